@@ -1,0 +1,243 @@
+//! Requests and answers of the control API.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::frames::Variable;
+use super::ids::{CellNumber, Seq, SessionId, SessionName};
+use super::receipt::{Backend, ImageFact};
+use super::result::{ExecutionResult, Mode};
+
+/// `POST /v1/sessions`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NewSession {
+    /// Made up if absent.
+    pub name: Option<SessionName>,
+    pub backend: Option<Backend>,
+    pub image: Option<String>,
+    pub memory_bytes: Option<u64>,
+    pub cpus: Option<f64>,
+    pub pids: Option<u64>,
+    /// A folder of the caller's, instead of a managed one. Absolute.
+    pub workspace: Option<String>,
+    /// Seconds without activity until the session ends.
+    pub idle_s: Option<u64>,
+    /// Variables that are there from the start.
+    pub seed: Map<String, Value>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionState {
+    /// Its sandbox is being made.
+    Starting,
+    Idle,
+    Busy,
+    /// Its sandbox is gone; the next cell gets a new one.
+    Asleep,
+}
+
+/// `GET /v1/sessions/{s}`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionView {
+    pub id: SessionId,
+    pub name: SessionName,
+    /// User id of the owner.
+    pub owner: u32,
+    pub state: SessionState,
+    pub backend: Backend,
+    /// None until a sandbox was made.
+    pub image: Option<ImageFact>,
+    pub python: Option<String>,
+    /// One line about how the sandbox is isolated, from its receipt.
+    pub isolation: Option<String>,
+    pub limits: SessionLimits,
+    /// Where the workspace is on the host.
+    pub workspace: String,
+    /// Cells so far; the number of the newest.
+    pub cells: CellNumber,
+    pub running: Option<CellNumber>,
+    pub queued: usize,
+    /// RFC 3339.
+    pub created_at: String,
+    /// Seconds since something was last asked of it.
+    pub idle_for_s: u64,
+    /// Sequence number of its newest event.
+    pub last_event: Seq,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionLimits {
+    pub memory_bytes: u64,
+    pub cpus: f64,
+    pub pids: u64,
+    pub idle_s: u64,
+}
+
+/// `GET /v1/sessions`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionList {
+    pub sessions: Vec<SessionView>,
+}
+
+/// `POST /v1/sessions/{s}/cells`. With `?wait=true` the answer is an `ExecutionResult`, with
+/// `?stream=true` an event stream that ends with the cell; else a `CellView`, at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunCell {
+    pub code: String,
+    /// Seconds the cell may run; the default and the maximum are settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<f64>,
+    #[serde(default)]
+    pub mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CellState {
+    Queued,
+    Running,
+    Done,
+}
+
+/// `GET /v1/sessions/{s}/cells/{c}`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CellView {
+    pub cell: CellNumber,
+    pub state: CellState,
+    /// Events of this cell come after this sequence number.
+    pub events_after: Seq,
+    pub result: Option<ExecutionResult>,
+}
+
+/// `POST /v1/sessions/{s}/eval`: one expression, evaluated in a copy of the session, so that it
+/// changes nothing. With `isolated` it sees only `values` and an allow-list of functions; the
+/// answer is then a `Computed`, else an `ExecutionResult`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Eval {
+    pub expression: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<f64>,
+    #[serde(default)]
+    pub isolated: bool,
+    /// Only with `isolated`: names the expression may use, `last_result` among them.
+    #[serde(default)]
+    pub values: Map<String, Value>,
+}
+
+/// Exactly one of the two is set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Computed {
+    /// `str()` of the value.
+    pub result: Option<String>,
+    /// `PythonError: <type>: <message>`.
+    pub error: Option<String>,
+}
+
+/// `POST /v1/sessions/{s}/interrupt`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Interrupted {
+    /// The cell that was told to stop; none if none ran.
+    pub cell: Option<CellNumber>,
+}
+
+/// `GET /v1/sessions/{s}/variables`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VariableList {
+    pub variables: Vec<Variable>,
+    /// How many there are; more than listed if the list was cut.
+    pub total: u64,
+}
+
+/// `GET /v1/sessions/{s}/files/{path}` for a folder, with `Accept: application/json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FolderView {
+    pub path: String,
+    pub entries: Vec<FileEntry>,
+    pub truncated: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FileEntry {
+    pub name: String,
+    pub kind: FileKind,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FileKind {
+    File,
+    Folder,
+    /// A link, device, pipe or socket: shown, never opened.
+    Other,
+}
+
+/// `GET /v1/images`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ImageList {
+    pub images: Vec<ImageView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ImageView {
+    pub reference: String,
+    /// None if the engine does not have it.
+    pub id: Option<String>,
+    pub bytes: Option<u64>,
+    /// A session that names no image gets this one.
+    pub default: bool,
+}
+
+/// `POST /v1/images`: get an allowed image from its registry. The answer is a stream of JSON
+/// lines (`PullProgress`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PullImage {
+    pub reference: String,
+}
+
+/// `GET /v1/health`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Health {
+    pub status: HealthStatus,
+    /// What is wrong, if something is.
+    pub problems: Vec<String>,
+    pub sessions: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HealthStatus {
+    Ok,
+    /// The daemon answers, but new sandboxes cannot be made.
+    Degraded,
+}
+
+/// `GET /v1/version`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Version {
+    pub version: String,
+    pub pid: u32,
+    pub bridge: u32,
+    /// Where the daemon keeps its state.
+    pub home: String,
+    /// Version of the container engine, if it answers.
+    pub engine: Option<String>,
+}
+
+/// `POST /v1/shutdown`: only for the daemon's own user and root.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Shutdown {
+    /// Remove the sandboxes too.
+    pub remove: bool,
+}
+
+/// An empty answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Done {}

@@ -1,0 +1,258 @@
+//! Frames of the bridge between the daemon (websocket client) and the kernel (websocket server).
+//!
+//! Text frames are JSON of [`HostFrame`] or [`KernelFrame`], at most [`limits::FRAME_BYTES`].
+//! Binary frames go from kernel to daemon only and carry output: one byte for the stream (1 stdout,
+//! 2 stderr), eight for the cell (big endian, 0 while no cell runs), then at most
+//! [`limits::OUTPUT_FRAME_BYTES`] of data.
+//!
+//! [`limits::FRAME_BYTES`]: super::limits::FRAME_BYTES
+//! [`limits::OUTPUT_FRAME_BYTES`]: super::limits::OUTPUT_FRAME_BYTES
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::ids::CellNumber;
+use super::limits::{OUTPUT_FRAME_BYTES, OUTPUT_HEADER_BYTES};
+use super::result::{ExceptionView, Mode, Stream, ValueView};
+
+/// Daemon to kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum HostFrame {
+    /// First frame after the upgrade, also after a reconnect.
+    Hello {
+        /// Protocol versions the daemon speaks; the kernel picks one or hangs up.
+        versions: Vec<u32>,
+        sandbox: String,
+        limits: KernelLimits,
+    },
+    /// What the namespace holds from the start. Applied to the present worker between cells and to
+    /// every later one.
+    Configure { seed: Map<String, Value>, tools: Vec<ToolSpec> },
+    /// Run code. In `main` mode only while no other `main` cell runs: the daemon holds the queue.
+    Cell {
+        cell: CellNumber,
+        code: String,
+        mode: Mode,
+        /// The code has to be one expression.
+        expression: bool,
+    },
+    /// SIGINT to the runner of that cell; ignored if it has ended.
+    Interrupt { cell: CellNumber },
+    /// SIGTERM, a moment, SIGKILL to the runner of that cell; ignored if it has ended.
+    Kill { cell: CellNumber, grace_ms: u64 },
+    /// An expression that sees only the given values, checked against an allow-list and evaluated
+    /// in a process of its own.
+    Compute {
+        request: u64,
+        expression: String,
+        values: Map<String, Value>,
+        timeout_ms: u64,
+        memory_bytes: u64,
+    },
+    /// List the variables of the main line.
+    Variables {
+        request: u64,
+        /// Names that start with `_` too.
+        private: bool,
+    },
+    /// A fresh worker with the seed only.
+    Reset { request: u64 },
+    ToolResult { call: u64, value: Value },
+    ToolFailed { call: u64, error: ToolFailure },
+    /// End the sandbox.
+    Bye,
+}
+
+/// Kernel to daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum KernelFrame {
+    /// First frame after the upgrade, in answer to the daemon's.
+    Hello {
+        version: u32,
+        python: String,
+        probe: Probe,
+        /// Cells whose runners still work, after a reconnect.
+        running: Vec<CellNumber>,
+    },
+    /// A cell ended and its runner lives on (`main`) or ended as it should (`fork`).
+    CellDone {
+        cell: CellNumber,
+        status: DoneStatus,
+        reason: DoneReason,
+        exit_code: i32,
+        result: Option<ValueView>,
+        exception: Option<ExceptionView>,
+        duration_ms: f64,
+        /// Displays that were too many or too large.
+        displays_dropped: u64,
+    },
+    /// The runner of a cell ended without an answer.
+    CellLost {
+        cell: CellNumber,
+        /// As the process ended: n for `_exit(n)`, negative for a signal.
+        exit_code: i32,
+        /// It was ended by a `kill` frame.
+        killed: bool,
+    },
+    /// A worker died; a fresh one, with the seed only, has taken its place. Comes after the
+    /// `cell_lost` of the cell it ran, if it ran one.
+    WorkerReplaced { exit_code: i32 },
+    Display { cell: CellNumber, mime: Map<String, Value> },
+    /// Output of this cell that the kernel counted and dropped, because it was beyond
+    /// `KernelLimits::output_bytes`. Followed by binary frames with the last bytes of it.
+    OutputGap { cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64 },
+    ToolCall {
+        call: u64,
+        /// The cell it came from; none if no cell ran.
+        cell: Option<CellNumber>,
+        name: String,
+        arguments: Map<String, Value>,
+    },
+    Variables { request: u64, variables: Vec<Variable>, total: u64 },
+    Computed { request: u64, outcome: ComputeOutcome },
+    ResetDone { request: u64 },
+    /// A frame of the daemon was not accepted.
+    Refused { code: RefusedCode, message: String, request: Option<u64>, cell: Option<CellNumber> },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DoneStatus {
+    Success,
+    Failure,
+    Interrupted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DoneReason {
+    Ok,
+    Exit0,
+    Exception,
+    Syntax,
+    Exit,
+    ByUser,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusedCode {
+    /// The main line runs a cell.
+    Busy,
+    /// The sandbox cannot start another process.
+    NoProcess,
+    /// The frame is not understood.
+    Malformed,
+}
+
+/// Bounds the kernel keeps to, so that the daemon need not drop what it sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KernelLimits {
+    /// Output of one cell that is forwarded; beyond it only the last `output_tail_bytes` are.
+    pub output_bytes: u64,
+    pub output_tail_bytes: u64,
+    pub repr_chars: u64,
+    pub preview_chars: u64,
+    pub variables: u64,
+    pub exception_chars: u64,
+    pub traceback_chars: u64,
+    pub displays: u64,
+    pub display_bytes: u64,
+    pub displays_bytes: u64,
+    pub tool_calls: u64,
+    /// Seconds the guardian goes on without a daemon before it ends the sandbox.
+    pub orphan_s: u64,
+}
+
+/// A tool as the code in a cell sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolSpec {
+    pub name: String,
+    pub description: String,
+    /// JSON Schema of the arguments: an object.
+    pub parameters: Value,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolFailure {
+    /// Stable, for programs: `unknown_tool`, `bad_arguments`, `failed`, `cancelled`, `busy`.
+    pub code: String,
+    pub message: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Variable {
+    pub name: String,
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// The start of its `repr`, or a summary where that would be costly.
+    pub preview: String,
+    /// Size by `sys.getsizeof`, or `nbytes` of an array.
+    pub bytes: Option<u64>,
+    /// `(3, 4)` for arrays and frames, `[7]` for things with a length.
+    pub shape: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ComputeOutcome {
+    /// `str()` of the value.
+    Value(String),
+    /// `PythonError: <type>: <message>`.
+    Error(String),
+}
+
+/// What the kernel found out about its own cage before any code ran. `true` means contained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "a list of yes-or-no findings")]
+pub struct Probe {
+    /// Only `lo` is there.
+    pub no_network: bool,
+    /// An `AF_ALG` socket is refused.
+    pub no_kernel_crypto: bool,
+    /// A file cannot be made in `/`.
+    pub read_only_root: bool,
+    /// `prlimit` on another process is refused by the filter.
+    pub no_foreign_prlimit: bool,
+    /// `unshare` of a user namespace is refused.
+    pub no_new_namespaces: bool,
+    /// The guardian is pid 1 of its namespace.
+    pub is_init: bool,
+    /// The guardian's memory cannot be read by processes of its own uid.
+    pub not_dumpable: bool,
+}
+
+/// A binary frame, taken apart.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OutputFrame<'a> {
+    pub stream: Stream,
+    /// None while no cell runs.
+    pub cell: Option<CellNumber>,
+    pub data: &'a [u8],
+}
+
+impl<'a> OutputFrame<'a> {
+    /// None if the frame is not of the agreed form.
+    #[must_use]
+    pub fn parse(frame: &'a [u8]) -> Option<Self> {
+        let (header, data) = frame.split_at_checked(OUTPUT_HEADER_BYTES)?;
+        if data.len() > OUTPUT_FRAME_BYTES {
+            return None;
+        }
+        let stream = match header.first()? {
+            1 => Stream::Stdout,
+            2 => Stream::Stderr,
+            _ => return None,
+        };
+        let number = u64::from_be_bytes(header.get(1..)?.try_into().ok()?);
+        Some(Self { stream, cell: (number != 0).then_some(number), data })
+    }
+}

@@ -1,0 +1,106 @@
+//! Newtypes for ids, so that a session is never mistaken for a sandbox.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use uuid::Uuid;
+
+use super::limits::SESSION_NAME_CHARS;
+
+/// Number of a cell in its session: 1, 2, 3, …
+pub type CellNumber = u64;
+
+/// Sequence number of an event in its session: 1, 2, 3, … without gaps.
+pub type Seq = u64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct SessionId(pub Uuid);
+
+impl SessionId {
+    /// Time-ordered, so that listings by id are listings by age.
+    #[must_use]
+    pub fn fresh() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Sixteen hex digits: short, because it is part of container names and socket paths.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct SandboxId(pub String);
+
+impl SandboxId {
+    #[must_use]
+    pub fn fresh() -> Self {
+        let mut hex = Uuid::new_v4().simple().to_string();
+        hex.truncate(16);
+        Self(hex)
+    }
+}
+
+impl fmt::Display for SandboxId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A session's name: unique per user, and safe in a URL, a file name and a terminal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub struct SessionName(String);
+
+impl SessionName {
+    /// # Errors
+    /// Says what a name may look like.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let first_ok = text.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+        let rest_ok = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+        if !first_ok || !rest_ok || text.len() > SESSION_NAME_CHARS {
+            return Err(format!(
+                "`{}` is no session name: use 1 to {SESSION_NAME_CHARS} letters, digits, `-`, `_` or `.`, starting with a letter or digit",
+                text.chars().take(SESSION_NAME_CHARS).collect::<String>().escape_default()
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SessionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionName {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_names_are_plain_words() {
+        for good in ["a", "A9", "data-run_2.old", &"x".repeat(SESSION_NAME_CHARS)] {
+            assert!(SessionName::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", ".", "a/b", "a b", "ä", "a\n", &"x".repeat(SESSION_NAME_CHARS + 1)] {
+            assert!(SessionName::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Every fixed bound of the protocol has its name here. Bounds that an operator may change are
+//! settings (`config/default.toml`); these are not.
+
+use std::time::Duration;
+
+/// Version of the bridge protocol that this build speaks.
+pub const BRIDGE_VERSION: u32 = 1;
+
+/// Largest text frame (JSON) on the bridge, in either direction. A cell's code, a display and a
+/// tool's result each have to fit.
+pub const FRAME_BYTES: usize = 24 * 1024 * 1024;
+/// Largest payload of one binary output frame.
+pub const OUTPUT_FRAME_BYTES: usize = 64 * 1024;
+/// Header of a binary output frame: one byte for the stream, eight for the cell (big endian).
+pub const OUTPUT_HEADER_BYTES: usize = 9;
+/// Bytes the daemon may have queued towards a kernel that does not read.
+pub const WRITE_BUFFER_BYTES: usize = 2 * FRAME_BYTES;
+/// Frames from a kernel that wait for the executor before the connection stops reading.
+pub const CONTROL_FRAMES_WAITING: usize = 64;
+/// Frames to a kernel that may wait; a kernel that lets more pile up is taken for dead.
+pub const HOST_FRAMES_WAITING: usize = 256;
+
+/// Tool calls of one session that the daemon works on at once; the kernel holds back the rest.
+pub const TOOL_CALLS_IN_FLIGHT: usize = 64;
+/// Characters of a tool's name.
+pub const TOOL_NAME_CHARS: usize = 64;
+
+/// Characters of a value's `repr` in a result.
+pub const REPR_CHARS: usize = 20_000;
+/// Characters of a value's `repr` in a list of variables.
+pub const PREVIEW_CHARS: usize = 200;
+/// Variables in one listing.
+pub const VARIABLES: usize = 500;
+/// Characters of an exception's text, and of its traceback.
+pub const EXCEPTION_CHARS: usize = 10_000;
+pub const TRACEBACK_CHARS: usize = 40_000;
+/// Displays kept per cell, and bytes of one display's MIME bundle as JSON.
+pub const DISPLAYS: usize = 32;
+pub const DISPLAY_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes of all displays of one cell together, so that a result stays within one frame.
+pub const DISPLAYS_BYTES: usize = 16 * 1024 * 1024;
+/// Files listed as artifacts of a cell, entries and depth looked at to find them.
+pub const ARTIFACTS: usize = 200;
+pub const ARTIFACT_SCAN_ENTRIES: usize = 20_000;
+pub const ARTIFACT_SCAN_DEPTH: usize = 16;
+
+/// Characters of a session's name.
+pub const SESSION_NAME_CHARS: usize = 64;
+/// Events of a session that can be read again. Older ones are gone until the journal keeps them.
+pub const EVENTS_KEPT: usize = 10_000;
+/// Bytes of one `output` event's text.
+pub const OUTPUT_EVENT_BYTES: usize = 64 * 1024;
+/// While output flows, events are at least this far apart; the first is never delayed.
+pub const OUTPUT_COALESCE: Duration = Duration::from_millis(20);
+/// Finished cells of a session whose results can still be fetched.
+pub const RESULTS_KEPT: usize = 100;
+/// Segments in `ExecutionResult::output`; further switches between the streams are merged.
+pub const OUTPUT_SEGMENTS: usize = 1_000;
+
+/// Time the guardian gives a runner between SIGTERM and SIGKILL.
+pub const KILL_GRACE: Duration = Duration::from_millis(100);
+/// Time an interrupted cell has to stop by itself before its worker is killed.
+pub const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
+/// Time the guardian has to report the end of a worker it was told to kill, before the whole
+/// sandbox is given up.
+pub const KILL_REPORT: Duration = Duration::from_secs(5);
+/// Time a sandbox has from its start until its kernel has said hello.
+pub const KERNEL_HELLO: Duration = Duration::from_secs(30);
+/// Time for one call to the container engine that should be quick, and for create and start.
+pub const ENGINE_CALL: Duration = Duration::from_secs(15);
+pub const ENGINE_START: Duration = Duration::from_secs(60);
+/// Time between two pings on an idle bridge, and to answer one.
+pub const PING_EVERY: Duration = Duration::from_secs(20);
+pub const PONG_WITHIN: Duration = Duration::from_secs(60);
+
+/// Time for the head of an HTTP request to arrive.
+pub const REQUEST_HEAD: Duration = Duration::from_secs(10);
+/// Time for the body of a JSON request to arrive.
+pub const REQUEST_BODY: Duration = Duration::from_secs(60);
+/// Connections to the control socket: all together, and per user.
+pub const CONNECTIONS: usize = 1_024;
+pub const CONNECTIONS_PER_USER: usize = 256;
+/// Comment line that keeps an idle event stream alive.
+pub const STREAM_KEEPALIVE: Duration = Duration::from_secs(15);
+/// Largest file that goes in or out through the API, and most entries of a folder.
+pub const FILE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+pub const FOLDER_ENTRIES: usize = 10_000;
+/// Time sessions have to end after SIGTERM before the daemon exits anyway.
+pub const DRAIN: Duration = Duration::from_secs(10);

@@ -1,0 +1,14 @@
+//! The words that the parts of Belljar exchange: plain data, no I/O.
+//!
+//! `frames` go over the bridge between daemon and kernel, `api` and `event` over the control socket,
+//! `result` is the answer to a cell in both. JSON Schemas of all of them are generated from these
+//! types into `config/`; a test fails when the checked-in files differ.
+
+pub mod api;
+pub mod event;
+pub mod frames;
+pub mod ids;
+pub mod limits;
+pub mod problem;
+pub mod receipt;
+pub mod result;

@@ -1,0 +1,92 @@
+//! Errors of the API: a stable code for programs, a sentence and a hint for people.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The request itself is wrong.
+    BadRequest,
+    /// No such session (or it is somebody else's, which looks the same).
+    NoSuchSession,
+    NoSuchCell,
+    NoSuchFile,
+    NoSuchRoute,
+    /// The name is taken.
+    SessionExists,
+    /// The session's queue is full, or the operation needs it to be idle.
+    Busy,
+    /// A limit on sessions or connections is reached.
+    TooMany,
+    /// Larger than a named limit.
+    TooLarge,
+    /// It took longer than a named limit.
+    TooSlow,
+    /// The caller may not do this.
+    Forbidden,
+    /// The engine does not answer.
+    EngineUnavailable,
+    /// The image is not there and may not be pulled.
+    ImageMissing,
+    /// The image is not on the list of allowed ones.
+    ImageForbidden,
+    /// The running sandbox is not as isolated as it has to be; it was killed.
+    PolicyViolation,
+    /// The sandbox could not be started, or ended while it was needed.
+    SandboxFailed,
+    /// Events that were asked for are no longer kept.
+    EventsGone,
+    /// The daemon's disk.
+    Storage,
+    /// The daemon is going down.
+    ShuttingDown,
+    /// A bug; the message has an id to look for in the log.
+    Internal,
+}
+
+impl Code {
+    /// The HTTP status it is sent with.
+    #[must_use]
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::BadRequest => 400,
+            Self::Forbidden | Self::ImageForbidden => 403,
+            Self::NoSuchSession | Self::NoSuchCell | Self::NoSuchFile | Self::NoSuchRoute => 404,
+            Self::TooSlow => 408,
+            Self::SessionExists | Self::Busy => 409,
+            Self::EventsGone => 410,
+            Self::TooLarge => 413,
+            Self::ImageMissing => 424,
+            Self::TooMany => 429,
+            Self::Internal | Self::PolicyViolation | Self::SandboxFailed => 500,
+            Self::EngineUnavailable | Self::ShuttingDown => 503,
+            Self::Storage => 507,
+        }
+    }
+}
+
+/// Body of every answer that is no success (`application/problem+json`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
+#[error("{message}")]
+pub struct Problem {
+    pub code: Code,
+    /// One line: what is wrong.
+    pub message: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None }
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}

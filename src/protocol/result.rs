@@ -1,0 +1,193 @@
+//! The answer to a cell.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::ids::CellNumber;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// The cell ran to its end.
+    Success,
+    /// The code raised; the state is as at the exception.
+    Failure,
+    /// The deadline passed and the runner was killed.
+    Timeout,
+    /// The process that ran the cell ended without an answer.
+    Crashed,
+    /// Somebody interrupted the cell; the state is kept.
+    Interrupted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Ran to the end.
+    Ok,
+    /// `sys.exit(0)` or a bare `sys.exit()`.
+    Exit0,
+    /// An exception reached the top.
+    Exception,
+    /// The code does not parse; nothing of it ran.
+    Syntax,
+    /// `sys.exit(n)` with n other than 0.
+    Exit,
+    /// The cell's own time ran out.
+    CellDeadline,
+    /// A signal ended the process.
+    Signal,
+    /// `os._exit` or similar ended the process.
+    ExitCall,
+    /// The kernel's OOM killer ended it, as counted by the cgroup.
+    OutOfMemory,
+    /// The limit on processes was hit, as counted by the cgroup.
+    Pids,
+    /// The sandbox as a whole is gone.
+    SandboxLost,
+    /// A guard of the host ended it.
+    PolicyViolation,
+    /// A user asked.
+    ByUser,
+    /// The session was reset or removed while the cell ran or waited.
+    ByCancel,
+}
+
+/// Where a cell runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The notebook line: state is kept.
+    #[default]
+    Main,
+    /// A forked copy whose changes are dropped.
+    Fork,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A run of output of one stream, in the order in which it was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OutputSegment {
+    pub stream: Stream,
+    pub text: String,
+}
+
+/// The value of a last expression.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ValueView {
+    pub repr: String,
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// Other forms of the value by MIME type: text as a string, binary as base64, JSON as itself.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub mime: Map<String, Value>,
+}
+
+/// Something the code showed: a figure, a table, an object given to `display()`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Display {
+    /// By MIME type: text as a string, binary as base64, JSON as itself.
+    pub mime: Map<String, Value>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExceptionView {
+    #[serde(rename = "type")]
+    pub type_name: String,
+    pub value: String,
+    pub repr: String,
+    /// Only frames of the user's code, with the source lines of earlier cells.
+    pub traceback: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    New,
+    Modified,
+    Removed,
+}
+
+/// A file of the workspace that is new or other than before the cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Artifact {
+    /// Relative to the workspace.
+    pub path: String,
+    pub bytes: u64,
+    pub change: Change,
+}
+
+/// What did not fit. All zero when nothing was cut.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Truncated {
+    /// Bytes of each stream that are not in `stdout` and `stderr` of the result.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    /// Bytes that are not even in the spill file; the rest can be read with `logs`.
+    pub dropped_bytes: u64,
+    /// Displays that were too many or too large.
+    pub displays: u64,
+    /// The scan for artifacts stopped at its limit.
+    pub artifacts: bool,
+}
+
+/// What is left of the session's Python state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StateKind {
+    /// Variables are as the cell left them.
+    Kept,
+    /// The cell's changes to variables are gone, everything before it is there.
+    Restored,
+    /// All variables are gone; files in the workspace are not.
+    Lost,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StateReport {
+    pub kind: StateKind,
+    /// The last cell whose changes are still there, if the state went back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_to: Option<CellNumber>,
+    /// Tool calls of the cell that had completed; their effects outside remain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub completed_tool_calls: Vec<String>,
+    /// A sentence for people and models, where there is something to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExecutionResult {
+    pub cell: CellNumber,
+    pub mode: Mode,
+    pub status: Status,
+    pub reason: Reason,
+    /// Of the process: 0 also for a caught exception, n for `sys.exit(n)` and `os._exit(n)`,
+    /// negative for a signal; null if the sandbox was lost.
+    pub exit_code: Option<i32>,
+    pub code: String,
+    pub timeout_s: f64,
+    pub stdout: String,
+    pub stderr: String,
+    /// Both streams in the order in which they were written.
+    pub output: Vec<OutputSegment>,
+    pub result: Option<ValueView>,
+    pub displays: Vec<Display>,
+    pub artifacts: Vec<Artifact>,
+    pub exception: Option<ExceptionView>,
+    /// Run time, without waiting in the queue.
+    pub duration_ms: f64,
+    pub truncated: Truncated,
+    pub state: StateReport,
+}
