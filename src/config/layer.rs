@@ -1,0 +1,285 @@
+//! One TOML document with the places of its values.
+//!
+//! Values are read from the parsed document itself and not through `Deserialize`, which stops at
+//! the first wrong value and forgets places: here every wrong value of a file is found in one go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::units::{parse_duration, parse_size};
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// The embedded `config/default.toml`.
+    Default,
+    File(PathBuf),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("the defaults"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// One thing that is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigProblem {
+    pub source: Source,
+    /// 1-based.
+    pub line: Option<usize>,
+    /// Dotted; empty if the problem is not about one key.
+    pub key: String,
+    pub message: String,
+}
+
+impl fmt::Display for ConfigProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if !self.key.is_empty() {
+            write!(f, ": `{}`", self.key)?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// A document, cut into `section.key` values.
+pub(super) struct Layer<'t> {
+    pub source: Source,
+    text: &'t str,
+    values: BTreeMap<String, Spanned<DeValue<'t>>>,
+    /// Sections that are there, with their places.
+    sections: BTreeMap<String, Range<usize>>,
+    /// Where each key is written.
+    places: BTreeMap<String, Range<usize>>,
+}
+
+impl<'t> Layer<'t> {
+    /// Syntax errors become problems.
+    pub fn parse(source: Source, text: &'t str, problems: &mut Vec<ConfigProblem>) -> Self {
+        let (table, errors) = DeTable::parse_recoverable(text);
+        let mut layer = Self {
+            source,
+            text,
+            values: BTreeMap::new(),
+            sections: BTreeMap::new(),
+            places: BTreeMap::new(),
+        };
+        for error in errors {
+            problems.push(layer.problem(error.span(), "", error.message()));
+        }
+        for (name, value) in table.into_inner() {
+            let (place, name) = (name.span(), name.into_inner().into_owned());
+            layer.places.insert(name.clone(), place.clone());
+            match value.into_inner() {
+                DeValue::Table(section) => {
+                    for (key, value) in section {
+                        let path = format!("{name}.{}", key.get_ref());
+                        layer.places.insert(path.clone(), key.span());
+                        layer.values.insert(path, value);
+                    }
+                    layer.sections.insert(name, place);
+                }
+                other => {
+                    layer.values.insert(name, Spanned::new(place, other));
+                }
+            }
+        }
+        layer
+    }
+
+    /// Everything that is not in `known` is a mistake, most often a misspelt one.
+    pub fn report_unknown(&self, known: &BTreeSet<&'static str>, problems: &mut Vec<ConfigProblem>) {
+        let known_section = |name: &str| {
+            known.iter().any(|key| key.split_once('.').is_some_and(|(section, _)| section == name))
+        };
+        for (name, place) in &self.sections {
+            if !known_section(name) {
+                problems.push(self.problem(Some(place.clone()), name, "there is no such section"));
+            }
+        }
+        for (key, value) in &self.values {
+            if known.contains(key.as_str()) {
+                continue;
+            }
+            let section = key.split_once('.').map(|(section, _)| section);
+            let place = self.places.get(key).cloned().or_else(|| Some(value.span()));
+            match section {
+                Some(section) if !known_section(section) => {}
+                None if known_section(key) => {
+                    let message = format!("expected a section, found {}", kind(value.get_ref()));
+                    problems.push(self.problem(place, key, &message));
+                }
+                _ => {
+                    let message = match nearest(key, known) {
+                        Some(close) => format!("there is no such key; did you mean `{close}`?"),
+                        None => "there is no such key".to_owned(),
+                    };
+                    problems.push(self.problem(place, key, &message));
+                }
+            }
+        }
+    }
+
+    /// The value of a key, if the layer has it.
+    pub fn read<T: FromToml>(&self, key: &str) -> Option<Result<T, ConfigProblem>> {
+        let value = self.values.get(key)?;
+        let wrong = |message: String| self.problem(Some(value.span()), key, &message);
+        Some(T::from_toml(value.get_ref()).map_err(wrong))
+    }
+
+    /// A problem with the value of `key` in this layer.
+    pub fn problem_at(&self, key: &str, message: &str) -> ConfigProblem {
+        self.problem(self.places.get(key).cloned(), key, message)
+    }
+
+    fn problem(&self, place: Option<Range<usize>>, key: &str, message: &str) -> ConfigProblem {
+        let line = place.map(|place| {
+            let before = self.text.as_bytes().iter().take(place.start);
+            1 + before.filter(|byte| **byte == b'\n').count()
+        });
+        ConfigProblem { source: self.source.clone(), line, key: key.to_owned(), message: message.to_owned() }
+    }
+}
+
+/// Reads a setting of one type; the error says what was expected instead.
+pub(super) trait FromToml: Sized {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String>;
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Bytes(pub u64);
+
+impl FromToml for Bytes {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        match value {
+            DeValue::String(text) => parse_size(text).map(Self).map_err(|e| e.to_string()),
+            DeValue::Integer(_) => u64::from_toml(value).map(Self),
+            other => Err(expected("a size such as \"512MiB\"", other)),
+        }
+    }
+}
+
+impl FromToml for Duration {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        match value {
+            DeValue::String(text) => parse_duration(text).map_err(|e| e.to_string()),
+            DeValue::Integer(_) => u64::from_toml(value).map(Self::from_secs),
+            other => Err(expected("a time such as \"30s\"", other)),
+        }
+    }
+}
+
+impl FromToml for u64 {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        let DeValue::Integer(number) = value else {
+            return Err(expected("a whole number", value));
+        };
+        let wrong = || format!("`{number}` is not a whole number from 0 to {}", i64::MAX);
+        let number = i64::from_str_radix(number.as_str(), number.radix()).map_err(|_| wrong())?;
+        Self::try_from(number).map_err(|_| wrong())
+    }
+}
+
+impl FromToml for u32 {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        let number = u64::from_toml(value)?;
+        Self::try_from(number)
+            .map_err(|_| format!("`{number}` is not a whole number from 0 to {}", Self::MAX))
+    }
+}
+
+impl FromToml for usize {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        let number = u64::from_toml(value)?;
+        Self::try_from(number).map_err(|_| format!("`{number}` is too large"))
+    }
+}
+
+impl FromToml for f64 {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        let number = match value {
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse().ok(),
+            other => return Err(expected("a number", other)),
+        };
+        number
+            .filter(|number: &Self| number.is_finite())
+            .ok_or_else(|| "it is not a finite number".to_owned())
+    }
+}
+
+impl FromToml for String {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        match value {
+            DeValue::String(text) => Ok(text.clone().into_owned()),
+            other => Err(expected("text", other)),
+        }
+    }
+}
+
+impl FromToml for Vec<String> {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        match value {
+            DeValue::Array(items) => items.iter().map(|item| String::from_toml(item.get_ref())).collect(),
+            other => Err(expected("a list of texts", other)),
+        }
+    }
+}
+
+fn expected(what: &str, found: &DeValue<'_>) -> String {
+    format!("expected {what}, found {}", kind(found))
+}
+
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a section",
+    }
+}
+
+/// The known key that differs least, if it is close enough to be meant.
+fn nearest(key: &str, known: &BTreeSet<&'static str>) -> Option<&'static str> {
+    let (distance, close) = known.iter().map(|candidate| (distance(key, candidate), *candidate)).min()?;
+    (distance <= 2).then_some(close)
+}
+
+/// Edits between two keys. Keys are short; a long one is not compared at all.
+fn distance(a: &str, b: &str) -> usize {
+    if a.len() > 64 {
+        return usize::MAX;
+    }
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, left) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut previous = i + 1;
+        for (cell, right) in row.iter_mut().skip(1).zip(&b) {
+            let above = *cell;
+            previous = (diagonal + usize::from(left != *right)).min(above + 1).min(previous + 1);
+            diagonal = above;
+            *cell = previous;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(usize::MAX)
+}

@@ -1,0 +1,493 @@
+//! Layers into [`Settings`]: the last layer that names a key wins, then the whole is checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use super::layer::{Bytes, ConfigProblem, FromToml, Layer, Source};
+use super::paths::Paths;
+use super::settings::{Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings};
+use crate::protocol::receipt::Backend;
+
+const DEFAULTS: &str = include_str!("../../config/default.toml");
+
+/// A configuration file is for people; one that is larger than this is something else.
+const FILE_BYTES: u64 = 1024 * 1024;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    pub settings: Settings,
+    /// `section.key` → where its value is from.
+    pub sources: BTreeMap<&'static str, Source>,
+}
+
+/// All that is wrong with the configuration. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigError {
+    pub problems: Vec<ConfigProblem>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.problems.as_slice() {
+            [one] => write!(f, "the configuration is wrong: {one}"),
+            many => {
+                write!(f, "the configuration has {} problems:", many.len())?;
+                many.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+            }
+        }
+    }
+}
+
+/// The defaults with one file over them: the one named, which then has to be there, or the usual
+/// one if it is there.
+///
+/// # Errors
+/// Everything that is wrong with the file, at once.
+pub fn load(named: Option<&Path>, paths: &Paths) -> Result<Loaded, ConfigError> {
+    let (path, required) = match named {
+        Some(path) => (path, true),
+        None => (paths.config_file(), paths.config_is_named()),
+    };
+    match read(path) {
+        Ok(text) => load_text(path, &text),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !required => resolve(&[]),
+        Err(e) => Err(ConfigError {
+            problems: vec![ConfigProblem {
+                source: Source::File(path.to_owned()),
+                line: None,
+                key: String::new(),
+                message: format!("it cannot be read: {e}"),
+            }],
+        }),
+    }
+}
+
+/// As [`load`], with the text of the file at hand.
+///
+/// # Errors
+/// Everything that is wrong with the text, at once.
+pub fn load_text(path: &Path, text: &str) -> Result<Loaded, ConfigError> {
+    resolve(&[(Source::File(path.to_owned()), text)])
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES {
+        return Err(std::io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok(text)
+}
+
+fn resolve(texts: &[(Source, &str)]) -> Result<Loaded, ConfigError> {
+    let mut problems = Vec::new();
+    let layers: Vec<Layer<'_>> = std::iter::once(&(Source::Default, DEFAULTS))
+        .chain(texts)
+        .map(|(source, text)| Layer::parse(source.clone(), text, &mut problems))
+        .collect();
+    if !problems.is_empty() {
+        // What else is wrong with a file that does not parse is mostly a consequence of that.
+        return Err(ConfigError { problems });
+    }
+    let mut reader = Reader { layers, problems, known: BTreeSet::new(), winners: BTreeMap::new() };
+    let settings = reader.settings();
+    for layer in &reader.layers {
+        layer.report_unknown(&reader.known, &mut reader.problems);
+    }
+    match settings {
+        Some(settings) if reader.problems.is_empty() => {
+            let source = |index: &usize| reader.layers.get(*index).map(|layer| layer.source.clone());
+            let sources =
+                reader.winners.iter().filter_map(|(key, index)| Some((*key, source(index)?))).collect();
+            Ok(Loaded { settings, sources })
+        }
+        _ => {
+            let mut problems = reader.problems;
+            problems.sort_by(|a, b| (&a.source, a.line).cmp(&(&b.source, b.line)));
+            Err(ConfigError { problems })
+        }
+    }
+}
+
+/// Reads keys through all layers and remembers which there are, who won, and what was wrong.
+struct Reader<'t> {
+    layers: Vec<Layer<'t>>,
+    problems: Vec<ConfigProblem>,
+    known: BTreeSet<&'static str>,
+    /// Index of the layer whose value holds.
+    winners: BTreeMap<&'static str, usize>,
+}
+
+impl Reader<'_> {
+    /// The value of the last layer that has the key; lower layers are checked all the same.
+    fn optional<T: FromToml>(&mut self, key: &'static str) -> Option<T> {
+        self.known.insert(key);
+        let mut found = None;
+        for (index, layer) in self.layers.iter().enumerate() {
+            match layer.read(key) {
+                None => {}
+                Some(Ok(value)) => {
+                    found = Some(value);
+                    self.winners.insert(key, index);
+                }
+                // A wrong value does not fall back to the layer below: what is then said about
+                // other keys would be about a value that nobody wrote.
+                Some(Err(problem)) => {
+                    found = None;
+                    self.problems.push(problem);
+                }
+            }
+        }
+        found
+    }
+
+    /// A key with a default. It is absent only if the defaults themselves are broken, which a test
+    /// of this module rules out, or after a problem was noted.
+    fn required<T: FromToml>(&mut self, key: &'static str) -> Option<T> {
+        let value = self.optional(key);
+        if value.is_none() && self.problems.is_empty() {
+            self.problem(key, "it has no value");
+        }
+        value
+    }
+
+    fn bytes(&mut self, key: &'static str) -> Option<u64> {
+        self.required::<Bytes>(key).map(|bytes| bytes.0)
+    }
+
+    /// A required number or time that makes no sense as zero.
+    fn positive<T: FromToml + Default + PartialOrd>(&mut self, key: &'static str) -> Option<T> {
+        let value = self.required::<T>(key)?;
+        self.check(key, value > T::default(), "it has to be more than 0");
+        Some(value)
+    }
+
+    /// One of a few words.
+    fn word<T: Copy>(&mut self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
+        let text: String = self.required(key)?;
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let all: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+            let shown = text.chars().take(40).flat_map(char::escape_debug).collect::<String>();
+            self.problem(key, &format!("`{shown}` is none of {}", all.join(", ")));
+        }
+        found
+    }
+
+    fn check(&mut self, key: &'static str, holds: bool, message: &str) {
+        if !holds {
+            self.problem(key, message);
+        }
+    }
+
+    /// `low` may not be above `high`. The problem is told about the one that was set last: the
+    /// other may be a default that its reader never saw.
+    fn ordered(&mut self, low: &'static str, high: &'static str, holds: bool) {
+        if holds {
+            return;
+        }
+        if self.winners.get(high) > self.winners.get(low) {
+            self.problem(high, &format!("it is less than `{low}`"));
+        } else {
+            self.problem(low, &format!("it is more than `{high}`"));
+        }
+    }
+
+    /// A problem with a value, at the place that set it.
+    fn problem(&mut self, key: &'static str, message: &str) {
+        let index = self.winners.get(key).copied().unwrap_or(0);
+        let problem = self.layers.get(index).map(|layer| layer.problem_at(key, message));
+        self.problems.extend(problem);
+    }
+
+    /// Every section is read, also after a wrong one, so that all problems are found.
+    fn settings(&mut self) -> Option<Settings> {
+        let sandbox = self.sandbox();
+        let cells = self.cells();
+        let sessions = self.sessions();
+        let body = self.positive::<NonZeroBytes>("api.body");
+        let log_level = self.word(
+            "daemon.log_level",
+            &[LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug, LogLevel::Trace]
+                .map(|level| (level.name(), level)),
+        );
+        Some(Settings {
+            sandbox: sandbox?,
+            cells: cells?,
+            sessions: sessions?,
+            api: Api { body: body?.0 },
+            daemon: Daemon { log_level: log_level? },
+        })
+    }
+
+    fn sandbox(&mut self) -> Option<Sandbox> {
+        let backends = [Backend::Auto, Backend::Docker].map(|backend| (backend.name(), backend));
+        let backend = self.word("sandbox.backend", &backends);
+        let image = self.optional::<String>("sandbox.image");
+        let images = self.required::<Vec<String>>("sandbox.images");
+        let pull = self.word("sandbox.pull", &[("never", Pull::Never), ("missing", Pull::Missing)]);
+        let runtime = self.optional::<String>("sandbox.runtime");
+        let memory = self.bytes("sandbox.memory");
+        let max_memory = self.bytes("sandbox.max_memory");
+        let cpus = self.positive::<f64>("sandbox.cpus");
+        let max_cpus = self.positive::<f64>("sandbox.max_cpus");
+        let pids = self.positive::<u64>("sandbox.pids");
+        let open_files = self.positive::<u64>("sandbox.open_files");
+        let tmp = self.positive::<NonZeroBytes>("sandbox.tmp");
+        let tmp_inodes = self.positive::<u64>("sandbox.tmp_inodes");
+        let shm = self.positive::<NonZeroBytes>("sandbox.shm");
+        let workspace = self.positive::<NonZeroBytes>("sandbox.workspace");
+        let life = self.positive::<Duration>("sandbox.life");
+        let orphan_life = self.positive::<Duration>("sandbox.orphan_life");
+        let uid_first = self.positive::<u32>("sandbox.uid_first");
+        let uid_count = self.positive::<u32>("sandbox.uid_count");
+        let sandbox = Sandbox {
+            backend: backend?,
+            image,
+            images: images?,
+            pull: pull?,
+            runtime,
+            memory_bytes: memory?,
+            max_memory_bytes: max_memory?,
+            cpus: cpus?,
+            max_cpus: max_cpus?,
+            pids: pids?,
+            open_files: open_files?,
+            tmp_bytes: tmp?.0,
+            tmp_inodes: tmp_inodes?,
+            shm_bytes: shm?.0,
+            workspace_bytes: workspace?.0,
+            life: life?,
+            orphan_life: orphan_life?,
+            uid_first: uid_first?,
+            uid_count: uid_count?,
+        };
+        self.check_sandbox(&sandbox);
+        Some(sandbox)
+    }
+
+    fn check_sandbox(&mut self, sandbox: &Sandbox) {
+        self.check("sandbox.images", !sandbox.images.is_empty(), "it has to name at least one image");
+        let nameless = sandbox.images.iter().any(|image| image.trim().is_empty());
+        self.check("sandbox.images", !nameless, "an image without a name is none");
+        let listed = sandbox.image.as_ref().is_none_or(|image| sandbox.images.contains(image));
+        self.check("sandbox.image", listed, "it is not among `sandbox.images`");
+        let named = sandbox.runtime.as_ref().is_none_or(|runtime| !runtime.trim().is_empty());
+        self.check("sandbox.runtime", named, "it is empty; leave it out for the engine's default");
+        self.check("sandbox.memory", sandbox.memory_bytes >= MIN_MEMORY_BYTES, "it has to be at least 64MiB");
+        let within = sandbox.memory_bytes <= sandbox.max_memory_bytes;
+        self.ordered("sandbox.memory", "sandbox.max_memory", within);
+        self.ordered("sandbox.cpus", "sandbox.max_cpus", sandbox.cpus <= sandbox.max_cpus);
+        let fits = sandbox.uid_first.checked_add(sandbox.uid_count).is_some();
+        self.check("sandbox.uid_count", fits, "there are not so many user ids above `sandbox.uid_first`");
+        let human = sandbox.uid_first < 100_000;
+        self.check("sandbox.uid_first", !human, "ids below 100000 may belong to people and services");
+    }
+
+    fn cells(&mut self) -> Option<Cells> {
+        let timeout = self.positive::<Duration>("cells.timeout");
+        let max_timeout = self.positive::<Duration>("cells.max_timeout");
+        let queue = self.positive::<usize>("cells.queue");
+        let output_head = self.bytes("cells.output_head");
+        let output_tail = self.bytes("cells.output_tail");
+        let spill = self.bytes("cells.spill");
+        let cells = Cells {
+            timeout: timeout?,
+            max_timeout: max_timeout?,
+            queue: queue?,
+            output_head: output_head?,
+            output_tail: output_tail?,
+            spill: spill?,
+        };
+        self.ordered("cells.timeout", "cells.max_timeout", cells.timeout <= cells.max_timeout);
+        let kept = cells.output_head.saturating_add(cells.output_tail);
+        if kept > cells.spill {
+            // Told about all that were set in the topmost layer: any of them may be the wrong one.
+            let keys = ["cells.output_head", "cells.output_tail", "cells.spill"];
+            let set_in = keys.map(|key| self.winners.get(key).copied());
+            let top = set_in.iter().max().copied().flatten();
+            for (key, _) in keys.into_iter().zip(set_in).filter(|(_, index)| *index == top) {
+                self.problem(
+                    key,
+                    "`cells.output_head` and `cells.output_tail` do not fit into `cells.spill`",
+                );
+            }
+        }
+        Some(cells)
+    }
+
+    fn sessions(&mut self) -> Option<Sessions> {
+        let idle = self.positive::<Duration>("sessions.idle");
+        let max = self.positive::<usize>("sessions.max");
+        let max_per_user = self.positive::<usize>("sessions.max_per_user");
+        let sessions = Sessions { idle: idle?, max: max?, max_per_user: max_per_user? };
+        self.ordered("sessions.max_per_user", "sessions.max", sessions.max_per_user <= sessions.max);
+        Some(sessions)
+    }
+}
+
+/// A size for [`Reader::positive`].
+#[derive(Clone, Copy, Default, PartialEq, PartialOrd)]
+struct NonZeroBytes(u64);
+
+impl FromToml for NonZeroBytes {
+    fn from_toml(value: &toml::de::DeValue<'_>) -> Result<Self, String> {
+        Bytes::from_toml(value).map(|bytes| Self(bytes.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(text: &str) -> Result<Loaded, ConfigError> {
+        load_text(Path::new("config.toml"), text)
+    }
+
+    #[test]
+    fn the_defaults_are_the_ones_documented() {
+        let settings = resolve(&[]).unwrap().settings;
+        assert_eq!(
+            settings,
+            Settings {
+                sandbox: Sandbox {
+                    backend: Backend::Auto,
+                    image: None,
+                    images: ["python:3.12", "belljar/science", "belljar/base"].map(String::from).to_vec(),
+                    pull: Pull::Never,
+                    runtime: None,
+                    memory_bytes: 1 << 30,
+                    max_memory_bytes: 16 << 30,
+                    cpus: 1.0,
+                    max_cpus: 16.0,
+                    pids: 256,
+                    open_files: 1024,
+                    tmp_bytes: 64 << 20,
+                    tmp_inodes: 16384,
+                    shm_bytes: 16 << 20,
+                    workspace_bytes: 1 << 30,
+                    life: Duration::from_secs(24 * 3600),
+                    orphan_life: Duration::from_secs(3600),
+                    uid_first: 200_000,
+                    uid_count: 10_000,
+                },
+                cells: Cells {
+                    timeout: Duration::from_secs(30),
+                    max_timeout: Duration::from_secs(3600),
+                    queue: 16,
+                    output_head: 64 << 10,
+                    output_tail: 64 << 10,
+                    spill: 256 << 20,
+                },
+                sessions: Sessions { idle: Duration::from_secs(3600), max: 64, max_per_user: 32 },
+                api: Api { body: 16 << 20 },
+                daemon: Daemon { log_level: LogLevel::Info },
+            }
+        );
+    }
+
+    #[test]
+    fn a_file_changes_what_it_names_and_nothing_else() {
+        let loaded = with("[sandbox]\nmemory = \"2GiB\"\ncpus = 2\n[cells]\ntimeout = 45\n").unwrap();
+        assert_eq!(loaded.settings.sandbox.memory_bytes, 2 << 30);
+        assert!((loaded.settings.sandbox.cpus - 2.0).abs() < f64::EPSILON);
+        assert_eq!(loaded.settings.cells.timeout, Duration::from_secs(45));
+        assert_eq!(loaded.settings.sandbox.pids, 256);
+        assert_eq!(loaded.sources["sandbox.memory"], Source::File("config.toml".into()));
+        assert_eq!(loaded.sources["sandbox.pids"], Source::Default);
+        assert!(!loaded.sources.contains_key("sandbox.image"));
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once_with_their_lines() {
+        let error = with(
+            r#"memory = "1GiB"
+api = 3
+
+[sandbox]
+memroy = "1GiB"
+memory = "12x"
+cpus = "two"
+backend = "chroot"
+image = "busybox"
+images = ["python:3.12", 7]
+pids = -4
+
+[cells]
+timeout = "2h"
+spill = "100KiB"
+
+[agents]
+steps = 3
+
+[sessions]
+max = 0
+max_per_user = 1.5
+"#,
+        )
+        .unwrap_err();
+        insta::assert_snapshot!(error, @r#"
+        the configuration has 13 problems:
+          config.toml:1: `memory`: there is no such key
+          config.toml:2: `api`: expected a section, found a whole number
+          config.toml:5: `sandbox.memroy`: there is no such key; did you mean `sandbox.memory`?
+          config.toml:6: `sandbox.memory`: invalid size `12x`: there is no unit `x`; use `KiB`, `MiB`, `GiB` or `TiB`, as in `512MiB`
+          config.toml:7: `sandbox.cpus`: expected a number, found text
+          config.toml:8: `sandbox.backend`: `chroot` is none of `auto`, `docker`
+          config.toml:10: `sandbox.images`: expected text, found a whole number
+          config.toml:11: `sandbox.pids`: `-4` is not a whole number from 0 to 9223372036854775807
+          config.toml:14: `cells.timeout`: it is more than `cells.max_timeout`
+          config.toml:15: `cells.spill`: `cells.output_head` and `cells.output_tail` do not fit into `cells.spill`
+          config.toml:17: `agents`: there is no such section
+          config.toml:21: `sessions.max`: it has to be more than 0
+          config.toml:22: `sessions.max_per_user`: expected a whole number, found a number
+        "#);
+    }
+
+    #[test]
+    fn contradictions_are_problems_of_the_value_that_was_set() {
+        let error = with(
+            "[sandbox]\nmemory = \"32MiB\"\nmax_cpus = 0.5\nimage = \"busybox\"\nuid_first = 1000\n\
+             runtime = \"\"\n[sessions]\nmax = 8\n",
+        )
+        .unwrap_err();
+        insta::assert_snapshot!(error, @r#"
+        the configuration has 6 problems:
+          config.toml:2: `sandbox.memory`: it has to be at least 64MiB
+          config.toml:3: `sandbox.max_cpus`: it is less than `sandbox.cpus`
+          config.toml:4: `sandbox.image`: it is not among `sandbox.images`
+          config.toml:5: `sandbox.uid_first`: ids below 100000 may belong to people and services
+          config.toml:6: `sandbox.runtime`: it is empty; leave it out for the engine's default
+          config.toml:8: `sessions.max`: it is less than `sessions.max_per_user`
+        "#);
+    }
+
+    #[test]
+    fn broken_syntax_is_told_with_its_line() {
+        insta::assert_snapshot!(with("[sandbox]\npids = \n").unwrap_err(), @r#"the configuration is wrong: config.toml:2: string values must be quoted, expected literal string"#);
+    }
+
+    #[test]
+    fn a_named_file_has_to_be_there_and_the_usual_one_need_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().to_owned();
+        let env = move |name: &str| (name == "HOME").then(|| home.clone().into_os_string());
+        let paths = Paths::discover(false, &env).unwrap();
+        assert!(load(None, &paths).is_ok());
+        let missing = dir.path().join("missing.toml");
+        let error = load(Some(&missing), &paths).unwrap_err().to_string();
+        assert!(error.contains("missing.toml: it cannot be read"), "{error}");
+        std::fs::write(&missing, "[cells]\nqueue = 3\n").unwrap();
+        assert_eq!(load(Some(&missing), &paths).unwrap().settings.cells.queue, 3);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_answered(text in "\\PC*") {
+            let _ = with(&text);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Where everything is, decided from the environment alone, without touching the disk.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Longest path of a unix socket that Linux takes.
+const SOCKET_PATH_BYTES: usize = 107;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathsError {
+    #[error("there is no place for Belljar's state: neither `BELLJAR_HOME` nor `HOME` is set")]
+    NoHome,
+    #[error("`{variable}` has to be an absolute path: {}", path.display())]
+    Relative { variable: &'static str, path: PathBuf },
+    #[error("the path of the socket is longer than {SOCKET_PATH_BYTES} bytes: {}", path.display())]
+    SocketPathTooLong { path: PathBuf },
+}
+
+/// Whether this process would serve the whole machine: it runs as root.
+#[must_use]
+pub fn is_system() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    home: PathBuf,
+    socket: PathBuf,
+    config: PathBuf,
+    config_is_named: bool,
+    system: bool,
+}
+
+impl Paths {
+    /// `system` is for a daemon of the whole machine; `env` reads one variable.
+    ///
+    /// # Errors
+    /// A variable has no usable value, or one that is needed is not set.
+    pub fn discover(system: bool, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, PathsError> {
+        let set = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let named = |name: &'static str| match set(name) {
+            Some(path) if path.is_relative() => Err(PathsError::Relative { variable: name, path }),
+            path => Ok(path),
+        };
+        // As the base directory specification has it, relative paths in its variables are ignored.
+        let xdg = |name: &str, below_home: &str| {
+            set(name)
+                .filter(|path| path.is_absolute())
+                .or_else(|| Some(set("HOME").filter(|path| path.is_absolute())?.join(below_home)))
+                .map(|path| path.join("belljar"))
+        };
+
+        let moved = named("BELLJAR_HOME")?;
+        let home = match &moved {
+            Some(home) => home.clone(),
+            None if system => PathBuf::from("/var/lib/belljar"),
+            None => xdg("XDG_STATE_HOME", ".local/state").ok_or(PathsError::NoHome)?,
+        };
+        let socket = match named("BELLJAR_SOCKET")? {
+            Some(socket) => socket,
+            None if moved.is_some() => home.join("belljar.sock"),
+            None if system => PathBuf::from("/run/belljar/belljar.sock"),
+            None => match set("XDG_RUNTIME_DIR").filter(|path| path.is_absolute()) {
+                Some(runtime) => runtime.join("belljar/belljar.sock"),
+                None => home.join("run/belljar.sock"),
+            },
+        };
+        if socket.as_os_str().len() > SOCKET_PATH_BYTES {
+            return Err(PathsError::SocketPathTooLong { path: socket });
+        }
+        let named_config = set("BELLJAR_CONFIG");
+        let config_is_named = named_config.is_some();
+        let config = match named_config {
+            Some(config) => config,
+            None if system => PathBuf::from("/etc/belljar/config.toml"),
+            None => xdg("XDG_CONFIG_HOME", ".config").unwrap_or_else(|| home.clone()).join("config.toml"),
+        };
+        Ok(Self { home, socket, config, config_is_named, system })
+    }
+
+    /// [`Paths::discover`] for this process.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_this_process() -> Result<Self, PathsError> {
+        Self::discover(is_system(), &|name| std::env::var_os(name))
+    }
+
+    /// Whether the daemon serves the whole machine.
+    #[must_use]
+    pub fn system(&self) -> bool {
+        self.system
+    }
+
+    /// The folder of all state.
+    #[must_use]
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// Where the daemon listens.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The configuration file to read; it may not exist.
+    #[must_use]
+    pub fn config_file(&self) -> &Path {
+        &self.config
+    }
+
+    /// Whether `BELLJAR_CONFIG` named the file, so that it has to exist.
+    #[must_use]
+    pub fn config_is_named(&self) -> bool {
+        self.config_is_named
+    }
+
+    #[must_use]
+    pub fn pid_file(&self) -> PathBuf {
+        self.home.join("daemon.pid")
+    }
+
+    #[must_use]
+    pub fn lock_file(&self) -> PathBuf {
+        self.home.join("daemon.lock")
+    }
+
+    /// Marks the containers of this home as its own.
+    #[must_use]
+    pub fn instance_file(&self) -> PathBuf {
+        self.home.join("instance")
+    }
+
+    /// One folder a sandbox. The name is short, because socket paths are.
+    #[must_use]
+    pub fn sandboxes_dir(&self) -> PathBuf {
+        self.home.join("s")
+    }
+
+    /// One folder a managed workspace.
+    #[must_use]
+    pub fn workspaces_dir(&self) -> PathBuf {
+        self.home.join("w")
+    }
+
+    /// The kernel as sandboxes see it.
+    #[must_use]
+    pub fn kernel_dir(&self) -> PathBuf {
+        self.home.join("kernel")
+    }
+
+    #[must_use]
+    pub fn spill_dir(&self) -> PathBuf {
+        self.home.join("spill")
+    }
+
+    #[must_use]
+    pub fn logs_dir(&self) -> PathBuf {
+        self.home.join("logs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn discover(system: bool, env: &[(&str, &str)]) -> Result<Paths, PathsError> {
+        Paths::discover(system, &|name| {
+            env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+        })
+    }
+
+    fn places(system: bool, env: &[(&str, &str)]) -> [String; 3] {
+        let paths = discover(system, env).unwrap();
+        [paths.home(), paths.socket(), paths.config_file()].map(|path| path.display().to_string())
+    }
+
+    #[test]
+    fn a_machine_and_a_user_have_their_own_places() {
+        assert_eq!(
+            places(true, &[("HOME", "/root")]),
+            ["/var/lib/belljar", "/run/belljar/belljar.sock", "/etc/belljar/config.toml"]
+        );
+        assert_eq!(
+            places(false, &[("HOME", "/home/u"), ("XDG_RUNTIME_DIR", "/run/user/7")]),
+            [
+                "/home/u/.local/state/belljar",
+                "/run/user/7/belljar/belljar.sock",
+                "/home/u/.config/belljar/config.toml"
+            ]
+        );
+        assert_eq!(
+            places(false, &[("HOME", "/home/u"), ("XDG_STATE_HOME", "/x"), ("XDG_CONFIG_HOME", "relative")]),
+            ["/x/belljar", "/x/belljar/run/belljar.sock", "/home/u/.config/belljar/config.toml"]
+        );
+    }
+
+    #[test]
+    fn a_moved_home_takes_the_socket_along_unless_that_is_named() {
+        assert_eq!(places(true, &[("BELLJAR_HOME", "/b")])[..2], ["/b", "/b/belljar.sock"]);
+        assert_eq!(
+            places(false, &[("BELLJAR_HOME", "/b"), ("BELLJAR_SOCKET", "/s"), ("BELLJAR_CONFIG", "c.toml")]),
+            ["/b", "/s", "c.toml"]
+        );
+    }
+
+    #[test]
+    fn unusable_places_are_refused() {
+        assert_eq!(discover(false, &[]), Err(PathsError::NoHome));
+        assert_eq!(discover(false, &[("HOME", "")]), Err(PathsError::NoHome));
+        let error = discover(true, &[("BELLJAR_HOME", "here")]).unwrap_err().to_string();
+        assert_eq!(error, "`BELLJAR_HOME` has to be an absolute path: here");
+        let long = format!("/{}", "x".repeat(107));
+        assert!(matches!(
+            discover(true, &[("BELLJAR_SOCKET", &long)]),
+            Err(PathsError::SocketPathTooLong { .. })
+        ));
+    }
+}

@@ -1,0 +1,103 @@
+//! The settings, validated. Whoever holds a [`Settings`] need not check any of it again.
+
+use std::time::Duration;
+
+use crate::protocol::receipt::Backend;
+
+/// Python with a kernel around it does not fit into less.
+pub const MIN_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub sandbox: Sandbox,
+    pub cells: Cells,
+    pub sessions: Sessions,
+    pub api: Api,
+    pub daemon: Daemon,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sandbox {
+    pub backend: Backend,
+    /// The default image; without it, the first of `images` that the engine has.
+    pub image: Option<String>,
+    /// All a session may ask for. Never empty, and holds `image`.
+    pub images: Vec<String>,
+    pub pull: Pull,
+    /// Of the container engine; without it, the engine's own default.
+    pub runtime: Option<String>,
+    pub memory_bytes: u64,
+    pub max_memory_bytes: u64,
+    pub cpus: f64,
+    pub max_cpus: f64,
+    pub pids: u64,
+    pub open_files: u64,
+    pub tmp_bytes: u64,
+    pub tmp_inodes: u64,
+    pub shm_bytes: u64,
+    pub workspace_bytes: u64,
+    pub life: Duration,
+    pub orphan_life: Duration,
+    /// User ids for sandboxes of a daemon that runs as root.
+    pub uid_first: u32,
+    pub uid_count: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pull {
+    Never,
+    Missing,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cells {
+    pub timeout: Duration,
+    pub max_timeout: Duration,
+    pub queue: usize,
+    /// Bytes of each stream in a result: from its start and from its end.
+    pub output_head: u64,
+    pub output_tail: u64,
+    /// Bytes of a cell's output on disk.
+    pub spill: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sessions {
+    pub idle: Duration,
+    pub max: usize,
+    pub max_per_user: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Api {
+    /// Bytes of a request's body; files apart.
+    pub body: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    pub log_level: LogLevel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    /// As the log's filter spells it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
