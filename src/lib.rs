@@ -3,5 +3,8 @@
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `tools`, `sandbox`, `bridge`, `store` → `config` → `protocol`.
 
+pub mod bridge;
 pub mod config;
 pub mod protocol;
+pub mod sandbox;
+pub mod store;

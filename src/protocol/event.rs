@@ -20,24 +20,64 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventBody {
-    SessionCreated { name: String },
-    SandboxStarting { backend: Backend, image: String },
-    SandboxReady { backend: Backend, image: ImageFact, python: String, isolation: String },
+    SessionCreated {
+        name: String,
+    },
+    SandboxStarting {
+        backend: Backend,
+        image: String,
+    },
+    SandboxReady {
+        backend: Backend,
+        image: ImageFact,
+        python: String,
+        isolation: String,
+    },
     /// The sandbox is gone and the variables with it.
-    SandboxGone { reason: String },
-    CellQueued { cell: CellNumber, mode: Mode, code: String },
-    CellStarted { cell: CellNumber },
+    SandboxGone {
+        reason: String,
+    },
+    CellQueued {
+        cell: CellNumber,
+        mode: Mode,
+        code: String,
+    },
+    CellStarted {
+        cell: CellNumber,
+    },
     /// Output; without a cell if it was written while none ran.
-    Output { cell: Option<CellNumber>, stream: Stream, text: String },
+    Output {
+        cell: Option<CellNumber>,
+        stream: Stream,
+        text: String,
+    },
     /// From here on output of this cell is counted, not kept.
-    OutputCut { cell: CellNumber },
-    Display { cell: CellNumber, mime: Map<String, Value> },
-    ToolCalled { cell: Option<CellNumber>, call: u64, name: String },
-    ToolAnswered { call: u64, ok: bool },
-    Interrupting { cell: CellNumber },
-    CellFinished { result: Box<ExecutionResult> },
+    OutputCut {
+        cell: CellNumber,
+    },
+    Display {
+        cell: CellNumber,
+        mime: Map<String, Value>,
+    },
+    ToolCalled {
+        cell: Option<CellNumber>,
+        call: u64,
+        name: String,
+    },
+    ToolAnswered {
+        call: u64,
+        ok: bool,
+    },
+    Interrupting {
+        cell: CellNumber,
+    },
+    CellFinished {
+        result: Box<ExecutionResult>,
+    },
     /// The process that held the variables died outside of any cell.
-    StateLost { reason: String },
+    StateLost {
+        reason: String,
+    },
     Reset,
     SessionRemoved,
 }

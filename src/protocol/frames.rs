@@ -29,7 +29,10 @@ pub enum HostFrame {
     },
     /// What the namespace holds from the start. Applied to the present worker between cells and to
     /// every later one.
-    Configure { seed: Map<String, Value>, tools: Vec<ToolSpec> },
+    Configure {
+        seed: Map<String, Value>,
+        tools: Vec<ToolSpec>,
+    },
     /// Run code. In `main` mode only while no other `main` cell runs: the daemon holds the queue.
     Cell {
         cell: CellNumber,
@@ -39,9 +42,14 @@ pub enum HostFrame {
         expression: bool,
     },
     /// SIGINT to the runner of that cell; ignored if it has ended.
-    Interrupt { cell: CellNumber },
+    Interrupt {
+        cell: CellNumber,
+    },
     /// SIGTERM, a moment, SIGKILL to the runner of that cell; ignored if it has ended.
-    Kill { cell: CellNumber, grace_ms: u64 },
+    Kill {
+        cell: CellNumber,
+        grace_ms: u64,
+    },
     /// An expression that sees only the given values, checked against an allow-list and evaluated
     /// in a process of its own.
     Compute {
@@ -58,9 +66,17 @@ pub enum HostFrame {
         private: bool,
     },
     /// A fresh worker with the seed only.
-    Reset { request: u64 },
-    ToolResult { call: u64, value: Value },
-    ToolFailed { call: u64, error: ToolFailure },
+    Reset {
+        request: u64,
+    },
+    ToolResult {
+        call: u64,
+        value: Value,
+    },
+    ToolFailed {
+        call: u64,
+        error: ToolFailure,
+    },
     /// End the sandbox.
     Bye,
 }
@@ -99,11 +115,20 @@ pub enum KernelFrame {
     },
     /// A worker died; a fresh one, with the seed only, has taken its place. Comes after the
     /// `cell_lost` of the cell it ran, if it ran one.
-    WorkerReplaced { exit_code: i32 },
-    Display { cell: CellNumber, mime: Map<String, Value> },
+    WorkerReplaced {
+        exit_code: i32,
+    },
+    Display {
+        cell: CellNumber,
+        mime: Map<String, Value>,
+    },
     /// Output of this cell that the kernel counted and dropped, because it was beyond
     /// `KernelLimits::output_bytes`. Followed by binary frames with the last bytes of it.
-    OutputGap { cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64 },
+    OutputGap {
+        cell: CellNumber,
+        stdout_bytes: u64,
+        stderr_bytes: u64,
+    },
     ToolCall {
         call: u64,
         /// The cell it came from; none if no cell ran.
@@ -111,11 +136,25 @@ pub enum KernelFrame {
         name: String,
         arguments: Map<String, Value>,
     },
-    Variables { request: u64, variables: Vec<Variable>, total: u64 },
-    Computed { request: u64, outcome: ComputeOutcome },
-    ResetDone { request: u64 },
+    Variables {
+        request: u64,
+        variables: Vec<Variable>,
+        total: u64,
+    },
+    Computed {
+        request: u64,
+        outcome: ComputeOutcome,
+    },
+    ResetDone {
+        request: u64,
+    },
     /// A frame of the daemon was not accepted.
-    Refused { code: RefusedCode, message: String, request: Option<u64>, cell: Option<CellNumber> },
+    Refused {
+        code: RefusedCode,
+        message: String,
+        request: Option<u64>,
+        cell: Option<CellNumber>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

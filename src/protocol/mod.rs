@@ -5,6 +5,7 @@
 //! types into `config/`; a test fails when the checked-in files differ.
 
 pub mod api;
+pub mod clock;
 pub mod event;
 pub mod frames;
 pub mod ids;

@@ -1,0 +1,73 @@
+//! Upgrade and hello: the daemon is the websocket client on a connection that the kernel opened.
+
+use futures_util::{SinkExt, StreamExt};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use super::BridgeError;
+use crate::protocol::frames::{HostFrame, KernelFrame, KernelLimits, Probe};
+use crate::protocol::ids::{CellNumber, SandboxId};
+use crate::protocol::limits::{BRIDGE_VERSION, FRAME_BYTES, WRITE_BUFFER_BYTES};
+
+/// What the kernel says of itself.
+#[derive(Clone, Debug)]
+pub struct Hello {
+    pub python: String,
+    pub probe: Probe,
+    pub running: Vec<CellNumber>,
+}
+
+/// Longest Python version that is believed.
+const VERSION_CHARS: usize = 64;
+
+fn settings() -> WebSocketConfig {
+    WebSocketConfig::default()
+        .max_message_size(Some(FRAME_BYTES))
+        .max_frame_size(Some(FRAME_BYTES))
+        .max_write_buffer_size(WRITE_BUFFER_BYTES)
+}
+
+/// Upgrades the stream and exchanges hellos.
+pub async fn connect(
+    stream: UnixStream,
+    sandbox: &SandboxId,
+    limits: KernelLimits,
+    limit: Duration,
+) -> Result<(WebSocketStream<UnixStream>, Hello), BridgeError> {
+    let protocol = |error: tokio_tungstenite::tungstenite::Error| BridgeError::Protocol(error.to_string());
+    let exchange = async {
+        let (mut socket, _) =
+            client_async_with_config("ws://kernel/", stream, Some(settings())).await.map_err(protocol)?;
+        let hello = HostFrame::Hello { versions: vec![BRIDGE_VERSION], sandbox: sandbox.0.clone(), limits };
+        let text = serde_json::to_string(&hello).map_err(|error| BridgeError::Protocol(error.to_string()))?;
+        socket.send(Message::text(text)).await.map_err(protocol)?;
+        loop {
+            match socket.next().await {
+                Some(Ok(Message::Text(text))) => return Ok((socket, parse_hello(&text)?)),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(_)) => return Err(BridgeError::Protocol("something came before the hello".into())),
+                Some(Err(error)) => return Err(protocol(error)),
+                None => return Err(BridgeError::Protocol("it hung up before its hello".into())),
+            }
+        }
+    };
+    tokio::time::timeout(limit, exchange).await.map_err(|_| BridgeError::NoKernel(limit))?
+}
+
+fn parse_hello(text: &str) -> Result<Hello, BridgeError> {
+    match serde_json::from_str(text) {
+        Ok(KernelFrame::Hello { version, python, probe, running }) if version == BRIDGE_VERSION => {
+            let python =
+                python.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(VERSION_CHARS).collect();
+            Ok(Hello { python, probe, running })
+        }
+        Ok(KernelFrame::Hello { version, .. }) => Err(BridgeError::Protocol(format!(
+            "it wants version {version}, this daemon speaks {BRIDGE_VERSION}"
+        ))),
+        Ok(_) => Err(BridgeError::Protocol("its first frame is no hello".into())),
+        Err(error) => Err(BridgeError::Protocol(error.to_string())),
+    }
+}

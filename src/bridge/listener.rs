@@ -1,0 +1,77 @@
+//! Where the kernel of one sandbox connects. Exactly one connection is taken, from exactly one
+//! process; after that the socket refuses everybody.
+
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+
+use super::BridgeError;
+
+pub const SOCKET_NAME: &str = "bridge.sock";
+
+pub struct Listener {
+    listener: UnixListener,
+}
+
+impl Listener {
+    /// Binds `bridge.sock` in the folder. The folder is named by its descriptor, so the path may be
+    /// longer than a socket address allows.
+    pub fn bind(folder: &Path) -> Result<Self, BridgeError> {
+        let bind = || -> std::io::Result<UnixListener> {
+            let handle =
+                rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            let path = format!("/proc/self/fd/{}/{SOCKET_NAME}", handle.as_raw_fd());
+            let listener = UnixListener::bind(&path)?;
+            // The folder above is closed to everybody else; inside the sandbox its user connects.
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
+            Ok(listener)
+        };
+        bind().map(|listener| Self { listener }).map_err(BridgeError::Socket)
+    }
+
+    /// The connection of the process with that pid; others are hung up on. The listener is used up:
+    /// later attempts are refused by the system.
+    pub async fn accept(self, pid: i32, limit: Duration) -> Result<UnixStream, BridgeError> {
+        let wanted = async {
+            loop {
+                let (stream, _) = self.listener.accept().await.map_err(BridgeError::Socket)?;
+                let peer = stream.peer_cred().map_err(BridgeError::Socket)?;
+                if peer.pid() == Some(pid) {
+                    return Ok(stream);
+                }
+                tracing::warn!(peer = ?peer.pid(), wanted = pid, "a stranger on a bridge was hung up on");
+            }
+        };
+        tokio::time::timeout(limit, wanted).await.map_err(|_| BridgeError::NoKernel(limit))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_expected_process_is_let_in_and_only_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("x".repeat(120));
+        std::fs::create_dir(&deep).unwrap();
+        let pid = i32::try_from(std::process::id()).unwrap();
+
+        let stranger = Listener::bind(&deep).unwrap();
+        let handle = std::fs::File::open(&deep).unwrap();
+        let path = format!("/proc/self/fd/{}/{SOCKET_NAME}", handle.as_raw_fd());
+        let _client = UnixStream::connect(&path).await.unwrap();
+        let refused = stranger.accept(pid + 1, Duration::from_millis(50)).await;
+        assert!(matches!(refused, Err(BridgeError::NoKernel(_))));
+
+        std::fs::remove_file(&path).unwrap();
+        let listener = Listener::bind(&deep).unwrap();
+        let _client = UnixStream::connect(&path).await.unwrap();
+        listener.accept(pid, Duration::from_secs(5)).await.unwrap();
+        let second = UnixStream::connect(&path).await.unwrap_err();
+        assert_eq!(second.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+}

@@ -1,0 +1,21 @@
+//! The bridge to a kernel: a unix socket to listen on, a websocket over it on which the daemon is
+//! the client, and the task that owns the connection. Any byte stream would do; nothing here knows
+//! of containers.
+
+mod connection;
+mod handshake;
+mod listener;
+
+pub use connection::{Closed, Incoming, Link, Sink};
+pub use handshake::{Hello, connect};
+pub use listener::Listener;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BridgeError {
+    #[error("the bridge's socket cannot be made: {0}")]
+    Socket(#[source] std::io::Error),
+    #[error("the kernel did not connect within {} s", .0.as_secs())]
+    NoKernel(std::time::Duration),
+    #[error("the kernel does not speak the bridge's protocol: {0}")]
+    Protocol(String),
+}

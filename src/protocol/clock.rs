@@ -1,0 +1,44 @@
+//! Wall-clock time as text, for display only: every deadline goes by the monotonic clock.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// RFC 3339 in UTC with milliseconds.
+#[must_use]
+pub fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    rfc3339(since.as_secs(), since.subsec_millis())
+}
+
+fn rfc3339(seconds: u64, millis: u32) -> String {
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// Date of a day since 1970-01-01, by counting in years that begin in March, so that the leap day
+/// comes last.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_right_around_leap_days() {
+        assert_eq!(rfc3339(0, 0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(rfc3339(951_782_400, 5), "2000-02-29T00:00:00.005Z");
+        assert_eq!(rfc3339(1_709_251_199, 999), "2024-02-29T23:59:59.999Z");
+        assert_eq!(rfc3339(1_709_251_200, 0), "2024-03-01T00:00:00.000Z");
+        assert_eq!(rfc3339(4_102_444_800, 0), "2100-01-01T00:00:00.000Z");
+    }
+}

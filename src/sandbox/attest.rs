@@ -1,0 +1,198 @@
+//! Attestation: is the running container what `spec` asked for? Everything is read back from the
+//! engine, the host's kernel and the sandbox's own probe; one difference and no code runs in it.
+
+use bollard::models::ContainerInspectResponse;
+use sha2::{Digest, Sha256};
+use std::path::Path;
+
+use super::cgroup::Cgroup;
+use super::facts;
+use super::spec::{BRIDGE_DIR, KERNEL_DIR, SECCOMP_PROFILE, SandboxSpec, WORKSPACE, nano_cpus};
+use crate::protocol::frames::Probe;
+use crate::protocol::receipt::{Backend, ImageFact, LimitFact, MountFact, ProcessFact, Receipt};
+
+/// All that was read back, before it is judged.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    pub process: ProcessFact,
+    pub limits: LimitFact,
+    /// The folder behind `/workspace` is the one that was opened and checked. None where the host
+    /// does not let this user look.
+    pub workspace_is_ours: Option<bool>,
+}
+
+/// Reads what the host's kernel says.
+#[must_use]
+pub fn gather(spec: &SandboxSpec, inspected: &ContainerInspectResponse) -> Option<Evidence> {
+    let pid = container_pid(inspected)?;
+    let process = facts::process(pid)?;
+    let limits_text = facts::read_small(Path::new(&format!("/proc/{pid}/limits"))).ok()?;
+    let cgroup = Cgroup::of_process(pid)?;
+    // A rootless engine may keep the control files from us; then its own word has to do.
+    let host = inspected.host_config.as_ref();
+    let engine_says = |value: Option<i64>| value.and_then(|number| u64::try_from(number).ok());
+    let limits = LimitFact {
+        memory_bytes: cgroup.memory_limit().or_else(|| engine_says(host?.memory)).unwrap_or(u64::MAX),
+        #[expect(clippy::cast_precision_loss, reason = "a few CPUs in billionths")]
+        cpus: cgroup.cpus().or_else(|| Some(host?.nano_cpus? as f64 / 1e9)).unwrap_or(f64::INFINITY),
+        pids: cgroup.pids_limit().or_else(|| engine_says(host?.pids_limit)).unwrap_or(u64::MAX),
+        open_files: facts::parse_limit(&limits_text, "Max open files")?,
+        file_bytes: facts::parse_limit(&limits_text, "Max file size")?,
+        core_bytes: facts::parse_limit(&limits_text, "Max core file size")?,
+        cgroup_version: cgroup.version(),
+    };
+    Some(Evidence { process, limits, workspace_is_ours: same_folder(pid, spec.workspace_identity) })
+}
+
+#[must_use]
+pub fn container_pid(inspected: &ContainerInspectResponse) -> Option<i32> {
+    let pid = inspected.state.as_ref()?.pid?;
+    i32::try_from(pid).ok().filter(|pid| *pid > 0)
+}
+
+/// Compares what is mounted with what was checked: the path may have been swapped for a link
+/// between the check and the engine's mount.
+fn same_folder(pid: i32, checked: (u64, u64)) -> Option<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let mounted = std::fs::metadata(format!("/proc/{pid}/root{WORKSPACE}")).ok()?;
+    Some((mounted.dev(), mounted.ino()) == checked)
+}
+
+/// Every difference, by name. Empty means that code may run.
+#[must_use]
+pub fn differences(
+    spec: &SandboxSpec,
+    inspected: &ContainerInspectResponse,
+    evidence: &Evidence,
+    probe: &Probe,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut check = |holds: bool, what: &str| {
+        if !holds {
+            found.push(what.to_owned());
+        }
+    };
+    let process = &evidence.process;
+    check(process.uid == spec.user.host_uid, "the user id of the process");
+    check(process.uid != 0, "the process is root on the host");
+    check(is_zero_hex(&process.cap_eff) && is_zero_hex(&process.cap_bnd), "capabilities");
+    check(process.no_new_privs, "no-new-privileges");
+    check(process.seccomp == 2, "the seccomp filter");
+    check(evidence.workspace_is_ours != Some(false), "the folder mounted as the workspace");
+
+    let limits = &evidence.limits;
+    check(limits.memory_bytes <= spec.limits.memory_bytes, "the memory limit");
+    check(limits.cpus <= spec.limits.cpus + 0.01, "the CPU limit");
+    check(limits.pids <= spec.limits.pids, "the limit on processes");
+    check(limits.open_files <= spec.limits.open_files, "the limit on open files");
+    check(limits.file_bytes <= spec.limits.file_bytes, "the limit on file size");
+    check(limits.core_bytes == 0, "the limit on core files");
+
+    let host = inspected.host_config.clone().unwrap_or_default();
+    check(host.network_mode.as_deref() == Some("none"), "the network mode");
+    check(host.privileged == Some(false), "privileged mode");
+    check(host.readonly_rootfs == Some(true), "the read-only root");
+    check(host.cap_add.unwrap_or_default().is_empty(), "added capabilities");
+    check(host.binds.unwrap_or_default().is_empty(), "foreign binds");
+    check(host.devices.unwrap_or_default().is_empty(), "devices");
+    check(host.pid_mode.unwrap_or_default().is_empty(), "the pid namespace");
+    check(host.uts_mode.unwrap_or_default().is_empty(), "the host name's namespace");
+    check(host.userns_mode.unwrap_or_default().is_empty(), "the user namespace");
+    check(host.ipc_mode.as_deref() == Some("private"), "the IPC namespace");
+    check(host.memory_swap == host.memory, "swap");
+    check(host.nano_cpus == Some(nano_cpus(spec.limits.cpus)), "the engine's CPU limit");
+    check(applied_seccomp(inspected).as_deref() == Some(SECCOMP_PROFILE), "the seccomp profile");
+    check(inspected.image.as_deref() == Some(spec.image.id.as_str()), "the image");
+    let expected_mounts = [(BRIDGE_DIR, false), (KERNEL_DIR, false), (WORKSPACE, true)];
+    let mut mounts: Vec<(String, bool)> = bind_mounts(inspected).map(|m| (m.target, m.writable)).collect();
+    mounts.sort();
+    check(
+        mounts.iter().map(|(target, writable)| (target.as_str(), *writable)).eq(expected_mounts),
+        "the mounts",
+    );
+
+    check(probe.no_network, "probe: a network interface is there");
+    check(probe.no_kernel_crypto, "probe: an AF_ALG socket can be opened");
+    check(probe.read_only_root, "probe: the root can be written");
+    check(probe.no_foreign_prlimit, "probe: prlimit on another process works");
+    check(probe.no_new_namespaces, "probe: a user namespace can be made");
+    check(probe.is_init, "probe: the guardian is not pid 1");
+    check(probe.not_dumpable, "probe: the guardian's memory can be read");
+    found
+}
+
+/// The receipt of a sandbox that passed.
+#[must_use]
+pub fn receipt(
+    spec: &SandboxSpec,
+    inspected: &ContainerInspectResponse,
+    evidence: Evidence,
+    python: String,
+    probe: Probe,
+) -> Receipt {
+    let host = inspected.host_config.clone().unwrap_or_default();
+    Receipt {
+        sandbox: spec.sandbox.clone(),
+        backend: Backend::Docker,
+        container: inspected.id.clone().unwrap_or_default(),
+        runtime: host.runtime.clone().unwrap_or_default(),
+        image: ImageFact {
+            reference: spec.image.reference.clone(),
+            id: inspected.image.clone().unwrap_or_default(),
+        },
+        python,
+        process: evidence.process,
+        network: host.network_mode.clone().unwrap_or_default(),
+        read_only_root: host.readonly_rootfs.unwrap_or(false),
+        seccomp_profile: applied_seccomp(inspected).map_or_else(String::new, |profile| {
+            format!("sha256:{}", hex(&Sha256::digest(profile.as_bytes())))
+        }),
+        limits: evidence.limits,
+        mounts: bind_mounts(inspected)
+            .chain(host.tmpfs.unwrap_or_default().into_keys().map(|target| MountFact {
+                target,
+                kind: "tmpfs".into(),
+                writable: true,
+            }))
+            .collect(),
+        probe,
+    }
+}
+
+/// One line for people.
+#[must_use]
+pub fn isolation_line(receipt: &Receipt) -> String {
+    format!(
+        "{} container ({}), network {}, uid {}, no capabilities, seccomp filter, {} root",
+        receipt.backend.name(),
+        receipt.runtime,
+        receipt.network,
+        receipt.process.uid,
+        if receipt.read_only_root { "read-only" } else { "writable" },
+    )
+}
+
+fn applied_seccomp(inspected: &ContainerInspectResponse) -> Option<String> {
+    let options = inspected.host_config.as_ref()?.security_opt.as_ref()?;
+    options.iter().find_map(|option| option.strip_prefix("seccomp=").map(str::to_owned))
+}
+
+fn bind_mounts(inspected: &ContainerInspectResponse) -> impl Iterator<Item = MountFact> + '_ {
+    inspected.mounts.iter().flatten().map(|mount| MountFact {
+        target: mount.destination.clone().unwrap_or_default(),
+        kind: "bind".into(),
+        writable: mount.rw.unwrap_or(true),
+    })
+}
+
+fn is_zero_hex(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte == b'0')
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

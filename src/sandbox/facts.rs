@@ -1,0 +1,75 @@
+//! What the host's kernel says about a process and its cgroup: parsers of `/proc` and the
+//! control files, for attestation and for telling why a cell died.
+
+use std::path::Path;
+
+use crate::protocol::receipt::ProcessFact;
+
+/// Files of `/proc` are small; a longer one is cut.
+const PROC_BYTES: usize = 64 * 1024;
+
+/// Parses `/proc/<pid>/status`.
+#[must_use]
+pub fn parse_status(pid: i32, status: &str) -> Option<ProcessFact> {
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+    };
+    let first = |name: &str| field(name)?.split_whitespace().next();
+    Some(ProcessFact {
+        pid,
+        uid: first("Uid")?.parse().ok()?,
+        gid: first("Gid")?.parse().ok()?,
+        cap_eff: field("CapEff")?.to_owned(),
+        cap_bnd: field("CapBnd")?.to_owned(),
+        no_new_privs: field("NoNewPrivs")? == "1",
+        seccomp: field("Seccomp")?.parse().ok()?,
+        apparmor: None,
+    })
+}
+
+/// A row of `/proc/<pid>/limits`; `unlimited` is the largest number.
+#[must_use]
+pub fn parse_limit(limits: &str, row: &str) -> Option<u64> {
+    let rest = limits.lines().find_map(|line| line.strip_prefix(row))?;
+    match rest.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+pub fn read_small(path: &Path) -> std::io::Result<String> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(PROC_BYTES as u64).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Reads a process's facts from `/proc`.
+#[must_use]
+pub fn process(pid: i32) -> Option<ProcessFact> {
+    let folder = format!("/proc/{pid}");
+    let mut fact = parse_status(pid, &read_small(&Path::new(&folder).join("status")).ok()?)?;
+    fact.apparmor = read_small(&Path::new(&folder).join("attr/current"))
+        .ok()
+        .map(|text| text.trim_end_matches(['\n', '\0']).to_owned())
+        .filter(|text| !text.is_empty());
+    Some(fact)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_and_limits_are_read() {
+        let status = "Name:\tpython3\nUid:\t200001\t200001\t200001\t200001\nGid:\t200001\t1\t1\t1\nCapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n";
+        let fact = parse_status(7, status).unwrap();
+        assert_eq!((fact.uid, fact.gid, fact.seccomp, fact.no_new_privs), (200_001, 200_001, 2, true));
+        assert_eq!(parse_status(7, "Name:\tx\n"), None);
+
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \nMax file size             unlimited            unlimited            bytes     \nMax open files            1024                 1024                 files     \n";
+        assert_eq!(parse_limit(limits, "Max open files"), Some(1024));
+        assert_eq!(parse_limit(limits, "Max file size"), Some(u64::MAX));
+        assert_eq!(parse_limit(limits, "Max core file size"), None);
+    }
+}

@@ -1,0 +1,183 @@
+//! Which image a session gets, and getting one that is not there.
+
+use bollard::models::CreateImageInfo;
+use bollard::query_parameters::CreateImageOptions;
+use futures_util::StreamExt;
+use std::time::Duration;
+
+use super::engine::{Engine, EngineError, classify, within};
+use crate::config::Pull;
+use crate::protocol::api::ImageView;
+use crate::protocol::limits::ENGINE_CALL;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::ImageFact;
+
+/// Time between two signs of life of a pull.
+const PULL_IDLE: Duration = Duration::from_secs(120);
+
+/// The images that may be tried for a request, in order.
+fn candidates<'a>(requested: Option<&'a str>, allowed: &'a [String]) -> Result<Vec<&'a str>, Problem> {
+    let Some(requested) = requested else {
+        return Ok(allowed.iter().map(String::as_str).collect());
+    };
+    if allowed.iter().any(|image| tagged(image) == tagged(requested)) {
+        return Ok(vec![requested]);
+    }
+    Err(Problem::new(Code::ImageForbidden, format!("the image `{}` is not allowed", printable(requested)))
+        .hint(format!(
+            "use one of `{}`, or add it to `sandbox.images` in the configuration",
+            allowed.join("`, `")
+        )))
+}
+
+/// The engine takes a name without a tag for `:latest`.
+fn tagged(reference: &str) -> String {
+    let name_part = reference.rsplit('/').next().unwrap_or(reference);
+    if name_part.contains(':') { reference.to_owned() } else { format!("{reference}:latest") }
+}
+
+fn printable(text: &str) -> String {
+    text.chars().take(200).collect::<String>().escape_default().to_string()
+}
+
+/// The first candidate that the engine has; with `Pull::Missing`, the first that can be had.
+pub async fn resolve(
+    engine: &Engine,
+    requested: Option<&str>,
+    allowed: &[String],
+    pull: Pull,
+) -> Result<ImageFact, Problem> {
+    let candidates = candidates(requested, allowed)?;
+    for reference in &candidates {
+        if let Some(fact) = find(engine, reference).await.map_err(|error| error.problem())? {
+            return Ok(fact);
+        }
+    }
+    if pull == Pull::Missing {
+        for reference in &candidates {
+            if pull_image(engine, reference, |_| {}).await.is_ok()
+                && let Some(fact) = find(engine, reference).await.map_err(|error| error.problem())?
+            {
+                return Ok(fact);
+            }
+        }
+    }
+    Err(missing(requested))
+}
+
+fn missing(requested: Option<&str>) -> Problem {
+    let (message, fix) = match requested {
+        Some(name) if name.starts_with("belljar/") => {
+            let kind = if name.contains("science") { "science" } else { "base" };
+            (format!("the image `{name}` is not there"), format!("build it with `belljar image build {kind}`"))
+        }
+        Some(name) => (
+            format!("the image `{}` is not there", printable(name)),
+            format!("get it with `belljar image pull {}`", printable(name)),
+        ),
+        None => (
+            "no image for sandboxes is there".to_owned(),
+            "make one with `belljar image build base` (or `science`), or get one with `belljar image pull python:3.12`".to_owned(),
+        ),
+    };
+    Problem::new(Code::ImageMissing, message).hint(fix)
+}
+
+async fn find(engine: &Engine, reference: &str) -> Result<Option<ImageFact>, EngineError> {
+    Ok(inspect(engine, reference).await?.map(|(id, _)| ImageFact { reference: reference.to_owned(), id }))
+}
+
+async fn inspect(engine: &Engine, reference: &str) -> Result<Option<(String, Option<u64>)>, EngineError> {
+    let docker = engine.docker().await?;
+    match within("inspect an image", ENGINE_CALL, docker.inspect_image(reference)).await {
+        Ok(image) => {
+            let bytes = image.size.and_then(|size| u64::try_from(size).ok());
+            Ok(image.id.map(|id| (id, bytes)))
+        }
+        Err(EngineError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// All allowed images, those that are there with their ids.
+pub async fn list(engine: &Engine, allowed: &[String]) -> Result<Vec<ImageView>, EngineError> {
+    let mut views = Vec::new();
+    for reference in allowed {
+        let found = inspect(engine, reference).await?;
+        let default = found.is_some() && !views.iter().any(|view: &ImageView| view.default);
+        let (id, bytes) = found.map_or((None, None), |(id, bytes)| (Some(id), bytes));
+        views.push(ImageView { reference: reference.clone(), id, bytes, default });
+    }
+    Ok(views)
+}
+
+/// Pulls an allowed image; `progress` gets a line for each step.
+pub async fn pull_allowed(
+    engine: &Engine,
+    reference: &str,
+    allowed: &[String],
+    progress: impl FnMut(String),
+) -> Result<(), Problem> {
+    candidates(Some(reference), allowed)?;
+    pull_image(engine, reference, progress).await.map_err(|error| {
+        Problem::new(Code::ImageMissing, format!("`{}` could not be pulled: {error}", printable(reference)))
+            .hint("look at the network and the name, or build an image here with `belljar image build base`")
+    })
+}
+
+async fn pull_image(
+    engine: &Engine,
+    reference: &str,
+    mut progress: impl FnMut(String),
+) -> Result<(), EngineError> {
+    let options = CreateImageOptions { from_image: Some(tagged(reference)), ..CreateImageOptions::default() };
+    let docker = engine.docker().await?;
+    let mut steps = docker.create_image(Some(options), None, None);
+    loop {
+        match tokio::time::timeout(PULL_IDLE, steps.next()).await {
+            Err(_) => return Err(EngineError::Slow { what: "pull an image", limit: PULL_IDLE }),
+            Ok(None) => return Ok(()),
+            Ok(Some(Err(error))) => return Err(classify("pull an image", error)),
+            Ok(Some(Ok(step))) => progress(step_line(&step)),
+        }
+    }
+}
+
+fn step_line(step: &CreateImageInfo) -> String {
+    let amount = step.progress_detail.as_ref().and_then(|detail| {
+        let (current, total) = (detail.current?, detail.total?);
+        Some(format!(" {} of {} KiB", current / 1024, total / 1024))
+    });
+    format!(
+        "{}{}{}",
+        step.id.as_deref().map(|id| format!("{id}: ")).unwrap_or_default(),
+        step.status.as_deref().unwrap_or_default(),
+        amount.unwrap_or_default()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed() -> Vec<String> {
+        ["python:3.12", "belljar/science", "belljar/base"].map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn only_allowed_images_are_tried_and_the_default_has_an_order() {
+        let allowed = allowed();
+        assert_eq!(candidates(None, &allowed).unwrap(), ["python:3.12", "belljar/science", "belljar/base"]);
+        assert_eq!(candidates(Some("belljar/base:latest"), &allowed).unwrap(), ["belljar/base:latest"]);
+        let refused = candidates(Some("evil/image"), &allowed).unwrap_err();
+        assert_eq!(refused.code, Code::ImageForbidden);
+        assert!(refused.hint.unwrap().contains("sandbox.images"));
+    }
+
+    #[test]
+    fn a_missing_image_names_the_command_that_makes_it() {
+        assert!(missing(None).hint.unwrap().contains("belljar image build base"));
+        assert!(missing(Some("belljar/science")).hint.unwrap().contains("image build science"));
+        assert!(missing(Some("python:3.12")).hint.unwrap().contains("image pull python:3.12"));
+    }
+}

@@ -1,0 +1,68 @@
+//! The kernel's files: part of the binary, written to the daemon's home once per version and
+//! image, compiled there by the image's own Python, and mounted read-only into every sandbox.
+
+use sha2::{Digest, Sha256};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+include!(concat!(env!("OUT_DIR"), "/kernel_files.rs"));
+
+/// Name of the folder for this kernel and that image.
+#[must_use]
+pub fn folder_name(image_id: &str) -> String {
+    let mut digest = Sha256::new();
+    for (name, text) in KERNEL_FILES {
+        digest.update(name.as_bytes());
+        digest.update([0]);
+        digest.update(text.as_bytes());
+        digest.update([0]);
+    }
+    digest.update(image_id.as_bytes());
+    digest.finalize().iter().take(10).fold(String::new(), |name, byte| format!("{name}{byte:02x}"))
+}
+
+/// Writes the files below `folder`, readable for every guest.
+pub fn write(folder: &Path) -> std::io::Result<()> {
+    for (name, text) in KERNEL_FILES {
+        let path = folder.join(name);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        std::fs::write(path, text)?;
+    }
+    open_to_all(folder)
+}
+
+/// Read access for every user id, whatever the daemon's umask is.
+pub fn open_to_all(path: &Path) -> std::io::Result<()> {
+    let folder = std::fs::symlink_metadata(path)?.is_dir();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(if folder { 0o755 } else { 0o644 }))?;
+    if folder {
+        for entry in std::fs::read_dir(path)? {
+            open_to_all(&entry?.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Hands the tree to a user, so that the compiling guest may write in it, or back.
+pub fn chown_tree(path: &Path, uid: u32, gid: u32) -> std::io::Result<()> {
+    std::os::unix::fs::lchown(path, Some(uid), Some(gid))?;
+    if std::fs::symlink_metadata(path)?.is_dir() {
+        for entry in std::fs::read_dir(path)? {
+            chown_tree(&entry?.path(), uid, gid)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes kernels of other versions and images that are no longer used.
+pub fn forget_others(parent: &Path, keep: &[PathBuf]) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(parent)? {
+        let path = entry?.path();
+        if !keep.contains(&path) {
+            std::fs::remove_dir_all(path)?;
+        }
+    }
+    Ok(())
+}

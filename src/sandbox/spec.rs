@@ -1,0 +1,264 @@
+//! The container of a sandbox as one pure function: every hardening setting is written here and
+//! nowhere else, a snapshot test shows each change of it, and `attest` reads it back at run time.
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
+    MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
+};
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use crate::protocol::ids::SandboxId;
+use crate::protocol::receipt::ImageFact;
+
+/// Default-deny filter, passed inline: an engine without seccomp then refuses to start instead of
+/// running unconfined.
+pub const SECCOMP_PROFILE: &str = include_str!("../../config/seccomp.json");
+
+pub const LABEL_APPLICATION: &str = "belljar";
+pub const LABEL_INSTANCE: &str = "belljar.instance";
+pub const LABEL_SANDBOX: &str = "belljar.sandbox";
+
+/// Paths inside the sandbox.
+pub const WORKSPACE: &str = "/workspace";
+pub const BRIDGE_DIR: &str = "/belljar/bridge";
+pub const KERNEL_DIR: &str = "/belljar/kernel";
+pub const BRIDGE_SOCKET: &str = "/belljar/bridge/bridge.sock";
+
+/// The OOM killer takes a sandbox before the daemon.
+const OOM_SCORE: i64 = 500;
+/// Sandboxes yield to the daemon and to other work of the host when CPUs are short.
+const CPU_SHARES: i64 = 256;
+const LOCKED_MEMORY_BYTES: i64 = 64 * 1024;
+
+/// Naming the list replaces the engine's own, so an old engine gets the newest one too.
+const MASKED_PATHS: [&str; 18] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/modules",
+    "/proc/pagetypeinfo",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/vmallocinfo",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/sys/fs/selinux",
+];
+const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Who a guest is: inside the container, and as the host sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestUser {
+    pub uid: u32,
+    pub gid: u32,
+    pub host_uid: u32,
+    pub host_gid: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    pub memory_bytes: u64,
+    pub cpus: f64,
+    pub pids: u64,
+    pub open_files: u64,
+    pub file_bytes: u64,
+    pub tmp_bytes: u64,
+    pub tmp_inodes: u64,
+    pub shm_bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct SandboxSpec {
+    pub sandbox: SandboxId,
+    /// The daemon's home, as an id: daemons do not reap each other's sandboxes.
+    pub instance: String,
+    pub image: ImageFact,
+    pub runtime: Option<String>,
+    pub user: GuestUser,
+    pub limits: Limits,
+    /// Host paths.
+    pub workspace: PathBuf,
+    /// Device and inode of the workspace that was checked, which has to be the one that is mounted.
+    pub workspace_identity: (u64, u64),
+    pub bridge_dir: PathBuf,
+    pub kernel_dir: PathBuf,
+}
+
+#[must_use]
+pub fn container_name(sandbox: &SandboxId) -> String {
+    format!("belljar-{sandbox}")
+}
+
+/// The container that serves one session.
+#[must_use]
+pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
+    let command = [
+        "python3",
+        "-I",
+        "-B",
+        "-X",
+        "utf8",
+        KERNEL_DIR,
+        "--bridge",
+        BRIDGE_SOCKET,
+        "--workspace",
+        WORKSPACE,
+    ];
+    let mounts = vec![
+        bind(&spec.workspace, WORKSPACE, Access::Write),
+        bind(&spec.bridge_dir, BRIDGE_DIR, Access::Read),
+        bind(&spec.kernel_dir, KERNEL_DIR, Access::Read),
+    ];
+    hardened(spec, &command, mounts, WORKSPACE)
+}
+
+/// A short-lived container that compiles the kernel's bytecode with the image's own Python. It is
+/// as confined as a session; only the kernel's folder is writable in it.
+#[must_use]
+pub fn compile_container(spec: &SandboxSpec) -> ContainerCreateBody {
+    let command =
+        ["python3", "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", KERNEL_DIR];
+    hardened(spec, &command, vec![bind(&spec.kernel_dir, KERNEL_DIR, Access::Write)], "/")
+}
+
+fn hardened(
+    spec: &SandboxSpec,
+    command: &[&str],
+    mounts: Vec<Mount>,
+    working_dir: &str,
+) -> ContainerCreateBody {
+    let limits = &spec.limits;
+    let (entrypoint, arguments) = command.split_at(1.min(command.len()));
+    let host_config = HostConfig {
+        network_mode: Some("none".into()),
+        cap_drop: Some(vec!["ALL".into()]),
+        privileged: Some(false),
+        security_opt: Some(vec!["no-new-privileges".into(), format!("seccomp={SECCOMP_PROFILE}")]),
+        readonly_rootfs: Some(true),
+        masked_paths: Some(strings(&MASKED_PATHS)),
+        readonly_paths: Some(strings(&READONLY_PATHS)),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        ipc_mode: Some("private".into()),
+        runtime: spec.runtime.clone(),
+        memory: Some(signed(limits.memory_bytes)),
+        // The same as memory: no swap.
+        memory_swap: Some(signed(limits.memory_bytes)),
+        nano_cpus: Some(nano_cpus(limits.cpus)),
+        cpu_shares: Some(CPU_SHARES),
+        pids_limit: Some(signed(limits.pids)),
+        oom_score_adj: Some(OOM_SCORE),
+        shm_size: Some(signed(limits.shm_bytes)),
+        ulimits: Some(vec![
+            ulimit("nofile", signed(limits.open_files)),
+            ulimit("fsize", signed(limits.file_bytes)),
+            ulimit("core", 0),
+            ulimit("memlock", LOCKED_MEMORY_BYTES),
+            ulimit("msgqueue", 0),
+        ]),
+        tmpfs: Some(HashMap::from([(
+            "/tmp".into(),
+            format!(
+                "rw,nosuid,nodev,noexec,size={},nr_inodes={},mode=1777",
+                limits.tmp_bytes, limits.tmp_inodes
+            ),
+        )])),
+        // Output goes over the bridge; the engine's own log would fill the host's disk.
+        log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
+        // The exit code and the OOM flag are read first; the daemon removes it itself.
+        auto_remove: Some(false),
+        // The guardian is pid 1 and reaps.
+        init: Some(false),
+        mounts: Some(mounts),
+        ..HostConfig::default()
+    };
+    ContainerCreateBody {
+        image: Some(spec.image.id.clone()),
+        user: Some(format!("{}:{}", spec.user.uid, spec.user.gid)),
+        hostname: Some("belljar".into()),
+        env: Some(environment(limits.cpus)),
+        working_dir: Some(working_dir.into()),
+        entrypoint: Some(strings(entrypoint)),
+        cmd: Some(strings(arguments)),
+        network_disabled: Some(true),
+        tty: Some(false),
+        open_stdin: Some(false),
+        labels: Some(HashMap::from([
+            (LABEL_APPLICATION.into(), String::new()),
+            (LABEL_INSTANCE.into(), spec.instance.clone()),
+            (LABEL_SANDBOX.into(), spec.sandbox.0.clone()),
+        ])),
+        host_config: Some(host_config),
+        ..ContainerCreateBody::default()
+    }
+}
+
+/// All that a guest sees of an environment: an allow-list, nothing of the daemon's own.
+fn environment(cpus: f64) -> Vec<String> {
+    let threads = threads(cpus);
+    vec![
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
+        "LANG=C.UTF-8".into(),
+        "PYTHONUTF8=1".into(),
+        "PYTHONDONTWRITEBYTECODE=1".into(),
+        "HOME=/tmp".into(),
+        "TMPDIR=/tmp".into(),
+        "MPLBACKEND=Agg".into(),
+        "MPLCONFIGDIR=/tmp/.matplotlib".into(),
+        format!("MATPLOTLIBRC={KERNEL_DIR}/matplotlibrc"),
+        format!("OMP_NUM_THREADS={threads}"),
+        format!("OPENBLAS_NUM_THREADS={threads}"),
+        format!("MKL_NUM_THREADS={threads}"),
+    ]
+}
+
+/// As many threads as CPUs: more would only be throttled.
+fn threads(cpus: f64) -> u32 {
+    (1..=1024).find(|n| f64::from(*n) >= cpus).unwrap_or(1024)
+}
+
+#[must_use]
+pub fn nano_cpus(cpus: f64) -> i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "settings bound it to a few hundred CPUs")]
+    let nano = (cpus * 1e9).round() as i64;
+    nano
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Access {
+    Read,
+    Write,
+}
+
+fn bind(source: &std::path::Path, target: &str, access: Access) -> Mount {
+    Mount {
+        source: Some(source.to_string_lossy().into_owned()),
+        target: Some(target.into()),
+        typ: Some(MountType::BIND),
+        read_only: Some(access == Access::Read),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+fn ulimit(name: &str, value: i64) -> ResourcesUlimits {
+    ResourcesUlimits { name: Some(name.into()), soft: Some(value), hard: Some(value) }
+}
+
+fn strings(items: &[&str]) -> Vec<String> {
+    items.iter().map(|item| (*item).to_owned()).collect()
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

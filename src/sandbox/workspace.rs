@@ -1,0 +1,161 @@
+//! The folder of a session: managed by Belljar, or one of the caller's own that was checked once
+//! and is held open from then on.
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use super::engine::EngineMode;
+use super::spec::GuestUser;
+use crate::protocol::problem::{Code, Problem};
+
+/// Who serves: decides who guests are and who owns their files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// The daemon runs as root, for all users.
+    pub system: bool,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Service {
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        Self { system: uid == 0, uid, gid: rustix::process::getegid().as_raw() }
+    }
+}
+
+#[derive(Debug)]
+pub struct Workspace {
+    pub path: PathBuf,
+    /// Every access of the daemon goes through this, never through the path.
+    pub root: OwnedFd,
+    pub managed: bool,
+    pub user: GuestUser,
+}
+
+impl Workspace {
+    /// A fresh folder for a guest. `slot` is a user id of the configured range.
+    pub fn managed(path: PathBuf, service: Service, engine: EngineMode, slot: u32) -> Result<Self, Problem> {
+        let user = guest(service, engine, slot);
+        let storage = |error: std::io::Error| {
+            Problem::new(Code::Storage, format!("the workspace `{}` cannot be made: {error}", path.display()))
+        };
+        std::fs::create_dir_all(&path).map_err(storage)?;
+        let root = open_folder(&path).map_err(|error| storage(error.into()))?;
+        rustix::fs::fchmod(&root, Mode::from_raw_mode(0o700)).map_err(|error| storage(error.into()))?;
+        if service.system {
+            give(&root, user).map_err(|error| storage(error.into()))?;
+        }
+        Ok(Self { path, root, managed: true, user })
+    }
+
+    /// A folder of the caller's. The guest runs as its owner, who is never root.
+    pub fn of_caller(path: &Path, service: Service, engine: EngineMode, peer: u32) -> Result<Self, Problem> {
+        let shown = path.display();
+        let bad = |what: String| Problem::new(Code::BadRequest, what);
+        if !path.is_absolute() {
+            return Err(bad(format!("the workspace `{shown}` is not an absolute path")));
+        }
+        let path = std::fs::canonicalize(path)
+            .map_err(|error| bad(format!("the workspace `{shown}` cannot be opened: {error}")))?;
+        let root = open_folder(&path).map_err(|error| {
+            bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder")
+        })?;
+        let found = rustix::fs::fstat(&root).map_err(|error| bad(format!("`{shown}`: {error}")))?;
+        if peer != 0 && found.st_uid != peer {
+            return Err(Problem::new(Code::Forbidden, format!("the workspace `{shown}` is not yours"))
+                .hint("use a folder that you own"));
+        }
+        let user = if service.system {
+            if found.st_uid == 0 {
+                return Err(Problem::new(
+                    Code::Forbidden,
+                    format!("the workspace `{shown}` belongs to root, and guests never run as root"),
+                )
+                .hint("use a folder of another user, for example after `chown nobody DIR`, or a managed workspace"));
+            }
+            mapped(engine, found.st_uid, found.st_gid).ok_or_else(|| {
+                Problem::new(
+                    Code::Forbidden,
+                    format!("the engine cannot run a guest as the owner of `{shown}`"),
+                )
+                .hint("the engine remaps user ids; use a managed workspace")
+            })?
+        } else {
+            guest(service, engine, 0)
+        };
+        Ok(Self { path, root, managed: false, user })
+    }
+
+    /// Device and inode, to recognise the folder again.
+    pub fn identity(&self) -> rustix::io::Result<(u64, u64)> {
+        rustix::fs::fstat(&self.root).map(|found| (found.st_dev, found.st_ino))
+    }
+
+    /// Makes a file that the daemon wrote the guest's own.
+    pub fn give_to_guest(&self, file: &impl std::os::fd::AsFd, service: Service) -> rustix::io::Result<()> {
+        if service.system { give(file, self.user) } else { Ok(()) }
+    }
+
+    /// Removes a managed folder and all in it; a folder of the caller's stays.
+    pub fn remove(&self) -> std::io::Result<()> {
+        if self.managed { remove_tree(&self.path) } else { Ok(()) }
+    }
+}
+
+/// Removes a tree that a guest may have made unreadable for its own user.
+pub fn remove_tree(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let root = open_folder(path)?;
+            super::files::unlock_tree(&root)?;
+            std::fs::remove_dir_all(path)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+fn give(file: &impl std::os::fd::AsFd, user: GuestUser) -> rustix::io::Result<()> {
+    let (uid, gid) = (rustix::fs::Uid::from_raw(user.host_uid), rustix::fs::Gid::from_raw(user.host_gid));
+    rustix::fs::chownat(file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
+}
+
+/// In system mode a user id of its own; else the daemon's own user, as the engine maps it.
+fn guest(service: Service, engine: EngineMode, slot: u32) -> GuestUser {
+    match (service.system, engine) {
+        (true, EngineMode::Remapped { uid_base, gid_base }) => {
+            // Ids beyond the mapped 65536 do not exist there; the slot's place in its range decides.
+            let inside = 1000 + slot % 60_000;
+            GuestUser { uid: inside, gid: inside, host_uid: uid_base + inside, host_gid: gid_base + inside }
+        }
+        (true, _) => GuestUser { uid: slot, gid: slot, host_uid: slot, host_gid: slot },
+        (false, EngineMode::Rootless) => {
+            GuestUser { uid: 0, gid: 0, host_uid: service.uid, host_gid: service.gid }
+        }
+        (false, _) => {
+            GuestUser { uid: service.uid, gid: service.gid, host_uid: service.uid, host_gid: service.gid }
+        }
+    }
+}
+
+/// The id inside the container for a user of the host.
+fn mapped(engine: EngineMode, uid: u32, gid: u32) -> Option<GuestUser> {
+    match engine {
+        EngineMode::Rootful => Some(GuestUser { uid, gid, host_uid: uid, host_gid: gid }),
+        EngineMode::Rootless => None,
+        EngineMode::Remapped { uid_base, gid_base } => Some(GuestUser {
+            uid: uid.checked_sub(uid_base)?,
+            gid: gid.checked_sub(gid_base)?,
+            host_uid: uid,
+            host_gid: gid,
+        }),
+    }
+}
