@@ -3,8 +3,14 @@
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `tools`, `sandbox`, `bridge`, `store` → `config` → `protocol`.
 
+pub mod actors;
 pub mod bridge;
 pub mod config;
+pub mod control;
+pub mod daemon;
 pub mod protocol;
 pub mod sandbox;
+#[cfg(test)]
+mod schemas;
 pub mod store;
+pub mod tools;

@@ -2,10 +2,12 @@
 //! the client, and the task that owns the connection. Any byte stream would do; nothing here knows
 //! of containers.
 
+mod calls;
 mod connection;
 mod handshake;
 mod listener;
 
+pub use calls::{Calls, Refusal};
 pub use connection::{Closed, Incoming, Link, Sink};
 pub use handshake::{Hello, connect};
 pub use listener::Listener;

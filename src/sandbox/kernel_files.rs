@@ -3,7 +3,7 @@
 
 use sha2::{Digest, Sha256};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 include!(concat!(env!("OUT_DIR"), "/kernel_files.rs"));
 
@@ -51,17 +51,6 @@ pub fn chown_tree(path: &Path, uid: u32, gid: u32) -> std::io::Result<()> {
     if std::fs::symlink_metadata(path)?.is_dir() {
         for entry in std::fs::read_dir(path)? {
             chown_tree(&entry?.path(), uid, gid)?;
-        }
-    }
-    Ok(())
-}
-
-/// Removes kernels of other versions and images that are no longer used.
-pub fn forget_others(parent: &Path, keep: &[PathBuf]) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(parent)? {
-        let path = entry?.path();
-        if !keep.contains(&path) {
-            std::fs::remove_dir_all(path)?;
         }
     }
     Ok(())

@@ -5,6 +5,7 @@ use bollard::models::ContainerInspectResponse;
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -268,7 +269,7 @@ impl Prepared {
         // The guard comes first: a create whose answer is lost still leaves a container.
         let mut sandbox = Sandbox {
             container: name.clone(),
-            removed: false,
+            removed: AtomicBool::new(false),
             inspected: ContainerInspectResponse::default(),
             cgroup: None,
             spec: self.spec,
@@ -290,7 +291,7 @@ impl Prepared {
 /// A container that was started. It is removed when this is dropped, at the latest by the reaper.
 pub struct Sandbox {
     container: String,
-    removed: bool,
+    removed: AtomicBool,
     inspected: ContainerInspectResponse,
     cgroup: Option<Cgroup>,
     spec: SandboxSpec,
@@ -363,16 +364,16 @@ impl Sandbox {
     }
 
     /// Kills and removes the container, and tells when it is gone.
-    pub async fn remove(mut self) -> Result<(), EngineError> {
+    pub async fn remove(&self) -> Result<(), EngineError> {
         let outcome = self.launcher.engine.remove(&self.container).await;
-        self.removed = outcome.is_ok();
+        self.removed.store(outcome.is_ok(), Ordering::Relaxed);
         outcome
     }
 }
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        if self.removed {
+        if self.removed.load(Ordering::Relaxed) {
             return;
         }
         let (launcher, container) = (Arc::clone(&self.launcher), self.container.clone());

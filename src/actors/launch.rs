@@ -1,0 +1,82 @@
+//! From nothing to a sandbox that may run code: listen, start, accept, greet, attest.
+
+use std::sync::Arc;
+use tokio::net::UnixStream;
+use tokio_tungstenite::WebSocketStream;
+
+use crate::bridge::{self, BridgeError, Listener};
+use crate::config::Settings;
+use crate::protocol::frames::KernelLimits;
+use crate::protocol::limits::{
+    DISPLAY_BYTES, DISPLAYS, DISPLAYS_BYTES, EXCEPTION_CHARS, KERNEL_HELLO, PREVIEW_CHARS, REPR_CHARS,
+    TOOL_CALLS_IN_FLIGHT, TRACEBACK_CHARS, VARIABLES,
+};
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Receipt;
+use crate::sandbox::launch::{Launcher, Sandbox, Wanted};
+use crate::sandbox::workspace::Workspace;
+
+/// A sandbox that passed attestation.
+pub struct Ready {
+    pub sandbox: Sandbox,
+    pub socket: WebSocketStream<UnixStream>,
+    pub receipt: Receipt,
+}
+
+/// Every step undoes itself when a later one fails.
+pub async fn launch(
+    launcher: Arc<Launcher>,
+    wanted: Wanted,
+    workspace: Arc<Workspace>,
+) -> Result<Ready, Problem> {
+    let prepared = launcher.prepare(&wanted, &workspace).await?;
+    let listener = Listener::bind(prepared.bridge_dir()).map_err(|error| bridge_problem(&error))?;
+    let sandbox = prepared.start().await?;
+    let greeted = async {
+        let pid =
+            sandbox.pid().ok_or_else(|| Problem::new(Code::SandboxFailed, "the sandbox ended at once"))?;
+        let stream = listener.accept(pid, KERNEL_HELLO).await.map_err(|error| bridge_problem(&error))?;
+        let limits = kernel_limits(&launcher.settings);
+        bridge::connect(stream, sandbox.id(), limits, KERNEL_HELLO)
+            .await
+            .map_err(|error| bridge_problem(&error))
+    };
+    let (socket, hello) = match greeted.await {
+        Ok(greeted) => greeted,
+        Err(problem) => {
+            // The exit code says more than the silence of the bridge.
+            let ended = sandbox.end().await.filter(|end| !end.running);
+            return Err(match ended.and_then(|end| end.exit_code) {
+                Some(code) => Problem::new(
+                    Code::SandboxFailed,
+                    format!("the sandbox ended with exit code {code} before its kernel was ready"),
+                )
+                .hint("the image needs `python3` 3.9 or later on its PATH"),
+                None => problem,
+            });
+        }
+    };
+    let receipt = sandbox.attest(hello.python, hello.probe)?;
+    Ok(Ready { sandbox, socket, receipt })
+}
+
+fn bridge_problem(error: &BridgeError) -> Problem {
+    Problem::new(Code::SandboxFailed, error.to_string())
+}
+
+fn kernel_limits(settings: &Settings) -> KernelLimits {
+    KernelLimits {
+        output_bytes: settings.cells.spill,
+        output_tail_bytes: settings.cells.output_tail,
+        repr_chars: REPR_CHARS as u64,
+        preview_chars: PREVIEW_CHARS as u64,
+        variables: VARIABLES as u64,
+        exception_chars: EXCEPTION_CHARS as u64,
+        traceback_chars: TRACEBACK_CHARS as u64,
+        displays: DISPLAYS as u64,
+        display_bytes: DISPLAY_BYTES as u64,
+        displays_bytes: DISPLAYS_BYTES as u64,
+        tool_calls: TOOL_CALLS_IN_FLIGHT as u64,
+        orphan_s: settings.sandbox.orphan_life.as_secs(),
+    }
+}

@@ -1,0 +1,12 @@
+//! The actors: thin shells around the layers below, and the only folder that knows ractor.
+//!
+//! Commands go down (supervisor → session → executor), reports go up as casts, and no handler waits
+//! for anything slow: that is a task whose outcome comes back as a message.
+
+pub mod executor;
+mod launch;
+mod outcome;
+pub mod reaper;
+pub mod session;
+mod sink;
+pub mod supervisor;

@@ -1,0 +1,274 @@
+//! What became of a cell, as a pure function of all that is known when it ends.
+
+use std::time::Duration;
+
+use crate::protocol::frames::{DoneReason, DoneStatus};
+use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::{EXCEPTION_CHARS, REPR_CHARS, TRACEBACK_CHARS};
+use crate::protocol::result::{
+    Artifact, ExceptionView, ExecutionResult, Mode, Reason, StateKind, StateReport, Status, Truncated,
+    ValueView,
+};
+use crate::sandbox::launch::SandboxEnd;
+use crate::store::CellRecord;
+
+/// A cell as it is sent to a kernel.
+#[derive(Clone, Debug)]
+pub struct CellStart {
+    pub cell: CellNumber,
+    pub code: String,
+    pub mode: Mode,
+    /// The code has to be one expression.
+    pub expression: bool,
+    pub timeout: Duration,
+    /// Something to tell with the result, e.g. that the sandbox is a new one.
+    pub note: Option<String>,
+}
+
+/// How the kernel, or its absence, reported the end.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    Done {
+        status: DoneStatus,
+        reason: DoneReason,
+        exit_code: i32,
+        result: Option<ValueView>,
+        exception: Option<ExceptionView>,
+        displays_dropped: u64,
+    },
+    Lost {
+        exit_code: i32,
+    },
+    SandboxGone {
+        end: Option<SandboxEnd>,
+    },
+    /// It never started: the session was reset or removed.
+    Cancelled,
+}
+
+/// What the host did, or saw, while the cell ran.
+#[derive(Clone, Debug, Default)]
+pub struct Cause {
+    /// Why the host ended it, if it did. The first reason counts.
+    pub ended_by: Option<EndedBy>,
+    /// The cgroup counted a kill for memory.
+    pub out_of_memory: bool,
+    /// The cgroup counted a refused fork.
+    pub forks_refused: bool,
+    pub completed_tool_calls: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndedBy {
+    Deadline,
+    Interrupt,
+    Cancel,
+    Policy(String),
+}
+
+pub struct Changes {
+    pub artifacts: Vec<Artifact>,
+    pub cut: bool,
+}
+
+#[must_use]
+pub fn conclude(
+    start: CellStart,
+    ending: Ending,
+    cause: Cause,
+    record: CellRecord,
+    changes: Changes,
+    elapsed: Duration,
+) -> ExecutionResult {
+    let (status, reason, exit_code) = verdict(&ending, &cause);
+    let state = state_after(&start, &ending, &cause, status);
+    let (result, exception, displays_dropped) = match ending {
+        Ending::Done { result, exception, displays_dropped, .. } => {
+            (result.map(bounded_value), exception.map(bounded_exception), displays_dropped)
+        }
+        Ending::Lost { .. } | Ending::SandboxGone { .. } | Ending::Cancelled => (None, None, 0),
+    };
+    ExecutionResult {
+        cell: start.cell,
+        mode: start.mode,
+        status,
+        reason,
+        exit_code,
+        code: start.code,
+        timeout_s: start.timeout.as_secs_f64(),
+        stdout: record.captured.stdout,
+        stderr: record.captured.stderr,
+        output: record.captured.output,
+        result,
+        displays: record.displays,
+        artifacts: changes.artifacts,
+        exception,
+        duration_ms: elapsed.as_secs_f64() * 1000.0,
+        truncated: Truncated {
+            stdout_bytes: record.captured.stdout_cut,
+            stderr_bytes: record.captured.stderr_cut,
+            dropped_bytes: record.dropped_bytes,
+            displays: record.displays_dropped.saturating_add(displays_dropped),
+            artifacts: changes.cut,
+        },
+        state,
+    }
+}
+
+fn verdict(ending: &Ending, cause: &Cause) -> (Status, Reason, Option<i32>) {
+    match ending {
+        Ending::Done { status, reason, exit_code, .. } => {
+            let (status, reason) = match (status, reason) {
+                (DoneStatus::Success, DoneReason::Exit0) => (Status::Success, Reason::Exit0),
+                (DoneStatus::Success, _) => (Status::Success, Reason::Ok),
+                (DoneStatus::Failure, DoneReason::Syntax) => (Status::Failure, Reason::Syntax),
+                (DoneStatus::Failure, DoneReason::Exit) => (Status::Failure, Reason::Exit),
+                (DoneStatus::Failure, _) => (Status::Failure, Reason::Exception),
+                (DoneStatus::Interrupted, _) => (Status::Interrupted, Reason::ByUser),
+            };
+            (status, reason, Some(*exit_code))
+        }
+        Ending::Cancelled => (Status::Interrupted, Reason::ByCancel, None),
+        Ending::Lost { exit_code } => {
+            let (status, reason) = killed_by(cause).unwrap_or(if cause.out_of_memory && *exit_code == -9 {
+                (Status::Crashed, Reason::OutOfMemory)
+            } else if *exit_code < 0 && cause.forks_refused {
+                (Status::Crashed, Reason::Pids)
+            } else if *exit_code < 0 {
+                (Status::Crashed, Reason::Signal)
+            } else {
+                (Status::Crashed, Reason::ExitCall)
+            });
+            (status, reason, Some(*exit_code))
+        }
+        Ending::SandboxGone { end } => {
+            let out_of_memory = cause.out_of_memory || end.as_ref().is_some_and(|end| end.out_of_memory);
+            let (status, reason) = killed_by(cause).unwrap_or(if out_of_memory {
+                (Status::Crashed, Reason::OutOfMemory)
+            } else {
+                (Status::Crashed, Reason::SandboxLost)
+            });
+            (status, reason, None)
+        }
+    }
+}
+
+fn killed_by(cause: &Cause) -> Option<(Status, Reason)> {
+    Some(match cause.ended_by.as_ref()? {
+        EndedBy::Deadline => (Status::Timeout, Reason::CellDeadline),
+        EndedBy::Interrupt => (Status::Interrupted, Reason::ByUser),
+        EndedBy::Cancel => (Status::Interrupted, Reason::ByCancel),
+        EndedBy::Policy(_) => (Status::Crashed, Reason::PolicyViolation),
+    })
+}
+
+fn state_after(start: &CellStart, ending: &Ending, cause: &Cause, status: Status) -> StateReport {
+    let kind = match (ending, start.mode) {
+        (Ending::Done { .. } | Ending::Cancelled, _) | (Ending::Lost { .. }, Mode::Fork) => StateKind::Kept,
+        (Ending::Lost { .. }, Mode::Main) | (Ending::SandboxGone { .. }, _) => StateKind::Lost,
+    };
+    let mut notes: Vec<String> = start.note.iter().cloned().collect();
+    if let Some(EndedBy::Policy(why)) = &cause.ended_by {
+        notes.push(why.clone());
+    }
+    if status == Status::Interrupted && kind == StateKind::Lost {
+        notes.push("The cell did not stop when it was interrupted, so its process was killed.".into());
+    }
+    if kind == StateKind::Lost {
+        notes.push("All variables of the session are gone; the files in the workspace are not.".into());
+    }
+    StateReport {
+        kind,
+        restored_to: None,
+        completed_tool_calls: if kind == StateKind::Kept {
+            Vec::new()
+        } else {
+            cause.completed_tool_calls.clone()
+        },
+        note: (!notes.is_empty()).then(|| notes.join(" ")),
+    }
+}
+
+/// The kernel keeps to the limits by itself; a forged frame is cut here.
+fn bounded_value(mut value: ValueView) -> ValueView {
+    cut(&mut value.repr, REPR_CHARS);
+    cut(&mut value.type_name, EXCEPTION_CHARS);
+    value
+}
+
+fn bounded_exception(mut exception: ExceptionView) -> ExceptionView {
+    cut(&mut exception.type_name, EXCEPTION_CHARS);
+    cut(&mut exception.value, EXCEPTION_CHARS);
+    cut(&mut exception.repr, EXCEPTION_CHARS);
+    cut(&mut exception.traceback, TRACEBACK_CHARS);
+    exception
+}
+
+/// Some slack, so that the kernel's own «cut» notice survives.
+fn cut(text: &mut String, chars: usize) {
+    if let Some((place, _)) = text.char_indices().nth(chars + 200) {
+        text.truncate(place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(mode: Mode) -> CellStart {
+        let timeout = Duration::from_secs(3);
+        CellStart { cell: 4, code: "x".into(), mode, expression: false, timeout, note: None }
+    }
+
+    fn ended(mode: Mode, ending: Ending, cause: Cause) -> (Status, Reason, Option<i32>, StateKind) {
+        let changes = Changes { artifacts: Vec::new(), cut: false };
+        let result = conclude(start(mode), ending, cause, CellRecord::default(), changes, Duration::ZERO);
+        (result.status, result.reason, result.exit_code, result.state.kind)
+    }
+
+    fn by(ended_by: EndedBy) -> Cause {
+        Cause { ended_by: Some(ended_by), ..Cause::default() }
+    }
+
+    #[test]
+    fn a_lost_worker_is_told_by_its_cause() {
+        use Mode::{Fork, Main};
+        use StateKind::{Kept, Lost};
+        let lost = |exit_code| Ending::Lost { exit_code };
+        let none = Cause::default;
+        let oom = Cause { out_of_memory: true, ..Cause::default() };
+        let pids = Cause { forks_refused: true, ..Cause::default() };
+        let cases = [
+            (Main, lost(139), none(), (Status::Crashed, Reason::ExitCall, Some(139), Lost)),
+            (Main, lost(0), none(), (Status::Crashed, Reason::ExitCall, Some(0), Lost)),
+            (Main, lost(-11), none(), (Status::Crashed, Reason::Signal, Some(-11), Lost)),
+            (Main, lost(-9), oom.clone(), (Status::Crashed, Reason::OutOfMemory, Some(-9), Lost)),
+            (Main, lost(-11), oom, (Status::Crashed, Reason::Signal, Some(-11), Lost)),
+            (Main, lost(-6), pids, (Status::Crashed, Reason::Pids, Some(-6), Lost)),
+            (
+                Main,
+                lost(-15),
+                by(EndedBy::Deadline),
+                (Status::Timeout, Reason::CellDeadline, Some(-15), Lost),
+            ),
+            (Fork, lost(-9), by(EndedBy::Deadline), (Status::Timeout, Reason::CellDeadline, Some(-9), Kept)),
+            (Main, lost(-9), by(EndedBy::Interrupt), (Status::Interrupted, Reason::ByUser, Some(-9), Lost)),
+            (Main, lost(-9), by(EndedBy::Cancel), (Status::Interrupted, Reason::ByCancel, Some(-9), Lost)),
+        ];
+        for (mode, ending, cause, expected) in cases {
+            assert_eq!(ended(mode, ending.clone(), cause), expected, "{ending:?}");
+        }
+    }
+
+    #[test]
+    fn a_lost_sandbox_loses_the_state_in_every_mode() {
+        let end = SandboxEnd { running: false, exit_code: Some(137), out_of_memory: true };
+        let gone = Ending::SandboxGone { end: Some(end) };
+        assert_eq!(
+            ended(Mode::Fork, gone, Cause::default()),
+            (Status::Crashed, Reason::OutOfMemory, None, StateKind::Lost)
+        );
+        let gone = Ending::SandboxGone { end: None };
+        assert_eq!(ended(Mode::Main, gone, Cause::default()).1, Reason::SandboxLost);
+    }
+}

@@ -1,0 +1,102 @@
+//! The reaper: removes what no living session owns – containers of this instance in the engine,
+//! folders in the daemon's home. At boot, then regularly; an engine that is away is tried again.
+
+use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::sandbox::launch::Launcher;
+use crate::sandbox::workspace::remove_tree;
+
+const EVERY: Duration = Duration::from_secs(30);
+
+pub type ReaperRef = ActorRef<ReaperMsg>;
+
+pub enum ReaperMsg {
+    /// Look and remove.
+    Look,
+}
+
+pub struct Reaper;
+
+impl Reaper {
+    pub async fn spawn(launcher: Arc<Launcher>) -> Result<ReaperRef, SpawnErr> {
+        Actor::spawn(None, Self, launcher).await.map(|(reaper, _)| reaper)
+    }
+}
+
+impl Actor for Reaper {
+    type Msg = ReaperMsg;
+    type State = Arc<Launcher>;
+    type Arguments = Arc<Launcher>;
+
+    async fn pre_start(
+        &self,
+        myself: ReaperRef,
+        launcher: Arc<Launcher>,
+    ) -> Result<Arc<Launcher>, ActorProcessingErr> {
+        myself.send_interval(EVERY, || ReaperMsg::Look);
+        Ok(launcher)
+    }
+
+    async fn handle(
+        &self,
+        _: ReaperRef,
+        message: ReaperMsg,
+        launcher: &mut Arc<Launcher>,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            ReaperMsg::Look => {
+                let launcher = Arc::clone(launcher);
+                tokio::spawn(async move { reap_containers(&launcher).await });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes every container of this instance that no session owns; gives how many.
+pub async fn reap_containers(launcher: &Launcher) -> usize {
+    let found = match launcher.engine.ours(&launcher.instance).await {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::warn!(%error, "the reaper cannot list containers");
+            return 0;
+        }
+    };
+    let mut reaped = 0;
+    for container in found {
+        if container.sandbox.as_deref().is_some_and(|sandbox| launcher.is_live(sandbox)) {
+            continue;
+        }
+        match launcher.engine.remove(&container.id).await {
+            Ok(()) => {
+                reaped += 1;
+                tracing::info!(container = container.id, "reaped");
+            }
+            Err(error) => tracing::warn!(%error, container = container.id, "cannot be reaped"),
+        }
+    }
+    reaped
+}
+
+/// Before any session exists, nothing in these folders belongs to one.
+pub fn clear_folders(launcher: &Launcher) {
+    let paths = &launcher.paths;
+    for folder in [paths.sandboxes_dir(), paths.workspaces_dir(), paths.spill_dir()] {
+        clear(&folder, |_| true);
+    }
+    clear(&paths.kernel_dir(), |name| name.starts_with(".draft-"));
+}
+
+fn clear(folder: &Path, which: impl Fn(&str) -> bool) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if which(&entry.file_name().to_string_lossy())
+            && let Err(error) = remove_tree(&entry.path())
+        {
+            tracing::warn!(%error, path = %entry.path().display(), "cannot be removed");
+        }
+    }
+}

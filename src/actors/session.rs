@@ -1,0 +1,673 @@
+//! The session: one user's Python world. It holds the queue of cells, starts a sandbox when it
+//! needs one, lets it go after a time without use, and writes every step into its events.
+
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
+use serde_json::{Map, Value, json};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
+use super::outcome::{Cause, CellStart, Changes, Ending, conclude};
+use super::supervisor::{SupervisorMsg, SupervisorRef};
+use crate::protocol::api::{Computed, Interrupted, SessionLimits, SessionState, SessionView, VariableList};
+use crate::protocol::event::EventBody;
+use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::{Backend, Receipt};
+use crate::protocol::result::{ExecutionResult, Mode};
+use crate::sandbox::attest::isolation_line;
+use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
+use crate::sandbox::workspace::Workspace;
+use crate::store::{CellRecord, EventLog, OutputCaps, Recorder, Spill};
+use crate::tools;
+
+/// How often idleness and age are looked at.
+const TICK: Duration = Duration::from_secs(1);
+
+pub type SessionRef = ActorRef<SessionMsg>;
+
+type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+
+/// A cell as a client asks for it, checked.
+#[derive(Clone, Debug)]
+pub struct CellRequest {
+    pub code: String,
+    pub mode: Mode,
+    pub expression: bool,
+    pub timeout: Duration,
+}
+
+/// A cell that was taken into the queue. Dropping `done` does not stop the cell.
+#[derive(Debug)]
+pub struct Ticket {
+    pub cell: CellNumber,
+    pub events_after: Seq,
+    pub done: oneshot::Receiver<Arc<ExecutionResult>>,
+}
+
+/// What other parts may use directly, without asking the actor: files and events.
+#[derive(Clone)]
+pub struct Handles {
+    pub log: Arc<EventLog>,
+    pub workspace: Arc<Workspace>,
+}
+
+pub enum SessionMsg {
+    /// Queue a cell. Answered at once; a full queue is `busy`.
+    Run {
+        request: CellRequest,
+        reply_to: Answer<Ticket>,
+    },
+    /// Where a cell stands: queued, running, or unknown here (ended, or never there).
+    Standing {
+        cell: CellNumber,
+        reply_to: RpcReplyPort<Standing>,
+    },
+    Interrupt {
+        reply_to: Answer<Interrupted>,
+    },
+    /// Waits in the queue like a cell.
+    Variables {
+        private: bool,
+        reply_to: Answer<VariableList>,
+    },
+    /// Does not wait: it sees no state of the session.
+    Compute {
+        expression: String,
+        values: Map<String, Value>,
+        timeout: Duration,
+        reply_to: Answer<Computed>,
+    },
+    /// Drops queued cells, ends the running one, starts afresh.
+    Reset {
+        reply_to: Answer<()>,
+    },
+    View {
+        reply_to: RpcReplyPort<SessionView>,
+    },
+    Receipt {
+        reply_to: Answer<Arc<Receipt>>,
+    },
+    /// Counts as activity.
+    Handles {
+        reply_to: Answer<Handles>,
+    },
+    /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,
+    /// when the name is free again.
+    Remove {
+        reply_to: Option<Answer<()>>,
+    },
+
+    WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
+    SandboxReady(Box<Receipt>),
+    SandboxFailed(Problem),
+    SandboxGone {
+        reason: String,
+    },
+    /// The process with the variables died; a fresh one is in its place.
+    WorkerReplaced {
+        exit_code: i32,
+    },
+    CellFinished(Box<ExecutionResult>),
+    /// The sandbox is removed; the rest can go.
+    Removed {
+        reply_to: Option<Answer<()>>,
+    },
+    Tick,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Queued(Seq),
+    Running(Seq),
+    Unknown,
+}
+
+pub struct SessionArgs {
+    pub id: SessionId,
+    pub name: SessionName,
+    pub owner: u32,
+    pub supervisor: SupervisorRef,
+    pub launcher: Arc<Launcher>,
+    pub tools: Arc<tools::Registry>,
+    pub wanted: Wanted,
+    pub backend: Backend,
+    /// A folder of the owner's; none for a managed one.
+    pub workspace: Option<String>,
+    pub idle: Duration,
+    pub seed: Map<String, Value>,
+    /// Answered when the first sandbox is ready, or could not be made.
+    pub created: Option<Answer<SessionView>>,
+}
+
+pub struct SessionActorState {
+    args: SessionArgs,
+    log: Arc<EventLog>,
+    recorder: Arc<Recorder>,
+    workspace: Option<Arc<Workspace>>,
+    _slot: Option<UserSlot>,
+    sandbox: SandboxPhase,
+    receipt: Option<Arc<Receipt>>,
+    queue: VecDeque<Job>,
+    running: Option<CellNumber>,
+    tickets: HashMap<CellNumber, Pending>,
+    cells: CellNumber,
+    /// To be told with the next cell's result.
+    note: Option<String>,
+    active_at: Instant,
+    created_at: String,
+    removing: bool,
+}
+
+enum SandboxPhase {
+    None,
+    Starting(ExecutorRef),
+    Ready { executor: ExecutorRef, since: Instant },
+}
+
+enum Job {
+    Cell(CellStart),
+    Variables { private: bool, reply_to: Answer<VariableList> },
+}
+
+struct Pending {
+    events_after: Seq,
+    done: oneshot::Sender<Arc<ExecutionResult>>,
+}
+
+pub struct Session;
+
+impl Session {
+    pub async fn spawn(args: SessionArgs) -> Result<SessionRef, SpawnErr> {
+        let supervisor = args.supervisor.get_cell();
+        Actor::spawn_linked(None, Self, args, supervisor).await.map(|(session, _)| session)
+    }
+}
+
+impl Actor for Session {
+    type Msg = SessionMsg;
+    type State = SessionActorState;
+    type Arguments = SessionArgs;
+
+    async fn pre_start(
+        &self,
+        myself: SessionRef,
+        args: SessionArgs,
+    ) -> Result<SessionActorState, ActorProcessingErr> {
+        let log = Arc::new(EventLog::default());
+        log.append(EventBody::SessionCreated { name: args.name.to_string() });
+        let cells = &args.launcher.settings.cells;
+        let spill = Spill::new(args.launcher.paths.spill_dir().join(args.id.to_string()), cells.spill);
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
+        let recorder = Arc::new(Recorder::new(Arc::clone(&log), spill, caps));
+        make_workspace(&myself, &args);
+        myself.send_interval(TICK, || SessionMsg::Tick);
+        Ok(SessionActorState {
+            args,
+            log,
+            recorder,
+            workspace: None,
+            _slot: None,
+            sandbox: SandboxPhase::None,
+            receipt: None,
+            queue: VecDeque::new(),
+            running: None,
+            tickets: HashMap::new(),
+            cells: 0,
+            note: None,
+            active_at: Instant::now(),
+            created_at: crate::protocol::clock::now(),
+            removing: false,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: SessionRef,
+        message: SessionMsg,
+        state: &mut SessionActorState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            SessionMsg::Run { request, reply_to } => {
+                let ticket = state.enqueue(request);
+                let _ = reply_to.send(ticket);
+                state.pump(&myself).await;
+            }
+            SessionMsg::Standing { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
+            SessionMsg::Interrupt { reply_to } => {
+                state.touch();
+                if let (Some(cell), SandboxPhase::Ready { executor, .. }) = (state.running, &state.sandbox) {
+                    let _ = executor.cast(ExecutorMsg::Interrupt(cell));
+                }
+                let _ = reply_to.send(Ok(Interrupted { cell: state.running }));
+            }
+            SessionMsg::Variables { private, reply_to } => {
+                state.touch();
+                state.queue.push_back(Job::Variables { private, reply_to });
+                state.pump(&myself).await;
+            }
+            SessionMsg::Compute { expression, values, timeout, reply_to } => {
+                state.touch();
+                match &state.sandbox {
+                    SandboxPhase::Ready { executor, .. } => {
+                        let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
+                    }
+                    SandboxPhase::None | SandboxPhase::Starting(_) => {
+                        let problem = Problem::new(Code::Busy, "the session has no sandbox at the moment");
+                        let _ = reply_to.send(Err(problem.hint("run a cell first, which starts one")));
+                    }
+                }
+            }
+            SessionMsg::Reset { reply_to } => state.reset(reply_to),
+            SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
+            SessionMsg::Receipt { reply_to } => {
+                let receipt =
+                    state.receipt.clone().filter(|_| matches!(state.sandbox, SandboxPhase::Ready { .. }));
+                let _ = reply_to.send(receipt.ok_or_else(|| {
+                    Problem::new(
+                        Code::Busy,
+                        "the session has no sandbox at the moment, so there is nothing to attest",
+                    )
+                    .hint("run a cell first, which starts one")
+                }));
+            }
+            SessionMsg::Handles { reply_to } => {
+                state.touch();
+                let handles = state
+                    .workspace
+                    .clone()
+                    .map(|workspace| Handles { log: Arc::clone(&state.log), workspace });
+                let _ = reply_to
+                    .send(handles.ok_or_else(|| Problem::new(Code::Busy, "the session is being made")));
+            }
+            SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
+            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
+            SessionMsg::SandboxReady(receipt) => {
+                state.sandbox_ready(*receipt);
+                state.pump(&myself).await;
+            }
+            SessionMsg::SandboxFailed(problem) => state.sandbox_failed(problem),
+            SessionMsg::SandboxGone { reason } => {
+                state.sandbox_gone(reason);
+                state.pump(&myself).await;
+            }
+            SessionMsg::WorkerReplaced { exit_code } => state.worker_replaced(exit_code),
+            SessionMsg::CellFinished(result) => {
+                state.finished(*result);
+                state.pump(&myself).await;
+            }
+            SessionMsg::Removed { reply_to } => {
+                state.log.append(EventBody::SessionRemoved);
+                state.log.close();
+                if let Some(workspace) = &state.workspace
+                    && let Err(error) = workspace.remove()
+                {
+                    tracing::warn!(%error, path = %workspace.path.display(), "a workspace is left to the reaper");
+                }
+                let _ = state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to });
+                myself.stop(None);
+            }
+            SessionMsg::Tick => state.tick(&myself),
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: SessionRef,
+        event: SupervisionEvent,
+        state: &mut SessionActorState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(child, error) => {
+                tracing::error!(%error, session = %state.args.id, "an executor failed");
+                if state.is_current(child.get_id()) {
+                    state.sandbox_gone("an internal error of the executor".into());
+                    state.pump(&myself).await;
+                }
+            }
+            SupervisionEvent::ActorStarted(_)
+            | SupervisionEvent::ActorTerminated(..)
+            | SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// The workspace needs to know how the engine maps users, and the engine may be slow.
+fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
+    let (launcher, session) = (Arc::clone(&args.launcher), myself.clone());
+    let (folder, owner, id) = (args.workspace.clone(), args.owner, args.id);
+    tokio::spawn(async move {
+        let make = async {
+            let mode = launcher.engine_mode().await?;
+            let service = launcher.service;
+            if let Some(folder) = folder {
+                return Ok((Workspace::of_caller(folder.as_ref(), service, mode, owner)?, None));
+            }
+            let slot = launcher.take_slot()?;
+            let path = launcher.paths.workspaces_dir().join(id.to_string());
+            Ok((Workspace::managed(path, service, mode, slot.uid)?, Some(slot)))
+        };
+        let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(make.await)));
+    });
+}
+
+impl SessionActorState {
+    fn touch(&mut self) {
+        self.active_at = Instant::now();
+    }
+
+    fn is_current(&self, executor: ractor::ActorId) -> bool {
+        match &self.sandbox {
+            SandboxPhase::None => false,
+            SandboxPhase::Starting(current) | SandboxPhase::Ready { executor: current, .. } => {
+                current.get_id() == executor
+            }
+        }
+    }
+
+    fn enqueue(&mut self, request: CellRequest) -> Result<Ticket, Problem> {
+        self.touch();
+        if self.removing {
+            return Err(Problem::new(Code::NoSuchSession, "the session is being removed"));
+        }
+        let limit = self.args.launcher.settings.cells.queue;
+        if self.queue.len() >= limit {
+            return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
+                .hint("wait for one to end, or `belljar interrupt` the session"));
+        }
+        self.cells += 1;
+        let cell = self.cells;
+        let events_after = self.log.newest();
+        self.log.append(EventBody::CellQueued { cell, mode: request.mode, code: request.code.clone() });
+        let (done, receiver) = oneshot::channel();
+        self.tickets.insert(cell, Pending { events_after, done });
+        self.queue.push_back(Job::Cell(CellStart {
+            cell,
+            code: request.code,
+            mode: request.mode,
+            expression: request.expression,
+            timeout: request.timeout,
+            note: None,
+        }));
+        Ok(Ticket { cell, events_after, done: receiver })
+    }
+
+    /// Starts what waits, as far as the sandbox can take it.
+    async fn pump(&mut self, myself: &SessionRef) {
+        if self.running.is_some() || self.queue.is_empty() || self.removing {
+            return;
+        }
+        let executor = match &self.sandbox {
+            SandboxPhase::Ready { executor, .. } => executor.clone(),
+            SandboxPhase::Starting(_) => return,
+            SandboxPhase::None => {
+                self.start_sandbox(myself).await;
+                return;
+            }
+        };
+        while self.running.is_none()
+            && let Some(job) = self.queue.pop_front()
+        {
+            let sent = match job {
+                Job::Variables { private, reply_to } => {
+                    executor.cast(ExecutorMsg::Variables { private, reply_to })
+                }
+                Job::Cell(mut start) => {
+                    start.note = self.note.take();
+                    self.running = Some(start.cell);
+                    self.log.append(EventBody::CellStarted { cell: start.cell });
+                    executor.cast(ExecutorMsg::Run(start))
+                }
+            };
+            if sent.is_err() {
+                // The executor has just ended; its supervision event reports what ran in it.
+                break;
+            }
+        }
+    }
+
+    async fn start_sandbox(&mut self, myself: &SessionRef) {
+        let Some(workspace) = self.workspace.clone() else { return };
+        let image = self.args.wanted.image.clone().unwrap_or_else(|| "default".into());
+        self.log.append(EventBody::SandboxStarting { backend: self.args.backend, image });
+        let args = ExecutorArgs {
+            session: myself.clone(),
+            launcher: Arc::clone(&self.args.launcher),
+            workspace,
+            wanted: self.args.wanted.clone(),
+            seed: self.args.seed.clone(),
+            tools: Arc::clone(&self.args.tools),
+            context: self.tool_context(),
+            recorder: Arc::clone(&self.recorder),
+            log: Arc::clone(&self.log),
+        };
+        match Executor::spawn(args).await {
+            Ok(executor) => self.sandbox = SandboxPhase::Starting(executor),
+            Err(error) => self.sandbox_failed(Problem::new(Code::Internal, format!("no executor: {error}"))),
+        }
+    }
+
+    fn tool_context(&self) -> tools::Context {
+        let wanted = &self.args.wanted;
+        tools::Context {
+            session: json!({
+                "session": self.args.name,
+                "workspace": crate::sandbox::spec::WORKSPACE,
+                "memory_bytes": wanted.memory_bytes,
+                "cpus": wanted.cpus,
+                "pids": wanted.pids,
+                "network": "none",
+                "cell_timeout_s": self.args.launcher.settings.cells.timeout.as_secs_f64(),
+            }),
+        }
+    }
+
+    async fn workspace_ready(
+        &mut self,
+        myself: &SessionRef,
+        outcome: Result<(Workspace, Option<UserSlot>), Problem>,
+    ) {
+        match outcome {
+            Ok((workspace, slot)) => {
+                self.workspace = Some(Arc::new(workspace));
+                self._slot = slot;
+                if !self.removing {
+                    self.start_sandbox(myself).await;
+                }
+            }
+            Err(problem) => self.sandbox_failed(problem),
+        }
+    }
+
+    fn sandbox_ready(&mut self, receipt: Receipt) {
+        let SandboxPhase::Starting(executor) = &self.sandbox else { return };
+        self.sandbox = SandboxPhase::Ready { executor: executor.clone(), since: Instant::now() };
+        self.log.append(EventBody::SandboxReady {
+            backend: receipt.backend,
+            image: receipt.image.clone(),
+            python: receipt.python.clone(),
+            isolation: isolation_line(&receipt),
+        });
+        self.receipt = Some(Arc::new(receipt));
+        self.touch();
+        if let Some(created) = self.args.created.take() {
+            let _ = created.send(Ok(self.view()));
+        }
+    }
+
+    fn sandbox_failed(&mut self, problem: Problem) {
+        self.sandbox = SandboxPhase::None;
+        if let Some(created) = self.args.created.take() {
+            // It never lived: the name is freed before the caller hears of it.
+            self.removing = true;
+            let (id, problem) = (self.args.id, problem);
+            let _ = self.args.supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
+            return;
+        }
+        self.log.append(EventBody::SandboxGone { reason: problem.message.clone() });
+        self.cancel_queue(&format!("No sandbox could be started: {}.", problem.message), &problem);
+    }
+
+    fn sandbox_gone(&mut self, reason: String) {
+        self.sandbox = SandboxPhase::None;
+        if let Some(cell) = self.running {
+            // The executor did not live to report it.
+            self.conclude_lost(cell);
+        }
+        self.note = Some(format!("The sandbox is a new one, because the old one is gone: {reason}."));
+        self.log.append(EventBody::SandboxGone { reason });
+    }
+
+    fn conclude_lost(&mut self, cell: CellNumber) {
+        let start = CellStart {
+            cell,
+            code: String::new(),
+            mode: Mode::Main,
+            expression: false,
+            timeout: Duration::ZERO,
+            note: None,
+        };
+        let record = self.recorder.finish(cell);
+        let changes = Changes { artifacts: Vec::new(), cut: false };
+        let ending = Ending::SandboxGone { end: None };
+        self.finished(conclude(start, ending, Cause::default(), record, changes, Duration::ZERO));
+    }
+
+    fn worker_replaced(&mut self, exit_code: i32) {
+        // After a lost cell its result has told already; between cells nothing has.
+        if self.running.is_none() {
+            let reason =
+                format!("the process that held the variables ended between cells (exit code {exit_code})");
+            self.note = Some(format!("All variables were lost: {reason}."));
+            self.log.append(EventBody::StateLost { reason });
+        }
+    }
+
+    fn finished(&mut self, result: ExecutionResult) {
+        self.touch();
+        if self.running == Some(result.cell) {
+            self.running = None;
+        }
+        let Some(ticket) = self.tickets.remove(&result.cell) else { return };
+        let result = Arc::new(result);
+        self.log.append(EventBody::CellFinished { result: Box::new((*result).clone()) });
+        let _ = ticket.done.send(result);
+    }
+
+    /// Ends every queued cell unrun.
+    fn cancel_queue(&mut self, note: &str, problem: &Problem) {
+        for job in std::mem::take(&mut self.queue) {
+            match job {
+                Job::Cell(mut start) => {
+                    start.note = Some(note.to_owned());
+                    let changes = Changes { artifacts: Vec::new(), cut: false };
+                    let (record, cause) = (CellRecord::default(), Cause::default());
+                    self.finished(conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO));
+                }
+                Job::Variables { reply_to, .. } => drop(reply_to.send(Err(problem.clone()))),
+            }
+        }
+    }
+
+    fn reset(&mut self, reply_to: Answer<()>) {
+        self.touch();
+        let cancelled = Problem::new(Code::Busy, "the session was reset");
+        self.cancel_queue("The session was reset before this cell ran.", &cancelled);
+        self.log.append(EventBody::Reset);
+        self.note = None;
+        match &self.sandbox {
+            SandboxPhase::Ready { executor, .. } => drop(executor.cast(ExecutorMsg::Reset { reply_to })),
+            SandboxPhase::None | SandboxPhase::Starting(_) => drop(reply_to.send(Ok(()))),
+        }
+    }
+
+    fn remove(&mut self, myself: &SessionRef, reply_to: Option<Answer<()>>) {
+        self.removing = true;
+        let cancelled = Problem::new(Code::NoSuchSession, "the session was removed");
+        self.cancel_queue("The session was removed before this cell ran.", &cancelled);
+        if let Some(cell) = self.running {
+            self.conclude_lost(cell);
+        }
+        if let Some(created) = self.args.created.take() {
+            let _ = created.send(Err(cancelled));
+        }
+        let executor = match std::mem::replace(&mut self.sandbox, SandboxPhase::None) {
+            SandboxPhase::None => None,
+            SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),
+        };
+        let session = myself.clone();
+        tokio::spawn(async move {
+            if let Some(executor) = executor {
+                let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
+            }
+            let _ = session.cast(SessionMsg::Removed { reply_to });
+        });
+    }
+
+    /// Lets the sandbox go when it was not used for long, or is old.
+    fn tick(&mut self, myself: &SessionRef) {
+        let SandboxPhase::Ready { executor, since } = &self.sandbox else { return };
+        if self.running.is_some() || !self.queue.is_empty() || self.removing {
+            return;
+        }
+        let reason = if self.active_at.elapsed() >= self.args.idle {
+            format!("it was not used for {} s", self.args.idle.as_secs())
+        } else if since.elapsed() >= self.args.launcher.settings.sandbox.life {
+            format!("it was older than {} s", self.args.launcher.settings.sandbox.life.as_secs())
+        } else {
+            return;
+        };
+        let executor = executor.clone();
+        self.sandbox_gone(reason);
+        let session = myself.get_id();
+        tokio::spawn(async move {
+            let ended = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
+            tracing::debug!(%session, ok = ended.is_ok(), "an idle sandbox was removed");
+        });
+    }
+
+    fn standing(&self, cell: CellNumber) -> Standing {
+        match self.tickets.get(&cell) {
+            Some(ticket) if self.running == Some(cell) => Standing::Running(ticket.events_after),
+            Some(ticket) => Standing::Queued(ticket.events_after),
+            None => Standing::Unknown,
+        }
+    }
+
+    fn view(&self) -> SessionView {
+        let wanted = &self.args.wanted;
+        SessionView {
+            id: self.args.id,
+            name: self.args.name.clone(),
+            owner: self.args.owner,
+            state: match (&self.sandbox, self.running) {
+                (SandboxPhase::None, _) => SessionState::Asleep,
+                (SandboxPhase::Starting(_), _) => SessionState::Starting,
+                (SandboxPhase::Ready { .. }, Some(_)) => SessionState::Busy,
+                (SandboxPhase::Ready { .. }, None) => SessionState::Idle,
+            },
+            backend: self.receipt.as_ref().map_or(self.args.backend, |receipt| receipt.backend),
+            image: self.receipt.as_ref().map(|receipt| receipt.image.clone()),
+            python: self.receipt.as_ref().map(|receipt| receipt.python.clone()),
+            isolation: self.receipt.as_deref().map(isolation_line),
+            limits: SessionLimits {
+                memory_bytes: wanted.memory_bytes,
+                cpus: wanted.cpus,
+                pids: wanted.pids,
+                idle_s: self.args.idle.as_secs(),
+            },
+            workspace: self.workspace.as_ref().map(|w| w.path.display().to_string()).unwrap_or_default(),
+            cells: self.cells,
+            running: self.running,
+            queued: self.queue.len(),
+            created_at: self.created_at.clone(),
+            idle_for_s: self.active_at.elapsed().as_secs(),
+            last_event: self.log.newest(),
+        }
+    }
+}

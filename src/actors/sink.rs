@@ -1,0 +1,34 @@
+//! Joins the bridge to the recorder: what a kernel sends is recorded in the order of its arrival.
+
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::bridge::Sink;
+use crate::protocol::frames::OutputFrame;
+use crate::protocol::ids::CellNumber;
+use crate::store::Recorder;
+
+pub struct RecorderSink(pub Arc<Recorder>);
+
+impl Sink for RecorderSink {
+    fn output(&mut self, frame: OutputFrame<'_>) {
+        self.0.output(&frame);
+    }
+
+    fn display(&mut self, cell: CellNumber, mime: Map<String, Value>) {
+        self.0.display(cell, mime);
+    }
+
+    fn gap(&mut self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64) {
+        self.0.gap(cell, stdout_bytes, stderr_bytes);
+    }
+
+    fn flush_at(&self) -> Option<Instant> {
+        self.0.flush_at()
+    }
+
+    fn flush(&mut self) {
+        self.0.flush();
+    }
+}

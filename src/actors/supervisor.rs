@@ -1,0 +1,310 @@
+//! The supervisor: the tree of sessions, who may have how many, and the order of the end.
+
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::session::{Session, SessionArgs, SessionMsg, SessionRef};
+use crate::protocol::api::{NewSession, SessionView};
+use crate::protocol::ids::{SessionId, SessionName};
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::launch::{Launcher, Wanted};
+use crate::tools;
+
+pub type SupervisorRef = ActorRef<SupervisorMsg>;
+
+type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+
+pub enum SupervisorMsg {
+    /// Admit and start a session. Answered when its first sandbox is ready, or could not be made.
+    Create {
+        peer: u32,
+        request: Box<NewSession>,
+        reply_to: Answer<SessionView>,
+    },
+    /// By name or id; somebody else's is not found.
+    Find {
+        peer: u32,
+        key: String,
+        reply_to: RpcReplyPort<Option<SessionRef>>,
+    },
+    List {
+        peer: u32,
+        reply_to: RpcReplyPort<Vec<SessionRef>>,
+    },
+    Count {
+        reply_to: RpcReplyPort<usize>,
+    },
+    /// A session could not be made.
+    NotCreated {
+        id: SessionId,
+        problem: Problem,
+        reply_to: Answer<SessionView>,
+    },
+    /// A session has ended; its name is free from now on.
+    Ended {
+        id: SessionId,
+        reply_to: Option<Answer<()>>,
+    },
+    /// Take no more sessions, remove all there are. Answered when the last is gone.
+    Shutdown {
+        reply_to: RpcReplyPort<()>,
+    },
+}
+
+pub struct SupervisorArgs {
+    pub launcher: Arc<Launcher>,
+    pub tools: Arc<tools::Registry>,
+}
+
+pub struct SupervisorState {
+    args: SupervisorArgs,
+    sessions: BTreeMap<SessionId, Entry>,
+    shutting_down: Option<Vec<RpcReplyPort<()>>>,
+}
+
+struct Entry {
+    owner: u32,
+    name: SessionName,
+    session: SessionRef,
+}
+
+pub struct Supervisor;
+
+impl Supervisor {
+    pub async fn spawn(
+        args: SupervisorArgs,
+    ) -> Result<(SupervisorRef, tokio::task::JoinHandle<()>), SpawnErr> {
+        Actor::spawn(None, Self, args).await
+    }
+}
+
+impl Actor for Supervisor {
+    type Msg = SupervisorMsg;
+    type State = SupervisorState;
+    type Arguments = SupervisorArgs;
+
+    async fn pre_start(
+        &self,
+        _: SupervisorRef,
+        args: SupervisorArgs,
+    ) -> Result<SupervisorState, ActorProcessingErr> {
+        Ok(SupervisorState { args, sessions: BTreeMap::new(), shutting_down: None })
+    }
+
+    async fn handle(
+        &self,
+        myself: SupervisorRef,
+        message: SupervisorMsg,
+        state: &mut SupervisorState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            SupervisorMsg::Create { peer, request, reply_to } => {
+                state.create(&myself, peer, *request, reply_to).await
+            }
+            SupervisorMsg::Find { peer, key, reply_to } => {
+                let found =
+                    state.of(peer).find(|(id, entry)| entry.name.as_str() == key || id.to_string() == key);
+                let _ = reply_to.send(found.map(|(_, entry)| entry.session.clone()));
+            }
+            SupervisorMsg::List { peer, reply_to } => {
+                let _ = reply_to.send(state.of(peer).map(|(_, entry)| entry.session.clone()).collect());
+            }
+            SupervisorMsg::Count { reply_to } => drop(reply_to.send(state.sessions.len())),
+            SupervisorMsg::NotCreated { id, problem, reply_to } => {
+                if let Some(entry) = state.sessions.get(&id) {
+                    let _ = entry.session.cast(SessionMsg::Remove { reply_to: None });
+                }
+                state.forget(id);
+                let _ = reply_to.send(Err(problem));
+            }
+            SupervisorMsg::Ended { id, reply_to } => {
+                state.forget(id);
+                if let Some(reply_to) = reply_to {
+                    let _ = reply_to.send(Ok(()));
+                }
+            }
+            SupervisorMsg::Shutdown { reply_to } => {
+                state.shutting_down.get_or_insert_default().push(reply_to);
+                for entry in state.sessions.values() {
+                    let _ = entry.session.cast(SessionMsg::Remove { reply_to: None });
+                }
+                state.answer_shutdown();
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _: SupervisorRef,
+        event: SupervisionEvent,
+        state: &mut SupervisorState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(child, error) => {
+                tracing::error!(%error, actor = %child.get_id(), "a session failed; what it left goes to the reaper");
+                state.forget_actor(child.get_id());
+            }
+            SupervisionEvent::ActorTerminated(child, _, _) => state.forget_actor(child.get_id()),
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl SupervisorState {
+    fn of(&self, peer: u32) -> impl Iterator<Item = (&SessionId, &Entry)> {
+        self.sessions.iter().filter(move |(_, entry)| entry.owner == peer)
+    }
+
+    async fn create(
+        &mut self,
+        myself: &SupervisorRef,
+        peer: u32,
+        request: NewSession,
+        reply_to: Answer<SessionView>,
+    ) {
+        let admitted = self.admit(peer, &request);
+        let (name, wanted, idle) = match admitted {
+            Ok(admitted) => admitted,
+            Err(problem) => {
+                let _ = reply_to.send(Err(problem));
+                return;
+            }
+        };
+        let id = SessionId::fresh();
+        let args = SessionArgs {
+            id,
+            name: name.clone(),
+            owner: peer,
+            supervisor: myself.clone(),
+            launcher: Arc::clone(&self.args.launcher),
+            tools: Arc::clone(&self.args.tools),
+            wanted,
+            backend: request.backend.unwrap_or(self.args.launcher.settings.sandbox.backend),
+            workspace: request.workspace,
+            idle,
+            seed: request.seed,
+            created: Some(reply_to),
+        };
+        match Session::spawn(args).await {
+            Ok(session) => drop(self.sessions.insert(id, Entry { owner: peer, name, session })),
+            // The reply port went down with it: the caller is told that the call failed.
+            Err(error) => tracing::error!(%error, "a session could not be spawned"),
+        }
+    }
+
+    /// Checks everything before anything exists.
+    fn admit(&self, peer: u32, request: &NewSession) -> Result<(SessionName, Wanted, Duration), Problem> {
+        if self.shutting_down.is_some() {
+            return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
+        }
+        let settings = &self.args.launcher.settings;
+        let too_many = |limit: usize, whose: &str, setting: &str| {
+            Problem::new(Code::TooMany, format!("there are {limit} sessions already{whose}"))
+                .hint(format!("remove one with `belljar rm`, or raise `{setting}`"))
+        };
+        if self.sessions.len() >= settings.sessions.max {
+            return Err(too_many(settings.sessions.max, "", "sessions.max"));
+        }
+        if self.of(peer).count() >= settings.sessions.max_per_user {
+            return Err(too_many(settings.sessions.max_per_user, " of yours", "sessions.max_per_user"));
+        }
+        let name = match &request.name {
+            Some(name) => name.clone(),
+            None => fresh_name(),
+        };
+        if self.of(peer).any(|(_, entry)| entry.name == name) {
+            return Err(Problem::new(Code::SessionExists, format!("there is a session `{name}` already"))
+                .hint(format!(
+                    "use it with `belljar exec -s {name}`, or remove it with `belljar rm {name}`"
+                )));
+        }
+        let sandbox = &settings.sandbox;
+        let wanted = Wanted {
+            image: request.image.clone(),
+            memory_bytes: within(
+                "memory",
+                request.memory_bytes.unwrap_or(sandbox.memory_bytes),
+                crate::config::MIN_MEMORY_BYTES,
+                sandbox.max_memory_bytes,
+            )?,
+            cpus: cpus_within(request.cpus.unwrap_or(sandbox.cpus), sandbox.max_cpus)?,
+            pids: within("pids", request.pids.unwrap_or(sandbox.pids), MIN_PIDS, MAX_PIDS)?,
+        };
+        check_seed(&request.seed)?;
+        let idle = match request.idle_s {
+            Some(0) => return Err(Problem::new(Code::BadRequest, "`idle_s` has to be at least 1")),
+            Some(seconds) => Duration::from_secs(seconds.min(MAX_IDLE.as_secs())),
+            None => settings.sessions.idle,
+        };
+        Ok((name, wanted, idle))
+    }
+
+    fn forget(&mut self, id: SessionId) {
+        self.sessions.remove(&id);
+        self.answer_shutdown();
+    }
+
+    fn forget_actor(&mut self, actor: ractor::ActorId) {
+        self.sessions.retain(|_, entry| entry.session.get_id() != actor);
+        self.answer_shutdown();
+    }
+
+    fn answer_shutdown(&mut self) {
+        if self.sessions.is_empty()
+            && let Some(waiting) = &mut self.shutting_down
+        {
+            for reply_to in waiting.drain(..) {
+                let _ = reply_to.send(());
+            }
+        }
+    }
+}
+
+/// A guardian, a worker and a few processes of the user's.
+const MIN_PIDS: u64 = 16;
+const MAX_PIDS: u64 = 32_768;
+const MIN_CPUS: f64 = 0.05;
+const MAX_IDLE: Duration = Duration::from_secs(30 * 24 * 3600);
+
+fn within(what: &str, value: u64, least: u64, most: u64) -> Result<u64, Problem> {
+    if (least..=most).contains(&value) {
+        return Ok(value);
+    }
+    Err(Problem::new(Code::BadRequest, format!("{what} of {value} is not possible"))
+        .hint(format!("use {least} to {most}")))
+}
+
+fn cpus_within(value: f64, most: f64) -> Result<f64, Problem> {
+    if value >= MIN_CPUS && value <= most {
+        return Ok(value);
+    }
+    Err(Problem::new(Code::BadRequest, format!("{value} CPUs are not possible"))
+        .hint(format!("use {MIN_CPUS} to {most}")))
+}
+
+/// Seeded names become variables, so they have to be names.
+fn check_seed(seed: &serde_json::Map<String, serde_json::Value>) -> Result<(), Problem> {
+    let is_name = |name: &str| {
+        name.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_alphanumeric() || c == '_')
+    };
+    match seed.keys().find(|name| !is_name(name)) {
+        None => Ok(()),
+        Some(bad) => Err(Problem::new(
+            Code::BadRequest,
+            format!("`{}` cannot be the name of a variable", bad.escape_default()),
+        )
+        .hint("seed names are Python names: letters, digits and `_`")),
+    }
+}
+
+fn fresh_name() -> SessionName {
+    let hex = uuid::Uuid::new_v4().simple().to_string();
+    let short: String = hex.chars().take(8).collect();
+    // Always valid; the fallback cannot be reached.
+    SessionName::parse(&format!("s-{short}")).unwrap_or_else(|_| fresh_name())
+}

@@ -1,0 +1,81 @@
+//! Tool calls in flight: which are there, whose they are, and that there are never too many.
+
+use std::collections::HashMap;
+
+use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::TOOL_CALLS_IN_FLIGHT;
+
+/// `H` is whatever stops a call when it is dropped.
+#[derive(Debug)]
+pub struct Calls<H> {
+    open: HashMap<u64, Call<H>>,
+}
+
+#[derive(Debug)]
+pub struct Call<H> {
+    pub cell: Option<CellNumber>,
+    pub name: String,
+    pub handle: H,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The id is in use: a kernel that repeats ids is broken or lies.
+    Duplicate,
+    TooMany,
+}
+
+impl<H> Default for Calls<H> {
+    fn default() -> Self {
+        Self { open: HashMap::new() }
+    }
+}
+
+impl<H> Calls<H> {
+    /// Whether a call of that id may begin.
+    pub fn admit(&self, call: u64) -> Result<(), Refusal> {
+        if self.open.contains_key(&call) {
+            return Err(Refusal::Duplicate);
+        }
+        if self.open.len() >= TOOL_CALLS_IN_FLIGHT {
+            return Err(Refusal::TooMany);
+        }
+        Ok(())
+    }
+
+    pub fn begin(&mut self, call: u64, cell: Option<CellNumber>, name: String, handle: H) {
+        self.open.insert(call, Call { cell, name, handle });
+    }
+
+    /// None for a call that was cancelled meanwhile: its answer is dropped.
+    pub fn end(&mut self, call: u64) -> Option<Call<H>> {
+        self.open.remove(&call)
+    }
+
+    /// Takes out the calls of a cell that ended.
+    pub fn cancel_cell(&mut self, cell: CellNumber) -> Vec<Call<H>> {
+        let ids: Vec<u64> =
+            self.open.iter().filter(|(_, call)| call.cell == Some(cell)).map(|(id, _)| *id).collect();
+        ids.into_iter().filter_map(|id| self.open.remove(&id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_bounded_unique_and_end_with_their_cell() {
+        let mut calls = Calls::default();
+        for id in 0..TOOL_CALLS_IN_FLIGHT as u64 {
+            calls.admit(id).unwrap();
+            calls.begin(id, Some(id % 2), "t".into(), ());
+        }
+        assert_eq!(calls.admit(0), Err(Refusal::Duplicate));
+        assert_eq!(calls.admit(9999), Err(Refusal::TooMany));
+        assert_eq!(calls.cancel_cell(1).len(), TOOL_CALLS_IN_FLIGHT / 2);
+        assert!(calls.end(1).is_none());
+        assert!(calls.end(2).is_some());
+        assert_eq!(calls.admit(1), Ok(()));
+    }
+}

@@ -1,0 +1,86 @@
+//! JSON bodies and query strings: bounded, in time, and refused with the place of the mistake.
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use super::problems::Refused;
+use super::routes::App;
+use crate::protocol::limits::REQUEST_BODY;
+use crate::protocol::problem::{Code, Problem};
+
+/// A JSON body; an empty one is `{}`.
+pub struct JsonBody<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
+        let limit = usize::try_from(app.settings.api.body).unwrap_or(usize::MAX);
+        let bytes = read(request.into_body(), limit).await?;
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            Problem::new(Code::BadRequest, format!("the body is not UTF-8: {error}"))
+                .hint("send the text as UTF-8")
+        })?;
+        Ok(Self(parse(if text.trim().is_empty() { "{}" } else { text })?))
+    }
+}
+
+async fn read(body: Body, limit: usize) -> Result<bytes::Bytes, Problem> {
+    let collected = tokio::time::timeout(REQUEST_BODY, Limited::new(body, limit).collect()).await;
+    match collected {
+        Err(_) => Err(Problem::new(
+            Code::TooSlow,
+            format!("the body took longer than {} s", REQUEST_BODY.as_secs()),
+        )),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(Problem::new(Code::TooLarge, format!("the body is larger than {limit} bytes"))
+                .hint("send large data as a file (`belljar cp`), or raise `api.body`"))
+        }
+        Ok(Err(error)) => Err(Problem::new(Code::BadRequest, format!("the body could not be read: {error}"))),
+    }
+}
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let bad = |message: String| Problem::new(Code::BadRequest, message).hint("see `GET /openapi.json`");
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let place = if path == "." { String::new() } else { format!(" at `{path}`") };
+        bad(format!("the body is not what it should be{place}: {}", error.inner()))
+    })?;
+    deserializer.end().map_err(|error| bad(format!("something follows the JSON body: {error}")))?;
+    Ok(value)
+}
+
+/// A query string, with the mistake in words.
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
+        axum::extract::Query::try_from_uri(&parts.uri).map(|axum::extract::Query(value)| Self(value)).map_err(
+            |error| Problem::new(Code::BadRequest, error.body_text()).hint("see `GET /openapi.json`").into(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::api::RunCell;
+
+    #[test]
+    fn a_wrong_body_is_told_with_its_place() {
+        let problem = parse::<RunCell>(r#"{"code": 1}"#).unwrap_err();
+        assert!(problem.message.contains("at `code`"), "{}", problem.message);
+        let problem = parse::<RunCell>(r#"{"code": "1", "tiemout_s": 3}"#).unwrap_err();
+        assert!(problem.message.contains("tiemout_s"), "{}", problem.message);
+        assert!(parse::<RunCell>(r#"{"code": "1"} x"#).is_err());
+        assert!(parse::<RunCell>(r#"{"code": "1"}"#).is_ok());
+    }
+}

@@ -1,0 +1,14 @@
+//! The control API: HTTP over the unix socket. It knows who calls from the kernel, turns requests
+//! into messages for the actors and answers back into HTTP, and knows nothing of containers.
+
+mod body;
+pub mod openapi;
+mod peer;
+mod problems;
+mod routes;
+mod server;
+mod sse;
+
+pub use peer::Peer;
+pub use routes::App;
+pub use server::serve;

@@ -1,0 +1,218 @@
+//! `config/openapi.json`, generated from the types: one row a route. A test compares the routes
+//! and the checked-in file.
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use crate::protocol::api::{
+    CellView, Computed, Done, Eval, FolderView, Health, ImageList, Interrupted, NewSession, PullImage,
+    RunCell, SessionList, SessionView, Shutdown, VariableList, Version,
+};
+use crate::protocol::event::Event;
+use crate::protocol::problem::Problem;
+use crate::protocol::receipt::Receipt;
+use crate::protocol::result::ExecutionResult;
+
+struct Route {
+    method: &'static str,
+    path: &'static str,
+    summary: &'static str,
+    /// Name, schema and meaning of query parameters.
+    query: Vec<(&'static str, Value, &'static str)>,
+    /// Content type and schema.
+    request: Option<(&'static str, Value)>,
+    status: &'static str,
+    response: (&'static str, Value),
+}
+
+const JSON: &str = "application/json";
+const ANY_FILE: &str = "application/octet-stream";
+
+struct Document {
+    generator: SchemaGenerator,
+    routes: Vec<Route>,
+}
+
+impl Document {
+    fn schema<T: JsonSchema>(&mut self) -> Value {
+        self.generator.subschema_for::<T>().to_value()
+    }
+
+    fn add(
+        &mut self,
+        method: &'static str,
+        path: &'static str,
+        summary: &'static str,
+        response: Value,
+    ) -> &mut Route {
+        let route = Route {
+            method,
+            path,
+            summary,
+            query: Vec::new(),
+            request: None,
+            status: "200",
+            response: (JSON, response),
+        };
+        self.routes.push(route);
+        let last = self.routes.len() - 1;
+        &mut self.routes[last]
+    }
+}
+
+/// The whole document.
+#[must_use]
+pub fn document() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut document = Document { generator: settings.into_generator(), routes: Vec::new() };
+    machine_routes(&mut document);
+    session_routes(&mut document);
+    cell_routes(&mut document);
+    file_routes(&mut document);
+    let problem = document.schema::<Problem>();
+    // The data of the event stream; no route answers with it as plain JSON.
+    document.schema::<Event>();
+    let mut paths = Map::new();
+    for route in document.routes {
+        let entry = paths.entry(route.path).or_insert_with(|| json!({}));
+        entry[route.method] = operation(&route, &problem);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Belljar",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Runs Python under glass. Served over a unix socket; the caller is known from the \
+                            socket's peer credentials. Every answer that is no success is a Problem. Event streams \
+                            are server-sent events: `id` is the sequence number, `event` the type, `data` an Event; \
+                            they resume with `Last-Event-ID` or `?after=`.",
+            "license": {"name": "Apache-2.0 OR MIT", "identifier": "Apache-2.0 OR MIT"},
+        },
+        "paths": paths,
+        "components": {"schemas": document.generator.take_definitions(true)},
+    })
+}
+
+fn operation(route: &Route, problem: &Value) -> Value {
+    let in_path =
+        route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).map(|name| {
+            let kind = if name == "cell" { "integer" } else { "string" };
+            json!({"name": name, "in": "path", "required": true, "schema": {"type": kind}})
+        });
+    let in_query = route.query.iter().map(|(name, schema, meaning)| {
+        json!({"name": name, "in": "query", "required": false, "schema": schema, "description": meaning})
+    });
+    let mut operation = json!({
+        "summary": route.summary,
+        "parameters": in_path.chain(in_query).collect::<Vec<_>>(),
+        "responses": {
+            route.status: {"description": "Success", "content": {route.response.0: {"schema": route.response.1}}},
+            "default": {
+                "description": "A problem",
+                "content": {"application/problem+json": {"schema": problem}},
+            },
+        },
+    });
+    if let Some((kind, schema)) = &route.request {
+        operation["requestBody"] = json!({"required": true, "content": {*kind: {"schema": schema}}});
+    }
+    operation
+}
+
+fn machine_routes(document: &mut Document) {
+    let schema = document.schema::<Health>();
+    document.add("get", "/v1/health", "Whether the daemon and its engine work", schema);
+    let schema = document.schema::<Version>();
+    document.add("get", "/v1/version", "Versions and places", schema);
+    document.add("get", "/openapi.json", "This document", json!({"type": "object"}));
+    let (schema, request) = (document.schema::<Done>(), document.schema::<Shutdown>());
+    document.add("post", "/v1/shutdown", "Stop the daemon", schema).request = Some((JSON, request));
+    let schema = document.schema::<ImageList>();
+    document.add("get", "/v1/images", "Allowed images", schema);
+    let request = document.schema::<PullImage>();
+    let route = document.add("post", "/v1/images", "Get an image; a line of JSON for each step", json!({}));
+    route.request = Some((JSON, request));
+    route.response.0 = "application/x-ndjson";
+}
+
+fn session_routes(document: &mut Document) {
+    const SESSION: &str = "/v1/sessions/{session}";
+    let (schema, request) = (document.schema::<SessionView>(), document.schema::<NewSession>());
+    let route =
+        document.add("post", "/v1/sessions", "Make a session; answered when its sandbox is ready", schema);
+    route.request = Some((JSON, request));
+    route.status = "201";
+    let schema = document.schema::<SessionList>();
+    document.add("get", "/v1/sessions", "The caller's sessions", schema);
+    let schema = document.schema::<SessionView>();
+    document.add("get", SESSION, "One session, by name or id", schema);
+    let schema = document.schema::<Done>();
+    document.add(
+        "delete",
+        SESSION,
+        "Remove a session, its sandbox and its managed workspace",
+        schema.clone(),
+    );
+    document.add("post", "/v1/sessions/{session}/reset", "Start afresh, with the seed only", schema);
+    let schema = document.schema::<Interrupted>();
+    document.add(
+        "post",
+        "/v1/sessions/{session}/interrupt",
+        "Raise KeyboardInterrupt in the running cell",
+        schema,
+    );
+    let schema = document.schema::<VariableList>();
+    document.add("get", "/v1/sessions/{session}/variables", "The session's variables", schema).query =
+        vec![("private", json!({"type": "boolean"}), "Names that start with `_` too")];
+    let schema = document.schema::<Receipt>();
+    document.add("get", "/v1/sessions/{session}/receipt", "The isolation the sandbox really has", schema);
+    let route = document.add(
+        "get",
+        "/v1/sessions/{session}/events",
+        "The one ordered stream",
+        json!({"type": "string"}),
+    );
+    route.response.0 = "text/event-stream";
+    route.query = vec![
+        ("after", json!({"type": "integer"}), "Only events after this sequence number"),
+        ("follow", json!({"type": "boolean", "default": true}), "Wait for more, until the session ends"),
+    ];
+}
+
+fn cell_routes(document: &mut Document) {
+    let (result, view) = (document.schema::<ExecutionResult>(), document.schema::<CellView>());
+    let request = document.schema::<RunCell>();
+    let either = json!({"anyOf": [view.clone(), result.clone()]});
+    let route = document.add("post", "/v1/sessions/{session}/cells", "Run Python", either);
+    route.request = Some((JSON, request));
+    route.query = vec![
+        (
+            "wait",
+            json!({"type": "boolean"}),
+            "Answer with the ExecutionResult (200) instead of a CellView (202)",
+        ),
+        ("stream", json!({"type": "boolean"}), "Answer with the cell's events (text/event-stream)"),
+    ];
+    document.add("get", "/v1/sessions/{session}/cells/{cell}", "One cell and its result", view);
+    let (computed, request) = (document.schema::<Computed>(), document.schema::<Eval>());
+    let either = json!({"anyOf": [result, computed]});
+    document
+        .add("post", "/v1/sessions/{session}/eval", "One expression, without changing anything", either)
+        .request = Some((JSON, request));
+}
+
+fn file_routes(document: &mut Document) {
+    const FILE: &str = "/v1/sessions/{session}/files/{path}";
+    let (done, folder) = (document.schema::<Done>(), document.schema::<FolderView>());
+    let summary = "A file; a folder as tar, or as FolderView with `Accept: application/json`";
+    let either = json!({"anyOf": [{"type": "string", "format": "binary"}, folder]});
+    document.add("get", FILE, summary, either).response.0 = ANY_FILE;
+    let summary = "Write a file, or unpack a folder (Content-Type application/x-tar)";
+    document.add("put", FILE, summary, done.clone()).request =
+        Some((ANY_FILE, json!({"type": "string", "format": "binary"})));
+    document.add("delete", FILE, "Remove a file or a folder", done);
+}

@@ -1,0 +1,130 @@
+//! Cells and expressions.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use std::time::Duration;
+
+use super::{App, ask, ask_patiently};
+use crate::actors::session::{CellRequest, SessionMsg, SessionRef, Standing, Ticket};
+use crate::control::body::{JsonBody, Query};
+use crate::control::peer::Peer;
+use crate::control::problems::Answer;
+use crate::control::sse::{self, Until};
+use crate::protocol::api::{CellState, CellView, Eval, RunCell};
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::result::Mode;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunQuery {
+    #[serde(default)]
+    wait: bool,
+    #[serde(default)]
+    stream: bool,
+}
+
+pub async fn run(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+    Query(query): Query<RunQuery>,
+    JsonBody(body): JsonBody<RunCell>,
+) -> Answer<Response> {
+    let session = app.session(peer, &key).await?;
+    let timeout = timeout(&app, body.timeout_s)?;
+    let request = CellRequest { code: body.code, mode: body.mode, expression: false, timeout };
+    let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    if query.stream {
+        let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        return Ok(sse::respond(
+            handles.log,
+            ticket.events_after,
+            Until::CellEnd(ticket.cell),
+            app.shutdown.clone(),
+        )?);
+    }
+    if query.wait {
+        return finished(ticket).await;
+    }
+    let Ticket { cell, events_after, .. } = ticket;
+    let view = CellView { cell, state: CellState::Queued, events_after, result: None };
+    Ok((StatusCode::ACCEPTED, Json(view)).into_response())
+}
+
+async fn finished(ticket: Ticket) -> Answer<Response> {
+    let result = ticket
+        .done
+        .await
+        .map_err(|_| Problem::new(Code::Internal, format!("cell {} ended without a result", ticket.cell)))?;
+    Ok(Json(&*result).into_response())
+}
+
+pub async fn show(
+    State(app): State<App>,
+    peer: Peer,
+    Path((key, cell)): Path<(String, CellNumber)>,
+) -> Answer<Json<CellView>> {
+    let session = app.session(peer, &key).await?;
+    let standing = ask(&session, |reply_to| SessionMsg::Standing { cell, reply_to }).await?;
+    let view = |state, events_after| CellView { cell, state, events_after, result: None };
+    match standing {
+        Standing::Queued(events_after) => Ok(Json(view(CellState::Queued, events_after))),
+        Standing::Running(events_after) => Ok(Json(view(CellState::Running, events_after))),
+        Standing::Unknown => ended(&session, cell).await,
+    }
+}
+
+async fn ended(session: &SessionRef, cell: CellNumber) -> Answer<Json<CellView>> {
+    let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let event = handles.log.finished(cell).and_then(|event| serde_json::from_str::<Event>(&event.json).ok());
+    match event.map(|event| (event.seq, event.body)) {
+        Some((seq, EventBody::CellFinished { result })) => {
+            Ok(Json(CellView { cell, state: CellState::Done, events_after: seq, result: Some(*result) }))
+        }
+        _ => Err(Problem::new(
+            Code::NoSuchCell,
+            format!("there is no cell {cell}, or its result is no longer kept"),
+        )
+        .into()),
+    }
+}
+
+pub async fn eval(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+    JsonBody(body): JsonBody<Eval>,
+) -> Answer<Response> {
+    let session = app.session(peer, &key).await?;
+    let timeout = timeout(&app, body.timeout_s)?;
+    let Eval { expression, values, isolated, .. } = body;
+    if isolated {
+        let message = |reply_to| SessionMsg::Compute { expression, values, timeout, reply_to };
+        return Ok(Json(ask_patiently(&session, message).await?).into_response());
+    }
+    if !values.is_empty() {
+        return Err(Problem::new(Code::BadRequest, "`values` are only for `isolated` expressions")
+            .hint("seed the session, or set `isolated`")
+            .into());
+    }
+    let request = CellRequest { code: expression, mode: Mode::Fork, expression: true, timeout };
+    finished(ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?).await
+}
+
+fn timeout(app: &App, seconds: Option<f64>) -> Answer<Duration> {
+    let cells = &app.settings.cells;
+    let Some(seconds) = seconds else { return Ok(cells.timeout) };
+    let most = cells.max_timeout;
+    let wanted =
+        Duration::try_from_secs_f64(seconds).ok().filter(|wanted| !wanted.is_zero() && *wanted <= most);
+    wanted.ok_or_else(|| {
+        Problem::new(Code::BadRequest, format!("a timeout of {seconds} s is not possible"))
+            .hint(format!("use more than 0 and at most {} s (`cells.max_timeout`)", most.as_secs()))
+            .into()
+    })
+}

@@ -1,0 +1,46 @@
+//! The event stream of a session.
+
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Deserialize;
+
+use super::{App, ask_patiently};
+use crate::actors::session::SessionMsg;
+use crate::control::body::Query;
+use crate::control::peer::Peer;
+use crate::control::problems::Answer;
+use crate::control::sse::{self, Until};
+use crate::protocol::ids::Seq;
+use crate::protocol::problem::{Code, Problem};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventsQuery {
+    after: Option<Seq>,
+    follow: Option<bool>,
+}
+
+/// From `Last-Event-ID` or `after`; without either, from the oldest event that is kept.
+pub async fn stream(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+    headers: HeaderMap,
+    Query(query): Query<EventsQuery>,
+) -> Answer<Response> {
+    let session = app.session(peer, &key).await?;
+    let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let after = match (query.after, last_event_id(&headers)?) {
+        (_, Some(after)) | (Some(after), None) => after,
+        (None, None) => handles.log.read(0, 1).err().map_or(0, |gone| gone.first - 1),
+    };
+    let until = if query.follow.unwrap_or(true) { Until::SessionEnd } else { Until::Now };
+    Ok(sse::respond(handles.log, after, until, app.shutdown.clone())?)
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    number.map(Some).ok_or_else(|| Problem::new(Code::BadRequest, "`Last-Event-ID` is no number of an event"))
+}

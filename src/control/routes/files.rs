@@ -1,0 +1,148 @@
+//! Files of a workspace. The blocking work happens on its own threads; bytes are streamed.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::TryStreamExt;
+use std::io::Read;
+use std::sync::Arc;
+use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
+
+use super::{App, ask_patiently};
+use crate::actors::session::SessionMsg;
+use crate::control::peer::Peer;
+use crate::control::problems::{Answer, Refused};
+use crate::protocol::api::{Done, FolderView};
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::files::{self, Opened, Upload};
+use crate::sandbox::workspace::Workspace;
+
+const TAR: &str = "application/x-tar";
+const CHUNK: usize = 64 * 1024;
+
+async fn workspace(app: &App, peer: Peer, key: &str) -> Answer<Arc<Workspace>> {
+    let session = app.session(peer, key).await?;
+    Ok(ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?.workspace)
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Answer<T> {
+    let outcome = tokio::task::spawn_blocking(work).await;
+    outcome.map_err(|error| Problem::new(Code::Internal, error.to_string()))?.map_err(Refused)
+}
+
+pub async fn get_root(
+    app: State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    get(app, peer, Path((key, String::new())), headers).await
+}
+
+pub async fn get(
+    State(app): State<App>,
+    peer: Peer,
+    Path((key, path)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    let workspace = workspace(&app, peer, &key).await?;
+    let path = files::clean(&path)?;
+    let as_json = accepts_json(&headers);
+    let shown = path.clone();
+    let opened = blocking(move || files::open(&workspace, &path)).await?;
+    match opened {
+        Opened::File { file, bytes } => {
+            let body = Body::from_stream(ReaderStream::with_capacity(
+                tokio::io::AsyncReadExt::take(tokio::fs::File::from_std(file), bytes),
+                CHUNK,
+            ));
+            let kind = (header::CONTENT_TYPE, "application/octet-stream".to_owned());
+            Ok(([kind, (header::CONTENT_LENGTH, bytes.to_string())], body).into_response())
+        }
+        Opened::Folder(folder) if as_json => {
+            let (entries, truncated) = blocking({
+                let shown = shown.clone();
+                move || files::list(&folder, &shown)
+            })
+            .await?;
+            Ok(Json(FolderView { path: shown, entries, truncated }).into_response())
+        }
+        Opened::Folder(folder) => {
+            let (reader, writer) = tokio::io::duplex(CHUNK);
+            tokio::task::spawn_blocking(move || {
+                let mut writer = SyncIoBridge::new(writer);
+                if let Err(error) = files::write_tar(folder, &mut writer) {
+                    // The stream ends without tar's end mark, so the client notices.
+                    tracing::warn!(%error, "a folder could not be sent whole");
+                }
+                let _ = writer.shutdown();
+            });
+            Ok(([(header::CONTENT_TYPE, TAR)], Body::from_stream(ReaderStream::new(reader))).into_response())
+        }
+    }
+}
+
+fn accepts_json(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|text| text.contains("application/json"))
+}
+
+pub async fn put_root(
+    app: State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+    request: Request,
+) -> Answer<Json<Done>> {
+    put(app, peer, Path((key, String::new())), request).await
+}
+
+pub async fn put(
+    State(app): State<App>,
+    peer: Peer,
+    Path((key, path)): Path<(String, String)>,
+    request: Request,
+) -> Answer<Json<Done>> {
+    let workspace = workspace(&app, peer, &key).await?;
+    let path = files::clean(&path)?;
+    let service = app.launcher.service;
+    let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
+    let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
+    let mut input = SyncIoBridge::new(StreamReader::new(stream));
+    blocking(move || {
+        if is_tar {
+            files::read_tar(&workspace, service, &path, input)?;
+            return Ok(());
+        }
+        let mut upload = Upload::begin(&workspace, service, &path)?;
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let count = input
+                .read(&mut buffer)
+                .map_err(|error| Problem::new(Code::BadRequest, format!("the upload broke off: {error}")))?;
+            match buffer.get(..count) {
+                Some(chunk) if !chunk.is_empty() => upload.write(chunk)?,
+                _ => break,
+            }
+        }
+        upload.finish().map(drop)
+    })
+    .await?;
+    Ok(Json(Done {}))
+}
+
+pub async fn remove(
+    State(app): State<App>,
+    peer: Peer,
+    Path((key, path)): Path<(String, String)>,
+) -> Answer<Json<Done>> {
+    let workspace = workspace(&app, peer, &key).await?;
+    let path = files::clean(&path)?;
+    blocking(move || files::remove(&workspace, &path)).await?;
+    Ok(Json(Done {}))
+}

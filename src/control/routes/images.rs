@@ -1,0 +1,49 @@
+//! Images: which there are, and getting one.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use tokio::sync::mpsc;
+
+use super::App;
+use crate::control::body::JsonBody;
+use crate::control::problems::Answer;
+use crate::protocol::api::{ImageList, PullImage};
+use crate::sandbox::images;
+
+/// Progress lines that wait for the client; a slow one misses some.
+const PROGRESS_LINES: usize = 64;
+
+pub async fn list(State(app): State<App>) -> Answer<Json<ImageList>> {
+    let allowed = &app.settings.sandbox.images;
+    let images = images::list(&app.launcher.engine, allowed).await.map_err(|error| error.problem())?;
+    Ok(Json(ImageList { images }))
+}
+
+/// Answers with a line of JSON for each step, and a last one with `done` or `problem`.
+pub async fn pull(State(app): State<App>, JsonBody(body): JsonBody<PullImage>) -> Answer<Response> {
+    let (sender, receiver) = mpsc::channel::<Value>(PROGRESS_LINES);
+    tokio::spawn(async move {
+        let steps = sender.clone();
+        let progress = move |line: String| drop(steps.try_send(json!({ "status": line })));
+        let engine = &app.launcher.engine;
+        let outcome =
+            images::pull_allowed(engine, &body.reference, &app.settings.sandbox.images, progress).await;
+        let last = match outcome {
+            Ok(()) => json!({ "done": true }),
+            Err(problem) => json!({ "problem": problem }),
+        };
+        let _ = sender.send(last).await;
+    });
+    let lines = stream::unfold(receiver, |mut receiver| async move {
+        let line = receiver.recv().await?;
+        Some((Ok::<Bytes, Infallible>(Bytes::from(format!("{line}\n"))), receiver))
+    });
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
+}

@@ -1,0 +1,52 @@
+//! Health, version, the API's description, and the end.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+use super::{App, ask};
+use crate::actors::supervisor::SupervisorMsg;
+use crate::control::body::JsonBody;
+use crate::control::peer::Peer;
+use crate::control::problems::Answer;
+use crate::protocol::api::{Done, Health, HealthStatus, Shutdown, Version};
+use crate::protocol::limits::BRIDGE_VERSION;
+use crate::protocol::problem::{Code, Problem};
+
+pub async fn health(State(app): State<App>) -> Answer<Json<Health>> {
+    let sessions = ask(&app.supervisor, |reply_to| SupervisorMsg::Count { reply_to }).await?;
+    let problems: Vec<String> =
+        app.launcher.engine.version().await.err().iter().map(ToString::to_string).collect();
+    let status = if problems.is_empty() { HealthStatus::Ok } else { HealthStatus::Degraded };
+    Ok(Json(Health { status, problems, sessions }))
+}
+
+pub async fn version(State(app): State<App>) -> Json<Version> {
+    Json(Version {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        bridge: BRIDGE_VERSION,
+        home: app.launcher.paths.home().display().to_string(),
+        engine: app.launcher.engine.version().await.ok(),
+    })
+}
+
+pub async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], include_str!("../../../config/openapi.json"))
+        .into_response()
+}
+
+/// Until a journal keeps sessions over a restart, nobody could come back to a sandbox that was left
+/// running, so both forms remove them.
+pub async fn shut_down(
+    State(app): State<App>,
+    peer: Peer,
+    JsonBody(_): JsonBody<Shutdown>,
+) -> Answer<Json<Done>> {
+    if peer.uid != 0 && peer.uid != app.launcher.service.uid {
+        return Err(Problem::new(Code::Forbidden, "only the daemon's own user and root may stop it").into());
+    }
+    app.shutdown.cancel();
+    Ok(Json(Done {}))
+}

@@ -1,0 +1,130 @@
+//! The routes, one file a resource.
+
+mod cells;
+mod events;
+mod files;
+mod images;
+mod machine;
+mod sessions;
+
+use axum::Router;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::routing::{get, post};
+use ractor::{ActorRef, RpcReplyPort};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use super::peer::Peer;
+use super::problems::{Answer, Refused};
+use crate::actors::session::{SessionMsg, SessionRef};
+use crate::actors::supervisor::{SupervisorMsg, SupervisorRef};
+use crate::config::Settings;
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::launch::Launcher;
+
+/// What handlers work with.
+#[derive(Clone)]
+pub struct App {
+    pub supervisor: SupervisorRef,
+    pub launcher: Arc<Launcher>,
+    pub settings: Arc<Settings>,
+    pub shutdown: CancellationToken,
+}
+
+impl App {
+    #[must_use]
+    pub fn router(self) -> Router {
+        Router::new()
+            .route("/openapi.json", get(machine::openapi))
+            .route("/v1/health", get(machine::health))
+            .route("/v1/version", get(machine::version))
+            .route("/v1/shutdown", post(machine::shut_down))
+            .route("/v1/images", get(images::list).post(images::pull))
+            .route("/v1/sessions", get(sessions::list).post(sessions::create))
+            .route("/v1/sessions/{session}", get(sessions::show).delete(sessions::remove))
+            .route("/v1/sessions/{session}/cells", post(cells::run))
+            .route("/v1/sessions/{session}/cells/{cell}", get(cells::show))
+            .route("/v1/sessions/{session}/eval", post(cells::eval))
+            .route("/v1/sessions/{session}/interrupt", post(sessions::interrupt))
+            .route("/v1/sessions/{session}/reset", post(sessions::reset))
+            .route("/v1/sessions/{session}/events", get(events::stream))
+            .route("/v1/sessions/{session}/variables", get(sessions::variables))
+            .route("/v1/sessions/{session}/receipt", get(sessions::receipt))
+            .route("/v1/sessions/{session}/files", get(files::get_root).put(files::put_root))
+            .route("/v1/sessions/{session}/files/", get(files::get_root).put(files::put_root))
+            .route(
+                "/v1/sessions/{session}/files/{*path}",
+                get(files::get).put(files::put).delete(files::remove),
+            )
+            .fallback(no_such_route)
+            .method_not_allowed_fallback(no_such_route)
+            .with_state(self)
+    }
+
+    /// The caller's session of that name or id.
+    pub async fn session(&self, peer: Peer, key: &str) -> Answer<SessionRef> {
+        let key = key.to_owned();
+        let found = ask(&self.supervisor, |reply_to| SupervisorMsg::Find {
+            peer: peer.uid,
+            key: key.clone(),
+            reply_to,
+        });
+        found.await?.ok_or_else(|| no_such_session(&key).into())
+    }
+}
+
+fn no_such_session(key: &str) -> Problem {
+    let shown: String = key.chars().take(100).collect::<String>().escape_default().to_string();
+    Problem::new(Code::NoSuchSession, format!("there is no session `{shown}`"))
+        .hint(format!("make it with `belljar new {shown}`, or list yours with `belljar ps`"))
+}
+
+/// Longest wait for an actor that answers at once.
+const PROMPT: Duration = Duration::from_secs(30);
+
+/// Asks an actor that answers without waiting for anything slow.
+async fn ask<M: ractor::Message, T: Send + 'static>(
+    actor: &ActorRef<M>,
+    message: impl FnOnce(RpcReplyPort<T>) -> M,
+) -> Answer<T> {
+    answered(actor.call(message, Some(PROMPT)).await)
+}
+
+/// Asks an actor whose answer takes as long as the work does; the client may leave.
+async fn ask_patiently<T: Send + 'static>(
+    session: &SessionRef,
+    message: impl FnOnce(RpcReplyPort<Result<T, Problem>>) -> SessionMsg,
+) -> Answer<T> {
+    answered(session.call(message, None).await)?.map_err(Refused)
+}
+
+fn answered<M, T>(outcome: Result<ractor::rpc::CallResult<T>, ractor::MessagingErr<M>>) -> Answer<T> {
+    use ractor::rpc::CallResult;
+    match outcome {
+        Ok(CallResult::Success(value)) => Ok(value),
+        Ok(CallResult::Timeout) => {
+            Err(Problem::new(Code::Internal, "an actor did not answer in time").into())
+        }
+        Ok(CallResult::SenderError) | Err(_) => {
+            Err(Problem::new(Code::NoSuchSession, "the session has just ended").into())
+        }
+    }
+}
+
+async fn no_such_route(method: axum::http::Method, uri: axum::http::Uri) -> Refused {
+    let path: String = uri.path().chars().take(200).collect();
+    Problem::new(Code::NoSuchRoute, format!("there is no `{method} {}`", path.escape_default()))
+        .hint("see `GET /openapi.json`")
+        .into()
+}
+
+impl FromRequestParts<App> for Peer {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
+        let peer = parts.extensions.get::<Peer>().copied();
+        peer.ok_or_else(|| Problem::new(Code::Internal, "a connection without a peer").into())
+    }
+}

@@ -1,0 +1,88 @@
+//! Sessions: make, list, show, remove; and what acts on a session as a whole.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+
+use super::{App, answered, ask, ask_patiently};
+use crate::actors::session::SessionMsg;
+use crate::actors::supervisor::SupervisorMsg;
+use crate::control::body::{JsonBody, Query};
+use crate::control::peer::Peer;
+use crate::control::problems::{Answer, Refused};
+use crate::protocol::api::{Done, Interrupted, NewSession, SessionList, SessionView, VariableList};
+use crate::protocol::receipt::Receipt;
+
+pub async fn create(
+    State(app): State<App>,
+    peer: Peer,
+    JsonBody(request): JsonBody<NewSession>,
+) -> Answer<(StatusCode, Json<SessionView>)> {
+    let request = Box::new(request);
+    let message = |reply_to| SupervisorMsg::Create { peer: peer.uid, request, reply_to };
+    let view = answered(app.supervisor.call(message, None).await)?.map_err(Refused)?;
+    Ok((StatusCode::CREATED, Json(view)))
+}
+
+pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<SessionList>> {
+    let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: peer.uid, reply_to }).await?;
+    let mut sessions = Vec::new();
+    for session in found {
+        // One that ends meanwhile is simply not listed.
+        if let Ok(view) = ask(&session, |reply_to| SessionMsg::View { reply_to }).await {
+            sessions.push(view);
+        }
+    }
+    Ok(Json(SessionList { sessions }))
+}
+
+pub async fn show(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<SessionView>> {
+    let session = app.session(peer, &key).await?;
+    Ok(Json(ask(&session, |reply_to| SessionMsg::View { reply_to }).await?))
+}
+
+pub async fn remove(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+    let session = app.session(peer, &key).await?;
+    ask_patiently(&session, |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await?;
+    Ok(Json(Done {}))
+}
+
+pub async fn interrupt(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+) -> Answer<Json<Interrupted>> {
+    let session = app.session(peer, &key).await?;
+    Ok(Json(ask_patiently(&session, |reply_to| SessionMsg::Interrupt { reply_to }).await?))
+}
+
+pub async fn reset(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+    let session = app.session(peer, &key).await?;
+    ask_patiently(&session, |reply_to| SessionMsg::Reset { reply_to }).await?;
+    Ok(Json(Done {}))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VariablesQuery {
+    #[serde(default)]
+    private: bool,
+}
+
+pub async fn variables(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+    Query(query): Query<VariablesQuery>,
+) -> Answer<Json<VariableList>> {
+    let session = app.session(peer, &key).await?;
+    let message = |reply_to| SessionMsg::Variables { private: query.private, reply_to };
+    Ok(Json(ask_patiently(&session, message).await?))
+}
+
+pub async fn receipt(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Receipt>> {
+    let session = app.session(peer, &key).await?;
+    let receipt = ask_patiently(&session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
+    Ok(Json((*receipt).clone()))
+}

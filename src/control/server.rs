@@ -1,0 +1,83 @@
+//! The accept loop. Its own, because a header timeout needs a timer that `axum::serve` does not
+//! install, and because each connection carries the credentials of its peer.
+
+use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_service::Service;
+
+use super::peer::{Connections, Peer};
+use crate::protocol::limits::{DRAIN, REQUEST_HEAD};
+
+/// Pause after an accept that failed for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until `shutdown`, then lets requests in flight end, within [`DRAIN`].
+pub async fn serve(listener: UnixListener, router: Router, shutdown: CancellationToken) {
+    let connections = Connections::default();
+    let tasks = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let peer = match stream.peer_cred() {
+            Ok(credentials) => Peer { uid: credentials.uid() },
+            Err(error) => {
+                tracing::warn!(%error, "a peer without credentials was hung up on");
+                continue;
+            }
+        };
+        let Some(place) = connections.take(peer.uid) else {
+            tracing::warn!(uid = peer.uid, "too many connections; one was hung up on");
+            continue;
+        };
+        let (router, shutdown) = (router.clone(), shutdown.clone());
+        tasks.spawn(async move {
+            serve_connection(stream, router, peer, shutdown).await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    tasks.close();
+    if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
+        tracing::warn!(connections = tasks.len(), "connections were still open at the end of the drain");
+    }
+}
+
+async fn serve_connection(stream: UnixStream, router: Router, peer: Peer, shutdown: CancellationToken) {
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        let mut router = router.clone();
+        async move { router.call(request.map(axum::body::Body::new)).await }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, uid = peer.uid, "a connection ended with an error");
+    }
+}

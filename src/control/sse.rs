@@ -1,0 +1,120 @@
+//! Events as server-sent events: from a number on, until an end, with a sign of life in between.
+
+use axum::body::Body;
+use axum::http::header;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::protocol::ids::{CellNumber, Seq};
+use crate::protocol::limits::STREAM_KEEPALIVE;
+use crate::protocol::problem::{Code, Problem};
+use crate::store::{EventLog, Gone, Rendered};
+
+/// Events sent at once; a slow client holds no more than this in memory.
+const BATCH: usize = 64;
+
+/// Where a stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// The newest event of now.
+    Now,
+    /// The end of the session.
+    SessionEnd,
+    /// The end of a cell, of which alone it tells.
+    CellEnd(CellNumber),
+}
+
+struct Feed {
+    log: Arc<EventLog>,
+    watch: watch::Receiver<Seq>,
+    after: Seq,
+    until: Until,
+    last: Seq,
+    ended: bool,
+    /// The daemon goes down: streams that would not end by themselves do.
+    shutdown: CancellationToken,
+}
+
+/// The events after a number. Asking for events that are gone is a problem before anything is sent.
+pub fn respond(
+    log: Arc<EventLog>,
+    after: Seq,
+    until: Until,
+    shutdown: CancellationToken,
+) -> Result<Response, Problem> {
+    log.read(after, 1).map_err(gone)?;
+    let feed = Feed { watch: log.watch(), last: log.newest(), log, after, until, ended: false, shutdown };
+    let body = Body::from_stream(stream::unfold(feed, |mut feed| async move {
+        let chunk = feed.next().await?;
+        Some((Ok::<Bytes, Infallible>(chunk), feed))
+    }));
+    let response = Response::builder()
+        .header(header::CONTENT_TYPE, "text/event-stream")
+        .header(header::CACHE_CONTROL, "no-store")
+        .body(body);
+    response.map_err(|error| Problem::new(Code::Internal, error.to_string()))
+}
+
+fn gone(gone: Gone) -> Problem {
+    Problem::new(Code::EventsGone, gone.to_string()).hint(format!("ask with `after={}`", gone.first - 1))
+}
+
+impl Feed {
+    /// The next piece of the stream, none at its end.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if self.ended {
+                return None;
+            }
+            self.watch.borrow_and_update();
+            let closed = self.log.is_closed();
+            let Ok(events) = self.log.read(self.after, BATCH) else {
+                // The reader was too slow; it can see from the numbers that something is missing.
+                return None;
+            };
+            let (mut text, read) = (String::new(), events.len());
+            for event in events {
+                self.take(&event, &mut text);
+                if self.ended {
+                    break;
+                }
+            }
+            if !text.is_empty() {
+                return Some(text.into());
+            }
+            if read > 0 {
+                continue;
+            }
+            if closed || self.until == Until::Now {
+                return None;
+            }
+            let lasting = self.until == Until::SessionEnd;
+            tokio::select! {
+                changed = self.watch.changed() => changed.ok()?,
+                () = self.shutdown.cancelled(), if lasting => return None,
+                () = tokio::time::sleep(STREAM_KEEPALIVE) => return Some(Bytes::from_static(b": still here\n\n")),
+            }
+        }
+    }
+
+    fn take(&mut self, event: &Rendered, text: &mut String) {
+        if self.until == Until::Now && event.seq > self.last {
+            self.ended = true;
+            return;
+        }
+        self.after = event.seq;
+        if let Until::CellEnd(cell) = self.until {
+            if event.cell != Some(cell) {
+                return;
+            }
+            self.ended = event.name == "cell_finished";
+        }
+        let _ = write!(text, "id: {}\nevent: {}\ndata: {}\n\n", event.seq, event.name, event.json);
+    }
+}

@@ -1,0 +1,117 @@
+//! What has to be there before the daemon serves: its home, the lock on it, a log, an identity.
+
+use std::io::{IsTerminal, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use super::DaemonError;
+use crate::config::{Paths, Settings};
+
+/// Daily log files that are kept.
+const LOG_FILES: usize = 7;
+
+fn failed(path: &Path, error: &std::io::Error) -> DaemonError {
+    DaemonError::Start(format!(
+        "`{}` cannot be used: {error}\n\nhint: free the path, or move the state with `BELLJAR_HOME`",
+        path.display()
+    ))
+}
+
+/// Everything below the home is the daemon's alone.
+pub fn make_home(paths: &Paths) -> Result<(), DaemonError> {
+    let folders = [
+        paths.home().to_owned(),
+        paths.sandboxes_dir(),
+        paths.workspaces_dir(),
+        paths.kernel_dir(),
+        paths.spill_dir(),
+        paths.logs_dir(),
+    ];
+    for folder in folders {
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        made.map_err(|error| failed(&folder, &error))?;
+    }
+    // Also if it was there before: a home that others can enter is no home.
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(paths.home(), private).map_err(|error| failed(paths.home(), &error))
+}
+
+/// Held for the life of the daemon. The kernel lets go of it however the daemon ends.
+pub struct Lock {
+    _file: std::fs::File,
+    pid_file: std::path::PathBuf,
+}
+
+impl Lock {
+    pub fn take(paths: &Paths) -> Result<Self, DaemonError> {
+        let path = paths.lock_file();
+        let mut file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| failed(&path, &error))?;
+        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut pid = String::new();
+            let _ = (&file).take(32).read_to_string(&mut pid);
+            let place = paths.home().display().to_string();
+            return Err(DaemonError::AlreadyRunning { place, pid: pid.trim().to_owned() });
+        }
+        let pid = std::process::id();
+        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid}"));
+        let pid_file = paths.pid_file();
+        written
+            .and_then(|()| std::fs::write(&pid_file, format!("{pid}\n")))
+            .map_err(|error| failed(&path, &error))?;
+        Ok(Self { _file: file, pid_file })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.pid_file);
+    }
+}
+
+/// The id that labels this home's containers; made once.
+pub fn instance(paths: &Paths) -> Result<String, DaemonError> {
+    let path = paths.instance_file();
+    if let Ok(text) = std::fs::read_to_string(&path)
+        && let Ok(id) = uuid::Uuid::parse_str(text.trim())
+    {
+        return Ok(id.to_string());
+    }
+    let id = uuid::Uuid::new_v4().to_string();
+    std::fs::write(&path, format!("{id}\n")).map_err(|error| failed(&path, &error))?;
+    Ok(id)
+}
+
+/// Logs go to daily files in the home, and to a terminal if there is one.
+pub fn start_log(paths: &Paths, settings: &Settings) -> Option<tracing_appender::non_blocking::WorkerGuard> {
+    let appender = tracing_appender::rolling::Builder::new()
+        .rotation(tracing_appender::rolling::Rotation::DAILY)
+        .filename_prefix("belljar")
+        .filename_suffix("log")
+        .max_log_files(LOG_FILES)
+        .build(paths.logs_dir())
+        .ok()?;
+    let (writer, guard) = tracing_appender::non_blocking(appender);
+    let filter =
+        tracing_subscriber::EnvFilter::new(format!("warn,belljar={}", settings.daemon.log_level.name()));
+    let terminal = std::io::stderr()
+        .is_terminal()
+        .then(|| tracing_subscriber::fmt::layer().with_writer(std::io::stderr));
+    let file = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
+    let started = tracing_subscriber::registry().with(filter).with(file).with(terminal).try_init();
+    started.is_ok().then_some(guard)
+}
+
+/// The daemon's memory holds other users' data: no core files of it.
+pub fn harden() {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+}

@@ -1,0 +1,150 @@
+//! The daemon: boots in order, serves until it is told to stop, ends in order.
+
+mod boot;
+mod socket;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::actors::reaper::{self, Reaper};
+use crate::actors::supervisor::{Supervisor, SupervisorArgs, SupervisorMsg};
+use crate::config::{self, Paths};
+use crate::control::{self, App};
+use crate::protocol::limits::DRAIN;
+use crate::sandbox::launch::Launcher;
+use crate::sandbox::workspace::Service;
+use crate::tools;
+
+use boot::Lock;
+use socket::SocketGuard;
+
+/// Another daemon serves this home or this socket.
+const EXIT_ALREADY_RUNNING: u8 = 75;
+const EXIT_USAGE: u8 = 64;
+const EXIT_FAILED: u8 = 125;
+/// Time to remove the sandboxes of all sessions.
+const REMOVAL: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    #[error("{0}")]
+    Config(String),
+    #[error("a daemon serves `{place}` already (pid {pid})")]
+    AlreadyRunning { place: String, pid: String },
+    #[error("{0}")]
+    Start(String),
+}
+
+impl DaemonError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => EXIT_USAGE,
+            Self::AlreadyRunning { .. } => EXIT_ALREADY_RUNNING,
+            Self::Start(_) => EXIT_FAILED,
+        }
+    }
+}
+
+/// Runs the daemon in the foreground until a signal or a request ends it.
+#[must_use]
+pub fn main(config: Option<PathBuf>) -> ExitCode {
+    match start(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let text = error.to_string();
+            eprintln!("{}{text}", if text.starts_with("error:") { "" } else { "error: " });
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn start(config: Option<PathBuf>) -> Result<(), DaemonError> {
+    let paths = Paths::of_this_process().map_err(|error| DaemonError::Config(error.to_string()))?;
+    let loaded =
+        config::load(config.as_deref(), &paths).map_err(|error| DaemonError::Config(error.to_string()))?;
+    boot::make_home(&paths)?;
+    let _lock = Lock::take(&paths)?;
+    let _log = boot::start_log(&paths, &loaded.settings);
+    boot::harden();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| DaemonError::Start(format!("no threads: {error}")))?;
+    let settings = Arc::new(loaded.settings);
+    let instance = boot::instance(&paths)?;
+    let launcher = Arc::new(Launcher::new(Service::of_this_process(), settings, paths, instance));
+    let served = runtime.block_on(serve(launcher));
+    // Blocking threads may hang in a dead file system; they must not hold the exit.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    served
+}
+
+async fn serve(launcher: Arc<Launcher>) -> Result<(), DaemonError> {
+    reaper::clear_folders(&launcher);
+    let reaped = reaper::reap_containers(&launcher).await;
+    let (listener, _socket) = SocketGuard::bind(&launcher.paths)?;
+    let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
+    let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;
+    let args =
+        SupervisorArgs { launcher: Arc::clone(&launcher), tools: Arc::new(tools::Registry::built_in()) };
+    let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
+    let shutdown = CancellationToken::new();
+    let app = App {
+        supervisor: supervisor.clone(),
+        launcher: Arc::clone(&launcher),
+        settings: Arc::clone(&launcher.settings),
+        shutdown: shutdown.clone(),
+    };
+    tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
+    let serving = tokio::spawn(control::serve(listener, app.router(), shutdown.clone()));
+
+    let ended = until_told_to_stop(&shutdown, supervision).await;
+    shutdown.cancel();
+    let orderly = async {
+        let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
+        let removed = supervisor.call(|reply_to| SupervisorMsg::Shutdown { reply_to }, Some(REMOVAL)).await;
+        tracing::info!(orderly = removed.is_ok(), "sessions ended");
+        // A container whose executor could not remove it has no other owner from here on.
+        reaper::reap_containers(&launcher).await;
+    };
+    tokio::select! {
+        () = orderly => {}
+        () = second_signal() => tracing::warn!("forced to end; what is left is reaped at the next start"),
+    }
+    reaper.stop(None);
+    supervisor.stop(None);
+    ended
+}
+
+/// An error only if the supervisor died.
+async fn until_told_to_stop(
+    shutdown: &CancellationToken,
+    supervision: tokio::task::JoinHandle<()>,
+) -> Result<(), DaemonError> {
+    let no_signals = |error: std::io::Error| DaemonError::Start(format!("signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
+        () = shutdown.cancelled() => tracing::info!("asked to stop: draining"),
+        _ = supervision => return Err(DaemonError::Start("the supervisor died; see the log".into())),
+    }
+    Ok(())
+}
+
+async fn second_signal() {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

@@ -1,0 +1,82 @@
+//! The control socket: a stale one is taken over, a served one and anything else is left alone.
+
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tokio::net::UnixListener;
+
+use super::DaemonError;
+use crate::config::Paths;
+
+/// Members of this group may use a system daemon.
+const GROUP: &str = "belljar";
+
+/// Removes the socket at the end, if it is still ours.
+pub struct SocketGuard {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl SocketGuard {
+    pub fn bind(paths: &Paths) -> Result<(UnixListener, Self), DaemonError> {
+        let path = paths.socket();
+        make_parent(path, paths.system())?;
+        clear_stale(path)?;
+        let failed = |error: std::io::Error| {
+            DaemonError::Start(format!(
+                "the socket `{}` cannot be made: {error}\n\nhint: a socket's path has at most 107 characters; set `BELLJAR_SOCKET`",
+                path.display()
+            ))
+        };
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        let group = if paths.system() { group_id(GROUP) } else { None };
+        if let Some(gid) = group {
+            std::os::unix::fs::lchown(path, None, Some(gid)).map_err(failed)?;
+        }
+        let mode = if group.is_some() { 0o660 } else { 0o600 };
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+        let inode = std::fs::symlink_metadata(path).map_err(failed)?.ino();
+        Ok((listener, Self { path: path.to_owned(), inode }))
+    }
+}
+
+impl Drop for SocketGuard {
+    fn drop(&mut self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn make_parent(socket: &Path, system: bool) -> Result<(), DaemonError> {
+    let Some(parent) = socket.parent() else { return Ok(()) };
+    // Users of a system daemon have to reach its socket; the socket itself says who may use it.
+    let mode = if system { 0o755 } else { 0o700 };
+    let made = std::fs::DirBuilder::new().recursive(true).mode(mode).create(parent);
+    made.map_err(|error| {
+        DaemonError::Start(format!("the folder `{}` cannot be made: {error}", parent.display()))
+    })
+}
+
+fn clear_stale(path: &Path) -> Result<(), DaemonError> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(DaemonError::Start(format!(
+            "`{}` is in the way and is no socket\n\nhint: remove it, or set `BELLJAR_SOCKET`",
+            path.display()
+        )));
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(DaemonError::AlreadyRunning { place: path.display().to_string(), pid: "unknown".into() });
+    }
+    std::fs::remove_file(path).map_err(|error| {
+        DaemonError::Start(format!("the stale socket `{}` cannot be removed: {error}", path.display()))
+    })
+}
+
+fn group_id(name: &str) -> Option<u32> {
+    let groups = std::fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
