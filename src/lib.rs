@@ -3,5 +3,6 @@
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `tools`, `sandbox`, `bridge`, `store` → `config` → `protocol`.
 
+pub mod agent;
 pub mod config;
 pub mod protocol;
