@@ -4,5 +4,7 @@
 //! `cli`, `daemon` → `control` → `actors` → `tools`, `sandbox`, `bridge`, `store` → `config` → `protocol`.
 
 pub mod agent;
+pub mod cli;
 pub mod config;
+pub mod daemon;
 pub mod protocol;

@@ -33,7 +33,7 @@ pub fn report(result: &ExecutionResult, language: Language, limit_chars: usize) 
     if output.is_empty() {
         draft.line(words.nothing);
     } else {
-        draft.fenced(output);
+        draft.fenced(&output);
     }
     match result.status {
         Status::Success => {}
@@ -53,7 +53,7 @@ pub fn report(result: &ExecutionResult, language: Language, limit_chars: usize) 
     }
     if let Some(value) = &result.result {
         draft.line(words.value);
-        draft.fenced(value.repr.clone());
+        draft.fenced(&value.repr);
     }
     displays(&mut draft, words, result);
     artifacts(&mut draft, words, result);
@@ -72,13 +72,13 @@ fn output_of(result: &ExecutionResult) -> String {
 
 fn failure(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
     draft.line(words.source);
-    draft.fenced(number_lines(&result.code));
+    draft.fenced(&number_lines(&result.code));
     draft.line(words.error);
     match &result.exception {
-        Some(exception) if exception.traceback.is_empty() => draft.fenced(exception.repr.clone()),
-        Some(exception) => draft.fenced(exception.traceback.clone()),
+        Some(exception) if exception.traceback.is_empty() => draft.fenced(&exception.repr),
+        Some(exception) => draft.fenced(&exception.traceback),
         None => match (result.reason, result.exit_code) {
-            (Reason::Exit, Some(code)) => draft.fenced(format!("SystemExit: {code}")),
+            (Reason::Exit, Some(code)) => draft.fenced(&format!("SystemExit: {code}")),
             _ => draft.line(words.nothing),
         },
     }
@@ -119,7 +119,7 @@ fn list(draft: &mut Draft, words: &Words, items: impl ExactSizeIterator<Item = S
     if total > LISTED {
         lines.push(words.more(total - LISTED));
     }
-    draft.fenced(lines.join("\n"));
+    draft.fenced(&lines.join("\n"));
 }
 
 fn truncation(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
@@ -140,7 +140,9 @@ fn truncation(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
     }
     if !lines.is_empty() {
         draft.line(words.truncated);
-        lines.iter().for_each(|line| draft.line(line));
+        for line in &lines {
+            draft.line(line);
+        }
     }
 }
 

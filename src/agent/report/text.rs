@@ -22,8 +22,8 @@ impl Draft {
     }
 
     /// Text of the guest.
-    pub fn fenced(&mut self, text: String) {
-        let text = tamed(&text);
+    pub fn fenced(&mut self, text: &str) {
+        let text = tamed(text);
         let fence = "`".repeat(longest_run(&text).saturating_add(1).max(3));
         let chars = text.chars().count();
         self.parts.push(Part::Fenced { fence, text, chars });
