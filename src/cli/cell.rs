@@ -121,9 +121,10 @@ fn display_line(mime: &Map<String, Value>) -> String {
     format!("display: {}", forms.join(", "))
 }
 
-/// What is left to say when a cell has ended, its output being shown already.
-pub(super) fn show_end(screen: &mut Screen, result: &ExecutionResult, echo: bool) -> Result<(), Failure> {
-    if let (true, Some(value)) = (echo, &result.result) {
+/// What is left to say when a cell has ended, its output being shown already. Like Python itself, a
+/// script shows neither the value of its last line nor that it ended by `sys.exit`.
+pub(super) fn show_end(screen: &mut Screen, result: &ExecutionResult, script: bool) -> Result<(), Failure> {
+    if let (false, Some(value)) = (script, &result.result) {
         screen.guest_line(&value.repr)?;
     }
     if let Some(exception) = &result.exception {
@@ -132,7 +133,7 @@ pub(super) fn show_end(screen: &mut Screen, result: &ExecutionResult, echo: bool
         screen.guest(Stream::Stderr, text)?;
         screen.end_line(Stream::Stderr)?;
     }
-    if let Some(text) = what_happened(result) {
+    if let Some(text) = what_happened(result).filter(|_| !(script && result.reason == Reason::Exit)) {
         screen.error(&text)?;
     }
     for artifact in &result.artifacts {
@@ -159,6 +160,9 @@ fn artifact_line(artifact: &Artifact) -> String {
 /// Nothing for ends that explain themselves.
 fn what_happened(result: &ExecutionResult) -> Option<String> {
     Some(match result.status {
+        Status::Failure if result.reason == Reason::Exit => {
+            format!("the cell ended by `sys.exit` with code {}", result.exit_code.unwrap_or(1))
+        }
         Status::Success | Status::Failure => return None,
         Status::Timeout => format!("the cell ran longer than {} s and was stopped", result.timeout_s),
         Status::Interrupted => match result.reason {
@@ -190,8 +194,10 @@ fn what_happened(result: &ExecutionResult) -> Option<String> {
 fn state_note(result: &ExecutionResult) -> Option<String> {
     let mut note = match (result.mode, result.state.kind, result.state.restored_to) {
         (_, StateKind::Lost, _) => "all variables are gone; files in the workspace remain".to_owned(),
+        (Mode::Main, StateKind::Restored, None | Some(0)) => {
+            "variables are back as before the cell".to_owned()
+        }
         (Mode::Main, StateKind::Restored, Some(cell)) => format!("variables are back as after cell {cell}"),
-        (Mode::Main, StateKind::Restored, None) => "variables are back as before the cell".to_owned(),
         (Mode::Main, StateKind::Kept, _) | (Mode::Fork, StateKind::Kept | StateKind::Restored, _) => {
             return result.state.note.clone();
         }

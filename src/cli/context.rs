@@ -53,9 +53,9 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are asked for; all else is a mistake. A closed stdout is neither.
+            // If nobody reads it, nobody needs it.
             let _ = error.print();
-            return Start::Done(ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::SUCCESS }));
+            return Start::Done(ExitCode::from(exit_of(&error)));
         }
     };
     if let Command::Daemon(daemon) = &cli.command
@@ -80,6 +80,11 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
         screen.failure(&failure, json);
         failure.exit
     })))
+}
+
+/// Help and version are asked for; all else is a mistake.
+fn exit_of(error: &clap::Error) -> u8 {
+    if error.use_stderr() { exit::USAGE } else { exit::SUCCESS }
 }
 
 fn prepare(cli: &Cli) -> Result<(tokio::runtime::Runtime, Paths, Option<PathBuf>), Failure> {
@@ -116,5 +121,33 @@ async fn dispatch(context: &mut Context, command: Command) -> Result<u8, Failure
         Command::Image(command) => command.run(context).await,
         Command::Daemon(command) => command.run(context).await,
         Command::Version(command) => command.run(context).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_on_the_command_line_exit_with_64() {
+        let exit = |line: &str| exit_of(&Cli::try_parse_from(line.split(' ')).unwrap_err());
+        for wrong in
+            ["belljar", "belljar nope", "belljar exec", "belljar rm", "belljar rm --all x", "belljar ps --x"]
+        {
+            assert_eq!(exit(wrong), 64, "{wrong}");
+        }
+        for asked in ["belljar --help", "belljar --version", "belljar help exec", "belljar exec --help"] {
+            assert_eq!(exit(asked), 0, "{asked}");
+        }
+    }
+
+    #[test]
+    fn only_the_bare_word_becomes_the_daemon() {
+        let foreground = |line: &str| match Cli::try_parse_from(line.split(' ')).unwrap().command {
+            Command::Daemon(daemon) => daemon.is_foreground(),
+            _ => false,
+        };
+        assert!(foreground("belljar daemon") && foreground("belljar --config c daemon"));
+        assert!(!foreground("belljar daemon status") && !foreground("belljar daemon stop --remove"));
     }
 }

@@ -13,13 +13,15 @@ use futures_util::{Stream, TryStreamExt as _, stream};
 use hyper::Response;
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
+use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 use tokio_util::io::ReaderStream;
 
+use crate::protocol::api::FileKind;
 use crate::protocol::ids::SessionName;
 
-use super::client::{Answer, Client, escaped_path, next_chunk};
+use super::client::{Client, escaped_path, next_chunk};
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
@@ -28,6 +30,7 @@ use super::tar_stream::{CHUNKS_WAITING, Skipped, pack, unpack};
 
 const PROGRESS: Duration = Duration::from_millis(200);
 const CHUNK_BYTES: usize = 64 * 1024;
+const BYTES: &str = "application/octet-stream";
 const TAR: &str = "application/x-tar";
 
 /// Copy files and folders into or out of a session's workspace.
@@ -131,13 +134,17 @@ async fn upload(
         let stdin =
             io::stdin().as_fd().try_clone_to_owned().map_err(|e| Failure::io("failed to open stdin", &e))?;
         let content = ReaderStream::with_capacity(tokio::fs::File::from_std(stdin.into()), CHUNK_BYTES);
-        send(context, &client, &url(session, path), "application/octet-stream", content).await?;
-        return Ok(());
+        return send(context, &client, &url(session, path), BYTES, content).await;
     };
     let opened = |e| Failure::io(format_args!("failed to open `{}`", source.display()), &e);
     // As with `cp`, a folder is what the new thing is put into.
     let path = if path.is_empty() || path.ends_with('/') {
-        let whole = source.canonicalize().map_err(opened)?;
+        // `.` and `..` have a name only once they are resolved.
+        let whole = if source.file_name().is_some() {
+            source.clone()
+        } else {
+            source.canonicalize().map_err(opened)?
+        };
         let name = whole.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
             Failure::usage(format!("`{}` has no name that could be used in the workspace", source.display()))
         })?;
@@ -150,8 +157,7 @@ async fn upload(
     }
     let file = tokio::fs::File::open(&source).await.map_err(opened)?;
     let content = ReaderStream::with_capacity(file, CHUNK_BYTES);
-    send(context, &client, &url(session, &path), "application/octet-stream", content).await?;
-    Ok(())
+    send(context, &client, &url(session, &path), BYTES, content).await
 }
 
 async fn upload_folder(
@@ -173,7 +179,7 @@ async fn upload_folder(
             sent?;
             tell_skipped(context, &skipped)
         }
-        Ok(Err(_)) | Err(_) => sent.map(|_| ()),
+        Ok(Err(_)) | Err(_) => sent,
     }
 }
 
@@ -183,7 +189,7 @@ async fn send(
     url: &str,
     content_type: &str,
     content: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
-) -> Result<Answer, Failure> {
+) -> Result<(), Failure> {
     let sent = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&sent);
     let content = content.inspect_ok(move |chunk| {
@@ -201,7 +207,10 @@ async fn send(
         }
     };
     context.screen.progress("")?;
-    answer
+    if let (true, Ok(answer)) = (context.json, &answer) {
+        context.screen.line(&answer.text())?;
+    }
+    answer.map(|_| ())
 }
 
 /// Without a target, to stdout.
@@ -226,17 +235,22 @@ async fn download(
         Some(target) => {
             let inside = target.is_dir() || target.as_os_str().as_encoded_bytes().ends_with(b"/");
             let target = if inside { target.join(name) } else { target };
-            if is_folder {
-                download_folder(context, received, target).await?;
+            let kind = if is_folder {
+                download_folder(context, &mut received, target.clone()).await?;
+                FileKind::Folder
             } else {
-                download_file(context, received, &target).await?;
+                download_file(context, &mut received, &target).await?;
+                FileKind::File
+            };
+            if context.json {
+                context.screen.json(&json!({ "path": target, "kind": kind, "bytes": received.bytes }))?;
             }
         }
     }
     context.screen.progress("")
 }
 
-async fn download_file(context: &mut Context, mut received: Received, target: &Path) -> Result<(), Failure> {
+async fn download_file(context: &mut Context, received: &mut Received, target: &Path) -> Result<(), Failure> {
     let failed = |e| Failure::io(format_args!("failed to write `{}`", target.display()), &e);
     let mut file = tokio::fs::File::create(target).await.map_err(failed)?;
     while let Some(chunk) = received.next(context).await? {
@@ -247,12 +261,12 @@ async fn download_file(context: &mut Context, mut received: Received, target: &P
 
 async fn download_folder(
     context: &mut Context,
-    mut received: Received,
+    received: &mut Received,
     target: PathBuf,
 ) -> Result<(), Failure> {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let unpacking = tokio::task::spawn_blocking(move || unpack(receiver, &target));
-    let whole = pass_on(context, &mut received, sender).await;
+    let whole = pass_on(context, received, sender).await;
     let unpacked = unpacking.await.map_err(|e| Failure::new(format!("failed to unpack: {e}")))?;
     whole?;
     let skipped = unpacked.map_err(|e| Failure::io("failed to unpack", &e))?;

@@ -59,7 +59,7 @@ impl Eval {
             for segment in &result.output {
                 screen.guest(segment.stream, &segment.text)?;
             }
-            show_end(screen, &result, true)?;
+            show_end(screen, &result, false)?;
         }
         Ok(exit_code(&result))
     }

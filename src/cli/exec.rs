@@ -45,7 +45,7 @@ impl Exec {
                 if context.json {
                     context.screen.json(&result)?;
                 } else {
-                    show_end(&mut context.screen, &result, true)?;
+                    show_end(&mut context.screen, &result, false)?;
                 }
                 Ok(exit_code(&result))
             }

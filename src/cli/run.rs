@@ -52,7 +52,7 @@ impl Run {
                 if context.json {
                     context.screen.json(&result)?;
                 } else {
-                    show_end(&mut context.screen, &result, false)?;
+                    show_end(&mut context.screen, &result, true)?;
                 }
                 script_exit_code(&result)
             }

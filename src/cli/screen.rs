@@ -132,6 +132,8 @@ impl Screen {
         if let Some(last) = shown.as_bytes().last() {
             channel.mid_line = *last != b'\n';
         }
+        let mid_line = channel.mid_line;
+        self.share_line(mid_line);
         let written = match stream {
             Stream::Stdout => {
                 let mut out = io::stdout().lock();
@@ -142,6 +144,13 @@ impl Screen {
         written.map_err(|e| Failure::write(&e))
     }
 
+    /// Two terminals are most likely the same one, and then a line is begun on both.
+    fn share_line(&mut self, mid_line: bool) {
+        if self.out.terminal && self.err.terminal {
+            (self.out.mid_line, self.err.mid_line) = (mid_line, mid_line);
+        }
+    }
+
     /// What comes next on this stream begins a line and is no part of what the guest began.
     pub fn end_line(&mut self, stream: Stream) -> Result<(), Failure> {
         let channel = match stream {
@@ -150,6 +159,7 @@ impl Screen {
         };
         channel.guest = Sanitizer::default();
         if std::mem::take(&mut channel.mid_line) {
+            self.share_line(false);
             return match stream {
                 Stream::Stdout => self.raw(b"\n"),
                 Stream::Stderr => io::stderr().lock().write_all(b"\n").map_err(|e| Failure::write(&e)),

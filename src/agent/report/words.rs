@@ -170,7 +170,7 @@ impl Words {
     }
 
     pub fn restored(&self, cell: Option<CellNumber>) -> String {
-        match cell {
+        match cell.filter(|cell| *cell > 0) {
             Some(cell) => self.pick(
                 || format!("All variables are back as they were after cell {cell}; what this cell assigned is gone. Files it wrote remain; its threads, processes and connections do not."),
                 || format!("所有变量已恢复到第 {cell} 个单元执行后的状态，本次执行的赋值已丢失。写入的文件仍然存在，线程、进程和连接已结束。"),
