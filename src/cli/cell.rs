@@ -1,11 +1,13 @@
 //! A cell while it runs, shown as it happens: shared by `exec` and `run`.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::protocol::api::RunCell;
+use crate::protocol::api::{CellView, RunCell};
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::SessionName;
+use crate::protocol::ids::{CellNumber, SessionName};
 use crate::protocol::result::{Artifact, Change, ExecutionResult, Mode, Reason, StateKind, Status, Stream};
 
 use super::client::{Client, Events};
@@ -14,6 +16,8 @@ use super::exit;
 use super::failure::Failure;
 use super::human;
 use super::screen::Screen;
+
+const POLL: Duration = Duration::from_millis(200);
 
 /// How a cell's end reached us.
 pub(super) enum End {
@@ -59,6 +63,7 @@ pub(super) async fn stream(
         events = client.events(&path, Some(cell)) => events?,
     };
     let mut interrupted = false;
+    let mut number = None;
     loop {
         let event = tokio::select! {
             code = stops.next() => {
@@ -73,13 +78,37 @@ pub(super) async fn stream(
             event = events.next() => event?,
         };
         let Some(event) = event else {
-            return Err(Failure::new("the daemon ended the stream before the cell ended")
-                .hint(format!("see what became of it with `belljar logs -s {session}`")));
+            return match number {
+                Some(number) => await_end(context, client, session, number, stops).await,
+                None => Err(Failure::new("the daemon ended the stream before it told of the cell")),
+            };
         };
+        number = number.or(event.body.cell());
         match event.body {
             EventBody::CellFinished { result } => return Ok(End::Finished(result)),
             body if !context.json => show_event(&mut context.screen, &body)?,
             _ => {}
+        }
+    }
+}
+
+/// The stream of a client that reads too slowly is ended by the daemon; the cell is not.
+async fn await_end(
+    context: &mut Context,
+    client: &Client,
+    session: &SessionName,
+    cell: CellNumber,
+    stops: &mut Stops,
+) -> Result<End, Failure> {
+    context.screen.warn("the output came too fast, and from here on it is not shown")?;
+    loop {
+        let view: CellView = client.get(&format!("/v1/sessions/{session}/cells/{cell}")).await?.parse()?;
+        if let Some(result) = view.result {
+            return Ok(End::Finished(Box::new(result)));
+        }
+        tokio::select! {
+            code = stops.next() => return Ok(End::Left(code)),
+            () = tokio::time::sleep(POLL) => {}
         }
     }
 }

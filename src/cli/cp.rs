@@ -273,7 +273,7 @@ async fn download_folder(
     tell_skipped(context, &skipped)
 }
 
-/// Ends early when unpacking has ended: with the padding after the archive's end, or with an error.
+/// Ends early when unpacking has ended with an error.
 async fn pass_on(
     context: &mut Context,
     received: &mut Received,

@@ -22,14 +22,18 @@ pub(super) struct Logs {
     #[arg(short, long)]
     follow: bool,
     /// Only events after this number.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    after: Seq,
+    #[arg(long, value_name = "N")]
+    after: Option<Seq>,
 }
 
 impl Logs {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let session = self.session.resolve()?;
-        let path = format!("/v1/sessions/{session}/events?after={}&follow={}", self.after, self.follow);
+        let mut path = format!("/v1/sessions/{session}/events?follow={}", self.follow);
+        // Without a number it is from the oldest event that is still kept.
+        if let Some(after) = self.after {
+            path.push_str(&format!("&after={after}"));
+        }
         let mut events = context.client().events::<()>(&path, None).await?;
         while let Some(event) = events.next().await? {
             if context.json {

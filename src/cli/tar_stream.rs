@@ -20,6 +20,9 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Folders within folders; deeper ones are refused.
 const DEPTH: usize = 4 * ARTIFACT_SCAN_DEPTH;
 
+/// Two empty blocks end an archive.
+const END_MARK_BYTES: usize = 2 * 512;
+
 /// What was left out, as a count and an example.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Skipped {
@@ -84,7 +87,7 @@ pub(super) fn unpack(receiver: Receiver<Bytes>, target: &Path) -> io::Result<Ski
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(target, flags, Mode::empty()).map_err(|e| named(target, &e.into()))?;
     let mut skipped = Skipped::default();
-    let mut archive = tar::Archive::new(ChunkReader { receiver, chunk: Bytes::new() });
+    let mut archive = tar::Archive::new(ChunkReader { receiver, chunk: Bytes::new(), zeros: 0 });
     for entry in archive.entries()? {
         let mut entry = entry?;
         let name = PathBuf::from(OsStr::from_bytes(&entry.path_bytes()));
@@ -99,11 +102,20 @@ pub(super) fn unpack(receiver: Receiver<Bytes>, target: &Path) -> io::Result<Ski
             tar::EntryType::Regular => {
                 let mode = entry.header().mode().unwrap_or(0) & 0o755 | 0o600;
                 let mut file = make_file(&root, &parts, mode).map_err(|e| named(&name, &e))?;
-                io::copy(&mut entry, &mut file).map_err(|e| named(&name, &e))?;
+                let copied = io::copy(&mut entry, &mut file).map_err(|e| named(&name, &e))?;
+                if copied != entry.size() {
+                    return Err(named(&name, &io::Error::from(io::ErrorKind::UnexpectedEof)));
+                }
             }
             tar::EntryType::XGlobalHeader => {}
             _ => skipped.add(&name),
         }
+    }
+    // A sender that fails half-way can only stop sending, and `tar` takes that for an end.
+    let mut rest = archive.into_inner();
+    io::copy(&mut rest, &mut io::sink())?;
+    if rest.zeros < END_MARK_BYTES {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the folder did not arrive whole"));
     }
     Ok(skipped)
 }
@@ -180,6 +192,8 @@ impl Write for ChunkWriter {
 struct ChunkReader {
     receiver: Receiver<Bytes>,
     chunk: Bytes,
+    /// At the end of all that was read so far.
+    zeros: usize,
 }
 
 impl Read for ChunkReader {
@@ -191,7 +205,10 @@ impl Read for ChunkReader {
             }
         }
         let length = self.chunk.len().min(out.len());
-        self.chunk.copy_to_slice(out.get_mut(..length).unwrap_or_default());
+        let read = out.get_mut(..length).unwrap_or_default();
+        self.chunk.copy_to_slice(read);
+        let zeros = read.iter().rev().take_while(|byte| **byte == 0).count();
+        self.zeros = if zeros == length { self.zeros.saturating_add(zeros) } else { zeros };
         Ok(length)
     }
 }
@@ -234,6 +251,22 @@ mod tests {
         assert_eq!(skipped, Skipped::default());
         assert_eq!(std::fs::read_to_string(to.join("sub/a.txt")).unwrap().len(), 200_000);
         assert!(to.join("sub/empty").is_dir() && to.join("b").is_file() && !to.join("link").exists());
+    }
+
+    #[test]
+    fn half_a_folder_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(700);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, "a", &[b'x'; 700][..]).unwrap();
+        let whole = archive.into_inner().unwrap();
+        assert!(unpack_bytes(whole.clone(), &dir.path().join("whole")).is_ok());
+        for end in [512, 600, 1536, whole.len() - 512] {
+            let error = unpack_bytes(whole[..end].to_vec(), &dir.path().join(end.to_string())).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{end}: {error}");
+        }
     }
 
     #[test]
