@@ -4,7 +4,9 @@
 //! `cli`, `daemon` → `control` → `actors` → `tools`, `sandbox`, `bridge`, `store` → `config` → `protocol`.
 
 pub mod actors;
+pub mod agent;
 pub mod bridge;
+pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;

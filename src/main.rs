@@ -1,1 +1,12 @@
-fn main() {}
+//! One binary: the command line, or the daemon that it talks to.
+
+use std::process::ExitCode;
+
+use belljar::cli::{self, Start};
+
+fn main() -> ExitCode {
+    match cli::start(std::env::args_os()) {
+        Start::Done(code) => code,
+        Start::Daemon { config } => belljar::daemon::main(config),
+    }
+}

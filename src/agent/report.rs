@@ -1,0 +1,173 @@
+//! What a model is told about the result of a cell.
+//!
+//! The text is made of fixed parts (headings, exit code, what became of the state) and of elastic
+//! ones that hold the guest's own text. Only the elastic ones are shortened, each in its middle,
+//! and all of them stand in fences that their text cannot close: output is data, and cannot pass
+//! for a heading.
+
+mod text;
+mod words;
+
+use crate::protocol::result::{Change, ExecutionResult, Mode, Reason, StateKind, Status};
+use text::{Draft, escaped, number_lines};
+use words::Words;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    English,
+    Chinese,
+}
+
+/// Names listed per kind; the rest is counted.
+const LISTED: usize = 40;
+
+/// At most `limit_chars` characters, whatever the result holds.
+#[must_use]
+pub fn report(result: &ExecutionResult, language: Language, limit_chars: usize) -> String {
+    let words = Words::of(language);
+    let mut draft = Draft::default();
+    draft.line(words.title(result.status));
+
+    draft.line(words.output);
+    let output = output_of(result);
+    if output.is_empty() {
+        draft.line(words.nothing);
+    } else {
+        draft.fenced(&output);
+    }
+    match result.status {
+        Status::Success => {}
+        Status::Failure => failure(&mut draft, words, result),
+        Status::Timeout => {
+            draft.line(&words.time_limit(result.timeout_s));
+            draft.line(words.timeout_advice);
+        }
+        Status::Crashed => {
+            draft.line(&words.exit_code(result.exit_code));
+            draft.line(&words.crash(result.reason, result.exit_code));
+        }
+        Status::Interrupted => draft.line(match result.reason {
+            Reason::ByCancel => words.cancelled,
+            _ => words.interrupted,
+        }),
+    }
+    if let Some(value) = &result.result {
+        draft.line(words.value);
+        draft.fenced(&value.repr);
+    }
+    displays(&mut draft, words, result);
+    artifacts(&mut draft, words, result);
+    truncation(&mut draft, words, result);
+    state(&mut draft, words, result);
+    draft.render(limit_chars, |left_out| words.left_out(left_out))
+}
+
+/// Both streams as they were written.
+fn output_of(result: &ExecutionResult) -> String {
+    if result.output.is_empty() {
+        return [result.stdout.as_str(), result.stderr.as_str()].concat();
+    }
+    result.output.iter().map(|segment| segment.text.as_str()).collect()
+}
+
+fn failure(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
+    draft.line(words.source);
+    draft.fenced(&number_lines(&result.code));
+    draft.line(words.error);
+    match &result.exception {
+        Some(exception) if exception.traceback.is_empty() => draft.fenced(&exception.repr),
+        Some(exception) => draft.fenced(&exception.traceback),
+        None => match (result.reason, result.exit_code) {
+            (Reason::Exit, Some(code)) => draft.fenced(&format!("SystemExit: {code}")),
+            _ => draft.line(words.nothing),
+        },
+    }
+}
+
+fn displays(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
+    if result.displays.is_empty() {
+        return;
+    }
+    draft.line(words.displays);
+    let names = result.displays.iter().map(|display| {
+        let types: Vec<String> = display.mime.keys().map(|mime| escaped(mime)).collect();
+        types.join(", ")
+    });
+    list(draft, words, names);
+}
+
+fn artifacts(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
+    if result.artifacts.is_empty() {
+        return;
+    }
+    draft.line(words.artifacts);
+    let lines = result.artifacts.iter().map(|artifact| {
+        let path = escaped(&artifact.path);
+        match artifact.change {
+            Change::New => format!("{path} ({}, {})", words.new, words.bytes(artifact.bytes)),
+            Change::Modified => format!("{path} ({}, {})", words.modified, words.bytes(artifact.bytes)),
+            Change::Removed => format!("{path} ({})", words.removed),
+        }
+    });
+    list(draft, words, lines);
+}
+
+/// Names come from the guest too, hence the fence.
+fn list(draft: &mut Draft, words: &Words, items: impl ExactSizeIterator<Item = String>) {
+    let total = items.len();
+    let mut lines: Vec<String> = items.take(LISTED).collect();
+    if total > LISTED {
+        lines.push(words.more(total - LISTED));
+    }
+    draft.fenced(&lines.join("\n"));
+}
+
+fn truncation(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
+    let cut = &result.truncated;
+    let bytes = cut.stdout_bytes.saturating_add(cut.stderr_bytes);
+    let mut lines = Vec::new();
+    if bytes > 0 {
+        lines.push(words.output_cut(bytes));
+    }
+    if cut.dropped_bytes > 0 {
+        lines.push(words.output_dropped(cut.dropped_bytes));
+    }
+    if cut.displays > 0 {
+        lines.push(words.displays_cut(cut.displays));
+    }
+    if cut.artifacts {
+        lines.push(words.artifacts_cut.to_owned());
+    }
+    if !lines.is_empty() {
+        draft.line(words.truncated);
+        for line in &lines {
+            draft.line(line);
+        }
+    }
+}
+
+fn state(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
+    draft.line(words.state);
+    let state = &result.state;
+    match (result.mode, state.kind) {
+        (Mode::Fork, StateKind::Kept | StateKind::Restored) => draft.line(words.forked),
+        (_, StateKind::Lost) => draft.line(words.lost),
+        (Mode::Main, StateKind::Restored) => draft.line(&words.restored(state.restored_to)),
+        (Mode::Main, StateKind::Kept) => draft.line(match (result.status, result.reason) {
+            (_, Reason::Syntax) => words.kept_unrun,
+            (Status::Failure, _) => words.kept_failed,
+            (Status::Interrupted, _) => words.kept_interrupted,
+            (Status::Success | Status::Timeout | Status::Crashed, _) => words.kept,
+        }),
+    }
+    if !state.completed_tool_calls.is_empty() {
+        draft.line(words.tools_completed);
+        list(draft, words, state.completed_tool_calls.iter().map(|name| escaped(name)));
+    }
+    if let Some(note) = &state.note {
+        draft.line(&escaped(note));
+    }
+}
+
+#[cfg(test)]
+mod tests;

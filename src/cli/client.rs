@@ -1,0 +1,344 @@
+//! The HTTP client: one connection a request, over the daemon's unix socket.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, TryStreamExt as _};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
+use hyper::body::{Body as _, Frame, Incoming};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::protocol::event::Event;
+use crate::protocol::limits::FRAME_BYTES;
+use crate::protocol::problem::{Code, Problem};
+
+use super::failure::Failure;
+use super::sse::{SseEvent, SseParser};
+use super::start::Starter;
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// Largest JSON answer: a result with all its displays, once more for JSON's escapes.
+const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
+
+pub(super) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+pub(super) struct Client {
+    socket: PathBuf,
+    /// Without it, a daemon that is not there is an error.
+    starter: Option<Starter>,
+}
+
+/// A JSON answer, as it came.
+pub(super) struct Answer {
+    bytes: Bytes,
+}
+
+impl Answer {
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        serde_json::from_slice(&self.bytes).map_err(|e| {
+            Failure::new(format!("the daemon's answer makes no sense: {e}"))
+                .hint("the daemon may be of another version; restart it with `belljar daemon stop`")
+        })
+    }
+
+    /// For `--json`: exactly what the daemon said, on one line.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).trim_end().to_owned()
+    }
+}
+
+impl Client {
+    pub fn new(socket: PathBuf, starter: Option<Starter>) -> Self {
+        Self { socket, starter }
+    }
+
+    pub async fn get(&self, path: &str) -> Result<Answer, Failure> {
+        self.json(Method::GET, path, empty()).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<Answer, Failure> {
+        self.json(Method::DELETE, path, empty()).await
+    }
+
+    pub async fn post<T: Serialize>(&self, path: &str, body: &T) -> Result<Answer, Failure> {
+        self.json(Method::POST, path, json(body)?).await
+    }
+
+    /// A request that is all in its path.
+    pub async fn post_empty(&self, path: &str) -> Result<Answer, Failure> {
+        self.json(Method::POST, path, empty()).await
+    }
+
+    /// The events that answer a `GET`, or a `POST` of `body`.
+    pub async fn events<T: Serialize>(&self, path: &str, body: Option<&T>) -> Result<Events, Failure> {
+        let (method, body) = match body {
+            Some(body) => (Method::POST, json(body)?),
+            None => (Method::GET, empty()),
+        };
+        let request = builder(method, path).header(CONTENT_TYPE, "application/json");
+        let response = self.send(path, request.header(ACCEPT, "text/event-stream"), body).await?;
+        Ok(Events { body: response.into_body(), parser: SseParser::default(), ready: Vec::new().into_iter() })
+    }
+
+    /// A body that is read bit by bit.
+    pub async fn download<T: Serialize>(
+        &self,
+        path: &str,
+        body: Option<&T>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let (method, body) = match body {
+            Some(body) => (Method::POST, json(body)?),
+            None => (Method::GET, empty()),
+        };
+        self.send(path, builder(method, path).header(CONTENT_TYPE, "application/json"), body).await
+    }
+
+    pub async fn upload(
+        &self,
+        path: &str,
+        content_type: &str,
+        content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+    ) -> Result<Answer, Failure> {
+        let body = StreamBody::new(content.map_ok(Frame::data)).boxed_unsync();
+        let request = builder(Method::PUT, path).header(CONTENT_TYPE, content_type);
+        read_all(self.send(path, request, body).await?).await
+    }
+
+    async fn json(&self, method: Method, path: &str, body: Body) -> Result<Answer, Failure> {
+        let request = builder(method, path).header(CONTENT_TYPE, "application/json");
+        read_all(self.send(path, request.header(ACCEPT, "application/json"), body).await?).await
+    }
+
+    /// A successful answer, its body still to be read; any other is the [`Problem`] it brings.
+    async fn send(
+        &self,
+        path: &str,
+        request: hyper::http::request::Builder,
+        body: Body,
+    ) -> Result<Response<Incoming>, Failure> {
+        let broken = |e: hyper::Error| Failure::new(format!("the connection to the daemon broke: {e}"));
+        let request =
+            request.body(body).map_err(|e| Failure::new(format!("the request makes no sense: {e}")))?;
+        let stream = self.connect().await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        // Its errors come to light where the answer is read.
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await.map_err(broken)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let answer = read_all(response).await?;
+        match serde_json::from_slice::<Problem>(&answer.bytes) {
+            Ok(problem) => Err(with_hint(problem, path)),
+            Err(_) => Err(Failure::new(format!("the daemon answered with `{status}` and no reason"))),
+        }
+    }
+
+    async fn connect(&self) -> Result<UnixStream, Failure> {
+        let error = match connect(&self.socket).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        let absent =
+            matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused);
+        let failed = |e: &std::io::Error| {
+            Failure::io(format_args!("failed to connect to the daemon at `{}`", self.socket.display()), e)
+        };
+        match (&self.starter, error.kind()) {
+            (Some(starter), _) if absent => {
+                // Boxed, because starting asks for the daemon's health with a client of its own.
+                Box::pin(starter.start(&self.socket)).await?;
+                connect(&self.socket).await.map_err(|e| failed(&e))
+            }
+            (_, std::io::ErrorKind::PermissionDenied) => {
+                Err(failed(&error)
+                    .hint("the daemon of the machine is open to members of the group `belljar`"))
+            }
+            (None, _) if absent => {
+                Err(Failure::new(format!("no daemon listens at `{}`", self.socket.display()))
+                    .hint("start it with `belljar daemon`"))
+            }
+            _ => Err(failed(&error)),
+        }
+    }
+}
+
+/// With a deadline: a daemon whose queue of connections is full would let us wait for ever.
+pub(super) async fn connect(socket: &std::path::Path) -> std::io::Result<UnixStream> {
+    match timeout(CONNECT, UnixStream::connect(socket)).await {
+        Ok(result) => result,
+        Err(_) => {
+            Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it did not answer within 5 seconds"))
+        }
+    }
+}
+
+fn builder(method: Method, path: &str) -> hyper::http::request::Builder {
+    Request::builder().method(method).uri(path).header(HOST, "belljar")
+}
+
+fn empty() -> Body {
+    Full::default().map_err(|never| match never {}).boxed_unsync()
+}
+
+fn json<T: Serialize>(value: &T) -> Result<Body, Failure> {
+    let bytes = serde_json::to_vec(value).map_err(|e| Failure::new(format!("failed to write JSON: {e}")))?;
+    Ok(Full::from(bytes).map_err(|never| match never {}).boxed_unsync())
+}
+
+async fn read_all(response: Response<Incoming>) -> Result<Answer, Failure> {
+    let body = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
+    let body = body.map_err(|e| Failure::new(format!("the daemon's answer broke off: {e}")))?;
+    Ok(Answer { bytes: body.to_bytes() })
+}
+
+/// The daemon does not know which command would help; we do.
+fn with_hint(problem: Problem, path: &str) -> Failure {
+    let session = path.strip_prefix("/v1/sessions/").and_then(|rest| rest.split(['/', '?']).next());
+    let mut failure = Failure::from(problem);
+    if let (None, true, Some(name)) = (&failure.hint, failure.has_code(Code::NoSuchSession), session) {
+        failure = failure.hint(format!("create it with `belljar new {name}`"));
+    }
+    failure
+}
+
+/// A stream of events, read one by one.
+pub(super) struct Events {
+    body: Incoming,
+    parser: SseParser,
+    ready: std::vec::IntoIter<SseEvent>,
+}
+
+impl Events {
+    /// None at the end of the stream. Can be dropped while it waits, nothing is lost.
+    pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
+        loop {
+            if let Some(event) = self.ready.next() {
+                // An event of the stream itself, not of the session, tells why it ends.
+                if event.name == "problem" {
+                    let problem: Problem = serde_json::from_str(&event.data).map_err(|e| no_sense(&e))?;
+                    return Err(problem.into());
+                }
+                return serde_json::from_str(&event.data).map(Some).map_err(|e| no_sense(&e));
+            }
+            let Some(chunk) = next_chunk(&mut self.body).await? else {
+                return Ok(None);
+            };
+            let events = self.parser.feed(&chunk).map_err(|e| Failure::new(e.to_string()))?;
+            self.ready = events.into_iter();
+        }
+    }
+}
+
+fn no_sense(error: &serde_json::Error) -> Failure {
+    Failure::new(format!("an event of the daemon makes no sense: {error}"))
+}
+
+/// The next bytes of a body; none at its end.
+pub(super) async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
+    while !body.is_end_stream() {
+        match body.frame().await {
+            None => return Ok(None),
+            Some(Err(e)) => return Err(Failure::new(format!("the connection to the daemon broke: {e}"))),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// A path below `/v1/sessions/{s}/files/`, with everything escaped that a URL would understand.
+pub(super) fn escaped_path(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/');
+    path.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_session_can_be_created() {
+        let problem = Problem::new(Code::NoSuchSession, "there is no session `a`");
+        let failure = with_hint(problem.clone(), "/v1/sessions/a/cells?stream=true");
+        assert_eq!(failure.hint.as_deref(), Some("create it with `belljar new a`"));
+        let failure = with_hint(problem.hint("look elsewhere"), "/v1/sessions/a");
+        assert_eq!(failure.hint.as_deref(), Some("look elsewhere"));
+        assert_eq!(with_hint(Problem::new(Code::Busy, "busy"), "/v1/sessions/a").hint, None);
+    }
+
+    #[test]
+    fn paths_are_escaped() {
+        assert_eq!(escaped_path("a b/ä?#%.txt"), "a%20b/%C3%A4%3F%23%25.txt");
+    }
+
+    /// Answers one connection with these pieces, and hands back what it was asked.
+    fn served(
+        pieces: &'static [&'static str],
+    ) -> (tempfile::TempDir, Client, tokio::task::JoinHandle<String>) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = vec![0; 4096];
+            let length = stream.read(&mut asked).await.unwrap();
+            for piece in pieces {
+                stream.write_all(piece.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            String::from_utf8_lossy(&asked[..length]).into_owned()
+        });
+        (dir, Client::new(socket, None), server)
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_read_to_its_end() {
+        let (_dir, client, server) = served(&[
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: hello\n\nid: 1\nev",
+            "ent: reset\ndata: {\"seq\":1,\"at\":\"\",\"type\":\"reset\"}\n\nid: 2\nevent: problem\n",
+            "data: {\"code\":\"events_gone\",\"message\":\"gone\"}\n\n",
+        ]);
+        let mut events = client.events::<()>("/v1/sessions/a/events?after=0", None).await.unwrap();
+        assert_eq!(events.next().await.unwrap().unwrap().body, crate::protocol::event::EventBody::Reset);
+        assert!(events.next().await.unwrap_err().has_code(Code::EventsGone));
+        assert!(events.next().await.unwrap().is_none());
+        assert!(server.await.unwrap().starts_with("GET /v1/sessions/a/events?after=0 HTTP/1.1\r\n"));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_no_success_is_a_problem() {
+        let (_dir, client, server) = served(&[
+            "HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n",
+            "{\"code\":\"no_such_session\",\"message\":\"no session `a`\"}",
+        ]);
+        let Err(failure) = client.get("/v1/sessions/a").await else { panic!("no failure") };
+        assert_eq!((failure.message.as_str(), failure.exit), ("no session `a`", 125));
+        assert_eq!(failure.hint.as_deref(), Some("create it with `belljar new a`"));
+        server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn without_a_daemon_the_error_says_how_to_start_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let client = Client::new(dir.path().join("none"), None);
+        let Err(failure) = client.get("/v1/health").await else { panic!("no failure") };
+        assert_eq!(failure.hint.as_deref(), Some("start it with `belljar daemon`"));
+    }
+}

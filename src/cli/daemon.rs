@@ -1,0 +1,124 @@
+//! `belljar daemon`: become it, ask about it, stop it.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::protocol::api::{Health, HealthStatus, Shutdown, Version};
+use crate::protocol::limits::DRAIN;
+
+use super::client::connect;
+use super::context::Context;
+use super::exit;
+use super::failure::Failure;
+use super::sanitize::one_line;
+
+/// Beyond the time that the daemon gives its sessions.
+const STOP_MARGIN: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(25);
+
+/// Run the daemon in the foreground, ask about it, or stop it.
+///
+/// Commands start a daemon by themselves when they find none, unless `BELLJAR_NO_AUTOSTART` is set.
+#[derive(Debug, Args)]
+pub(super) struct Daemon {
+    #[command(subcommand)]
+    command: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Stop the daemon.
+    Stop {
+        /// Remove the sandboxes too.
+        #[arg(long)]
+        remove: bool,
+    },
+    /// Show whether the daemon runs, and how it is.
+    Status,
+}
+
+impl Daemon {
+    /// No word after `daemon`: this process becomes it.
+    pub fn is_foreground(&self) -> bool {
+        self.command.is_none()
+    }
+
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        match self.command {
+            Some(Action::Stop { remove }) => stop(context, remove).await,
+            Some(Action::Status) => status(context).await,
+            None => Err(Failure::new("the daemon cannot run inside of a command")),
+        }
+    }
+}
+
+async fn stop(context: &mut Context, remove: bool) -> Result<u8, Failure> {
+    if connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e)) {
+        return not_running(context, exit::SUCCESS);
+    }
+    let answer = context.client_of_running_daemon().post("/v1/shutdown", &Shutdown { remove }).await?;
+    let deadline = Instant::now() + DRAIN + STOP_MARGIN;
+    while !connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e)) {
+        if Instant::now() > deadline {
+            let pid_file = context.paths.pid_file();
+            return Err(Failure::new("the daemon was told to stop, but still answers")
+                .hint(format!("its process id is in `{}`", pid_file.display())));
+        }
+        sleep(POLL).await;
+    }
+    if context.json {
+        context.screen.line(&answer.text())?;
+    } else {
+        context.screen.note("the daemon has stopped")?;
+    }
+    Ok(exit::SUCCESS)
+}
+
+async fn status(context: &mut Context) -> Result<u8, Failure> {
+    if connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e)) {
+        return not_running(context, exit::FAILURE);
+    }
+    let client = context.client_of_running_daemon();
+    let version: Version = client.get("/v1/version").await?.parse()?;
+    let health: Health = client.get("/v1/health").await?.parse()?;
+    if context.json {
+        context.screen.json(&json!({ "running": true, "version": version, "health": health }))?;
+        return Ok(exit::SUCCESS);
+    }
+    let status = match health.status {
+        HealthStatus::Ok => "runs",
+        HealthStatus::Degraded => "runs, but cannot make new sandboxes",
+    };
+    let facts = [
+        ("daemon", status.to_owned()),
+        ("pid", version.pid.to_string()),
+        ("version", version.version),
+        ("engine", version.engine.unwrap_or_else(|| "not there".to_owned())),
+        ("sessions", health.sessions.to_string()),
+        ("socket", context.paths.socket().display().to_string()),
+        ("home", version.home),
+    ];
+    for (key, value) in facts {
+        context.screen.line(&format!("{key:<10}{}", one_line(&value)))?;
+    }
+    for problem in health.problems {
+        context.screen.warn(&problem)?;
+    }
+    Ok(exit::SUCCESS)
+}
+
+fn not_running(context: &mut Context, code: u8) -> Result<u8, Failure> {
+    if context.json {
+        context.screen.json(&json!({ "running": false }))?;
+    } else {
+        context.screen.note("the daemon is not running")?;
+    }
+    Ok(code)
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
+}

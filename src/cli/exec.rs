@@ -1,0 +1,54 @@
+//! `belljar exec`: run Python in a session.
+
+use clap::Args;
+
+use crate::protocol::api::RunCell;
+use crate::protocol::result::Mode;
+
+use super::args::{SessionFlag, code_or_stdin, mode, seconds};
+use super::cell::{End, Stops, show_end, stream};
+use super::context::Context;
+use super::exit::exit_code;
+use super::failure::Failure;
+
+/// Run Python in a session and watch its output.
+///
+/// Variables are kept for the next cell. Ctrl-C interrupts the cell; a second one leaves it running.
+#[derive(Debug, Args)]
+pub(super) struct Exec {
+    #[command(flatten)]
+    session: SessionFlag,
+    /// How long it may run, for example 30s or 5min.
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    timeout: Option<f64>,
+    /// `fork` runs in a copy whose changes are dropped.
+    #[arg(long, value_parser = mode(), default_value = "main")]
+    mode: Mode,
+    /// The code, or `-` to read it from stdin.
+    code: String,
+}
+
+impl Exec {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let session = self.session.resolve()?;
+        let cell = RunCell { code: code_or_stdin(&self.code)?, timeout_s: self.timeout, mode: self.mode };
+        let client = context.client();
+        let mut stops = Stops::new()?;
+        match stream(context, &client, &session, &cell, &mut stops).await? {
+            End::Left(code) => {
+                context
+                    .screen
+                    .note(&format!("the cell runs on; follow it with `belljar logs -f -s {session}`"))?;
+                Ok(code)
+            }
+            End::Finished(result) => {
+                if context.json {
+                    context.screen.json(&result)?;
+                } else {
+                    show_end(&mut context.screen, &result, false)?;
+                }
+                Ok(exit_code(&result))
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What the shell is told.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+use crate::protocol::result::{ExecutionResult, Reason, Status};
+
+pub(super) const SUCCESS: u8 = 0;
+pub(super) const FAILURE: u8 = 1;
+/// Wrong arguments.
+pub(super) const USAGE: u8 = 64;
+pub(super) const TIMEOUT: u8 = 124;
+/// Belljar's own errors, as opposed to those of the code it runs.
+pub(super) const OWN: u8 = 125;
+pub(super) const INTERRUPTED: u8 = 130;
+/// 128 + SIGKILL, which is how the kernel ends what needs too much memory.
+const KILLED: u8 = 137;
+/// 128 + SIGPIPE: whoever read our output is gone.
+pub(super) const BROKEN_PIPE: u8 = 141;
+pub(super) const TERMINATED: u8 = 143;
+
+/// Of a cell. A crash is never 0.
+#[must_use]
+pub fn exit_code(result: &ExecutionResult) -> u8 {
+    match result.status {
+        Status::Success => SUCCESS,
+        Status::Failure => FAILURE,
+        Status::Timeout => TIMEOUT,
+        Status::Interrupted => INTERRUPTED,
+        Status::Crashed => match (result.reason, result.exit_code) {
+            (Reason::OutOfMemory, _) => KILLED,
+            (Reason::SandboxLost | Reason::PolicyViolation, None) => OWN,
+            (_, None) => FAILURE,
+            (_, Some(code)) => process_code(code),
+        },
+    }
+}
+
+/// Of a script that has the process for itself: what it gave to `sys.exit` counts.
+#[must_use]
+pub fn script_exit_code(result: &ExecutionResult) -> u8 {
+    match (result.status, result.reason, result.exit_code) {
+        (Status::Failure, Reason::Exit, Some(code)) => low_byte(code),
+        _ => exit_code(result),
+    }
+}
+
+/// As a shell reports the end of a process that did not succeed.
+fn process_code(code: i32) -> u8 {
+    match code {
+        -127..=-1 => u8::try_from(128 - code).unwrap_or(FAILURE),
+        _ => low_byte(code),
+    }
+}
+
+/// What the kernel keeps of an exit code, but never 0: this is no success.
+fn low_byte(code: i32) -> u8 {
+    match u8::try_from(code & 0xff) {
+        Ok(0) | Err(_) => FAILURE,
+        Ok(code) => code,
+    }
+}
+
+/// `signal 11 (SIGSEGV)` for −11, and for 139, as shells report it.
+pub(super) fn signal_name(code: i32) -> Option<String> {
+    let number = match code {
+        -64..=-1 => -code,
+        129..=192 => code - 128,
+        _ => return None,
+    };
+    // The standard library has the names, if only as the text of an exit status.
+    let text = ExitStatus::from_raw(number).to_string();
+    text.strip_prefix("signal: ").map(|name| format!("signal {name}"))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::protocol::result::{Mode, StateKind, StateReport, Truncated};
+
+    pub fn result(status: Status, reason: Reason, exit_code: Option<i32>) -> ExecutionResult {
+        ExecutionResult {
+            cell: 1,
+            mode: Mode::Main,
+            status,
+            reason,
+            exit_code,
+            code: String::new(),
+            timeout_s: 30.0,
+            stdout: String::new(),
+            stderr: String::new(),
+            output: Vec::new(),
+            result: None,
+            displays: Vec::new(),
+            artifacts: Vec::new(),
+            exception: None,
+            duration_ms: 0.0,
+            truncated: Truncated::default(),
+            state: StateReport {
+                kind: StateKind::Kept,
+                restored_to: None,
+                completed_tool_calls: Vec::new(),
+                note: None,
+            },
+        }
+    }
+
+    #[test]
+    fn every_end_has_its_code() {
+        for (status, reason, code, expected) in [
+            (Status::Success, Reason::Ok, Some(0), 0),
+            (Status::Success, Reason::Exit0, Some(0), 0),
+            (Status::Failure, Reason::Exception, Some(0), 1),
+            (Status::Failure, Reason::Exit, Some(7), 1),
+            (Status::Timeout, Reason::CellDeadline, Some(-15), 124),
+            (Status::Crashed, Reason::Signal, Some(-11), 139),
+            (Status::Crashed, Reason::Signal, Some(-9), 137),
+            (Status::Crashed, Reason::OutOfMemory, Some(-9), 137),
+            (Status::Crashed, Reason::OutOfMemory, None, 137),
+            (Status::Crashed, Reason::ExitCall, Some(0), 1),
+            (Status::Crashed, Reason::ExitCall, Some(3), 3),
+            (Status::Crashed, Reason::ExitCall, Some(139), 139),
+            (Status::Crashed, Reason::ExitCall, Some(256), 1),
+            (Status::Crashed, Reason::SandboxLost, None, 125),
+            (Status::Interrupted, Reason::ByUser, Some(0), 130),
+        ] {
+            assert_eq!(exit_code(&result(status, reason, code)), expected, "{status:?} {reason:?} {code:?}");
+        }
+    }
+
+    #[test]
+    fn a_script_has_its_own_code() {
+        for (code, expected) in [(7, 7), (255, 255), (256, 1), (-1, 255), (i32::MIN, 1)] {
+            assert_eq!(
+                script_exit_code(&result(Status::Failure, Reason::Exit, Some(code))),
+                expected,
+                "{code}"
+            );
+        }
+        assert_eq!(script_exit_code(&result(Status::Failure, Reason::Exception, Some(0))), 1);
+        assert_eq!(script_exit_code(&result(Status::Crashed, Reason::ExitCall, Some(0))), 1);
+    }
+
+    #[test]
+    fn a_crash_never_looks_like_success() {
+        for code in -300..600 {
+            assert_ne!(exit_code(&result(Status::Crashed, Reason::ExitCall, Some(code))), 0, "{code}");
+        }
+    }
+
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(signal_name(-11).as_deref(), Some("signal 11 (SIGSEGV)"));
+        assert_eq!(signal_name(3), None);
+    }
+}

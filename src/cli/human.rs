@@ -1,0 +1,134 @@
+//! Numbers, times and tables for people.
+
+use super::sanitize::one_line;
+
+/// `512 B`, `12 KiB`, `1.5 GiB`.
+pub(super) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    // In tenths, rounded, so that no floating point is needed.
+    let mut unit = 0;
+    let mut tenths = (u128::from(bytes) * 10 + 512) / 1024;
+    while tenths >= 10_240 && unit + 1 < UNITS.len() {
+        tenths = (tenths + 512) / 1024;
+        unit += 1;
+    }
+    let name = UNITS.get(unit).copied().unwrap_or_default();
+    if tenths >= 100 || tenths % 10 == 0 {
+        format!("{} {name}", (tenths + 5) / 10)
+    } else {
+        format!("{}.{} {name}", tenths / 10, tenths % 10)
+    }
+}
+
+/// `42s`, `5m`, `3h`, `2d`: the largest unit that says enough.
+pub(super) fn age(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds}s"),
+        120..=7_199 => format!("{}m", seconds / 60),
+        7_200..=172_799 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// At most `chars` characters, with a mark where something is missing.
+pub(super) fn clipped(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(chars.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
+/// Columns, as wide as their widest cell. The last one is not padded.
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(heads: &[&str]) -> Self {
+        Self { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
+    }
+
+    /// Cells may hold any text; it is put on one line.
+    pub fn row(&mut self, cells: &[String]) {
+        self.rows.push(cells.iter().map(|cell| one_line(cell)).collect());
+    }
+
+    /// The head comes first.
+    pub fn lines(&self) -> Vec<String> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns)
+            .map(|column| {
+                self.rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max().unwrap_or(0)
+            })
+            .collect();
+        let line = |row: &Vec<String>| {
+            let mut line = String::new();
+            for (cell, column) in row.iter().zip(&widths) {
+                line.push_str(cell);
+                line.push_str(&" ".repeat(column - width(cell) + 2));
+            }
+            line.trim_end().to_owned()
+        };
+        self.rows.iter().map(line).collect()
+    }
+}
+
+/// Columns of a terminal; East Asian characters take two.
+fn width(text: &str) -> usize {
+    let wide = |c: char| {
+        matches!(c,
+            '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{a4cf}' | '\u{ac00}'..='\u{d7a3}' | '\u{f900}'..='\u{faff}'
+            | '\u{fe30}'..='\u{fe6f}' | '\u{ff00}'..='\u{ff60}' | '\u{ffe0}'..='\u{ffe6}' | '\u{1f300}'..='\u{1faff}'
+            | '\u{20000}'..='\u{3fffd}')
+    };
+    text.chars().map(|c| if wide(c) { 2 } else { 1 }).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        let sizes = [0, 1023, 1024, 1536, 12_288, 64 << 20, (64 << 20) - 1, 3 << 29, 16 << 30, u64::MAX];
+        assert_eq!(
+            sizes.map(size).join(", "),
+            "0 B, 1023 B, 1 KiB, 1.5 KiB, 12 KiB, 64 MiB, 64 MiB, 1.5 GiB, 16 GiB, 16384 PiB"
+        );
+    }
+
+    #[test]
+    fn ages_are_short() {
+        assert_eq!([0, 119, 120, 7_199, 7_200, 200_000].map(age).join(", "), "0s, 119s, 2m, 119m, 2h, 2d");
+    }
+
+    #[test]
+    fn long_text_is_clipped() {
+        assert_eq!(clipped("abcd", 4), "abcd");
+        assert_eq!(clipped("äbcde", 4), "äbc…");
+    }
+
+    #[test]
+    fn columns_are_aligned_whatever_the_cells_hold() {
+        let mut table = Table::new(&["NAME", "VALUE"]);
+        table.row(&["a".into(), "one\ntwo\x1b[31m".into()]);
+        table.row(&["变量名".into(), String::new()]);
+        table.row(&["longer-name".into(), "x".into()]);
+        insta::assert_snapshot!(table.lines().join("\n"), @r"
+        NAME         VALUE
+        a            one two
+        变量名
+        longer-name  x
+        ");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_size_has_a_name(bytes in proptest::prelude::any::<u64>()) {
+            assert!(size(bytes).ends_with('B'));
+        }
+    }
+}

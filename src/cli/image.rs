@@ -1,0 +1,211 @@
+//! `belljar image`: list, build and pull images.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Deserialize;
+
+use crate::protocol::api::{ImageList, PullImage};
+use crate::protocol::problem::Problem;
+
+use super::client::next_chunk;
+use super::context::Context;
+use super::exit;
+use super::failure::Failure;
+use super::human::{Table, size};
+use super::screen::Tint;
+
+/// What `images/` holds, so that the binary can build its images anywhere.
+const SOURCES: [(&str, &[u8]); 6] = [
+    ("build.sh", include_bytes!("../../images/build.sh")),
+    ("Dockerfile", include_bytes!("../../images/Dockerfile")),
+    ("finish.sh", include_bytes!("../../images/finish.sh")),
+    ("matplotlibrc", include_bytes!("../../images/matplotlibrc")),
+    ("science-packages.txt", include_bytes!("../../images/science-packages.txt")),
+    ("science-requirements.txt", include_bytes!("../../images/science-requirements.txt")),
+];
+
+/// Longest line of a pull's progress.
+const LINE_BYTES: usize = 1024 * 1024;
+
+/// List, build and pull images.
+#[derive(Debug, Args)]
+pub(super) struct Image {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the images that sessions may use.
+    #[command(alias = "ls")]
+    List,
+    /// Build one of Belljar's own images in the container engine.
+    Build {
+        /// `base` has Python only, `science` the usual packages too.
+        kind: Kind,
+    },
+    /// Get an allowed image from its registry.
+    Pull {
+        /// For example python:3.12.
+        reference: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Base,
+    Science,
+}
+
+impl Image {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        match self.action {
+            Action::List => list(context).await,
+            Action::Build { kind } => build(context, kind).await,
+            Action::Pull { reference } => pull(context, reference).await,
+        }
+    }
+}
+
+async fn list(context: &mut Context) -> Result<u8, Failure> {
+    let answer = context.client().get("/v1/images").await?;
+    if context.json {
+        context.screen.line(&answer.text())?;
+        return Ok(exit::SUCCESS);
+    }
+    let list: ImageList = answer.parse()?;
+    let mut table = Table::new(&["IMAGE", "ID", "SIZE", "DEFAULT"]);
+    for image in &list.images {
+        let id = image.id.as_deref().map(|id| id.trim_start_matches("sha256:").chars().take(12).collect());
+        table.row(&[
+            image.reference.clone(),
+            id.unwrap_or_else(|| "not there".to_owned()),
+            image.bytes.map_or_else(|| "-".to_owned(), size),
+            if image.default { "yes" } else { "" }.to_owned(),
+        ]);
+    }
+    for (index, line) in table.lines().iter().enumerate() {
+        let line = if index == 0 { context.screen.tinted(Tint::Bold, line) } else { line.clone() };
+        context.screen.line(&line)?;
+    }
+    if list.images.iter().all(|image| image.id.is_none()) {
+        context.screen.note("none of them is there; build one with `belljar image build base`")?;
+    }
+    Ok(exit::SUCCESS)
+}
+
+/// Removes the sources of a build, however it ends.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left in a temporary folder does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Scratch {
+    /// A new folder that nobody else can look into, with all sources.
+    fn with_sources() -> std::io::Result<Self> {
+        let folder = std::env::temp_dir().join(format!("belljar-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        let scratch = Self(folder);
+        for (name, content) in SOURCES {
+            let mode = if Path::new(name).extension().is_some_and(|end| end == "sh") { 0o700 } else { 0o600 };
+            let path = scratch.0.join(name);
+            OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?.write_all(content)?;
+        }
+        Ok(scratch)
+    }
+}
+
+async fn build(context: &mut Context, kind: Kind) -> Result<u8, Failure> {
+    let scratch =
+        Scratch::with_sources().map_err(|e| Failure::io("failed to write the image's sources", &e))?;
+    let name = match kind {
+        Kind::Base => "base",
+        Kind::Science => "science",
+    };
+    // Progress goes to stderr as it is; the image's id is the last line on stdout. Run by name, since
+    // temporary folders are often mounted so that nothing in them can be executed.
+    let output = tokio::process::Command::new("bash")
+        .arg(scratch.0.join("build.sh"))
+        .arg(name)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .await
+        .map_err(|e| Failure::io("failed to run `bash`", &e))?;
+    if !output.status.success() {
+        return Err(Failure::new(format!("failed to build `belljar/{name}` ({})", output.status)));
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let id = said.lines().last().unwrap_or_default();
+    if context.json {
+        context.screen.json(&serde_json::json!({ "reference": format!("belljar/{name}"), "id": id }))?;
+    } else {
+        context.screen.line(id)?;
+    }
+    Ok(exit::SUCCESS)
+}
+
+/// A line of the answer to a pull.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PullLine {
+    status: Option<String>,
+    done: bool,
+    problem: Option<Problem>,
+}
+
+async fn pull(context: &mut Context, reference: String) -> Result<u8, Failure> {
+    let mut response =
+        context.client().download("/v1/images", Some(&PullImage { reference: reference.clone() })).await?;
+    let mut rest = Vec::new();
+    while let Some(chunk) = next_chunk(response.body_mut()).await? {
+        rest.extend_from_slice(&chunk);
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = rest.drain(..=end).collect();
+            if pull_line(context, &String::from_utf8_lossy(&line))? {
+                context.screen.progress("")?;
+                if !context.json {
+                    context.screen.line(&reference)?;
+                }
+                return Ok(exit::SUCCESS);
+            }
+        }
+        if rest.len() > LINE_BYTES {
+            return Err(Failure::new("the daemon's answer makes no sense: a line without an end"));
+        }
+    }
+    Err(Failure::new(format!("the daemon ended its answer before `{reference}` was there")))
+}
+
+/// Whether this was the last line.
+fn pull_line(context: &mut Context, line: &str) -> Result<bool, Failure> {
+    let line = line.trim();
+    if line.is_empty() {
+        return Ok(false);
+    }
+    let parsed: PullLine = serde_json::from_str(line)
+        .map_err(|e| Failure::new(format!("the daemon's answer makes no sense: {e}")))?;
+    if let Some(problem) = parsed.problem {
+        context.screen.progress("")?;
+        return Err(problem.into());
+    }
+    if context.json {
+        context.screen.line(line)?;
+    } else if let Some(status) = parsed.status {
+        if context.screen.is_watched() {
+            context.screen.progress(&status)?;
+        } else {
+            context.screen.note(&status)?;
+        }
+    }
+    Ok(parsed.done)
+}

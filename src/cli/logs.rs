@@ -1,0 +1,95 @@
+//! `belljar logs`: what happened in a session.
+
+use clap::Args;
+
+use crate::protocol::event::EventBody;
+use crate::protocol::ids::Seq;
+use crate::protocol::result::{Status, Stream};
+
+use super::args::SessionArg;
+use super::cell::show_event;
+use super::context::Context;
+use super::exit;
+use super::failure::Failure;
+use super::screen::Screen;
+
+/// Show what happened in a session: output on stdout and stderr, everything else on stderr.
+#[derive(Debug, Args)]
+pub(super) struct Logs {
+    #[command(flatten)]
+    session: SessionArg,
+    /// Go on with what happens from now on.
+    #[arg(short, long)]
+    follow: bool,
+    /// Only events after this number.
+    #[arg(long, value_name = "N")]
+    after: Option<Seq>,
+}
+
+impl Logs {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let session = self.session.resolve()?;
+        let mut path = format!("/v1/sessions/{session}/events?follow={}", self.follow);
+        // Without a number it is from the oldest event that is still kept.
+        if let Some(after) = self.after {
+            path.push_str(&format!("&after={after}"));
+        }
+        let mut events = context.client().events::<()>(&path, None).await?;
+        while let Some(event) = events.next().await? {
+            if context.json {
+                context.screen.json(&event)?;
+                continue;
+            }
+            if let Some(line) = milestone(&event.body) {
+                context.screen.end_line(Stream::Stdout)?;
+                context.screen.note(&line)?;
+            } else {
+                show_event(&mut context.screen, &event.body)?;
+            }
+        }
+        self.end(&mut context.screen)
+    }
+
+    fn end(&self, screen: &mut Screen) -> Result<u8, Failure> {
+        screen.end_line(Stream::Stdout)?;
+        screen.end_line(Stream::Stderr)?;
+        Ok(exit::SUCCESS)
+    }
+}
+
+/// Events that are worth a line of their own.
+fn milestone(event: &EventBody) -> Option<String> {
+    Some(match event {
+        EventBody::SessionCreated { name } => format!("-- session {name} was made"),
+        EventBody::SandboxStarting { backend, image } => {
+            format!("-- a sandbox starts: {}, {image}", backend.name())
+        }
+        EventBody::SandboxReady { python, isolation, .. } => {
+            format!("-- the sandbox is ready: Python {python}, {isolation}")
+        }
+        EventBody::CellQueued { cell, .. } => format!("-- cell {cell} waits"),
+        EventBody::CellStarted { cell } => format!("-- cell {cell} runs"),
+        EventBody::ToolCalled { call, name, .. } => format!("-- tool call {call}: {name}"),
+        EventBody::ToolAnswered { call, ok: true } => format!("-- tool call {call} was answered"),
+        EventBody::ToolAnswered { call, ok: false } => format!("-- tool call {call} failed"),
+        EventBody::Interrupting { cell } => format!("-- cell {cell} is being interrupted"),
+        EventBody::CellFinished { result } => {
+            let how = match result.status {
+                Status::Success => "succeeded",
+                Status::Failure => "failed",
+                Status::Timeout => "ran out of time",
+                Status::Crashed => "crashed",
+                Status::Interrupted => "was interrupted",
+            };
+            let why = result.exception.as_ref().map(|e| format!(": {}", e.repr)).unwrap_or_default();
+            format!("-- cell {} {how} after {:.0} ms{why}", result.cell, result.duration_ms)
+        }
+        EventBody::Reset => "-- the session was reset".to_owned(),
+        EventBody::SessionRemoved => "-- the session was removed".to_owned(),
+        EventBody::Output { .. }
+        | EventBody::OutputCut { .. }
+        | EventBody::Display { .. }
+        | EventBody::SandboxGone { .. }
+        | EventBody::StateLost { .. } => return None,
+    })
+}

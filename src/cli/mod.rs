@@ -1,0 +1,37 @@
+//! The command line: one file a command, human output by default, `--json` everywhere.
+//!
+//! Talks to the daemon over its socket like every other client, and knows nothing of its inside.
+//! Data goes to stdout, everything else to stderr; exit codes are in [`exit_code`].
+
+mod args;
+mod cell;
+mod client;
+mod context;
+mod exit;
+mod failure;
+mod human;
+mod sanitize;
+mod screen;
+mod sse;
+mod start;
+mod tar_stream;
+
+mod cp;
+mod daemon;
+mod eval;
+mod exec;
+mod image;
+mod interrupt;
+mod logs;
+mod new;
+mod ps;
+mod receipt;
+mod reset;
+mod rm;
+mod run;
+mod show;
+mod vars;
+mod version;
+
+pub use context::{Start, start};
+pub use exit::{exit_code, script_exit_code};

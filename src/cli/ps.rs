@@ -1,0 +1,100 @@
+//! `belljar ps`: the sessions.
+
+use clap::Args;
+
+use crate::protocol::api::{SessionList, SessionState, SessionView};
+
+use super::context::Context;
+use super::exit;
+use super::failure::Failure;
+use super::human::{Table, age};
+use super::screen::Tint;
+
+/// List your sessions.
+#[derive(Debug, Args)]
+pub(super) struct Ps {}
+
+impl Ps {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let answer = context.client().get("/v1/sessions").await?;
+        if context.json {
+            context.screen.line(&answer.text())?;
+            return Ok(exit::SUCCESS);
+        }
+        let list: SessionList = answer.parse()?;
+        if list.sessions.is_empty() {
+            context.screen.note("no sessions; make one with `belljar new`")?;
+            return Ok(exit::SUCCESS);
+        }
+        for (index, line) in table(&list.sessions).lines().iter().enumerate() {
+            let line = if index == 0 { context.screen.tinted(Tint::Bold, line) } else { line.clone() };
+            context.screen.line(&line)?;
+        }
+        Ok(exit::SUCCESS)
+    }
+}
+
+fn table(sessions: &[SessionView]) -> Table {
+    let mut table = Table::new(&["NAME", "STATE", "BACKEND", "IMAGE", "PYTHON", "CELLS", "IDLE"]);
+    for session in sessions {
+        table.row(&[
+            session.name.to_string(),
+            state(session),
+            session.backend.name().to_owned(),
+            session.image.as_ref().map_or_else(|| "-".to_owned(), |image| image.reference.clone()),
+            session.python.clone().unwrap_or_else(|| "-".to_owned()),
+            session.cells.to_string(),
+            age(session.idle_for_s),
+        ]);
+    }
+    table
+}
+
+pub(super) fn state(session: &SessionView) -> String {
+    let word = match session.state {
+        SessionState::Starting => "starting",
+        SessionState::Idle => "idle",
+        SessionState::Busy => "busy",
+        SessionState::Asleep => "asleep",
+    };
+    if session.queued > 0 { format!("{word} +{}", session.queued) } else { word.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::api::SessionLimits;
+    use crate::protocol::ids::{SessionId, SessionName};
+    use crate::protocol::receipt::{Backend, ImageFact};
+
+    #[test]
+    fn sessions_are_shown_as_a_table() {
+        let session = |name: &str, state, queued, image: Option<&str>| SessionView {
+            id: SessionId::fresh(),
+            name: SessionName::parse(name).unwrap(),
+            owner: 1000,
+            state,
+            backend: Backend::Docker,
+            image: image.map(|reference| ImageFact { reference: reference.into(), id: "sha256:0".into() }),
+            python: image.map(|_| "3.12.4".into()),
+            isolation: None,
+            limits: SessionLimits { memory_bytes: 1 << 30, cpus: 1.0, pids: 256, idle_s: 3600 },
+            workspace: "/w".into(),
+            cells: 12,
+            running: None,
+            queued,
+            created_at: String::new(),
+            idle_for_s: 300,
+            last_event: 1,
+        };
+        let table = table(&[
+            session("data", SessionState::Busy, 2, Some("python:3.12")),
+            session("a-longer-name", SessionState::Starting, 0, None),
+        ]);
+        insta::assert_snapshot!(table.lines().join("\n"), @r#"
+        NAME           STATE     BACKEND  IMAGE        PYTHON  CELLS  IDLE
+        data           busy +2   docker   python:3.12  3.12.4  12     5m
+        a-longer-name  starting  docker   -            -       12     5m
+        "#);
+    }
+}

@@ -1,0 +1,78 @@
+//! `belljar run`: run a script in a session of its own that ends with it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::protocol::api::{NewSession, RunCell, SessionView};
+use crate::protocol::ids::SessionName;
+use crate::protocol::result::Mode;
+
+use super::args::{SandboxArgs, seconds};
+use super::cell::{End, Stops, show_end, stream};
+use super::client::Client;
+use super::context::Context;
+use super::exit::script_exit_code;
+use super::failure::Failure;
+
+/// Run a script in a sandbox of its own, which is removed afterwards.
+///
+/// The exit code is the script's own.
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+    /// How long it may run, for example 30s or 5min.
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    timeout: Option<f64>,
+    /// The script, or `-` to read it from stdin.
+    file: PathBuf,
+}
+
+impl Run {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let cell = RunCell { code: self.code()?, timeout_s: self.timeout, mode: Mode::Main };
+        let new = NewSession {
+            workspace: self.sandbox.workspace()?,
+            backend: self.sandbox.backend,
+            image: self.sandbox.image,
+            memory_bytes: self.sandbox.memory,
+            cpus: self.sandbox.cpus,
+            ..NewSession::default()
+        };
+        let client = context.client();
+        // From here on no signal may end us before the session is removed again.
+        let mut stops = Stops::new()?;
+        let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
+        let end = stream(context, &client, &session.name, &cell, &mut stops).await;
+        let removed = remove(&client, &session.name).await;
+        let code = match end? {
+            End::Left(code) => code,
+            End::Finished(result) => {
+                if context.json {
+                    context.screen.json(&result)?;
+                } else {
+                    show_end(&mut context.screen, &result, true)?;
+                }
+                script_exit_code(&result)
+            }
+        };
+        if let Err(failure) = removed {
+            context.screen.warn(&format!("the session `{}` was not removed: {failure}", session.name))?;
+        }
+        Ok(code)
+    }
+
+    fn code(&self) -> Result<String, Failure> {
+        let read = if self.file.as_os_str() == "-" {
+            std::io::read_to_string(std::io::stdin())
+        } else {
+            std::fs::read_to_string(&self.file)
+        };
+        read.map_err(|e| Failure::io(format_args!("failed to read `{}`", self.file.display()), &e))
+    }
+}
+
+async fn remove(client: &Client, session: &SessionName) -> Result<(), Failure> {
+    client.delete(&format!("/v1/sessions/{session}")).await.map(|_| ())
+}

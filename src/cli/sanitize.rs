@@ -1,0 +1,141 @@
+//! Takes everything out of guest text that a terminal would obey: control sequences, C0 and C1
+//! controls, and the characters that reorder text. What is left can only be read.
+
+/// Works on a stream of chunks; how the stream is cut makes no difference.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sanitizer {
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Text,
+    /// After ESC.
+    Escape,
+    /// After ESC and an intermediate byte, as in `ESC ( B`.
+    Intermediate,
+    /// In a control sequence, `ESC [ …`.
+    Sequence,
+    /// In a control string (OSC, DCS, …), which ends with BEL or ST.
+    String,
+    /// After ESC in a control string.
+    StringEscape,
+}
+
+impl Sanitizer {
+    /// Appends what may be shown of `text` to `out`.
+    pub fn feed(&mut self, text: &str, out: &mut String) {
+        for c in text.chars() {
+            self.step(c, out);
+        }
+    }
+
+    fn step(&mut self, c: char, out: &mut String) {
+        self.state = match (self.state, c) {
+            (State::Escape, '[') | (State::Sequence, ' '..='?') => State::Sequence,
+            (State::Escape, ']' | 'P' | 'X' | '^' | '_') => State::String,
+            (State::Escape | State::Intermediate, ' '..='/') => State::Intermediate,
+            (State::Escape | State::Intermediate, '0'..='~')
+            | (State::Sequence, '@'..='~')
+            | (State::String | State::StringEscape, '\x07' | '\x18' | '\x1a' | '\u{9c}')
+            | (State::StringEscape, '\\') => State::Text,
+            (State::String, '\x1b') => State::StringEscape,
+            // A string that nobody ends hides the rest of its line, not of the whole output.
+            (State::String, c) if c != '\n' => State::String,
+            // Any other ESC ends a string and begins anew.
+            (State::StringEscape, c) if c != '\n' => {
+                self.state = State::Escape;
+                return self.step(c, out);
+            }
+            _ => Self::text(c, out),
+        };
+    }
+
+    fn text(c: char, out: &mut String) -> State {
+        match c {
+            '\x1b' => return State::Escape,
+            '\u{9b}' => return State::Sequence,
+            '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}' => return State::String,
+            // Progress bars live on the carriage return; it reaches no other line than their own.
+            '\n' | '\t' | '\r' => out.push(c),
+            c if c.is_control() || reorders(c) => {}
+            c => out.push(c),
+        }
+        State::Text
+    }
+}
+
+/// Marks that change the order of what is shown, and tags that show nothing at all.
+fn reorders(c: char) -> bool {
+    matches!(c,
+        '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A whole text at once.
+pub(super) fn sanitized(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    Sanitizer::default().feed(text, &mut out);
+    out
+}
+
+/// As [`sanitized`], on one line.
+pub(super) fn one_line(text: &str) -> String {
+    sanitized(text).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sequences_go_and_text_stays() {
+        for (text, clean) in [
+            ("plain\ttext\r\n", "plain\ttext\r\n"),
+            ("\x1b[31mred\x1b[0m", "red"),
+            ("\x1b[2J\x1b[1;1Htop", "top"),
+            ("\x1b]0;title\x07after", "after"),
+            ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+            ("\x1bP1$r0m\x1b\\after", "after"),
+            ("\x1b(Bset\x1b7saved\x1bc", "setsaved"),
+            ("\u{9b}31mred\u{9d}0;t\u{9c}done", "reddone"),
+            ("bell\x07 back\x08space\x7f", "bell backspace"),
+            ("\u{202e}evil\u{2066}x\u{200f}", "evilx"),
+            ("\x1b]52;c;unended\nnext line", "\nnext line"),
+            ("\x1b]0;a\x1b[31mred", "red"),
+            ("\x1b[3\nbroken", "\nbroken"),
+            ("\x1b\x1b[1mtwice", "twice"),
+            ("日本語 é", "日本語 é"),
+        ] {
+            assert_eq!(sanitized(text), clean, "{text:?}");
+        }
+        assert_eq!(one_line(" a\r\n\tb\x1b[1m c "), "a b c");
+    }
+
+    const NASTY: &str = "[\x1b\u{9b}\u{9d}\u{90}\u{9c}\x07\\\\\\[\\]P;0-9mHa-c\n\r\t\u{202e}é(]{0,60}";
+
+    proptest! {
+        #[test]
+        fn how_the_text_is_cut_makes_no_difference(text in NASTY, cuts in prop::collection::vec(0usize..60, 0..5)) {
+            let chars: Vec<char> = text.chars().collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(chars.len())).collect();
+            cuts.extend([0, chars.len()]);
+            cuts.sort_unstable();
+            let (mut sanitizer, mut out) = (Sanitizer::default(), String::new());
+            for pair in cuts.windows(2) {
+                let piece: String = chars[pair[0]..pair[1]].iter().collect();
+                sanitizer.feed(&piece, &mut out);
+            }
+            prop_assert_eq!(out, sanitized(&text));
+        }
+
+        #[test]
+        fn nothing_is_left_that_a_terminal_obeys(text in prop_oneof![NASTY, any::<String>()]) {
+            let clean = sanitized(&text);
+            prop_assert!(clean.chars().all(|c| matches!(c, '\n' | '\t' | '\r') || !(c.is_control() || reorders(c))));
+            prop_assert_eq!(sanitized(&clean), clean.clone());
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Where text goes: data to stdout, everything else to stderr, and nothing to a terminal that it
+//! would obey.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use serde::Serialize;
+
+use crate::protocol::result::Stream;
+
+use super::failure::Failure;
+use super::sanitize::{Sanitizer, sanitized};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Color {
+    /// On terminals, unless `NO_COLOR` is set.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tint {
+    Bold,
+    Dim,
+    Red,
+    Green,
+    Yellow,
+    Cyan,
+}
+
+impl Tint {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Bold => "1",
+            Self::Dim => "2",
+            Self::Red => "1;31",
+            Self::Green => "32",
+            Self::Yellow => "1;33",
+            Self::Cyan => "1;36",
+        }
+    }
+}
+
+pub(super) struct Screen {
+    out: Channel,
+    err: Channel,
+}
+
+/// One of the two standard streams.
+struct Channel {
+    terminal: bool,
+    color: bool,
+    guest: Sanitizer,
+    /// The guest's text so far did not end its line.
+    mid_line: bool,
+}
+
+impl Channel {
+    fn new(terminal: bool, color: Color) -> Self {
+        let wanted = match color {
+            Color::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            Color::Always => true,
+            Color::Never => false,
+        };
+        Self { terminal, color: wanted, guest: Sanitizer::default(), mid_line: false }
+    }
+
+    fn tinted(&self, tint: Tint, text: &str) -> String {
+        if self.color { format!("\x1b[{}m{text}\x1b[0m", tint.code()) } else { text.to_owned() }
+    }
+}
+
+impl Screen {
+    pub fn new(color: Color) -> Self {
+        Self {
+            out: Channel::new(io::stdout().is_terminal(), color),
+            err: Channel::new(io::stderr().is_terminal(), color),
+        }
+    }
+
+    /// Someone is watching what is said on stderr.
+    pub fn is_watched(&self) -> bool {
+        self.err.terminal
+    }
+
+    /// In colour, for stdout. The text must not come from a guest.
+    pub fn tinted(&self, tint: Tint, text: &str) -> String {
+        self.out.tinted(tint, text)
+    }
+
+    /// A line of data. It may hold guest text and our own colours, so the caller cleans the former.
+    pub fn line(&mut self, text: &str) -> Result<(), Failure> {
+        self.end_line(Stream::Stdout)?;
+        self.raw(text.as_bytes())?;
+        self.raw(b"\n")
+    }
+
+    /// A line of the guest's on stdout.
+    pub fn guest_line(&mut self, text: &str) -> Result<(), Failure> {
+        self.end_line(Stream::Stdout)?;
+        self.guest(Stream::Stdout, text)?;
+        self.end_line(Stream::Stdout)
+    }
+
+    /// A document or a line of a stream, for programs.
+    pub fn json<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Failure> {
+        let text =
+            serde_json::to_string(value).map_err(|e| Failure::new(format!("failed to write JSON: {e}")))?;
+        self.line(&text)
+    }
+
+    /// Bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        out.write_all(bytes).and_then(|()| out.flush()).map_err(|e| Failure::write(&e))
+    }
+
+    /// Output of the guest. It is cleaned for a terminal and passed on unchanged to anything else.
+    pub fn guest(&mut self, stream: Stream, text: &str) -> Result<(), Failure> {
+        let channel = match stream {
+            Stream::Stdout => &mut self.out,
+            Stream::Stderr => &mut self.err,
+        };
+        let mut clean = String::new();
+        let shown = if channel.terminal {
+            channel.guest.feed(text, &mut clean);
+            clean.as_str()
+        } else {
+            text
+        };
+        if let Some(last) = shown.as_bytes().last() {
+            channel.mid_line = *last != b'\n';
+        }
+        let mid_line = channel.mid_line;
+        self.share_line(mid_line);
+        let written = match stream {
+            Stream::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(shown.as_bytes()).and_then(|()| out.flush())
+            }
+            Stream::Stderr => io::stderr().lock().write_all(shown.as_bytes()),
+        };
+        written.map_err(|e| Failure::write(&e))
+    }
+
+    /// Two terminals are most likely the same one, and then a line is begun on both.
+    fn share_line(&mut self, mid_line: bool) {
+        if self.out.terminal && self.err.terminal {
+            (self.out.mid_line, self.err.mid_line) = (mid_line, mid_line);
+        }
+    }
+
+    /// What comes next on this stream begins a line and is no part of what the guest began.
+    pub fn end_line(&mut self, stream: Stream) -> Result<(), Failure> {
+        let channel = match stream {
+            Stream::Stdout => &mut self.out,
+            Stream::Stderr => &mut self.err,
+        };
+        channel.guest = Sanitizer::default();
+        if std::mem::take(&mut channel.mid_line) {
+            self.share_line(false);
+            return match stream {
+                Stream::Stdout => self.raw(b"\n"),
+                Stream::Stderr => io::stderr().lock().write_all(b"\n").map_err(|e| Failure::write(&e)),
+            };
+        }
+        Ok(())
+    }
+
+    /// A line for people, dim.
+    pub fn note(&mut self, text: &str) -> Result<(), Failure> {
+        self.say(None, text)
+    }
+
+    pub fn warn(&mut self, text: &str) -> Result<(), Failure> {
+        self.say(Some((Tint::Yellow, "warning")), text)
+    }
+
+    pub fn error(&mut self, text: &str) -> Result<(), Failure> {
+        self.say(Some((Tint::Red, "error")), text)
+    }
+
+    fn say(&mut self, label: Option<(Tint, &str)>, text: &str) -> Result<(), Failure> {
+        self.end_line(Stream::Stderr)?;
+        let text = sanitized(text);
+        let line = match label {
+            Some((tint, label)) => format!("{}: {text}\n", self.err.tinted(tint, label)),
+            None => format!("{}\n", self.err.tinted(Tint::Dim, &text)),
+        };
+        io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))
+    }
+
+    /// The end of a command that did not work.
+    pub fn failure(&mut self, failure: &Failure, json: bool) {
+        if failure.is_quiet() {
+            return;
+        }
+        // If stderr is gone too, there is nothing left to do.
+        let _ = self.try_failure(failure, json);
+    }
+
+    fn try_failure(&mut self, failure: &Failure, json: bool) -> Result<(), Failure> {
+        if let (true, Some(problem)) = (json, &failure.problem) {
+            let text = serde_json::to_string(problem).unwrap_or_default();
+            return writeln!(io::stderr().lock(), "{text}").map_err(|e| Failure::write(&e));
+        }
+        self.error(&failure.message)?;
+        if let Some(hint) = &failure.hint {
+            let label = self.err.tinted(Tint::Cyan, "hint");
+            let line = format!("\n{label}: {}\n", sanitized(hint));
+            io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))?;
+        }
+        Ok(())
+    }
+
+    /// A line that the next one replaces; only if someone is watching.
+    pub fn progress(&mut self, text: &str) -> Result<(), Failure> {
+        if !self.err.terminal {
+            return Ok(());
+        }
+        self.err.mid_line = !text.is_empty();
+        let line = format!("\r\x1b[2K{}", sanitized(text).replace(['\n', '\r'], " "));
+        io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))
+    }
+}

@@ -1,0 +1,120 @@
+//! Starts the daemon when a command finds none.
+//!
+//! Several commands may do so at once: the daemon's own lock decides which of the daemons stays,
+//! the others exit with [`ALREADY_RUNNING`], and all commands then talk to the one that stayed.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::client::Client;
+use super::failure::Failure;
+
+/// Time a daemon has until it answers.
+const READY: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(25);
+/// Exit code of a daemon that finds another one running.
+const ALREADY_RUNNING: i32 = 75;
+/// Of the log that is shown when a daemon does not start.
+const LOG_TAIL_BYTES: u64 = 4 * 1024;
+const LOG_TAIL_LINES: usize = 12;
+/// A log that has grown beyond this is begun anew.
+const LOG_BYTES: u64 = 1024 * 1024;
+
+pub(super) struct Starter {
+    pub logs_dir: PathBuf,
+    /// Given to the daemon as `--config`.
+    pub config: Option<PathBuf>,
+    /// Say that a daemon was started.
+    pub announce: bool,
+}
+
+impl Starter {
+    /// Returns when a daemon answers.
+    pub async fn start(&self, socket: &Path) -> Result<(), Failure> {
+        let log = self.logs_dir.join("daemon-start.log");
+        let (mut child, log_start) =
+            self.spawn(&log).map_err(|e| Failure::io("failed to start the daemon", &e))?;
+        let deadline = Instant::now() + READY;
+        let mut ours = true;
+        let client = Client::new(socket.to_owned(), None);
+        while Instant::now() < deadline {
+            if let Ok(Ok(_)) = timeout(READY, client.get("/v1/health")).await {
+                if self.announce && ours {
+                    eprintln!("started the daemon (pid {})", child.id());
+                }
+                return Ok(());
+            }
+            match child.try_wait() {
+                Ok(Some(status)) if status.code() == Some(ALREADY_RUNNING) => ours = false,
+                Ok(Some(status)) => {
+                    let said = tail(&log, log_start);
+                    return Err(Failure::new(format!("the daemon did not start ({status}):\n{said}"))
+                        .hint(format!("its log is `{}`", log.display())));
+                }
+                Ok(None) | Err(_) => {}
+            }
+            sleep(POLL).await;
+        }
+        Err(Failure::new(format!("the daemon did not answer within {} seconds", READY.as_secs()))
+            .hint(format!("its log is `{}`", log.display())))
+    }
+
+    /// The daemon gets a process group of its own, so that a Ctrl-C meant for this command spares
+    /// it. Also answers where in the log its words begin.
+    fn spawn(&self, log: &Path) -> io::Result<(Child, u64)> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.logs_dir)?;
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
+        if file.metadata()?.len() > LOG_BYTES {
+            file.set_len(0)?;
+        }
+        let log_start = file.metadata()?.len();
+        let mut command = Command::new(std::env::current_exe()?);
+        if let Some(config) = &self.config {
+            command.arg("--config").arg(config);
+        }
+        command.arg("daemon").stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        // So that the daemon keeps no folder from being unmounted.
+        command.current_dir("/");
+        Ok((command.spawn()?, log_start))
+    }
+}
+
+/// The last lines of what was written to the log after `start`.
+fn tail(log: &Path, start: u64) -> String {
+    let read = || -> io::Result<String> {
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(start.max(length.saturating_sub(LOG_TAIL_BYTES))))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_else(|e| format!("(its log cannot be read: {e})"));
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let skipped = lines.len().saturating_sub(LOG_TAIL_LINES);
+    lines.into_iter().skip(skipped).map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_lines_since_the_start_are_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        std::fs::write(&log, "old\nnew\n\nerror: no\n").unwrap();
+        assert_eq!(tail(&log, 4), "  new\n  error: no");
+        let many: String = (0..100).map(|n| format!("line {n}\n")).collect();
+        std::fs::write(&log, many).unwrap();
+        assert_eq!(tail(&log, 0).lines().count(), LOG_TAIL_LINES);
+        assert!(tail(&dir.path().join("none"), 0).contains("cannot be read"));
+    }
+}

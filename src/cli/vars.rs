@@ -1,0 +1,65 @@
+//! `belljar vars`: the variables of a session.
+
+use clap::Args;
+
+use crate::protocol::api::VariableList;
+
+use super::args::SessionArg;
+use super::context::Context;
+use super::exit;
+use super::failure::Failure;
+use super::human::{Table, clipped, size};
+use super::screen::Tint;
+
+/// Of a value's preview, so that a row stays a row.
+const VALUE_CHARS: usize = 60;
+
+/// List the variables of a session.
+#[derive(Debug, Args)]
+pub(super) struct Vars {
+    #[command(flatten)]
+    session: SessionArg,
+    /// Also those whose name begins with `_`.
+    #[arg(long)]
+    private: bool,
+}
+
+impl Vars {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let session = self.session.resolve()?;
+        let path = format!("/v1/sessions/{session}/variables?private={}", self.private);
+        let answer = context.client().get(&path).await?;
+        if context.json {
+            context.screen.line(&answer.text())?;
+            return Ok(exit::SUCCESS);
+        }
+        let list: VariableList = answer.parse()?;
+        if list.variables.is_empty() {
+            context.screen.note("no variables")?;
+            return Ok(exit::SUCCESS);
+        }
+        for (index, line) in table(&list).lines().iter().enumerate() {
+            let line = if index == 0 { context.screen.tinted(Tint::Bold, line) } else { line.clone() };
+            context.screen.line(&line)?;
+        }
+        let hidden = list.total.saturating_sub(list.variables.len() as u64);
+        if hidden > 0 {
+            context.screen.note(&format!("… and {hidden} more"))?;
+        }
+        Ok(exit::SUCCESS)
+    }
+}
+
+fn table(list: &VariableList) -> Table {
+    let mut table = Table::new(&["NAME", "TYPE", "SIZE", "SHAPE", "VALUE"]);
+    for variable in &list.variables {
+        table.row(&[
+            clipped(&variable.name, VALUE_CHARS),
+            clipped(&variable.type_name, VALUE_CHARS),
+            variable.bytes.map_or_else(|| "-".to_owned(), size),
+            variable.shape.clone().unwrap_or_else(|| "-".to_owned()),
+            clipped(&variable.preview, VALUE_CHARS),
+        ]);
+    }
+    table
+}
