@@ -1,0 +1,46 @@
+#!/bin/sh
+# Runs once inside a new image, as its last step: makes it fast to start and small, and leaves nothing in it
+# that code in a sandbox has no need of. Usage: finish.sh base|science
+set -eu
+kind=$1
+
+command -v python >/dev/null || ln -s python3 /usr/bin/python
+
+# Where Belljar mounts the session's files and its own kernel; a read-only root cannot make them later.
+mkdir -p /workspace /belljar
+
+# pip and its bundled wheels go before compiling, the font cache comes before the fonts' tools are gone.
+rm -rf /usr/local/lib/python3.*/site-packages/pip* /usr/lib/python3*/ensurepip /usr/local/lib/python3.*/ensurepip
+rm -f /usr/local/bin/pip* /usr/local/bin/idle* /usr/local/bin/2to3*
+
+# The libraries' own tests are a quarter of the science image. numpy.testing needs a file of numpy's.
+find /usr/lib/python3/dist-packages /usr/local/lib/python3.*/site-packages -type d -name tests ! -path '*/numpy/*' \
+    -prune -exec rm -rf {} + 2>/dev/null || true
+
+if [ "$kind" = science ]; then
+    # Looking for fonts takes seconds, and nothing in a sandbox outlives it: do it here. Belljar copies this folder to
+    # a writable MPLCONFIGDIR, where matplotlib finds its settings and the list of fonts.
+    MPLCONFIGDIR=/usr/share/belljar/matplotlib MPLBACKEND=Agg python3 -c 'import matplotlib.font_manager'
+    rm -f /usr/share/belljar/matplotlib/*.matplotlib-lock
+    chmod -R a+rX /usr/share/belljar
+fi
+
+# The root is read-only later: a module without bytecode would be compiled again in each sandbox.
+python3 - <<'PYTHON'
+import compileall, os, sys
+for folder in filter(os.path.isdir, sys.path):
+    compileall.compile_dir(folder, quiet=2)
+PYTHON
+
+# Package managers, and perl, which only they need. The list of installed packages stays, for scanners.
+rm -rf /usr/bin/apt* /usr/bin/dpkg* /usr/sbin/dpkg* /usr/bin/perl* /usr/lib/apt /usr/lib/dpkg /usr/lib/*/perl* \
+    /usr/share/dpkg /usr/share/perl* /etc/apt /etc/dpkg /var/lib/apt /var/cache/apt /var/cache/debconf
+find /var/lib/dpkg -mindepth 1 ! -name status -delete
+
+find /usr/share/doc -type f ! -name copyright -delete 2>/dev/null || true
+rm -rf /usr/share/man /usr/share/info /usr/share/locale /usr/share/lintian /usr/share/bug \
+    /usr/share/unicode /var/log/* /var/cache/ldconfig /root/.cache
+find /tmp /var/tmp -mindepth 1 -delete
+
+# Last, so that nothing above can bring one back.
+find / -xdev \( -type f -o -type d \) -perm /6000 -exec chmod ug-s {} +

@@ -1,0 +1,38 @@
+"""The Python side of a sandbox.
+
+The *guardian* (pid 1) owns the bridge to the daemon and never runs user code. *Runners* are the
+processes that do: the main worker, which keeps the session's variables, and short-lived copies of
+it for `fork` cells. Guardian and runners talk over socket pairs (`wire.py`); the guardian and the
+daemon talk in websocket frames (`websocket.py`).
+"""
+
+import builtins
+import sys
+
+# The kernel shares its interpreter with user code, which may replace `builtins.len` or worse. Its
+# modules keep the built-in functions as they were at the start.
+_BUILTINS = dict(builtins.__dict__)
+
+
+class _KernelImporter:
+    """Loads the modules of this package with the built-in functions of `_BUILTINS`."""
+
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if not name.startswith(__name__ + "."):
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is _KernelImporter else finder.find_spec(name, path, target)
+            if spec is not None:
+                execute = spec.loader.exec_module
+
+                def execute_with_builtins(module):
+                    module.__dict__["__builtins__"] = _BUILTINS
+                    execute(module)
+
+                spec.loader.exec_module = execute_with_builtins
+                return spec
+        return None
+
+
+sys.meta_path.insert(0, _KernelImporter)

@@ -1,0 +1,213 @@
+"""Runs a cell in the `__main__` namespace and reports how it went."""
+
+import ast
+import linecache
+import posix  # not `os`, whose functions user code may replace
+import sys
+import time
+from collections import deque
+
+from . import report, wire
+from .limits import CELL_SOURCES_KEPT, RECURSION_LIMIT_FLOOR, cut
+
+_CO_COROUTINE = 0x80
+_AST_FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_CODE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+_now = time.perf_counter  # an own reference: a cell may replace what the module holds
+
+
+class CellRunner:
+    def __init__(self, runner, streams, interrupts, loop, displays):
+        self._runner = runner
+        self._streams = streams
+        self._interrupts = interrupts
+        self._loop = loop
+        self._displays = displays
+        self._sources = deque()
+        self._trace = self._profile = None
+        self.current = None
+
+    def run(self, frame):
+        """Run it and tell the guardian. Whatever the code did, an answer is sent."""
+        cell = frame["cell"]
+        self._streams.mend()
+        self._interrupts.install()
+        self._displays.begin()
+        self._refresh_workspace_imports()
+        self.current = cell
+        started = _now()
+        outcome = self._outcome(frame)
+        duration_ms = (_now() - started) * 1000
+        if not self._runner.is_own_process():
+            # A child that the cell forked and that ran to the cell's end.
+            posix._exit(outcome["exit_code"] or (outcome["status"] != "success"))
+        self.current = None
+        outcome["type"] = "cell_done"
+        outcome["cell"] = cell
+        outcome["duration_ms"] = duration_ms
+        outcome["displays_dropped"] = self._displays.dropped
+        try:
+            answer = wire.encode_json(outcome)
+        except BaseException as error:
+            answer = _last_resort(cell, duration_ms, type(error).__name__)
+        self._runner.send(wire.CELL_DONE, answer)
+
+    def _outcome(self, frame):
+        try:
+            try:
+                self._interrupts.active = True
+                if self._interrupts.early:
+                    self._interrupts.early = False
+                    if self._runner.interrupt_waits(frame["cell"]):
+                        raise KeyboardInterrupt
+                value = self._execute(frame)
+                self._displays.flush_figures()
+                return _outcome("success", "ok", result=self._view(value))
+            finally:
+                self._interrupts.active = False
+        except BaseException as error:
+            self._interrupts.active = False
+            floor = sys.getrecursionlimit()
+            if floor < RECURSION_LIMIT_FLOOR:
+                sys.setrecursionlimit(RECURSION_LIMIT_FLOOR)
+            try:
+                return self._failed(error, f"<cell {frame['cell']}>")
+            finally:
+                sys.setrecursionlimit(floor)
+
+    def _execute(self, frame):
+        """The value of the last expression."""
+        source, name = frame["code"], f"<cell {frame['cell']}>"
+        self._keep_source(name, source)
+        try:
+            body, last = _compile(source, name, frame["expression"])
+        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+            raise _NotCompiled from error
+        self._resume_tracing()
+        try:
+            value = self._run_code(body, last)
+        finally:
+            self._suspend_tracing()
+        if value is not None:
+            self._runner.namespace["_"] = value
+        return value
+
+    def _run_code(self, body, last):
+        if any(code is not None and code.co_flags & _CO_COROUTINE for code in (body, last)):
+            # All of it in the loop, so that tasks can be made by statements without an `await`.
+            return self._loop.run(self._run_code_async(body, last))
+        if body is not None:
+            eval(body, self._runner.namespace)
+        return None if last is None else eval(last, self._runner.namespace)
+
+    async def _run_code_async(self, body, last):
+        value = None
+        for code in (body, last):
+            if code is not None:
+                value = eval(code, self._runner.namespace)
+                if code.co_flags & _CO_COROUTINE:
+                    value = await value
+        return None if last is None else value
+
+    def _view(self, value):
+        return None if value is None else self._displays.view(value)
+
+    def _failed(self, error, cell_name):
+        limits = self._runner.limits
+        if isinstance(error, _NotCompiled):
+            cause = error.__cause__
+            return _outcome("failure", "syntax", exception=report.describe(cause, limits, cell_name, only_last=True))
+        if isinstance(error, SystemExit):
+            return self._exited(error)
+        described = report.describe(error, limits, cell_name)
+        self._flush_figures_after(error)
+        if isinstance(error, KeyboardInterrupt):
+            return _outcome("interrupted", "by_user", exception=described)
+        return _outcome("failure", "exception", exception=described)
+
+    def _flush_figures_after(self, error):
+        """Figures drawn before the exception are worth seeing; trouble with them is not."""
+        if isinstance(error, KeyboardInterrupt):
+            return
+        try:
+            self._displays.flush_figures()
+        except BaseException:
+            pass
+
+    def _exited(self, error):
+        code = error.code
+        if code is None:
+            code = 0
+        elif not isinstance(code, int):
+            try:
+                text = str(code)
+            except BaseException:
+                text = "<no text>"
+            self._streams.say(cut(text, self._runner.limits.exception_chars) + "\n")
+            code = 1
+        # As a process would: only the low byte gets through.
+        code = int(code) & 0xFF
+        return _outcome("failure", "exit", code) if code else _outcome("success", "exit0")
+
+    def _keep_source(self, name, source):
+        """For tracebacks, also those of later cells. No time stamp: not to be checked on disk."""
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        self._sources.append(name)
+        if len(self._sources) > CELL_SOURCES_KEPT:
+            linecache.cache.pop(self._sources.popleft(), None)
+
+    def _refresh_workspace_imports(self):
+        """So that a module written by the cell before is found, however short ago that was."""
+        try:
+            finder = sys.path_importer_cache.get(posix.getcwd())
+            if finder is not None:
+                finder.invalidate_caches()
+        except (OSError, AttributeError):
+            pass
+
+    def _suspend_tracing(self):
+        """A trace function of user code sees cells, not the kernel."""
+        self._trace, self._profile = sys.gettrace(), sys.getprofile()
+        if self._trace is not None:
+            sys.settrace(None)
+        if self._profile is not None:
+            sys.setprofile(None)
+
+    def _resume_tracing(self):
+        if self._profile is not None:
+            sys.setprofile(self._profile)
+        if self._trace is not None:
+            sys.settrace(self._trace)
+
+
+class _NotCompiled(Exception):
+    """Nothing of the cell has run."""
+
+
+def _compile(source, name, expression):
+    """`(code of the statements, code of a last expression)`, either may be None."""
+    if expression:
+        # Leading blanks are no indentation where there is only one expression.
+        return None, compile(source.strip(), name, "eval", _CODE_FLAGS, dont_inherit=True)
+    tree = compile(source, name, "exec", _AST_FLAGS, dont_inherit=True)
+    body, last = tree.body, None
+    if body and isinstance(body[-1], ast.Expr):
+        last = compile(ast.Expression(body.pop().value), name, "eval", _CODE_FLAGS, dont_inherit=True)
+    if not body:
+        return None, last
+    return compile(tree, name, "exec", _CODE_FLAGS, dont_inherit=True), last
+
+
+def _outcome(status, reason, exit_code=0, result=None, exception=None):
+    return {"status": status, "reason": reason, "exit_code": exit_code, "result": result, "exception": exception}
+
+
+def _last_resort(cell, duration_ms, trouble):
+    """The answer when the proper one cannot be built; made of nothing that can fail."""
+    text = f"the result could not be encoded ({trouble})"
+    return (
+        f'{{"type":"cell_done","cell":{int(cell)},"status":"failure","reason":"exception","exit_code":0,'
+        f'"result":null,"exception":{{"type":"KernelError","value":"{text}","repr":"","traceback":""}},'
+        f'"duration_ms":{duration_ms:.3f},"displays_dropped":0}}'
+    ).encode()

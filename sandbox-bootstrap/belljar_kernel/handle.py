@@ -1,0 +1,177 @@
+"""What the guardian knows and holds of one runner."""
+
+import array
+import fcntl
+import os
+import signal
+import termios
+
+from . import process
+from .channel import Channel
+from .limits import OUTPUT_FRAME_BYTES, PIPE_BYTES
+from .output import STDERR, STDOUT, OutputMeter
+from .poller import READ
+
+
+class RunnerHandle:
+    """A runner's channels and output pipes, and the cell it works on.
+
+    The owner has `runner_message(handle, kind, payload)`, `runner_broken(handle)`, `limits` and
+    `bridge`.
+    """
+
+    def __init__(self, owner, poller, index):
+        self._owner = owner
+        self._poller = poller
+        self.index = index
+        self.pid = None
+        self._pidfd = None
+        self.cell = 0
+        self.killed = False
+        self.interrupted = False
+        self.variables_request = None
+        self.resets = []  # requests that are answered when a fresh worker has taken its place
+        self.control = Channel(poller, self._on_message, self._on_broken)
+        self.tools = Channel(poller, self._on_message, self._on_broken)
+        self._pipes = {}  # stream -> read end
+        self._runner_pipe_ends = []
+        try:
+            self._open_pipes()
+        except OSError:
+            self.close()
+            raise
+        self.meter = self._new_meter()
+
+    def _open_pipes(self):
+        for stream in (STDOUT, STDERR):
+            self._pipes[stream], write_end = os.pipe()
+            self._runner_pipe_ends.append(write_end)
+            os.set_blocking(self._pipes[stream], False)
+            _grow_pipe(self._pipes[stream])
+
+    def runner_descriptors(self):
+        """Control, tools, stdout, stderr: what the runner lives on."""
+        return [self.control.runner_end.fileno(), self.tools.runner_end.fileno(), *self._runner_pipe_ends]
+
+    def close_runner_ends(self):
+        """After they were handed over."""
+        self.control.close_runner_end()
+        self.tools.close_runner_end()
+        for descriptor in self._runner_pipe_ends:
+            os.close(descriptor)
+        self._runner_pipe_ends = []
+
+    def set_pid(self, pid, on_exit):
+        """False if the process is gone already or its end cannot be watched."""
+        self.pid = pid
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:
+            return False
+        self._poller.watch(self._pidfd, READ, lambda _events: on_exit())
+        return True
+
+    def read(self, on):
+        """Take in what the runner sends, or let it wait."""
+        self.control.read(on)
+        self.tools.read(on)
+        for stream, descriptor in self._pipes.items():
+            self._poller.watch(descriptor, READ if on else 0, self._pipe_callback(stream, descriptor))
+
+    def begin_cell(self, cell):
+        self.finish_output()  # what was held back of the time without a cell
+        self.cell = cell
+        self.killed = self.interrupted = False
+
+    def end_cell(self):
+        self.finish_output()
+        self.cell = 0
+
+    def finish_output(self):
+        """Forward what is in the pipes now and what the meter held back; the count starts anew.
+
+        The amount is looked up first, so that an endless writer cannot hold us here.
+        """
+        self.drain()
+        gap, tail = self.meter.finish(self.cell)
+        if gap is not None:
+            self._owner.send(gap)
+        for header, data in tail:
+            self._owner.bridge.send_output(header, data)
+        self.meter = self._new_meter()
+
+    def drain(self):
+        for stream, descriptor in self._pipes.items():
+            waiting = bytes_in_pipe(descriptor)
+            while waiting > 0:
+                taken = self._read_pipe(stream, descriptor, min(waiting, OUTPUT_FRAME_BYTES))
+                if not taken:
+                    break
+                waiting -= taken
+
+    def signal(self, number):
+        if self.pid is not None:
+            process.send_signal(self.pid, number)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+
+    def take_last_words(self):
+        """After its end: messages that it had sent."""
+        for channel in (self.tools, self.control):
+            while channel.receive():
+                pass
+
+    def close(self):
+        self.control.close()
+        self.tools.close()
+        self.close_runner_ends()
+        for descriptor in self._pipes.values():
+            self._poller.forget(descriptor)
+            os.close(descriptor)
+        self._pipes = {}
+        if self._pidfd is not None:
+            self._poller.forget(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def _new_meter(self):
+        limits = self._owner.limits
+        return OutputMeter(self._owner.bridge.send_output, limits.output_bytes, limits.output_tail_bytes)
+
+    def _on_message(self, kind, payload):
+        self._owner.runner_message(self, kind, payload)
+
+    def _on_broken(self):
+        self._owner.runner_broken(self)
+
+    def _pipe_callback(self, stream, descriptor):
+        def ready(_events):
+            if self._read_pipe(stream, descriptor, OUTPUT_FRAME_BYTES) is None:
+                self._poller.forget(descriptor)
+
+        return ready
+
+    def _read_pipe(self, stream, descriptor, size):
+        """Bytes taken; None at the end of the pipe."""
+        try:
+            data = os.read(descriptor, size)
+        except BlockingIOError:
+            return 0
+        if not data:
+            return None
+        self.meter.take(stream, self.cell, data)
+        return len(data)
+
+
+def bytes_in_pipe(descriptor):
+    count = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
+
+
+def _grow_pipe(descriptor):
+    try:
+        fcntl.fcntl(descriptor, getattr(fcntl, "F_SETPIPE_SZ", 1031), PIPE_BYTES)
+    except OSError:
+        pass  # the user has used up what unprivileged pipes may take: the default does too

@@ -1,0 +1,84 @@
+"""Every fixed bound of the kernel, and the bounds the daemon sends with its hello."""
+
+# The protocol's own bounds; the daemon has the same.
+PROTOCOL_VERSION = 1
+FRAME_BYTES = 24 * 1024 * 1024
+OUTPUT_FRAME_BYTES = 64 * 1024
+# Nesting of JSON values that code may send; the daemon's parser stops at 128.
+JSON_DEPTH = 100
+
+# The bridge.
+UPGRADE_BYTES = 8 * 1024
+UPGRADE_HEADERS = 64
+FRAGMENTS = 4096
+HANDSHAKE_S = 10.0
+CONNECT_RETRY_FIRST_S = 0.01
+CONNECT_RETRY_MAX_S = 0.5
+FIRST_HELLO_S = 120.0
+BRIDGE_READ_BYTES = 256 * 1024
+# Above the first mark nothing more is read from runners, below the second it is again.
+BRIDGE_QUEUE_HIGH = 1024 * 1024
+BRIDGE_QUEUE_LOW = 256 * 1024
+
+# Runners.
+PIPE_BYTES = 1024 * 1024
+CONTROL_READ_BYTES = 256 * 1024
+# What may wait for a runner that does not read: tool results, mostly.
+RUNNER_QUEUE_BYTES = 256 * 1024 * 1024
+# Tool calls are numbered `runner index * CALLS_PER_RUNNER + n`, below 2**53 for JSON's sake.
+CALLS_PER_RUNNER = 2**32
+RUNNER_INDEXES = 2**21
+WORKER_OOM_SCORE = 900
+WORKER_START_TRIES = 20
+WORKER_START_RETRY_S = 0.1
+# Orphans are reaped this often while cells run, and while none does.
+REAP_BUSY_S = 0.2
+REAP_IDLE_S = 5.0
+# Used where the kernel has no pidfd and the end of a runner is only found by asking.
+REAP_WITHOUT_PIDFD_S = 0.02
+REAPED_REMEMBERED = 256
+KILL_ROUNDS = 50
+
+# Cells.
+CELL_SOURCES_KEPT = 1000
+STREAM_SWITCH_WAIT_S = 0.05
+STREAM_SWITCH_POLL_S = 0.00002
+CANCEL_WAIT_S = 1.0
+RECURSION_LIMIT_FLOOR = 1000
+
+# Expressions.
+COMPUTES = 16
+COMPUTE_CHARS = 100_000
+
+# Until the daemon has sent its own.
+DEFAULTS = {
+    "output_bytes": 16 * 1024 * 1024,
+    "output_tail_bytes": 64 * 1024,
+    "repr_chars": 20_000,
+    "preview_chars": 200,
+    "variables": 500,
+    "exception_chars": 10_000,
+    "traceback_chars": 40_000,
+    "displays": 32,
+    "display_bytes": 8 * 1024 * 1024,
+    "displays_bytes": 16 * 1024 * 1024,
+    "tool_calls": 64,
+    "orphan_s": 600,
+}
+
+
+class Limits:
+    """The daemon's `KernelLimits`, as attributes."""
+
+    __slots__ = tuple(DEFAULTS)
+
+    def __init__(self, given=None):
+        for name, default in DEFAULTS.items():
+            setattr(self, name, int((given or {}).get(name, default)))
+
+
+def cut(text, chars):
+    """At most `chars` characters of `text`, with a mark where something is missing."""
+    if len(text) <= chars:
+        return text
+    return text[: max(chars - 1, 0)] + "…"

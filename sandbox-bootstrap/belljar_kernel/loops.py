@@ -1,0 +1,67 @@
+"""The one event loop of a runner, for cells with top-level `await` and the tasks they leave.
+
+`asyncio` is loaded when the first cell needs it: most never do.
+"""
+
+import posix  # not `os`, whose functions user code may replace
+
+from .late_imports import from_stdlib
+from .limits import CANCEL_WAIT_S
+
+
+class EventLoop:
+    def __init__(self):
+        self._loop = None
+        self._forgotten = []
+
+    def run(self, coroutine):
+        """Run to the end. An interrupt cancels it and gives it a moment to clean up."""
+        loop = self._ready_loop()
+        task = loop.create_task(coroutine)
+        try:
+            return loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            if not task.done():
+                task.cancel()
+                loop.run_until_complete(from_stdlib("asyncio").wait([task], timeout=CANCEL_WAIT_S))
+            raise
+
+    def idle(self, control):
+        """Let tasks of earlier cells go on until the guardian has something to say."""
+        if self._loop is None or self._loop.is_closed():
+            return
+        try:
+            if from_stdlib("asyncio").all_tasks(self._loop):
+                self._run_until_readable(control)
+        except BaseException as error:
+            # A task raised SystemExit, or user code broke something that asyncio stands on. The
+            # task has ended; the runner has not.
+            try:
+                posix.write(2, f"a background task ended with {type(error).__name__}\n".encode())
+            except OSError:
+                pass
+
+    def _run_until_readable(self, control):
+        loop = self._loop
+        loop.add_reader(control.fileno(), loop.stop)
+        try:
+            loop.run_forever()
+        finally:
+            if not loop.is_closed():
+                loop.remove_reader(control.fileno())
+
+    def forget(self):
+        """In a copy of the process: the old loop's epoll set is shared with the original.
+
+        Closing it would take the original's descriptors out of that set, so it is kept, untouched.
+        """
+        if self._loop is not None:
+            self._forgotten.append(self._loop)
+            self._loop = None
+
+    def _ready_loop(self):
+        asyncio = from_stdlib("asyncio")
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        return self._loop

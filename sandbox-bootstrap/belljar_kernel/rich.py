@@ -1,0 +1,206 @@
+"""Values as the daemon shows them: `repr`, other MIME forms, `display()`, and figures."""
+
+import base64
+import io
+import itertools
+import sys
+
+from . import wire
+from .limits import JSON_DEPTH, cut
+from .report import safe_text, type_name
+
+_PNG = "image/png"
+# Method of the value, its MIME type; binary data becomes base64.
+_FORMS = (
+    ("_repr_html_", "text/html"),
+    ("_repr_markdown_", "text/markdown"),
+    ("_repr_latex_", "text/latex"),
+    ("_repr_svg_", "image/svg+xml"),
+    ("_repr_png_", _PNG),
+    ("_repr_jpeg_", "image/jpeg"),
+    ("_repr_json_", "application/json"),
+)
+_CONTAINERS = {list: list, tuple: tuple, set: set, frozenset: frozenset, dict: dict}
+
+
+class Displays:
+    """What a cell shows beside its output, within bounds for one and for all of them."""
+
+    def __init__(self, runner):
+        self._runner = runner
+        self.dropped = 0
+        self._shown = 0
+        self._bytes = 0
+        self.injected = {"display": self.display}
+        runner.namespace.update(self.injected)
+        sys.meta_path.insert(0, _PyplotWatcher(self))
+
+    def begin(self):
+        self.dropped = self._shown = self._bytes = 0
+
+    def display(self, *values):
+        """Show values in their richest form: tables, pictures, HTML."""
+        for value in values:
+            mime = mime_forms(value, self._runner.limits)
+            if not mime or set(mime) == {"application/json"}:
+                mime["text/plain"] = bounded_repr(value, self._runner.limits.repr_chars)
+            self._send(mime)
+
+    def view(self, value):
+        """`ValueView` of a cell's value."""
+        limits = self._runner.limits
+        return {
+            "repr": bounded_repr(value, limits.repr_chars),
+            "type": cut(type_name(type(value)), limits.repr_chars),
+            "mime": mime_forms(value, limits),
+        }
+
+    def flush_figures(self):
+        """Show the figures that are open, in the order they were made, and close them."""
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is None or not hasattr(pyplot, "get_fignums"):
+            return
+        for number in pyplot.get_fignums():
+            figure = pyplot.figure(number)
+            try:
+                picture = io.BytesIO()
+                figure.savefig(picture, format="png", bbox_inches="tight")
+                self._send({_PNG: base64.b64encode(picture.getvalue()).decode()})
+            finally:
+                pyplot.close(figure)
+
+    def _send(self, mime):
+        limits, cell = self._runner.limits, self._runner.current_cell()
+        if cell is None:
+            return  # a thread of an earlier cell: there is no cell to show it in
+        bundle = wire.encode_json(mime)
+        too_many = self._shown >= limits.displays
+        if too_many or len(bundle) > limits.display_bytes or self._bytes + len(bundle) > limits.displays_bytes:
+            self.dropped += 1
+            return
+        self._shown += 1
+        self._bytes += len(bundle)
+        self._runner.send(wire.RELAY, b'{"type":"display","cell":%d,"mime":%b}' % (cell, bundle))
+
+
+def bounded_repr(value, chars):
+    """The start of `repr(value)`, without building all of it for huge built-in values."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        value = value[: chars + 1]
+    elif kind in _CONTAINERS and len(value) > chars:
+        # Every element takes more than one character, so the cut lies before the last one kept.
+        elements = value.items() if kind is dict else value
+        value = _CONTAINERS[kind](itertools.islice(elements, chars))
+    return safe_text(repr, value, chars)
+
+
+def mime_forms(value, limits):
+    """Other forms of a value by MIME type. One that fails or is too large is left out."""
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        return {}
+    forms = {}
+    bundle = getattr(kind, "_repr_mimebundle_", None)
+    if bundle is not None:
+        forms.update(_bundle(value, bundle))
+    for method, mime in _FORMS:
+        convert = getattr(kind, method, None)
+        if convert is not None and mime not in forms:
+            forms[mime] = _guarded(convert, value)
+    kept, total = {}, 0
+    for mime, form in forms.items():
+        form = _as_json(form)
+        if form is None:
+            continue
+        size = len(wire.encode_json(form))
+        if total + size <= limits.display_bytes - len(mime):
+            kept[mime] = form
+            total += size
+    return kept
+
+
+def _bundle(value, convert):
+    bundle = _guarded(convert, value)
+    if isinstance(bundle, tuple) and bundle:
+        bundle = bundle[0]  # the second part is metadata
+    if not isinstance(bundle, dict):
+        return {}
+    return {mime: form for mime, form in bundle.items() if isinstance(mime, str) and mime != "text/plain"}
+
+
+def _guarded(convert, value):
+    try:
+        form = convert(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return None
+    if isinstance(form, tuple) and form:
+        form = form[0]
+    return form
+
+
+def _as_json(form):
+    if isinstance(form, (bytes, bytearray)):
+        return base64.b64encode(form).decode()
+    try:
+        check_json(form)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return form
+
+
+def check_json(value, depth=JSON_DEPTH):
+    """Raise TypeError or ValueError for what cannot go over the bridge as JSON."""
+    kind = type(value)
+    if value is None or kind in (str, bool, int):
+        return
+    if isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ValueError(f"{value!r} is no number in JSON")
+    elif isinstance(value, (str, int)):
+        return
+    elif depth == 0:
+        raise ValueError("nested too deeply")
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            check_json(element, depth - 1)
+    elif isinstance(value, dict):
+        for key, element in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"a key of type {type_name(type(key))} is no string")
+            check_json(element, depth - 1)
+    else:
+        raise TypeError(f"a value of type {type_name(kind)} is no JSON")
+
+
+class _PyplotWatcher:
+    """Import hook that waits for pyplot, to make `show()` show figures here."""
+
+    def __init__(self, displays):
+        self._displays = displays
+
+    def find_spec(self, name, path, _target=None):
+        if name != "matplotlib.pyplot":
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path)
+            if spec is not None:
+                break
+        else:
+            return None
+        execute = spec.loader.exec_module
+
+        # A function, because pyplot puts attributes on it.
+        def show(*_arguments, **_options):
+            """Show all open figures now."""
+            self._displays.flush_figures()
+
+        def execute_and_patch(module):
+            execute(module)
+            module.show = show
+
+        spec.loader.exec_module = execute_and_patch
+        return spec

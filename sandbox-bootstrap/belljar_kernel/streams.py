@@ -1,0 +1,90 @@
+"""`sys.stdout` and `sys.stderr` of a runner, and the pipes below them.
+
+Nothing is buffered: every write of Python code is in the pipe when it returns, so that it stands in
+order with what C code and subprocesses write, and is there when the process is killed.
+
+The two streams are two pipes, between which the reader cannot see an order. So a write to the other
+stream than the last one waits until the guardian has emptied the pipe of the last one. That makes
+the order of Python's own writes exact, unless the guardian is held up longer than
+`STREAM_SWITCH_WAIT_S`.
+"""
+
+import io
+import posix  # not `os`, whose functions user code may replace
+import sys
+import time
+
+from .handle import bytes_in_pipe
+from .limits import STREAM_SWITCH_POLL_S, STREAM_SWITCH_WAIT_S
+
+# Own references: a cell may replace what these modules hold.
+_write = posix.write
+_sleep = time.sleep
+_now = time.monotonic
+
+
+class _Pipe(io.RawIOBase):
+    """The binary layer of a stream: descriptor 1 or 2."""
+
+    def __init__(self, streams, descriptor):
+        self._streams = streams
+        self._descriptor = descriptor
+        self.name = "<stdout>" if descriptor == 1 else "<stderr>"
+        self.mode = "wb"
+
+    def fileno(self):
+        return self._descriptor
+
+    def writable(self):
+        return True
+
+    def isatty(self):
+        return False
+
+    def write(self, data):
+        if self._streams.last != self._descriptor:
+            self._streams.switch_to(self._descriptor)
+        view = memoryview(data).cast("B")
+        size = len(view)
+        written = _write(self._descriptor, view)
+        while written < size:
+            written += _write(self._descriptor, view[written:])
+        return size
+
+
+class Streams:
+    """Both streams, and the spare descriptors from which they are mended."""
+
+    def __init__(self, spare_stdout, spare_stderr):
+        self._spares = {1: spare_stdout, 2: spare_stderr}
+        self.last = 1
+        self._stdout = self._stderr = None
+
+    def mend(self):
+        """Before each cell: give `sys` and the descriptors back what an earlier one took away."""
+        posix.dup2(self._spares[1], 1)
+        posix.dup2(self._spares[2], 2)
+        if self._stdout is None or self._stdout.closed:
+            self._stdout = self._text(1)
+        if self._stderr is None or self._stderr.closed:
+            self._stderr = self._text(2)
+        sys.stdout = sys.__stdout__ = self._stdout
+        sys.stderr = sys.__stderr__ = self._stderr
+
+    def _text(self, descriptor):
+        return io.TextIOWrapper(
+            _Pipe(self, descriptor), encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
+        )
+
+    def switch_to(self, descriptor):
+        previous, self.last = self._spares[self.last], descriptor
+        deadline = _now() + STREAM_SWITCH_WAIT_S
+        while bytes_in_pipe(previous) and _now() < deadline:
+            _sleep(STREAM_SWITCH_POLL_S)
+
+    def say(self, text):
+        """A line of the kernel's own on stderr, wherever `sys.stderr` leads by now."""
+        self.switch_to(2)
+        data = text.encode("utf-8", "backslashreplace")
+        while data:
+            data = data[_write(self._spares[2], data) :]

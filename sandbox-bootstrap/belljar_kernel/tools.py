@@ -1,0 +1,236 @@
+"""Tools of the host as Python callables.
+
+A plain call blocks until the answer is there, on any thread, also inside a running event loop (which
+then waits too). `tools.aio.<name>` is the same tool as a coroutine function, which does not block.
+"""
+
+import keyword
+import threading
+from collections import deque
+
+from . import wire
+from .late_imports import from_stdlib
+from .limits import CALLS_PER_RUNNER, CONTROL_READ_BYTES, FRAME_BYTES
+from .rich import check_json
+from .schemas import Parameters
+
+
+class ToolError(Exception):
+    """A tool failed, or could not be called. `code` is for programs, `message` for people."""
+
+    def __init__(self, code, message):
+        super().__init__(f"{message} [{code}]")
+        self.code = code
+        self.message = message
+
+    def __reduce__(self):
+        return type(self), (self.code, self.message)
+
+
+ToolError.__module__ = "tools"
+
+
+class _Call:
+    """One call: waiting to be sent, in flight, or answered."""
+
+    __slots__ = ("number", "message", "answer", "_on_answer")
+
+    def __init__(self, number, message, on_answer):
+        self.number = number
+        self.message = message
+        self.answer = None
+        self._on_answer = on_answer
+
+    def resolve(self, answer):
+        self.answer = answer
+        self._on_answer()
+
+    def value(self):
+        if self.answer["type"] == "tool_result":
+            return self.answer["value"]
+        error = self.answer["error"]
+        raise ToolError(error["code"], error["message"])
+
+
+class ToolBox:
+    """The tools of a runner, and the traffic of their calls."""
+
+    def __init__(self, runner):
+        self._runner = runner
+        self.injected = {}
+        self._lock = None
+        self._socket = None
+
+    def attach(self, socket, index):
+        """Speak on this socket; in a copy of the process nothing of the original is in flight."""
+        self._socket = socket
+        self._next_number = index * CALLS_PER_RUNNER
+        self._lock = threading.RLock()
+        self._in_flight = {}
+        self._waiting = deque()
+        self._reader_started = False
+
+    def offer(self, specs, seed):
+        """Put the tools into the namespace, in place of those offered before."""
+        namespace = self._runner.namespace
+        for name, thing in self.injected.items():
+            if namespace.get(name) is thing:
+                del namespace[name]
+        box = _Tools()
+        box.ToolError = ToolError
+        self.injected = {"tools": box, "ToolError": ToolError}
+        for spec in specs:
+            name = spec["name"]
+            if not name.isidentifier() or keyword.iskeyword(name):
+                continue
+            tool = Tool(self, spec)
+            if name not in ("aio", "ToolError"):
+                setattr(box, name, tool)
+            setattr(box.aio, name, _as_coroutine(tool))
+            self.injected.setdefault(name, tool)
+        for name, thing in self.injected.items():
+            if name not in seed and (name not in namespace or name in ("tools", "ToolError")):
+                namespace[name] = thing
+
+    def start(self, name, arguments, on_answer):
+        """Send a call, or let it wait until fewer are in flight."""
+        if not self._runner.is_own_process():
+            raise ToolError("unavailable", "a child process of a cell cannot call tools")
+        with self._runner.interrupts, self._lock:
+            number = self._next_number
+            message = self._message(number, name, arguments)
+            self._next_number += 1
+            call = _Call(number, message, on_answer)
+            if len(self._in_flight) >= self._runner.limits.tool_calls:
+                self._waiting.append(call)
+            else:
+                self._send(call)
+            if not self._reader_started:
+                self._reader_started = True
+                threading.Thread(target=self._read, name="belljar-tools", daemon=True).start()
+        return call
+
+    def give_up(self, call):
+        """Nobody waits for it any more. If it is out already, its answer will be dropped."""
+        with self._runner.interrupts, self._lock:
+            if call in self._waiting:
+                self._waiting.remove(call)
+
+    def _message(self, number, name, arguments):
+        frame = {
+            "type": "tool_call",
+            "call": number,
+            "cell": self._runner.current_cell(),
+            "name": name,
+            "arguments": arguments,
+        }
+        payload = wire.encode_json(frame)
+        if len(payload) > FRAME_BYTES:
+            raise ValueError(f"the arguments of {name} take {len(payload)} bytes, more than {FRAME_BYTES}")
+        return wire.pack(wire.RELAY, payload)
+
+    def _send(self, call):
+        self._in_flight[call.number] = call
+        self._socket.sendall(call.message)
+        call.message = None
+
+    def _read(self):
+        """On a thread of its own: hand the answers to their callers."""
+        reader, socket = wire.MessageReader(), self._socket
+        while True:
+            message = reader.next()
+            if message is None:
+                data = socket.recv(CONTROL_READ_BYTES)
+                if not data:
+                    return
+                reader.feed(data)
+                continue
+            answer = wire.decode_json(message[1].decode())
+            with self._lock:
+                call = self._in_flight.pop(answer["call"], None)
+                while self._waiting and len(self._in_flight) < self._runner.limits.tool_calls:
+                    self._send(self._waiting.popleft())
+            if call is not None:
+                call.resolve(answer)
+
+
+class Tool:
+    """One tool as a callable. Arguments may be given by position, in the order of its schema."""
+
+    def __init__(self, box, spec):
+        self._box = box
+        self._parameters = Parameters(spec["parameters"])
+        self.__name__ = self.__qualname__ = spec["name"]
+        self.__module__ = "tools"
+        self.__doc__ = spec["description"] + self._parameters.documentation()
+        self.__annotations__ = self._parameters.annotations()
+
+    @property
+    def __signature__(self):
+        return self._parameters.signature()
+
+    def __repr__(self):
+        return f"<tool {self.__name__}>"
+
+    def __call__(self, *positional, **named):
+        answered = threading.Event()
+        call = self._box.start(self.__name__, self._bind(positional, named), answered.set)
+        try:
+            answered.wait()
+        except BaseException:
+            self._box.give_up(call)
+            raise
+        return call.value()
+
+    async def call_async(self, *positional, **named):
+        loop = from_stdlib("asyncio").get_running_loop()
+        answered = loop.create_future()
+
+        def wake():
+            if not answered.done():
+                answered.set_result(None)
+
+        def on_answer():
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:
+                pass  # the loop was closed; nobody waits
+
+        call = self._box.start(self.__name__, self._bind(positional, named), on_answer)
+        try:
+            await answered
+        except BaseException:
+            self._box.give_up(call)
+            raise
+        return call.value()
+
+    def _bind(self, positional, named):
+        arguments = self._parameters.bind(self.__name__, positional, named)
+        for name, value in arguments.items():
+            try:
+                check_json(value)
+            except (TypeError, ValueError) as problem:
+                raise TypeError(f"argument `{name}` of {self.__name__}: {problem}") from None
+        return arguments
+
+
+def _as_coroutine(tool):
+    async def call(*positional, **named):
+        return await tool.call_async(*positional, **named)
+
+    call.__name__ = call.__qualname__ = tool.__name__
+    call.__module__ = "tools"
+    call.__doc__ = tool.__doc__
+    return call
+
+
+class _Tools:
+    """The tools of this session by name; `tools.aio` has them as coroutine functions."""
+
+    def __init__(self, nested=False):
+        if not nested:
+            self.aio = _Tools(nested=True)
+
+    def __repr__(self):
+        names = sorted(name for name, thing in vars(self).items() if isinstance(thing, Tool))
+        return f"<tools: {', '.join(names)}>"

@@ -1,0 +1,100 @@
+"""The list of a session's variables: cheap to make, whatever they hold."""
+
+import sys
+import types
+
+from .limits import cut
+from .report import type_name
+from .rich import bounded_repr
+
+# Names that Python or the kernel puts into the namespace.
+_OWN_NAMES = frozenset(("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "_"))
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+_PREVIEW_ITEMS = 20
+_PREVIEW_DEPTH = 3
+_ARRAY_MODULES = ("numpy", "pandas", "polars", "torch", "xarray", "scipy")
+
+
+def listing(namespace, injected, private, limits):
+    """The `variables` frame, without its request number."""
+    names = [name for name, value in list(namespace.items()) if _is_listed(name, value, injected, private)]
+    names.sort()
+    shown = [_variable(name, namespace[name], limits) for name in names[: limits.variables]]
+    return {"type": "variables", "variables": shown, "total": len(names)}
+
+
+def _is_listed(name, value, injected, private):
+    if not isinstance(name, str) or name in _OWN_NAMES or isinstance(value, types.ModuleType):
+        return False
+    if name.startswith("_") and not private:
+        return False
+    return name not in injected or injected[name] is not value
+
+
+def _variable(name, value, limits):
+    shape = _guarded(_shape, value)
+    return {
+        "name": cut(name, limits.preview_chars),
+        "type": cut(type_name(type(value)), limits.preview_chars),
+        "preview": cut(_guarded(lambda it: _preview(it, limits.preview_chars, shape), value) or "", limits.preview_chars),
+        "bytes": _guarded(_size, value),
+        "shape": shape and cut(shape, limits.preview_chars),
+    }
+
+
+def _guarded(function, value):
+    try:
+        return function(value)
+    except BaseException:
+        return None
+
+
+def _preview(value, chars, shape):
+    kind = type(value)
+    if kind.__module__.partition(".")[0] in _ARRAY_MODULES and shape is not None and shape != "()":
+        dtype = getattr(value, "dtype", None)
+        return f"{type_name(kind)} {shape}" + (f" {dtype}" if dtype is not None else "")
+    return _short_repr(value, chars, _PREVIEW_DEPTH)
+
+
+def _short_repr(value, chars, depth):
+    """Like `repr`, but looks only at the first items of containers, and of theirs."""
+    kind = type(value)
+    if kind not in _CONTAINERS:
+        return bounded_repr(value, chars)
+    if not value:
+        return repr(value)
+    if depth == 0:
+        return "…"
+    parts = []
+    for item in value.items() if kind is dict else value:
+        if len(parts) == _PREVIEW_ITEMS:
+            parts.append("…")
+            break
+        if kind is dict:
+            parts.append(f"{_short_repr(item[0], chars, depth - 1)}: {_short_repr(item[1], chars, depth - 1)}")
+        else:
+            parts.append(_short_repr(item, chars, depth - 1))
+    inside = ", ".join(parts)
+    if kind is list:
+        return f"[{inside}]"
+    if kind is tuple:
+        return f"({inside},)" if len(parts) == 1 else f"({inside})"
+    return f"frozenset({{{inside}}})" if kind is frozenset else f"{{{inside}}}"
+
+
+def _shape(value):
+    """`(3, 4)` for arrays and tables, `[7]` for things with a length."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and not isinstance(value, type):
+        return "(" + ", ".join(str(int(each)) for each in shape) + ("," if len(shape) == 1 else "") + ")"
+    if isinstance(value, type) or not hasattr(type(value), "__len__"):
+        return None
+    return f"[{len(value)}]"
+
+
+def _size(value):
+    bytes_of_array = getattr(value, "nbytes", None)
+    if type(bytes_of_array) is int and bytes_of_array >= 0:
+        return bytes_of_array
+    return sys.getsizeof(value)

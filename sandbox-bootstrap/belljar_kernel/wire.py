@@ -1,0 +1,78 @@
+"""Messages between guardian and runners: length (u32, big endian), kind (one byte), payload.
+
+The payload of most kinds is a JSON frame of the bridge, which the guardian passes on unread.
+"""
+
+import json.decoder
+import json.encoder
+import struct
+
+from .limits import FRAME_BYTES
+
+HEADER = struct.Struct(">IB")
+
+# Guardian to runner.
+HOST_FRAME = ord("H")
+SPAWN = ord("S")  # with four descriptors; the payload is the index of the new runner
+# Runner to guardian.
+PRESENT = ord("P")  # first message of a runner; the socket's credentials say its pid
+RELAY = ord("F")
+CELL_DONE = ord("D")
+VARIABLES_DONE = ord("V")
+SPAWN_FAILED = ord("X")  # the payload is the index of the runner that did not come to be
+
+# The C halves of `json`, taken once: quicker, and nothing that user code can replace lies between.
+_scan = json.decoder.JSONDecoder().scan_once
+_encode = json.encoder.c_make_encoder(
+    None, None, json.encoder.encode_basestring, None, ":", ",", False, False, False
+)
+
+
+class WireError(Exception):
+    """The other side broke the framing."""
+
+
+def encode_json(value):
+    # Surrogates cannot travel as UTF-8 and a lone one is no valid JSON escape: they become `?`.
+    return "".join(_encode(value, 0)).encode("utf-8", "replace")
+
+
+def decode_json(text):
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError("no JSON") from None
+    if text[end:].strip():
+        raise ValueError("more than one JSON value")
+    return value
+
+
+def pack(kind, payload=b""):
+    return HEADER.pack(len(payload), kind) + payload
+
+
+class MessageReader:
+    """Takes a stream of bytes apart into messages."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self):
+        self._buffer = bytearray()
+
+    def feed(self, data):
+        self._buffer += data
+
+    def next(self):
+        """The next whole message as `(kind, payload)`, or None."""
+        buffer = self._buffer
+        if len(buffer) < HEADER.size:
+            return None
+        length, kind = HEADER.unpack_from(buffer)
+        if length > FRAME_BYTES:
+            raise WireError(f"a message of {length} bytes")
+        end = HEADER.size + length
+        if len(buffer) < end:
+            return None
+        payload = bytes(buffer[HEADER.size : end])
+        del buffer[:end]
+        return kind, payload

@@ -1,0 +1,166 @@
+"""Output: order, attribution, bounds, and what user code does to its descriptors."""
+
+from harness import KernelTest
+
+
+class Output(KernelTest):
+    def test_all_ways_to_write_appear_in_order(self):
+        run = self.run_ok(
+            "import os, subprocess, sys\nprint('one')\nos.write(1, b'two\\n')\nsubprocess.run(['echo', 'three'])\n"
+            "sys.stdout.write('four\\n')\nsys.stdout.buffer.write(b'five\\n')\nos.system('echo six')\nprint('seven')"
+        )
+        self.assertEqual(run.stdout, "one\ntwo\nthree\nfour\nfive\nsix\nseven\n")
+
+    def test_the_streams_keep_their_order(self):
+        run = self.run_ok("import sys\nfor i in range(50):\n    print(i, file=sys.stderr if i % 2 else sys.stdout)")
+        self.assertEqual(run.both.split(), [str(i) for i in range(50)])
+        self.assertEqual({stream for stream, _ in run.output}, {1, 2})
+
+    def test_output_streams_while_the_cell_runs(self):
+        run = self.kernel.submit("import time\nprint('first', end='')\ntime.sleep(30)")
+        self.kernel.wait_for_output(run, "first")
+        self.kernel.send(type="interrupt", cell=run.cell)
+        self.kernel.finish(run)
+
+    def test_large_output_arrives_whole_before_the_end(self):
+        run = self.run_ok("import sys\nsys.stdout.write('x' * 3_000_000)\nprint('end')")
+        self.assertEqual(len(run.stdout), 3_000_004)
+
+    def test_unicode_and_bytes_pass_unchanged(self):
+        run = self.run_ok("import os\nprint('中文 ä')\nos.write(1, b'\\xff\\x00')")
+        self.assertEqual(b"".join(data for _, data in run.output), "中文 ä\n".encode() + b"\xff\x00")
+
+    def test_output_between_cells_has_no_cell(self):
+        self.run_ok(
+            "import threading, time\ngo = threading.Event()\n"
+            "def speak():\n    go.wait()\n    time.sleep(0.05)\n    print('from behind')\n"
+            "thread = threading.Thread(target=speak); thread.start()"
+        )
+        self.run_ok("go.set()")
+        frame = self.kernel.receive()
+        self.assertEqual((frame["type"], frame["cell"]), ("output", 0))
+        self.assertTrue(b"from behind\n".startswith(frame["data"]))
+
+    def test_a_closed_descriptor_is_mended_for_the_next_cell(self):
+        self.kernel.run("import os\nos.close(1)\nos.close(2)")
+        self.assertEqual(self.run_ok("print('back')").stdout, "back\n")
+
+    def test_a_replaced_or_closed_stdout_is_mended_for_the_next_cell(self):
+        self.run_ok("import sys, io\nsys.stdout = io.StringIO()\nprint('lost')")
+        self.assertEqual(self.run_ok("print('back')").stdout, "back\n")
+        self.kernel.run("sys.stdout.close()")
+        self.assertEqual(self.run_ok("print('again')").stdout, "again\n")
+        self.kernel.run("sys.stdout = None; del sys.stderr")
+        self.assertEqual(self.run_ok("print('still')").stdout, "still\n")
+
+    def test_a_redirected_descriptor_holds_for_its_cell(self):
+        run = self.run_ok("import os\nf = os.open('out.txt', os.O_CREAT | os.O_WRONLY)\nos.dup2(f, 1)\nprint('to file')")
+        self.assertEqual(run.stdout, "")
+        self.assertEqual(self.value("open('out.txt').read()"), "'to file\\n'")
+
+    def test_stdout_behaves_like_a_pipe(self):
+        self.assertEqual(
+            self.value("import sys\nsys.stdout.fileno(), sys.stderr.fileno(), sys.stdout.isatty(), sys.stdout.encoding"),
+            "(1, 2, False, 'utf-8')",
+        )
+
+    def test_a_background_writer_cannot_delay_the_end_of_a_cell(self):
+        self.run_ok(
+            "import threading, os\nstop = False\ndef flood():\n    while not stop: os.write(1, b'y' * 1000)\n"
+            "threading.Thread(target=flood, daemon=True).start()"
+        )
+        run = self.run_ok("stop = True\n1")
+        self.assertEqual(run.value, "1")
+
+
+class OutputBounds(KernelTest):
+    limits = {"output_bytes": 1000, "output_tail_bytes": 100}
+
+    def test_beyond_the_cap_only_the_last_bytes_come(self):
+        run = self.run_ok("import sys\nsys.stdout.write('a' * 5000)\nsys.stderr.write('b' * 40)\nprint('end')")
+        kinds = [frame["type"] for frame in run.frames]
+        self.assertEqual(kinds, ["output_gap", "cell_done"])
+        self.assertEqual(run.stdout, "a" * 1000 + "a" * 56 + "end\n")
+        self.assertEqual(run.stderr, "b" * 40)
+        gap = run.frames[0]
+        self.assertEqual((gap["stdout_bytes"], gap["stderr_bytes"]), (5000 - 1056, 0))
+        self.assertEqual(run.both[-44:], "b" * 40 + "end\n")
+
+    def test_the_count_starts_anew_with_each_cell(self):
+        self.run_ok("print('x' * 3000)")
+        run = self.run_ok("print('y' * 500)")
+        self.assertEqual([frame["type"] for frame in run.frames], ["cell_done"])
+        self.assertEqual(run.stdout, "y" * 500 + "\n")
+
+    def test_a_lost_cell_has_its_gap_and_tail_too(self):
+        run = self.kernel.run("import os\nos.write(1, b'x' * 2000 + b'last words')\nos._exit(3)")
+        self.assertEqual([frame["type"] for frame in run.frames], ["output_gap", "cell_lost"])
+        self.assertTrue(run.stdout.endswith("last words"))
+
+
+class Displays(KernelTest):
+    limits = {"displays": 3, "display_bytes": 1000, "displays_bytes": 1500}
+
+    def test_display_sends_rich_forms(self):
+        run = self.run_ok("class H:\n    def _repr_html_(self): return '<i>'\ndisplay(H(), 5)")
+        self.assertEqual(run.displays, [{"text/html": "<i>"}, {"text/plain": "5"}])
+        self.assertEqual(run.end["displays_dropped"], 0)
+
+    def test_display_stands_in_order_with_output(self):
+        run = self.kernel.submit("print('before')\ndisplay(1)")
+        kinds = []
+        while self.kernel.step(run):
+            kinds.append("display" if run.displays else "output")
+        self.assertEqual(kinds[0], "output")
+
+    def test_too_many_or_too_large_displays_are_counted(self):
+        run = self.run_ok("for i in range(5): display(i)\ndisplay('x' * 2000)")
+        self.assertEqual(len(run.displays), 3)
+        self.assertEqual(run.end["displays_dropped"], 3)
+        run = self.run_ok("for i in range(3): display('x' * 700)")
+        self.assertEqual((len(run.displays), run.end["displays_dropped"]), (2, 1))
+
+
+# Enough of matplotlib to see when figures are drawn, shown and closed.
+_PYPLOT = """
+import os
+_figures = {}
+class Figure:
+    def __init__(self, number): self.number = number
+    def savefig(self, target, **options):
+        data = b'PNG%d' % self.number
+        target.write(data) if hasattr(target, 'write') else open(target, 'wb').write(data)
+def figure(number=None):
+    number = number or max(_figures, default=0) + 1
+    return _figures.setdefault(number, Figure(number))
+def get_fignums(): return sorted(_figures)
+def close(figure): _figures.pop(figure.number, None)
+def show(): raise RuntimeError('not wrapped')
+"""
+
+
+class Figures(KernelTest):
+    def setUp(self):
+        super().setUp()
+        self.run_ok(
+            f"import os\nos.mkdir('matplotlib')\nopen('matplotlib/__init__.py', 'w')\n"
+            f"open('matplotlib/pyplot.py', 'w').write({_PYPLOT!r})"
+        )
+
+    def test_open_figures_are_shown_at_the_end_of_the_cell_and_closed(self):
+        run = self.run_ok("import matplotlib.pyplot as plt\nplt.figure(); plt.figure()\nx = 1")
+        self.assertEqual(run.displays, [{"image/png": "UE5HMQ=="}, {"image/png": "UE5HMg=="}])
+        self.assertEqual(self.run_ok("plt.get_fignums()").value, "[]")
+
+    def test_show_shows_at_once_and_only_once(self):
+        run = self.run_ok("import matplotlib.pyplot as plt\nplt.figure()\nplt.show()\nprint('after')")
+        self.assertEqual(len(run.displays), 1)
+        self.assertEqual(run.stdout, "after\n")
+
+    def test_a_saved_and_closed_figure_is_not_shown(self):
+        run = self.run_ok("import matplotlib.pyplot as plt\nf = plt.figure()\nf.savefig('a.png')\nplt.close(f)")
+        self.assertEqual(run.displays, [])
+
+    def test_figures_of_a_failing_cell_are_shown(self):
+        run = self.kernel.run("import matplotlib.pyplot as plt\nplt.figure()\n1/0")
+        self.assertEqual(len(run.displays), 1)

@@ -1,0 +1,233 @@
+"""Ends of workers, fork cells, reset, and what is left of their processes."""
+
+import os
+import signal
+import time
+
+from harness import Kernel, KernelTest, is_alive
+
+
+class Crashes(KernelTest):
+    def expect_replaced(self, exit_code):
+        self.kernel.expect("worker_replaced", exit_code=exit_code)
+
+    def test_os_exit_is_a_lost_cell_with_its_code(self):
+        run = self.kernel.run("import os\ntry:\n    os._exit(139)\nexcept BaseException:\n    pass")
+        self.assertEqual(run.end, {"type": "cell_lost", "cell": 1, "exit_code": 139, "killed": False})
+        self.assertEqual(run.both, "")
+        self.expect_replaced(139)
+
+    def test_a_segfault_is_a_lost_cell_with_its_signal(self):
+        run = self.kernel.run("import os, signal\nprint('so far')\nos.kill(os.getpid(), signal.SIGSEGV)")
+        self.assertEqual((run.end["type"], run.end["exit_code"]), ("cell_lost", -signal.SIGSEGV))
+        self.assertEqual(run.stdout, "so far\n")
+        self.expect_replaced(-signal.SIGSEGV)
+
+    def test_a_fresh_worker_has_the_seed_only(self):
+        self.kernel.configure({"a": 1})
+        self.run_ok("b = 2")
+        self.kernel.run("import os; os._exit(1)")
+        self.expect_replaced(1)
+        self.assertEqual(self.value("a, 'b' in globals()"), "(1, False)")
+
+    def test_a_crash_between_cells_is_told(self):
+        self.run_ok("import threading, os, time\nthreading.Thread(target=lambda: (time.sleep(0.05), os._exit(5))).start()")
+        self.expect_replaced(5)
+        self.assertEqual(self.value("1"), "1")
+
+    def test_children_of_a_lost_worker_are_killed(self):
+        run = self.kernel.submit(
+            "import subprocess, os\np = subprocess.Popen(['sleep', '1000'])\n"
+            "q = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+            "if os.fork() == 0:\n    os.setsid()\n    if os.fork(): os._exit(0)\n    print('daemon', os.getpid(), flush=True)\n"
+            "    import time; time.sleep(1000)\n"
+            "print('children', p.pid, q.pid)\nos.wait()\nimport time; time.sleep(1000)"
+        )
+        self.kernel.wait_for_output(run, "children")
+        self.kernel.wait_for_output(run, "daemon")
+        pids = [int(word) for word in run.stdout.split() if word.isdigit()]
+        self.assertEqual(len(pids), 3)
+        self.kernel.send(type="kill", cell=run.cell, grace_ms=100)
+        self.kernel.finish(run)
+        self.assertTrue(run.end["killed"])
+        self.expect_replaced(-signal.SIGTERM)
+        self.wait_until(lambda: not any(map(is_alive, pids)), "the children end")
+
+    def test_a_broken_frame_of_the_worker_costs_only_the_worker(self):
+        run = self.kernel.run("import os, time\nfor fd in range(800, 1000):\n    try: os.write(fd, b'\\xff' * 64)\n"
+                              "    except OSError: pass\ntime.sleep(60)")
+        while run.end is None or run.end["type"] != "cell_lost":
+            self.kernel.step(run)
+        self.expect_replaced(run.end["exit_code"])
+        self.assertEqual(self.value("1"), "1")
+
+    def test_closing_all_descriptors_costs_only_the_worker(self):
+        run = self.kernel.run("import os\nos.closerange(0, 4096)")
+        self.assertEqual(run.end["type"], "cell_lost")
+        self.expect_replaced(run.end["exit_code"])
+        self.assertEqual(self.value("1"), "1")
+
+
+class Kill(KernelTest):
+    def test_partial_output_survives_a_kill(self):
+        run = self.kernel.submit("import time\nprint('Start sleeping...')\ntime.sleep(60)")
+        self.kernel.wait_for_output(run, "Start")
+        self.kernel.send(type="kill", cell=run.cell, grace_ms=100)
+        self.kernel.finish(run)
+        self.assertEqual(run.end, {"type": "cell_lost", "cell": 1, "exit_code": -15, "killed": True})
+        self.assertEqual(run.stdout, "Start sleeping...\n")
+        self.kernel.expect("worker_replaced", exit_code=-15)
+
+    def test_a_cell_that_ignores_sigterm_is_killed_after_the_grace(self):
+        run = self.kernel.submit(
+            "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\nwhile True: pass"
+        )
+        self.kernel.wait_for_output(run, "deaf")
+        started = time.monotonic()
+        self.kernel.send(type="kill", cell=run.cell, grace_ms=100)
+        self.kernel.finish(run)
+        self.assertGreater(time.monotonic() - started, 0.09)
+        self.assertEqual(run.end["exit_code"], -9)
+        self.kernel.expect("worker_replaced", exit_code=-9)
+
+    def test_a_kill_of_an_ended_cell_is_ignored(self):
+        self.run_ok("x = 1")
+        self.kernel.send(type="kill", cell=1, grace_ms=0)
+        self.assertEqual(self.value("x"), "1")
+
+    def test_a_cell_that_ends_within_the_grace_is_done_and_the_worker_lives(self):
+        run = self.kernel.submit(
+            "import signal\nclass Stop(Exception): pass\ndef stop(*a): raise Stop\nsignal.signal(signal.SIGTERM, stop)\n"
+            "try:\n    print('ready')\n    while True: pass\nexcept Stop:\n    pass\nx = 1"
+        )
+        self.kernel.wait_for_output(run, "ready\n")
+        self.kernel.send(type="kill", cell=run.cell, grace_ms=2000)
+        self.kernel.finish(run)
+        self.assertEqual(run.end["status"], "success")
+        self.assertEqual(self.value("x"), "1")
+
+    def test_a_busy_main_line_refuses_other_cells(self):
+        run = self.kernel.submit("print('ready')\nimport time; time.sleep(60)")
+        self.kernel.wait_for_output(run, "ready\n")
+        for mode in ("main", "fork"):
+            refused = self.kernel.run("1", mode=mode)
+            self.assertEqual((refused.end["type"], refused.end["code"]), ("refused", "busy"))
+        self.kernel.send(type="variables", request=3, private=False)
+        self.assertEqual(self.kernel.expect("refused", request=3)["code"], "busy")
+        self.kernel.send(type="interrupt", cell=run.cell)
+        self.kernel.finish(run)
+
+
+class ForkCells(KernelTest):
+    def test_changes_of_a_fork_cell_are_dropped(self):
+        self.run_ok("x = [1]")
+        run = self.run_ok("x.append(2)\nprint('in the copy')\nx", mode="fork")
+        self.assertEqual((run.stdout, run.value), ("in the copy\n", "[1, 2]"))
+        self.assertEqual(self.value("x"), "[1]")
+
+    def test_a_crash_of_a_fork_cell_keeps_the_state(self):
+        self.run_ok("x = 7")
+        run = self.kernel.run("import os\nprint('x', x)\nos._exit(9)", mode="fork")
+        self.assertEqual(run.end, {"type": "cell_lost", "cell": 2, "exit_code": 9, "killed": False})
+        self.assertEqual(run.stdout, "x 7\n")
+        self.assertEqual(self.value("x"), "7")
+
+    def test_main_runs_beside_fork_cells_and_output_is_told_apart(self):
+        slow = self.kernel.submit("import time\nprint('fork')\ntime.sleep(60)", mode="fork")
+        self.kernel.wait_for_output(slow, "fork\n")
+        main = self.kernel.run("print('main')\n1")
+        self.assertEqual((main.stdout, main.value), ("main\n", "1"))
+        self.kernel.send(type="kill", cell=slow.cell, grace_ms=50)
+        self.kernel.finish(slow)
+        self.assertEqual((slow.end["type"], slow.end["killed"]), ("cell_lost", True))
+        self.assertEqual(self.value("2"), "2")
+
+    def test_a_fork_cell_can_be_interrupted(self):
+        run = self.kernel.submit("print('ready')\nwhile True: pass", mode="fork")
+        self.kernel.wait_for_output(run, "ready\n")
+        self.kernel.send(type="interrupt", cell=run.cell)
+        self.assertEqual(self.kernel.finish(run).end["status"], "interrupted")
+
+    def test_processes_of_a_fork_cell_end_with_it(self):
+        run = self.run_ok("import subprocess\nsubprocess.Popen(['sleep', '1000']).pid", mode="fork")
+        self.wait_until(lambda: not is_alive(int(run.value)), "the process ends")
+
+    def test_a_fork_cell_has_a_loop_of_its_own(self):
+        self.run_ok(
+            "import asyncio\nticks = 0\nasync def tick():\n    global ticks\n    while True:\n        ticks += 1\n"
+            "        await asyncio.sleep(0.005)\ntask = asyncio.create_task(tick())\nawait asyncio.sleep(0)"
+        )
+        self.assertEqual(self.run_ok("await asyncio.sleep(0.01, 'x')", mode="fork").value, "'x'")
+        before = int(self.value("ticks"))
+        self.wait_until(lambda: int(self.value("ticks")) > before, "the task of the main line goes on")
+
+    def test_fork_cells_with_threads_in_the_worker_warn_nobody(self):
+        self.run_ok("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()")
+        self.assertEqual(self.run_ok("1", mode="fork").both, "")
+        run = self.run_ok("import os\nif os.fork() == 0: os._exit(0)\nos.wait()[1]")
+        self.assertEqual((run.both, run.value), ("", "0"))
+
+
+class Reset(KernelTest):
+    def test_reset_gives_a_fresh_worker_with_the_seed(self):
+        self.kernel.configure({"a": 1})
+        self.run_ok("b = 2")
+        self.kernel.send(type="reset", request=11)
+        self.kernel.expect("reset_done", request=11)
+        self.assertEqual(self.value("a, 'b' in globals()"), "(1, False)")
+
+    def test_reset_ends_a_running_cell_first(self):
+        run = self.kernel.submit("print('ready')\nwhile True: pass")
+        self.kernel.wait_for_output(run, "ready\n")
+        self.kernel.send(type="reset", request=12)
+        self.kernel.finish(run)
+        self.assertEqual(run.end, {"type": "cell_lost", "cell": 1, "exit_code": -9, "killed": True})
+        self.kernel.expect("reset_done", request=12)
+
+
+class Guardian(KernelTest):
+    def test_the_worker_holds_none_of_the_guardians_descriptors(self):
+        listed = self.value("import os\nsorted(int(n) for n in os.listdir('/proc/self/fd'))")
+        low = [number for number in eval(listed) if 2 < number < 800]
+        self.assertEqual(len(low), 1)  # the listing itself
+
+    def test_the_worker_is_dumpable_and_first_to_go_when_memory_is_short(self):
+        self.assertEqual(self.value("open('/proc/self/oom_score_adj').read().strip()"), "'900'")
+
+    def test_the_guardian_handles_no_signals(self):
+        with open(f"/proc/{self.kernel.process.pid}/status", encoding="ascii") as file:
+            caught = next(line for line in file if line.startswith("SigCgt")).split()[1]
+        self.assertEqual(int(caught, 16), 0)
+
+    def test_bye_ends_everything(self):
+        pid = int(self.value("import os; os.getpid()"))
+        child = int(self.value("import subprocess; subprocess.Popen(['sleep', '1000']).pid"))
+        self.kernel.send(type="bye")
+        self.assertEqual(self.kernel.process.wait(5), 0)
+        self.wait_until(lambda: not is_alive(pid) and not is_alive(child), "all processes end")
+
+    def test_the_marker_is_printed(self):
+        self.assertEqual(self.kernel.process.stdout.readline(), b"INITIALIZED SERVER\n")
+
+    def test_zombies_of_the_sandbox_are_reaped(self):
+        run = self.run_ok(
+            "import os, time\nr, w = os.pipe()\nif os.fork() == 0:\n    child = os.fork()\n    if child: os.write(w, b'%d' % child)\n"
+            "    os._exit(0)\nos.wait()\nint(os.read(r, 100))"
+        )
+        orphan = int(run.value)
+        self.wait_until(lambda: not os.path.exists(f"/proc/{orphan}"), "the orphan is reaped")
+
+
+class Workspace(KernelTest):
+    def test_cells_start_in_the_workspace(self):
+        self.assertEqual(self.value("import os; os.getcwd()"), repr(os.path.realpath(self.kernel.workspace)))
+
+    def test_a_workspace_that_cannot_be_entered_is_reported(self):
+        kernel = Kernel(arguments=("--workspace", "/does/not/exist"))
+        self.addCleanup(kernel.close)
+        kernel.start()
+        run = kernel.run("1")
+        self.assertEqual(run.value, "1")
+        said = b"".join(data for _, data in kernel.idle_output).decode() + run.stderr
+        self.assertIn("cannot change directory", said)
+        self.assertRegex(said, r"process \d+")

@@ -1,0 +1,162 @@
+"""Tools of the host, called from cells."""
+
+import time
+
+from harness import KernelTest, ToolProblem
+
+ADD = {
+    "name": "add",
+    "description": "Adds two numbers.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer", "description": "the first"},
+            "b": {"type": "integer"},
+            "label": {"type": "string", "default": "sum"},
+        },
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    },
+}
+ANY = {"name": "any_tool", "description": "", "parameters": {"type": "object"}}
+
+
+class Tools(KernelTest):
+    def setUp(self):
+        super().setUp()
+        self.kernel.tools["add"] = lambda a, b, label="": a + b
+        self.kernel.tools["any_tool"] = lambda **arguments: arguments
+        self.kernel.configure(tools=[ADD, ANY])
+
+    def test_a_tool_returns_its_value(self):
+        self.assertEqual(self.value("add(1, 2), add(a=3, b=4), tools.add(5, b=6)"), "(3, 7, 11)")
+        self.assertEqual(self.kernel.seen_calls[0]["cell"], 1)
+        self.assertEqual(self.kernel.seen_calls[0]["arguments"], {"a": 1, "b": 2})
+        self.assertEqual(self.value("any_tool(x=[1, {'y': None}], z=2.5)"), "{'x': [1, {'y': None}], 'z': 2.5}")
+
+    def test_a_tools_failure_is_raised(self):
+        def fail(**_arguments):
+            raise ToolProblem("failed", "no such thing")
+
+        self.kernel.tools["any_tool"] = fail
+        run = self.kernel.run("any_tool()")
+        self.assertEqual(run.end["exception"]["type"], "tools.ToolError")
+        self.assertIn("no such thing", run.end["exception"]["value"])
+        self.assertNotIn("belljar_kernel", run.end["exception"]["traceback"])
+        run = self.run_ok("try:\n    any_tool()\nexcept ToolError as e:\n    caught = e.code, e.message\ncaught")
+        self.assertEqual(run.value, "('failed', 'no such thing')")
+        self.assertEqual(self.value("tools.ToolError is ToolError"), "True")
+
+    def test_tools_tell_about_themselves(self):
+        self.assertEqual(
+            self.value("import inspect; str(inspect.signature(add))"), "\"(a: int, b: int, label: str = 'sum')\""
+        )
+        self.assertIn("the first", self.value("add.__doc__"))
+        self.assertEqual(self.value("add.__annotations__['label'], add.__name__"), "(<class 'str'>, 'add')")
+        self.assertEqual(self.value("repr(tools)"), "'<tools: add, any_tool>'")
+
+    def test_wrong_arguments_are_told_before_anything_is_sent(self):
+        for code, said in (
+            ("add(1)", "misses: b"),
+            ("add(1, 2, 3, 4)", "positional"),
+            ("add(1, 2, c=3)", "unexpected argument 'c'"),
+            ("add(1, a=2)", "multiple values"),
+            ("add(1, object())", "argument `b`"),
+            ("add(1, float('nan'))", "argument `b`"),
+            ("any_tool(x={1: 2})", "argument `x`"),
+            ("deep = []\nfor i in range(200): deep = [deep]\nany_tool(x=deep)", "nested too deeply"),
+        ):
+            run = self.kernel.run(code)
+            self.assertEqual(run.end["exception"]["type"], "TypeError", code)
+            self.assertIn(said, run.end["exception"]["value"])
+        run = self.kernel.run("any_tool(x='y' * (25 * 1024 * 1024))")
+        self.assertEqual(run.end["exception"]["type"], "ValueError")
+        self.assertEqual(self.kernel.seen_calls, [])
+
+    def test_tools_from_threads(self):
+        run = self.run_ok(
+            "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(8) as pool:\n"
+            "    sums = list(pool.map(lambda i: add(i, i), range(50)))\nsums == [2 * i for i in range(50)]"
+        )
+        self.assertEqual(run.value, "True")
+        self.assertEqual(len({frame["call"] for frame in self.kernel.seen_calls}), 50)
+
+    def test_tools_awaited_at_once(self):
+        self.assertEqual(
+            self.value("import asyncio\nawait asyncio.gather(*(tools.aio.add(i, 1) for i in range(20)))"),
+            repr(list(range(1, 21))),
+        )
+        self.assertEqual(self.value("async def f(): return add(1, 1)\nawait f()"), "2")
+
+    def test_tools_in_fork_cells_and_call_numbers_are_unique(self):
+        self.run_ok("add(1, 2)")
+        self.assertEqual(self.run_ok("add(3, 4)", mode="fork").value, "7")
+        self.run_ok("add(5, 6)")
+        calls = [frame["call"] for frame in self.kernel.seen_calls]
+        self.assertEqual(len(set(calls)), 3)
+        self.assertTrue(all(0 <= call < 2**53 for call in calls))
+
+    def test_an_interrupt_ends_a_waiting_call(self):
+        del self.kernel.tools["any_tool"]
+        run = self.kernel.submit("print('ready')\nany_tool()")
+        self.kernel.wait_for_output(run, "ready")
+        time.sleep(0.05)
+        self.kernel.send(type="interrupt", cell=run.cell)
+        self.assertEqual(self.kernel.finish(run).end["status"], "interrupted")
+        # Its late answer is dropped.
+        self.kernel.send(type="tool_result", call=self.kernel.seen_calls[0]["call"], value=1)
+        self.assertEqual(self.value("add(1, 1)"), "2")
+
+    def test_a_call_without_a_cell_says_so(self):
+        self.run_ok("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), add(1, 1))).start()")
+        frame = self.kernel.receive()
+        self.assertEqual((frame["type"], frame["cell"]), ("tool_call", None))
+        self.kernel.send(type="tool_result", call=frame["call"], value=0)
+
+    def test_answers_to_unknown_calls_are_ignored(self):
+        for call in (5, 2**40, 2**53 - 1):
+            self.kernel.send(type="tool_result", call=call, value=1)
+        self.assertEqual(self.value("add(2, 2)"), "4")
+
+    def test_a_child_process_cannot_call_tools(self):
+        run = self.run_ok(
+            "import os\nr, w = os.pipe()\nif os.fork() == 0:\n    try: add(1, 2)\n"
+            "    except ToolError as e: os.write(w, e.code.encode())\n    os._exit(0)\nos.wait()\nos.read(r, 100)"
+        )
+        self.assertEqual(run.value, "b'unavailable'")
+
+    def test_seeded_names_win_over_tools(self):
+        self.kernel.configure({"add": 5}, [ADD])
+        self.assertEqual(self.value("add, tools.add(1, 1)"), "(5, 2)")
+
+    def test_a_new_configuration_replaces_the_tools(self):
+        self.kernel.configure(tools=[{**ANY, "name": "other"}, {**ANY, "name": "not a name"}, {**ANY, "name": "class"}])
+        self.assertEqual(self.value("'add' in globals(), 'other' in globals(), repr(tools)"), "(False, True, '<tools: other>')")
+
+    def test_a_large_result_arrives(self):
+        self.kernel.tools["any_tool"] = lambda: "x" * 5_000_000
+        self.assertEqual(self.value("len(any_tool())"), "5000000")
+
+
+class ToolsInFlight(KernelTest):
+    limits = {"tool_calls": 3}
+
+    def test_more_calls_than_allowed_wait_in_the_kernel(self):
+        self.kernel.configure(tools=[ANY])
+        run = self.kernel.submit(
+            "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(10) as pool:\n"
+            "    values = list(pool.map(lambda i: any_tool(i=i), range(10)))\nsorted(values)"
+        )
+        answered = 0
+        while answered < 10:
+            deadline = time.monotonic() + 10
+            while len(self.kernel.seen_calls) < min(answered + 3, 10) and time.monotonic() < deadline:
+                frame = self.kernel.receive()
+                self.assertEqual(frame["type"], "tool_call")
+                self.kernel.seen_calls.append(frame)
+            with self.assertRaises(TimeoutError):
+                self.kernel.receive(0.02)
+            call = self.kernel.seen_calls[answered]
+            self.kernel.send(type="tool_result", call=call["call"], value=call["arguments"]["i"])
+            answered += 1
+        self.assertEqual(self.kernel.finish(run).value, repr(list(range(10))))

@@ -1,0 +1,76 @@
+"""The list of variables."""
+
+from harness import KernelTest
+
+
+class Variables(KernelTest):
+    def listed(self, **options):
+        answer = self.kernel.variables(**options)
+        return {variable["name"]: variable for variable in answer["variables"]}
+
+    def test_user_variables_are_listed_by_name(self):
+        self.kernel.configure({"seeded": 1}, [{"name": "tool", "description": "", "parameters": {}}])
+        self.run_ok("import math\nb = [1, 2]\na = 'text'\n_hidden = 1\ndef f(): pass\nclass C: pass\n5")
+        answer = self.kernel.variables()
+        self.assertEqual([variable["name"] for variable in answer["variables"]], ["C", "a", "b", "f", "seeded"])
+        self.assertEqual(answer["total"], 5)
+        listed = self.listed(private=True)
+        self.assertIn("_hidden", listed)
+        self.assertNotIn("_", listed)
+        self.assertEqual((listed["b"]["preview"], listed["b"]["type"], listed["b"]["shape"]), ("[1, 2]", "list", "[2]"))
+        self.assertEqual(listed["a"]["preview"], "'text'")
+        self.assertGreater(listed["a"]["bytes"], 10)
+
+    def test_replacing_an_injected_name_makes_it_a_variable(self):
+        self.run_ok("display = 3")
+        self.assertEqual(self.listed()["display"]["preview"], "3")
+
+    def test_previews_are_short_and_cheap(self):
+        self.run_ok(
+            "big = list(range(10**6))\ntext = 'x' * 10**7\nnested = [[[[1]]]]\nloop = []\nloop.append(loop)\n"
+            "table = {i: 'v' * 1000 for i in range(1000)}\none = (1,)\nempty = {}\nfrozen = frozenset({1})"
+        )
+        listed = self.listed()
+        self.assertTrue(all(len(variable["preview"]) <= 200 for variable in listed.values()))
+        self.assertEqual(listed["big"]["shape"], "[1000000]")
+        self.assertTrue(listed["big"]["preview"].startswith("[0, 1, 2"))
+        self.assertEqual(listed["one"]["preview"], "(1,)")
+        self.assertEqual(listed["empty"]["preview"], "{}")
+        self.assertEqual(listed["frozen"]["preview"], "frozenset({1})")
+        self.assertEqual(listed["nested"]["preview"], "[[[…]]]")
+
+    def test_arrays_are_summed_up_without_their_repr(self):
+        self.run_ok(
+            "class ndarray:\n    shape, dtype, nbytes = (3, 4), 'float64', 96\n    def __repr__(self): raise RuntimeError\n"
+            "ndarray.__module__ = 'numpy'\nx = ndarray()"
+        )
+        self.assertEqual(
+            self.listed()["x"],
+            {"name": "x", "type": "numpy.ndarray", "preview": "numpy.ndarray (3, 4) float64", "bytes": 96, "shape": "(3, 4)"},
+        )
+
+    def test_objects_that_refuse_to_be_described(self):
+        self.run_ok(
+            "class Bad:\n    def __repr__(self): raise ValueError\n    def __len__(self): raise ValueError\n"
+            "    def __sizeof__(self): raise ValueError\n    def __getattr__(self, name): raise RuntimeError\nbad = Bad()"
+        )
+        self.assertEqual(
+            self.listed()["bad"],
+            {"name": "bad", "type": "Bad", "preview": "<repr failed: ValueError>", "bytes": None, "shape": None},
+        )
+
+    def test_a_worker_that_dies_over_it_is_replaced_and_the_request_answered(self):
+        self.run_ok("import os\nclass Deadly:\n    def __repr__(self): os._exit(4)\nd = Deadly()")
+        self.kernel.send(type="variables", request=8, private=False)
+        self.kernel.expect("refused", request=8, code="no_process")
+        self.kernel.expect("worker_replaced", exit_code=4)
+        self.assertEqual(self.value("1"), "1")
+
+
+class FewVariables(KernelTest):
+    limits = {"variables": 2}
+
+    def test_the_listing_is_cut_and_counted(self):
+        self.run_ok("a = b = c = d = 1")
+        answer = self.kernel.variables()
+        self.assertEqual(([variable["name"] for variable in answer["variables"]], answer["total"]), (["a", "b"], 4))
