@@ -21,18 +21,17 @@ class _KernelImporter:
     def find_spec(name, path, target=None):
         if not name.startswith(__name__ + "."):
             return None
-        for finder in sys.meta_path:
-            spec = None if finder is _KernelImporter else finder.find_spec(name, path, target)
-            if spec is not None:
-                execute = spec.loader.exec_module
+        others = (finder for finder in sys.meta_path if finder is not _KernelImporter)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is not None:
+            execute = spec.loader.exec_module
 
-                def execute_with_builtins(module):
-                    module.__dict__["__builtins__"] = _BUILTINS
-                    execute(module)
+            def execute_with_builtins(module):
+                module.__dict__["__builtins__"] = _BUILTINS
+                execute(module)
 
-                spec.loader.exec_module = execute_with_builtins
-                return spec
-        return None
+            spec.loader.exec_module = execute_with_builtins
+        return spec
 
 
 sys.meta_path.insert(0, _KernelImporter)

@@ -146,8 +146,9 @@ class CellRunner:
                 text = "<no text>"
             self._streams.say(cut(text, self._runner.limits.exception_chars) + "\n")
             code = 1
-        # As a process would: only the low byte gets through.
-        code = int(code) & 0xFF
+        code = int(code)
+        if not -(2**31) <= code < 2**31:
+            code = 1  # no exit code anywhere
         return _outcome("failure", "exit", code) if code else _outcome("success", "exit0")
 
     def _keep_source(self, name, source):

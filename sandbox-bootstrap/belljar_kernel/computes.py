@@ -58,8 +58,7 @@ class Computes:
             process.send_signal(pid, signal.SIGKILL)
 
     def _receive(self, pid, job):
-        if not job.receive():
-            self._poller.forget(job.descriptor)
+        if job.receive() is None:
             # It has answered or died; either way it need not live on.
             process.send_signal(pid, signal.SIGKILL)
             status = os.waitpid(pid, 0)[1]
@@ -90,13 +89,13 @@ class _Job:
         self._answer = bytearray()
 
     def receive(self):
-        """False if nothing more can come."""
+        """Bytes that came; None at the end."""
         try:
             data = os.read(self.descriptor, _READ_BYTES)
         except BlockingIOError:
-            return False
+            return 0
         self._answer += data
-        return bool(data)
+        return len(data) or None
 
     def outcome(self):
         kind, text = bytes(self._answer[:1]), self._answer[1:].decode("utf-8", "replace")

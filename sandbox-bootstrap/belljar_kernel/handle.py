@@ -6,7 +6,7 @@ import os
 import signal
 import termios
 
-from . import process
+from . import process, wire
 from .channel import Channel
 from .limits import OUTPUT_FRAME_BYTES, PIPE_BYTES
 from .output import STDERR, STDOUT, OutputMeter
@@ -108,6 +108,14 @@ class RunnerHandle:
                 if not taken:
                     break
                 waiting -= taken
+
+    def forward(self, text):
+        """Pass on a frame of the daemon."""
+        self.control.send(wire.pack(wire.HOST_FRAME, text.encode()))
+
+    def is_watched(self):
+        """Whether its end will be noticed at once."""
+        return self._pidfd is not None
 
     def signal(self, number):
         if self.pid is not None:

@@ -71,8 +71,13 @@ def kill_descendants(spared):
 
 
 def kill_session(session):
-    """Kill what is left of a session whose leader has ended."""
-    _kill_rounds(lambda processes: [pid for pid, row in processes.items() if row.session == session])
+    """Kill what is left of a session whose leader, a descendant of ours, has ended."""
+    own_pid = os.getpid()
+    _kill_rounds(
+        lambda processes: [
+            pid for pid in _descendants(processes, own_pid, frozenset()) if processes[pid].session == session
+        ]
+    )
 
 
 def _kill_rounds(select):

@@ -63,9 +63,11 @@ class Displays:
         for number in pyplot.get_fignums():
             figure = pyplot.figure(number)
             try:
-                picture = io.BytesIO()
-                figure.savefig(picture, format="png", bbox_inches="tight")
-                self._send({_PNG: base64.b64encode(picture.getvalue()).decode()})
+                # An empty one was made in passing, as by `savefig()` after `show()`.
+                if len(figure.get_children()) > 1:
+                    picture = io.BytesIO()
+                    figure.savefig(picture, format="png", bbox_inches="tight")
+                    self._send({_PNG: base64.b64encode(picture.getvalue()).decode()})
             finally:
                 pyplot.close(figure)
 

@@ -225,7 +225,7 @@ class InputNotAvailable(EOFError, RuntimeError):
 InputNotAvailable.__module__ = "builtins"
 
 
-def _no_input(prompt="", /):
+def _no_input(_prompt="", /):
     """Cells cannot read input."""
     raise InputNotAvailable("cells cannot read input: put the value into the code or seed the session with it")
 

@@ -33,10 +33,11 @@ def _is_listed(name, value, injected, private):
 
 def _variable(name, value, limits):
     shape = _guarded(_shape, value)
+    preview = _guarded(lambda it: _preview(it, limits.preview_chars, shape), value) or ""
     return {
         "name": cut(name, limits.preview_chars),
         "type": cut(type_name(type(value)), limits.preview_chars),
-        "preview": cut(_guarded(lambda it: _preview(it, limits.preview_chars, shape), value) or "", limits.preview_chars),
+        "preview": cut(preview, limits.preview_chars),
         "bytes": _guarded(_size, value),
         "shape": shape and cut(shape, limits.preview_chars),
     }

@@ -23,9 +23,7 @@ SPAWN_FAILED = ord("X")  # the payload is the index of the runner that did not c
 
 # The C halves of `json`, taken once: quicker, and nothing that user code can replace lies between.
 _scan = json.decoder.JSONDecoder().scan_once
-_encode = json.encoder.c_make_encoder(
-    None, None, json.encoder.encode_basestring, None, ":", ",", False, False, False
-)
+_encode = json.encoder.c_make_encoder(None, None, json.encoder.encode_basestring, None, ":", ",", False, False, False)
 
 
 class WireError(Exception):

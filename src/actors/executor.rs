@@ -112,6 +112,8 @@ pub struct ExecutorState {
     calls: Calls<CallGuard>,
     /// The workspace as the last cell left it.
     snapshot: Snapshot,
+    /// Workers whose end has been told with a cell or was asked for.
+    replacements_told: u32,
 }
 
 struct Cage {
@@ -184,6 +186,7 @@ impl Actor for Executor {
             next_request: 1,
             calls: Calls::default(),
             snapshot,
+            replacements_told: 0,
         })
     }
 
@@ -379,9 +382,10 @@ impl ExecutorState {
             KernelFrame::CellLost { cell, exit_code, .. } => {
                 self.finish(myself, cell, Ending::Lost { exit_code })
             }
-            KernelFrame::WorkerReplaced { exit_code } => {
-                self.tell(SessionMsg::WorkerReplaced { exit_code });
-            }
+            KernelFrame::WorkerReplaced { exit_code } => match self.replacements_told.checked_sub(1) {
+                Some(left) => self.replacements_told = left,
+                None => self.tell(SessionMsg::WorkerReplaced { exit_code }),
+            },
             KernelFrame::ToolCall { call, cell, name, arguments } => {
                 self.tool_called(myself, call, cell, name, arguments);
             }
@@ -447,6 +451,11 @@ impl ExecutorState {
     fn finish_as(&mut self, myself: &ExecutorRef, cell: CellNumber, ending: Ending, state_mode: Mode) {
         // A result for a cell that does not run is forged or late: it is dropped.
         let Some(mut running) = self.running.remove(&cell) else { return };
+        // After a reset the kernel answers that, and tells of no replacement.
+        let by_reset = running.ended_by == Some(EndedBy::Cancel);
+        if matches!((&ending, state_mode), (Ending::Lost { .. }, Mode::Main)) && !by_reset {
+            self.replacements_told += 1;
+        }
         drop(self.calls.cancel_cell(cell));
         let record = self.args.recorder.finish(cell);
         let after = self.cage.as_ref().map_or(running.before, |cage| cage.sandbox.counters());
@@ -594,7 +603,7 @@ impl ExecutorState {
         let executor = myself.clone();
         tokio::spawn(async move {
             if let Some(cage) = cage {
-                let _ = cage.link.send(&HostFrame::Bye);
+                let _ = cage.link.send(&HostFrame::Bye {});
                 drop(cage.link);
                 if let Err(error) = cage.sandbox.remove().await {
                     tracing::warn!(%error, "a sandbox is left to the reaper");

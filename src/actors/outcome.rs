@@ -174,9 +174,6 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause, status: Status
     if status == Status::Interrupted && kind == StateKind::Lost {
         notes.push("The cell did not stop when it was interrupted, so its process was killed.".into());
     }
-    if kind == StateKind::Lost {
-        notes.push("All variables of the session are gone; the files in the workspace are not.".into());
-    }
     StateReport {
         kind,
         restored_to: None,

@@ -106,7 +106,7 @@ pub enum SessionMsg {
     SandboxGone {
         reason: String,
     },
-    /// The process with the variables died; a fresh one is in its place.
+    /// The process with the variables died between cells; a fresh one is in its place.
     WorkerReplaced {
         exit_code: i32,
     },
@@ -539,13 +539,10 @@ impl SessionActorState {
     }
 
     fn worker_replaced(&mut self, exit_code: i32) {
-        // After a lost cell its result has told already; between cells nothing has.
-        if self.running.is_none() {
-            let reason =
-                format!("the process that held the variables ended between cells (exit code {exit_code})");
-            self.note = Some(format!("All variables were lost: {reason}."));
-            self.log.append(EventBody::StateLost { reason });
-        }
+        let reason =
+            format!("the process that held the variables ended between cells (exit code {exit_code})");
+        self.note = Some(format!("All variables were lost: {reason}."));
+        self.log.append(EventBody::StateLost { reason });
     }
 
     fn finished(&mut self, result: ExecutionResult) {

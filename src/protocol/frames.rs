@@ -78,7 +78,7 @@ pub enum HostFrame {
         error: ToolFailure,
     },
     /// End the sandbox.
-    Bye,
+    Bye {},
 }
 
 /// Kernel to daemon.

@@ -70,7 +70,7 @@ class Run:
 
 
 class Kernel:
-    def __init__(self, limits=None, arguments=()):
+    def __init__(self, limits=None, arguments=(), prefix=()):
         self.directory = tempfile.mkdtemp(prefix="belljar-test-")
         self.workspace = os.path.join(self.directory, "workspace")
         os.mkdir(self.workspace)
@@ -85,7 +85,7 @@ class Kernel:
         self.listen()
         environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "PYTHONUTF8": "1", "LANG": "C.UTF-8"}
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-X", "utf8", "-B", KERNEL, "--bridge", self.bridge_path]
+            [*prefix, sys.executable, "-I", "-X", "utf8", "-B", KERNEL, "--bridge", self.bridge_path]
             + ["--workspace", self.workspace, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

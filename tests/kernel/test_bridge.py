@@ -71,8 +71,10 @@ class Bridge(KernelTest):
         self.assertEqual(self.kernel.expect("cell_done", cell=9)["result"]["repr"], "8")
 
     def test_the_kernel_reconnects_and_a_running_cell_goes_on(self):
-        run = self.kernel.submit("import os, time\nprint('one')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
-                                 "print('two')\nwhile not os.path.exists('end'): time.sleep(0.01)\n'done'")
+        run = self.kernel.submit(
+            "import os, time\nprint('one')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+            "print('two')\nwhile not os.path.exists('end'): time.sleep(0.01)\n'done'"
+        )
         self.kernel.wait_for_output(run, "one")
         self.kernel.hang_up()
         open(self.kernel.workspace + "/go", "w").close()
@@ -84,8 +86,10 @@ class Bridge(KernelTest):
         self.assertEqual(self.kernel.finish(run).value, "'done'")
 
     def test_what_a_cell_wrote_without_a_daemon_arrives_later_and_whole(self):
-        run = self.kernel.submit("import os, time\nprint('one')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
-                                 "for i in range(300): print(str(i) * 2000)\n'end'")
+        run = self.kernel.submit(
+            "import os, time\nprint('one')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+            "for i in range(300): print(str(i) * 2000)\n'end'"
+        )
         self.kernel.wait_for_output(run, "one")
         self.kernel.hang_up()
         open(self.kernel.workspace + "/go", "w").close()

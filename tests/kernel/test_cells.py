@@ -84,7 +84,9 @@ class SessionLaws(KernelTest):
         self.assertEqual(run.end["status"], "interrupted")
 
     def test_tracebacks_show_only_frames_of_the_user(self):
-        run = self.kernel.run("import json\ntry:\n    json.loads('{')\nexcept ValueError as e:\n    raise KeyError(1) from e")
+        run = self.kernel.run(
+            "import json\ntry:\n    json.loads('{')\nexcept ValueError as e:\n    raise KeyError(1) from e"
+        )
         shown = run.end["exception"]["traceback"]
         self.assertNotIn("belljar_kernel", shown)
         self.assertTrue(shown.startswith("Traceback (most recent call last):\n"))
@@ -257,11 +259,15 @@ class HostileCells(KernelTest):
         self.assertEqual(self.kernel.run("1/0").end["exception"]["type"], "ZeroDivisionError")
 
     def test_a_trace_function_sees_cells_only(self):
-        self.run_ok("import sys\nseen = set()\ndef trace(frame, *a):\n    seen.add(frame.f_code.co_filename)\n"
-                    "    return trace\nsys.settrace(trace)")
+        self.run_ok(
+            "import sys\nseen = set()\ndef trace(frame, *a):\n    seen.add(frame.f_code.co_filename)\n"
+            "    return trace\nsys.settrace(trace)"
+        )
         self.run_ok("def f(): return 1\nf()")
         self.run_ok("sys.settrace(None)")
-        self.assertEqual(self.value("[name for name in seen if 'belljar_kernel' in name and 'cells' not in name]"), "[]")
+        self.assertEqual(
+            self.value("[name for name in seen if 'belljar_kernel' in name and 'cells' not in name]"), "[]"
+        )
 
     def test_a_raising_trace_function_is_survived(self):
         self.kernel.run("import sys\ndef trace(*a): raise RuntimeError('no')\nsys.settrace(trace)")
@@ -280,7 +286,9 @@ class HostileCells(KernelTest):
         run = self.run_ok("import os\npid = os.fork()\nif pid:\n    status = os.waitpid(pid, 0)[1]\npid > 0")
         self.assertEqual(run.value, "True")
         self.assertEqual(self.value("status"), "0")
-        run = self.run_ok("pid = os.fork()\nif not pid:\n    raise SystemExit(7)\nos.WEXITSTATUS(os.waitpid(pid, 0)[1])")
+        run = self.run_ok(
+            "pid = os.fork()\nif not pid:\n    raise SystemExit(7)\nos.WEXITSTATUS(os.waitpid(pid, 0)[1])"
+        )
         self.assertEqual(run.value, "7")
 
     def test_multiprocessing_works(self):
@@ -339,7 +347,9 @@ class Await(KernelTest):
         self.assertIn('File "<cell 1>", line 3', shown)
 
     def test_a_background_task_that_exits_does_not_end_the_worker(self):
-        self.run_ok("import asyncio, os\nasync def bad():\n    await asyncio.sleep(0.01)\n    raise SystemExit\n"
-                    "t = asyncio.create_task(bad())\npid = os.getpid()\nawait asyncio.sleep(0)")
+        self.run_ok(
+            "import asyncio, os\nasync def bad():\n    await asyncio.sleep(0.01)\n    raise SystemExit\n"
+            "t = asyncio.create_task(bad())\npid = os.getpid()\nawait asyncio.sleep(0)"
+        )
         self.wait_until(lambda: self.value("t.done()") == "True", "the task ends")
         self.assertEqual(self.value("pid == os.getpid()"), "True")

@@ -120,7 +120,12 @@ class Compute(KernelTest):
     def test_many_at_once(self):
         for request in range(40):
             self.kernel.send(
-                type="compute", request=request, expression=f"{request} * 2", values={}, timeout_ms=5000, memory_bytes=2**26
+                type="compute",
+                request=request,
+                expression=f"{request} * 2",
+                values={},
+                timeout_ms=5000,
+                memory_bytes=2**26,
             )
         answers = {}
         while len(answers) < 40:

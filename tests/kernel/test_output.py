@@ -54,13 +54,17 @@ class Output(KernelTest):
         self.assertEqual(self.run_ok("print('still')").stdout, "still\n")
 
     def test_a_redirected_descriptor_holds_for_its_cell(self):
-        run = self.run_ok("import os\nf = os.open('out.txt', os.O_CREAT | os.O_WRONLY)\nos.dup2(f, 1)\nprint('to file')")
+        run = self.run_ok(
+            "import os\nf = os.open('out.txt', os.O_CREAT | os.O_WRONLY)\nos.dup2(f, 1)\nprint('to file')"
+        )
         self.assertEqual(run.stdout, "")
         self.assertEqual(self.value("open('out.txt').read()"), "'to file\\n'")
 
     def test_stdout_behaves_like_a_pipe(self):
         self.assertEqual(
-            self.value("import sys\nsys.stdout.fileno(), sys.stderr.fileno(), sys.stdout.isatty(), sys.stdout.encoding"),
+            self.value(
+                "import sys\nsys.stdout.fileno(), sys.stderr.fileno(), sys.stdout.isatty(), sys.stdout.encoding"
+            ),
             "(1, 2, False, 'utf-8')",
         )
 
@@ -127,6 +131,7 @@ import os
 _figures = {}
 class Figure:
     def __init__(self, number): self.number = number
+    def get_children(self): return ['background', 'axes']
     def savefig(self, target, **options):
         data = b'PNG%d' % self.number
         target.write(data) if hasattr(target, 'write') else open(target, 'wb').write(data)

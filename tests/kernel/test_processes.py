@@ -2,7 +2,9 @@
 
 import os
 import signal
+import subprocess
 import time
+import unittest
 
 from harness import Kernel, KernelTest, is_alive
 
@@ -31,7 +33,9 @@ class Crashes(KernelTest):
         self.assertEqual(self.value("a, 'b' in globals()"), "(1, False)")
 
     def test_a_crash_between_cells_is_told(self):
-        self.run_ok("import threading, os, time\nthreading.Thread(target=lambda: (time.sleep(0.05), os._exit(5))).start()")
+        self.run_ok(
+            "import threading, os, time\nthreading.Thread(target=lambda: (time.sleep(0.05), os._exit(5))).start()"
+        )
         self.expect_replaced(5)
         self.assertEqual(self.value("1"), "1")
 
@@ -54,8 +58,10 @@ class Crashes(KernelTest):
         self.wait_until(lambda: not any(map(is_alive, pids)), "the children end")
 
     def test_a_broken_frame_of_the_worker_costs_only_the_worker(self):
-        run = self.kernel.run("import os, time\nfor fd in range(800, 1000):\n    try: os.write(fd, b'\\xff' * 64)\n"
-                              "    except OSError: pass\ntime.sleep(60)")
+        run = self.kernel.run(
+            "import os, time\nfor fd in range(800, 1000):\n    try: os.write(fd, b'\\xff' * 64)\n"
+            "    except OSError: pass\ntime.sleep(60)"
+        )
         while run.end is None or run.end["type"] != "cell_lost":
             self.kernel.step(run)
         self.expect_replaced(run.end["exit_code"])
@@ -231,3 +237,50 @@ class Workspace(KernelTest):
         said = b"".join(data for _, data in kernel.idle_output).decode() + run.stderr
         self.assertIn("cannot change directory", said)
         self.assertRegex(said, r"process \d+")
+
+
+UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def _can_unshare():
+    return subprocess.run([*UNSHARE, "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@unittest.skipUnless(_can_unshare(), "needs a pid namespace")
+class PidOne(KernelTest):
+    """The guardian as pid 1 of its own namespace."""
+
+    def setUp(self):
+        self.kernel = Kernel(prefix=UNSHARE)
+        self.addCleanup(self.kernel.close)
+        self.assertTrue(self.kernel.start()["probe"]["is_init"])
+
+    def test_no_signal_from_inside_reaches_the_guardian(self):
+        for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGSTOP", "SIGHUP", "SIGSEGV"):
+            self.run_ok(f"import os, signal\nos.kill(1, signal.{name})")
+        self.assertEqual(self.value("os.getppid()"), "1")
+
+    def test_code_that_kills_everybody_loses_only_itself(self):
+        fork = self.kernel.submit("print('up')\nimport time; time.sleep(60)", mode="fork")
+        self.kernel.wait_for_output(fork, "up\n")
+        self.kernel.submit("import os\nos.kill(-1, 9)")
+        ends = {}
+        while len(ends) < 2:
+            frame = self.kernel.next_frame()
+            ends[frame["cell"]] = frame["type"]
+        self.assertEqual(ends, {1: "cell_lost", 2: "cell_done"})
+        self.assertEqual(self.value("1"), "1")
+
+    def test_processes_that_fork_all_the_time_are_killed_with_their_worker(self):
+        run = self.kernel.submit(
+            "import os, time\nprint('chain')\nif os.fork() == 0:\n    os.setsid()\n"
+            "    while True:\n        if os.fork(): os._exit(0)\n        time.sleep(0.001)\ntime.sleep(60)"
+        )
+        self.kernel.wait_for_output(run, "chain\n")
+        self.kernel.send(type="kill", cell=run.cell, grace_ms=50)
+        self.kernel.finish(run)
+        self.kernel.expect("worker_replaced")
+        self.assertEqual(
+            self.value("import os\n[n for n in os.listdir('/proc') if n.isdigit() and int(n) not in (1, os.getpid())]"),
+            "[]",
+        )

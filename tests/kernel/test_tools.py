@@ -131,7 +131,9 @@ class Tools(KernelTest):
 
     def test_a_new_configuration_replaces_the_tools(self):
         self.kernel.configure(tools=[{**ANY, "name": "other"}, {**ANY, "name": "not a name"}, {**ANY, "name": "class"}])
-        self.assertEqual(self.value("'add' in globals(), 'other' in globals(), repr(tools)"), "(False, True, '<tools: other>')")
+        self.assertEqual(
+            self.value("'add' in globals(), 'other' in globals(), repr(tools)"), "(False, True, '<tools: other>')"
+        )
 
     def test_a_large_result_arrives(self):
         self.kernel.tools["any_tool"] = lambda: "x" * 5_000_000

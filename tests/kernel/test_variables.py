@@ -46,7 +46,13 @@ class Variables(KernelTest):
         )
         self.assertEqual(
             self.listed()["x"],
-            {"name": "x", "type": "numpy.ndarray", "preview": "numpy.ndarray (3, 4) float64", "bytes": 96, "shape": "(3, 4)"},
+            {
+                "name": "x",
+                "type": "numpy.ndarray",
+                "preview": "numpy.ndarray (3, 4) float64",
+                "bytes": 96,
+                "shape": "(3, 4)",
+            },
         )
 
     def test_objects_that_refuse_to_be_described(self):

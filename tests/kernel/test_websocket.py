@@ -10,6 +10,7 @@ sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..",
 
 from belljar_kernel import websocket  # noqa: E402 - needs the path
 from belljar_kernel.limits import FRAME_BYTES, UPGRADE_BYTES  # noqa: E402
+
 from websocket_client import masked_frame, upgrade_request  # noqa: E402
 
 
@@ -110,7 +111,9 @@ class Frames(unittest.TestCase):
     def test_frames_to_the_client(self):
         self.assertEqual(websocket.encode(websocket.TEXT, b"hi"), b"\x81\x02hi")
         self.assertEqual(websocket.encode(websocket.BINARY, b"a", b"b" * 199)[:4], b"\x82\x7e\x00\xc8")
-        self.assertEqual(websocket.encode(websocket.BINARY, b"b" * 70000)[:10], b"\x82\x7f" + (70000).to_bytes(8, "big"))
+        self.assertEqual(
+            websocket.encode(websocket.BINARY, b"b" * 70000)[:10], b"\x82\x7f" + (70000).to_bytes(8, "big")
+        )
         self.assertEqual(websocket.encode_close(1002, "no"), b"\x88\x04\x03\xeano")
 
     def test_unmasking_is_no_loop_over_bytes(self):

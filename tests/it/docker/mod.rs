@@ -1,0 +1,4 @@
+//! Against a real engine. Without one these tests fail, unless BELLJAR_TEST_NO_DOCKER=1 says that
+//! they shall not run.
+
+mod smoke;

@@ -1,0 +1,75 @@
+//! Arrows point down only: each folder of `src` may use the ones named here and no other.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Folder, and what it may use.
+const MAY_USE: [(&str, &[&str]); 12] = [
+    ("protocol", &[]),
+    ("config", &["protocol"]),
+    ("agent", &["config", "protocol"]),
+    ("bridge", &["config", "protocol"]),
+    ("sandbox", &["config", "protocol"]),
+    ("store", &["config", "protocol"]),
+    ("tools", &["config", "protocol"]),
+    ("actors", &["agent", "bridge", "config", "protocol", "sandbox", "store", "tools"]),
+    ("control", &["actors", "config", "protocol", "sandbox", "store", "tools"]),
+    ("daemon", &["actors", "config", "control", "protocol", "sandbox", "tools"]),
+    ("cli", &["config", "protocol"]),
+    ("schemas.rs", &["control", "protocol"]),
+];
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn no_layer_knows_the_one_above_it() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let may_use: BTreeMap<&str, &[&str]> = MAY_USE.into_iter().collect();
+    let mut wrong = Vec::new();
+    for path in sources(&src) {
+        let relative = path.strip_prefix(&src).unwrap();
+        let layer = relative.components().next().unwrap().as_os_str().to_str().unwrap();
+        if ["main.rs", "lib.rs"].contains(&layer) {
+            continue;
+        }
+        let allowed = may_use.get(layer).unwrap_or_else(|| panic!("`{layer}` has no row in this test"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        for piece in text.split("crate::").skip(1) {
+            let used: String = piece.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            if used != layer && !allowed.contains(&used.as_str()) {
+                wrong.push(format!("{} uses {used}", relative.display()));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// Foot-guns that have one place each.
+#[test]
+fn libraries_stay_in_their_rooms() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let rooms =
+        [("ractor", &["actors", "control", "daemon"][..]), ("bollard", &["sandbox"]), ("axum", &["control"])];
+    for path in sources(&src) {
+        let relative = path.strip_prefix(&src).unwrap().to_str().unwrap().to_owned();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (library, allowed) in rooms {
+            let used = text.contains(&format!("{library}::"));
+            assert!(
+                !used || allowed.iter().any(|room| relative.starts_with(room)),
+                "{relative} uses {library}"
+            );
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Real things for tests: a daemon of its own in a folder of its own, the command line, raw HTTP
+//! over the socket, the engine's own CLI.
+
+mod http;
+
+pub use http::Response;
+
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest wait for something that should happen soon.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// False only if the environment says that there shall be no engine; a missing engine is a failure.
+pub fn engine() -> bool {
+    if std::env::var_os("BELLJAR_TEST_NO_DOCKER").is_some_and(|value| value == "1") {
+        eprintln!("NOT RUN: this test needs a container engine, and BELLJAR_TEST_NO_DOCKER=1 is set");
+        return false;
+    }
+    true
+}
+
+/// Polls until `check` gives something.
+pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = check() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {SOON:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_belljar"))
+}
+
+/// Runs the engine's own command line.
+pub fn docker<const N: usize>(arguments: [&str; N]) -> String {
+    let output = Command::new("docker").args(arguments).output().expect("the docker command is there");
+    assert!(output.status.success(), "docker {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// A daemon with a home of its own. It is stopped, with all its sandboxes, when this is dropped.
+pub struct Daemon {
+    home: tempfile::TempDir,
+    child: Option<Child>,
+    /// Runs daemon and commands as that user, in its groups.
+    user: Option<User>,
+}
+
+#[derive(Clone, Copy)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+    /// A supplementary group, e.g. the one that may use the engine.
+    pub group: Option<u32>,
+}
+
+/// What a command printed and how it ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub stdout: String,
+    pub stderr: String,
+    pub code: Option<i32>,
+}
+
+impl Ran {
+    fn of(output: Output) -> Self {
+        Self {
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            code: output.status.code(),
+        }
+    }
+
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        self.exits(0)
+    }
+
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self
+    }
+}
+
+impl Daemon {
+    /// Serves when this returns.
+    pub fn start() -> Self {
+        Self::with_config("")
+    }
+
+    /// With a configuration file of that text.
+    pub fn with_config(config: &str) -> Self {
+        Self::launch(config, None)
+    }
+
+    /// As another user, in user mode.
+    pub fn as_user(user: User) -> Self {
+        Self::launch("", Some(user))
+    }
+
+    fn launch(config: &str, user: Option<User>) -> Self {
+        let home = tempfile::Builder::new().prefix("bj").tempdir_in("/tmp").expect("a folder");
+        std::fs::write(home.path().join("config.toml"), config).expect("a configuration");
+        if let Some(user) = user {
+            std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid)).expect("chown");
+        }
+        let mut daemon = Self { home, child: None, user };
+        daemon.restart();
+        daemon
+    }
+
+    /// Starts the daemon process (again) in the same home.
+    pub fn restart(&mut self) {
+        let log = std::fs::File::create(self.home.path().join("stderr")).expect("a log");
+        let child = self
+            .command(["daemon"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("the daemon starts");
+        self.child = Some(child);
+        eventually("the daemon answers", || {
+            if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
+                panic!("the daemon ended with {status}: {}", self.stderr());
+            }
+            std::os::unix::net::UnixStream::connect(self.socket()).ok()
+        });
+    }
+
+    /// What the daemon process wrote to its stderr.
+    pub fn stderr(&self) -> String {
+        std::fs::read_to_string(self.home.path().join("stderr")).unwrap_or_default()
+    }
+
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.home.path().join("belljar.sock")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// Sends a signal to the daemon process.
+    pub fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([&format!("-{signal}"), &self.pid().to_string()]).status();
+        assert!(status.expect("kill").success());
+    }
+
+    /// Waits for the daemon process to end by itself.
+    pub fn wait(&mut self) -> Option<i32> {
+        let mut child = self.child.take().expect("it runs");
+        eventually("the daemon ends", || child.try_wait().expect("wait")).code()
+    }
+
+    /// The command line, set up to talk to this daemon and never to start another.
+    pub fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = match self.user {
+            None => Command::new(binary()),
+            Some(user) => {
+                let mut command = Command::new("setpriv");
+                command.args([format!("--reuid={}", user.uid), format!("--regid={}", user.gid)]);
+                command.arg(match user.group {
+                    Some(group) => format!("--groups={group}"),
+                    None => "--clear-groups".into(),
+                });
+                command.arg(binary());
+                command
+            }
+        };
+        command
+            .args(arguments)
+            .env("BELLJAR_HOME", self.home.path())
+            .env("BELLJAR_SOCKET", self.socket())
+            .env("BELLJAR_CONFIG", self.home.path().join("config.toml"))
+            .env("BELLJAR_NO_AUTOSTART", "1")
+            .env_remove("BELLJAR_SESSION");
+        command
+    }
+
+    pub fn cli<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Ran {
+        Ran::of(self.command(arguments).stdin(Stdio::null()).output().expect("belljar runs"))
+    }
+
+    pub fn cli_with_input<S: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = S>,
+        input: &str,
+    ) -> Ran {
+        let mut child = self
+            .command(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("belljar runs");
+        child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
+        Ran::of(child.wait_with_output().expect("it ends"))
+    }
+
+    /// One HTTP request over the socket, as the test's own user.
+    pub fn http(&self, method: &str, path: &str, body: &[u8]) -> Response {
+        http::request(&self.socket(), method, path, &[], body)
+    }
+
+    pub fn http_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+        http::request(&self.socket(), method, path, headers, body)
+    }
+
+    /// Makes a session; panics with the problem if it cannot.
+    #[track_caller]
+    pub fn session(&self, name: &str, request: Value) -> Value {
+        let mut request = request;
+        request["name"] = json!(name);
+        self.http("POST", "/v1/sessions", request.to_string().as_bytes()).expect_status(201)
+    }
+
+    /// Runs a cell and gives its `ExecutionResult`.
+    #[track_caller]
+    pub fn run(&self, session: &str, code: &str) -> Value {
+        self.run_with(session, json!({ "code": code }))
+    }
+
+    /// The same, with the whole request.
+    #[track_caller]
+    pub fn run_with(&self, session: &str, request: Value) -> Value {
+        let path = format!("/v1/sessions/{session}/cells?wait=true");
+        self.http("POST", &path, request.to_string().as_bytes()).expect_status(200)
+    }
+
+    /// All events of a session so far.
+    pub fn events(&self, session: &str, after: u64) -> Vec<Value> {
+        let response =
+            self.http("GET", &format!("/v1/sessions/{session}/events?follow=false&after={after}"), b"");
+        let text = response.text();
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    /// Ids of the containers of this daemon, running or not.
+    pub fn containers(&self) -> Vec<String> {
+        let Ok(instance) = std::fs::read_to_string(self.home.path().join("instance")) else {
+            return Vec::new();
+        };
+        let filter = format!("label=belljar.instance={}", instance.trim());
+        docker(["ps", "-aq", "--no-trunc", "--filter", &filter]).lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+            let deadline = Instant::now() + SOON;
+            while child.try_wait().is_ok_and(|ended| ended.is_none()) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if self.home.path().join("instance").exists() {
+            for container in self.containers() {
+                docker(["rm", "-f", &container]);
+            }
+        }
+    }
+}
