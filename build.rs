@@ -32,7 +32,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
             if name != "__pycache__" && !name.starts_with('.') {
                 collect(&path, files)?;
             }
-        } else if name.ends_with(".py") || name == "matplotlibrc" {
+        } else if path.extension().is_some_and(|extension| extension == "py") || name == "matplotlibrc" {
             files.push(path);
         }
     }

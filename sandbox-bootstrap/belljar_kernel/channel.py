@@ -32,9 +32,6 @@ class Channel:
         self._ended = False
         self.peer_pid = None
 
-    def descriptor(self):
-        return self._socket.fileno()
-
     def read(self, on):
         self._reading = on
         self._watch()

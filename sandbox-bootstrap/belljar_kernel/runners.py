@@ -38,6 +38,7 @@ class Runners:
         self._next_index = 0
         self._reaped = {}  # pid -> exit code of orphans, in case one turns out to be a runner
         self._at_worker_start = []  # frames that tell of it
+        self._failed_starts = 0  # in a row
 
     def send(self, frame):
         self.bridge.send(wire.encode_json(frame))
@@ -103,7 +104,9 @@ class Runners:
             self._runner_present(handle)
         elif kind == wire.SPAWN_FAILED and handle is self.main:
             self._spawn_failed(payload)
-        elif kind != wire.PRESENT:
+        elif kind == wire.PRESENT:
+            self._failed_starts = 0
+        else:
             self.runner_broken(handle)
 
     def runner_broken(self, handle):
@@ -131,8 +134,8 @@ class Runners:
             self._drop(handle)
             self.refuse("no_process", "the sandbox cannot start another process", {"cell": cell})
 
-    def start_worker(self, tries=1):
-        """A fresh worker with the seed only. Where processes are short, try again for a while."""
+    def start_worker(self):
+        """A fresh worker with the seed only."""
         handle = self._new_handle()
         pid = None
         if handle is not None:
@@ -145,12 +148,9 @@ class Runners:
             if pid != 0:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
         if pid is None:
-            if tries >= WORKER_START_TRIES:
-                self._on_hopeless()
-                return
             process.kill_descendants(self._living())
             self._reap()
-            self._poller.after("worker", WORKER_START_RETRY_S, lambda: self.start_worker(tries + 1))
+            self._start_worker_later()
             return
         if pid == 0:
             runner.enter(handle.runner_descriptors(), self._workspace, handle.index)
@@ -166,6 +166,14 @@ class Runners:
             self.send(frame)
         self._at_worker_start = []
 
+    def _start_worker_later(self):
+        """Where processes or memory are short, try again for a while."""
+        self._failed_starts += 1
+        if self._failed_starts >= WORKER_START_TRIES:
+            self._on_hopeless()
+        else:
+            self._poller.after("worker", WORKER_START_RETRY_S, self.start_worker)
+
     def _runner_ended(self, handle, exit_code):
         handle.take_last_words()
         if handle is self.main:
@@ -178,12 +186,13 @@ class Runners:
             self.main = None
             if handle.variables_request is not None:
                 self.refuse("no_process", "the worker ended", {"request": handle.variables_request})
-            if handle.resets:
-                frames = [{"type": "reset_done", "request": request} for request in handle.resets]
+            self._at_worker_start += [{"type": "reset_done", "request": request} for request in handle.resets]
+            if not self._at_worker_start:
+                self._at_worker_start = [{"type": "worker_replaced", "exit_code": exit_code}]
+            if handle.control.peer_pid is None:
+                self._start_worker_later()  # it ended before it could say a word
             else:
-                frames = [{"type": "worker_replaced", "exit_code": exit_code}]
-            self._at_worker_start = frames
-            self.start_worker()
+                self.start_worker()
 
     def _end_unborn(self, exit_code):
         """Copies that the main worker was asked for and that have not shown up when it ended."""

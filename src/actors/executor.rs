@@ -173,7 +173,7 @@ impl Actor for Executor {
         let (launcher, wanted, workspace) =
             (Arc::clone(&args.launcher), args.wanted.clone(), Arc::clone(&args.workspace));
         tokio::spawn(async move {
-            let outcome = launch(launcher, wanted, workspace).await;
+            let outcome = Box::pin(launch(launcher, wanted, workspace)).await;
             // If nobody is there any more, dropping what was launched removes it.
             let _ = myself.cast(ExecutorMsg::Launched(Box::new(outcome)));
         });
@@ -380,7 +380,7 @@ impl ExecutorState {
                 self.finish(myself, cell, ending);
             }
             KernelFrame::CellLost { cell, exit_code, .. } => {
-                self.finish(myself, cell, Ending::Lost { exit_code })
+                self.finish(myself, cell, Ending::Lost { exit_code });
             }
             KernelFrame::WorkerReplaced { exit_code } => match self.replacements_told.checked_sub(1) {
                 Some(left) => self.replacements_told = left,

@@ -147,7 +147,8 @@ pub struct SessionActorState {
     log: Arc<EventLog>,
     recorder: Arc<Recorder>,
     workspace: Option<Arc<Workspace>>,
-    _slot: Option<UserSlot>,
+    /// Held for the life of the session, so that nobody else gets its user id.
+    slot: Option<UserSlot>,
     sandbox: SandboxPhase,
     receipt: Option<Arc<Receipt>>,
     queue: VecDeque<Job>,
@@ -210,7 +211,7 @@ impl Actor for Session {
             log,
             recorder,
             workspace: None,
-            _slot: None,
+            slot: None,
             sandbox: SandboxPhase::None,
             receipt: None,
             queue: VecDeque::new(),
@@ -475,7 +476,7 @@ impl SessionActorState {
         match outcome {
             Ok((workspace, slot)) => {
                 self.workspace = Some(Arc::new(workspace));
-                self._slot = slot;
+                self.slot = slot;
                 if !self.removing {
                     self.start_sandbox(myself).await;
                 }

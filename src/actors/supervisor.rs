@@ -101,7 +101,7 @@ impl Actor for Supervisor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             SupervisorMsg::Create { peer, request, reply_to } => {
-                state.create(&myself, peer, *request, reply_to).await
+                state.create(&myself, peer, *request, reply_to).await;
             }
             SupervisorMsg::Find { peer, key, reply_to } => {
                 let found =

@@ -29,7 +29,7 @@ pub(super) struct Cli {
     /// When to use colour.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     pub color: Color,
-    /// Configuration of a daemon that this command starts. [env: BELLJAR_CONFIG]
+    /// Configuration of a daemon that this command starts. [env: `BELLJAR_CONFIG`]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(subcommand)]
@@ -59,7 +59,7 @@ pub(super) enum Command {
 /// A session that is named by `-s`.
 #[derive(Debug, Args)]
 pub(super) struct SessionFlag {
-    /// The session. [env: BELLJAR_SESSION]
+    /// The session. [env: `BELLJAR_SESSION`]
     #[arg(short, long, value_name = "NAME", value_parser = session_name)]
     session: Option<SessionName>,
 }

@@ -95,13 +95,13 @@ impl Cp {
                 upload(context, &session, &path, Some(source)).await?;
             }
             (Side::Standard, Side::Session { session, path }) => {
-                upload(context, &session, &path, None).await?
+                upload(context, &session, &path, None).await?;
             }
             (Side::Session { session, path }, Side::Local(target)) => {
                 download(context, &session, &path, Some(target)).await?;
             }
             (Side::Session { session, path }, Side::Standard) => {
-                download(context, &session, &path, None).await?
+                download(context, &session, &path, None).await?;
             }
             (Side::Session { .. }, Side::Session { .. }) => {
                 return Err(Failure::usage("only one side can be a session"));

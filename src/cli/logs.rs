@@ -11,7 +11,6 @@ use super::cell::show_event;
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
-use super::screen::Screen;
 
 /// Show what happened in a session: output on stdout and stderr, everything else on stderr.
 #[derive(Debug, Args)]
@@ -32,7 +31,7 @@ impl Logs {
         let mut path = format!("/v1/sessions/{session}/events?follow={}", self.follow);
         // Without a number it is from the oldest event that is still kept.
         if let Some(after) = self.after {
-            path.push_str(&format!("&after={after}"));
+            path = format!("{path}&after={after}");
         }
         let mut events = context.client().events::<()>(&path, None).await?;
         while let Some(event) = events.next().await? {
@@ -47,12 +46,8 @@ impl Logs {
                 show_event(&mut context.screen, &event.body)?;
             }
         }
-        self.end(&mut context.screen)
-    }
-
-    fn end(&self, screen: &mut Screen) -> Result<u8, Failure> {
-        screen.end_line(Stream::Stdout)?;
-        screen.end_line(Stream::Stderr)?;
+        context.screen.end_line(Stream::Stdout)?;
+        context.screen.end_line(Stream::Stderr)?;
         Ok(exit::SUCCESS)
     }
 }

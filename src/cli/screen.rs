@@ -111,6 +111,7 @@ impl Screen {
     }
 
     /// Bytes as they are.
+    #[expect(clippy::unused_self, reason = "everything that is shown goes through the screen")]
     pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         out.write_all(bytes).and_then(|()| out.flush()).map_err(|e| Failure::write(&e))

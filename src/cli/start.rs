@@ -112,7 +112,7 @@ mod tests {
         let log = dir.path().join("log");
         std::fs::write(&log, "old\nnew\n\nerror: no\n").unwrap();
         assert_eq!(tail(&log, 4), "  new\n  error: no");
-        let many: String = (0..100).map(|n| format!("line {n}\n")).collect();
+        let many = (0..100).fold(String::new(), |text, n| format!("{text}line {n}\n"));
         std::fs::write(&log, many).unwrap();
         assert_eq!(tail(&log, 0).lines().count(), LOG_TAIL_LINES);
         assert!(tail(&dir.path().join("none"), 0).contains("cannot be read"));

@@ -224,9 +224,9 @@ pub(super) fn classify(what: &'static str, error: DockerError) -> EngineError {
         DockerError::DockerResponseServerError { status_code: 404, message } => {
             EngineError::NotFound(message)
         }
-        DockerError::DockerResponseServerError { message, .. } => EngineError::Refused { what, message },
         DockerError::RequestTimeoutError => EngineError::Slow { what, limit: ENGINE_START },
-        DockerError::JsonDataError { message, .. } => EngineError::Refused { what, message },
+        DockerError::DockerResponseServerError { message, .. }
+        | DockerError::JsonDataError { message, .. } => EngineError::Refused { what, message },
         other => unavailable(&other),
     }
 }

@@ -53,20 +53,19 @@ impl Registry {
         arguments: Map<String, Value>,
         context: Context,
     ) -> Result<ToolFuture, ToolFailure> {
-        match self.tools.get(name) {
-            Some(tool) => Ok(tool.run(arguments, context)),
-            None => {
-                let known: Vec<&str> = self.tools.keys().map(String::as_str).collect();
-                let shown: String = name.chars().take(crate::protocol::limits::TOOL_NAME_CHARS).collect();
-                Err(ToolFailure {
-                    code: "unknown_tool".into(),
-                    message: format!(
-                        "there is no tool `{}`; known are: {}",
-                        shown.escape_default(),
-                        known.join(", ")
-                    ),
-                })
-            }
+        if let Some(tool) = self.tools.get(name) {
+            Ok(tool.run(arguments, context))
+        } else {
+            let known: Vec<&str> = self.tools.keys().map(String::as_str).collect();
+            let shown: String = name.chars().take(crate::protocol::limits::TOOL_NAME_CHARS).collect();
+            Err(ToolFailure {
+                code: "unknown_tool".into(),
+                message: format!(
+                    "there is no tool `{}`; known are: {}",
+                    shown.escape_default(),
+                    known.join(", ")
+                ),
+            })
         }
     }
 }

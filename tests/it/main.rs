@@ -6,6 +6,13 @@
 //!
 //! Tests of single modules stand beside their code; tests of the Python kernel in `tests/kernel`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::pedantic,
+    reason = "a test that panics has failed, as it should"
+)]
+
 mod docker;
 mod layers;
 mod message_spec;

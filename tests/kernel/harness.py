@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -281,10 +280,3 @@ def is_alive(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def kill_quietly(pid):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

@@ -75,13 +75,13 @@ class Bridge(KernelTest):
             "import os, time\nprint('one')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
             "print('two')\nwhile not os.path.exists('end'): time.sleep(0.01)\n'done'"
         )
-        self.kernel.wait_for_output(run, "one")
+        self.kernel.wait_for_output(run, "one\n")
         self.kernel.hang_up()
         open(self.kernel.workspace + "/go", "w").close()
         self.kernel.listen()
         hello = self.kernel.start()
         self.assertEqual(hello["running"], [run.cell])
-        self.kernel.wait_for_output(run, "two")
+        self.kernel.wait_for_output(run, "two\n")
         open(self.kernel.workspace + "/end", "w").close()
         self.assertEqual(self.kernel.finish(run).value, "'done'")
 
@@ -90,7 +90,7 @@ class Bridge(KernelTest):
             "import os, time\nprint('one')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
             "for i in range(300): print(str(i) * 2000)\n'end'"
         )
-        self.kernel.wait_for_output(run, "one")
+        self.kernel.wait_for_output(run, "one\n")
         self.kernel.hang_up()
         open(self.kernel.workspace + "/go", "w").close()
         self.kernel.listen()

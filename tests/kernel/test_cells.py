@@ -55,7 +55,7 @@ class SessionLaws(KernelTest):
 
     def test_an_interrupt_raises_keyboard_interrupt_and_keeps_the_state(self):
         run = self.kernel.submit("x = 5\nprint('ready')\nwhile True: pass")
-        self.kernel.wait_for_output(run, "ready")
+        self.kernel.wait_for_output(run, "ready\n")
         self.kernel.send(type="interrupt", cell=run.cell)
         self.kernel.finish(run)
         self.assertEqual((run.end["status"], run.end["reason"]), ("interrupted", "by_user"))
@@ -76,7 +76,7 @@ class SessionLaws(KernelTest):
 
     def test_an_interrupt_ends_a_sleep_at_once(self):
         run = self.kernel.submit("import time\nprint('ready')\ntime.sleep(60)")
-        self.kernel.wait_for_output(run, "ready")
+        self.kernel.wait_for_output(run, "ready\n")
         started = time.monotonic()
         self.kernel.send(type="interrupt", cell=run.cell)
         self.kernel.finish(run)
@@ -278,7 +278,7 @@ class HostileCells(KernelTest):
     def test_a_signal_handler_of_a_cell_does_not_outlive_it(self):
         self.run_ok("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")
         run = self.kernel.submit("print('ready')\nwhile True: pass")
-        self.kernel.wait_for_output(run, "ready")
+        self.kernel.wait_for_output(run, "ready\n")
         self.kernel.send(type="interrupt", cell=run.cell)
         self.assertEqual(self.kernel.finish(run).end["status"], "interrupted")
 
@@ -335,7 +335,7 @@ class Await(KernelTest):
 
     def test_an_interrupt_cancels_an_awaiting_cell(self):
         run = self.kernel.submit("import asyncio\nprint('ready')\nawait asyncio.sleep(60)")
-        self.kernel.wait_for_output(run, "ready")
+        self.kernel.wait_for_output(run, "ready\n")
         self.kernel.send(type="interrupt", cell=run.cell)
         self.assertEqual(self.kernel.finish(run).end["status"], "interrupted")
         self.assertEqual(self.value("await asyncio.sleep(0, 1)"), "1")

@@ -99,7 +99,7 @@ class Tools(KernelTest):
     def test_an_interrupt_ends_a_waiting_call(self):
         del self.kernel.tools["any_tool"]
         run = self.kernel.submit("print('ready')\nany_tool()")
-        self.kernel.wait_for_output(run, "ready")
+        self.kernel.wait_for_output(run, "ready\n")
         time.sleep(0.05)
         self.kernel.send(type="interrupt", cell=run.cell)
         self.assertEqual(self.kernel.finish(run).end["status"], "interrupted")

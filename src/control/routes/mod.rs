@@ -34,7 +34,6 @@ pub struct App {
 }
 
 impl App {
-    #[must_use]
     pub fn router(self) -> Router {
         Router::new()
             .route("/openapi.json", get(machine::openapi))
