@@ -33,6 +33,12 @@ class Poller:
         """Call back once; a timer with the same key is replaced."""
         self._timers[key] = (time.monotonic() + seconds, callback)
 
+    def within(self, key, seconds, callback):
+        """Like `after`, but a timer with the same key that is due earlier stays."""
+        known = self._timers.get(key)
+        if known is None or known[0] > time.monotonic() + seconds:
+            self.after(key, seconds, callback)
+
     def cancel(self, key):
         self._timers.pop(key, None)
 

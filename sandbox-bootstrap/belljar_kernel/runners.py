@@ -258,4 +258,5 @@ class Runners:
         pause = REAP_BUSY_S if busy else REAP_IDLE_S
         if busy and not all(handle.is_watched() for handle in self._handles.values()):
             pause = REAP_WITHOUT_PIDFD_S
-        self._poller.after("reap", pause, self.reap_regularly)
+        # Not put off by a cell that starts: they may come faster than the pause.
+        self._poller.within("reap", pause, self.reap_regularly)
