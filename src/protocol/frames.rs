@@ -26,6 +26,13 @@ pub enum HostFrame {
         versions: Vec<u32>,
         sandbox: String,
         limits: KernelLimits,
+        /// Frames of the kernel that the daemon has dealt with for good, text and binary, counted
+        /// from the start of the sandbox. The kernel sends the later ones again.
+        received: u64,
+    },
+    /// The daemon has dealt for good with that many frames: the kernel may forget them.
+    Ack {
+        received: u64,
     },
     /// What the namespace holds from the start. Applied to the present worker between cells and to
     /// every later one.
@@ -65,9 +72,19 @@ pub enum HostFrame {
         /// Names that start with `_` too.
         private: bool,
     },
-    /// A fresh worker with the seed only.
+    /// A fresh worker with the seed only, and no way back.
     Reset {
         request: u64,
+    },
+    /// Go back to the state before the last `cells` cells of the main line.
+    Undo {
+        request: u64,
+        cells: u64,
+    },
+    /// Which names the code would assign at its top level.
+    Names {
+        request: u64,
+        code: String,
     },
     ToolResult {
         call: u64,
@@ -92,6 +109,8 @@ pub enum KernelFrame {
         probe: Probe,
         /// Cells whose runners still work, after a reconnect.
         running: Vec<CellNumber>,
+        /// The newest cell of the main line whose changes the worker holds; 0 if it is fresh.
+        state_of: CellNumber,
     },
     /// A cell ended and its runner lives on (`main`) or ended as it should (`fork`).
     CellDone {
@@ -104,6 +123,12 @@ pub enum KernelFrame {
         duration_ms: f64,
         /// Displays that were too many or too large.
         displays_dropped: u64,
+        /// A checkpoint was there to go back to, had the cell died.
+        protected: bool,
+        /// For a `fork` cell: it ran on the state before this cell, which was running.
+        as_before: Option<CellNumber>,
+        /// What lives on in the worker and would be gone after going back.
+        live: Live,
     },
     /// The runner of a cell ended without an answer.
     CellLost {
@@ -112,11 +137,13 @@ pub enum KernelFrame {
         exit_code: i32,
         /// It was ended by a `kill` frame.
         killed: bool,
+        /// What the main line is now. The next cell can be sent at once.
+        after: StateAfter,
     },
-    /// A worker died; a fresh one, with the seed only, has taken its place. Comes after the
-    /// `cell_lost` of the cell it ran, if it ran one.
+    /// The worker died while no cell of the main line ran; another has taken its place.
     WorkerReplaced {
         exit_code: i32,
+        after: StateAfter,
     },
     Display {
         cell: CellNumber,
@@ -140,6 +167,8 @@ pub enum KernelFrame {
         request: u64,
         variables: Vec<Variable>,
         total: u64,
+        /// They are as before this cell, which is running.
+        as_before: Option<CellNumber>,
     },
     Computed {
         request: u64,
@@ -147,6 +176,15 @@ pub enum KernelFrame {
     },
     ResetDone {
         request: u64,
+    },
+    /// The newest cell whose changes the worker now holds; 0 if it is as at the start.
+    Undone {
+        request: u64,
+        state_of: CellNumber,
+    },
+    Names {
+        request: u64,
+        names: Vec<String>,
     },
     /// A frame of the daemon was not accepted.
     Refused {
@@ -183,6 +221,8 @@ pub enum RefusedCode {
     Busy,
     /// The sandbox cannot start another process.
     NoProcess,
+    /// `undo` reaches not that far.
+    OutOfReach,
     /// The frame is not understood.
     Malformed,
 }
@@ -203,8 +243,42 @@ pub struct KernelLimits {
     pub display_bytes: u64,
     pub displays_bytes: u64,
     pub tool_calls: u64,
+    /// Names listed of a cell.
+    pub names: u64,
+    /// Checkpoints in the ring; 0 switches them off.
+    pub checkpoints: u64,
+    /// Memory that all checkpoints together may hold on top of the session's own.
+    pub checkpoint_bytes: u64,
+    /// The session's own memory.
+    pub memory_bytes: u64,
+    /// Frames that wait for an `ack`, before the kernel stops reading output.
+    pub unacknowledged_bytes: u64,
     /// Seconds the guardian goes on without a daemon before it ends the sandbox.
     pub orphan_s: u64,
+}
+
+/// What is left of the main line's state after a runner died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum StateAfter {
+    /// The main line was not concerned.
+    Kept,
+    /// As after this cell; 0 for the state at the start.
+    Restored(CellNumber),
+    /// Nothing but the seed.
+    Lost,
+}
+
+/// Things of user code that a checkpoint cannot hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Live {
+    /// Threads beside the main one.
+    pub threads: u32,
+    /// Pending asyncio tasks.
+    pub tasks: u32,
+    /// Child processes.
+    pub children: u32,
 }
 
 /// A tool as the code in a cell sees it.
