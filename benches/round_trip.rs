@@ -5,13 +5,16 @@
 //!
 //! Machines differ and are noisy: read the ratios.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::pedantic, reason = "a benchmark that fails may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::pedantic,
+    reason = "a benchmark that fails may panic"
+)]
 
 use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig};
-use bollard::query_parameters::{
-    CreateContainerOptions, RemoveContainerOptions, StartContainerOptions,
-};
+use bollard::query_parameters::{CreateContainerOptions, RemoveContainerOptions, StartContainerOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -34,8 +37,10 @@ impl Client {
 
     /// One request on the kept connection.
     fn request(&mut self, method: &str, path: &str, body: &str) -> String {
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nHost: belljar\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: belljar\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
         self.0.get_mut().write_all(request.as_bytes()).expect("sent");
         let mut length = 0;
         let mut status = String::new();
@@ -113,7 +118,12 @@ fn percentile(sorted: &[Duration], percent: usize) -> f64 {
 }
 
 fn row(name: &str, sorted: &[Duration]) {
-    println!("{name:<44} {:>10.3} {:>10.3} {:>7}", percentile(sorted, 50), percentile(sorted, 95), sorted.len());
+    println!(
+        "{name:<44} {:>10.3} {:>10.3} {:>7}",
+        percentile(sorted, 50),
+        percentile(sorted, 95),
+        sorted.len()
+    );
 }
 
 /// Create + start, and removal outside of the measured time.
@@ -128,7 +138,8 @@ fn bare(runtime: &tokio::runtime::Runtime, docker: &Docker, network: &str, count
         };
         let time = timed(|| {
             runtime.block_on(async {
-                let options = CreateContainerOptions { name: Some(name.clone()), ..CreateContainerOptions::default() };
+                let options =
+                    CreateContainerOptions { name: Some(name.clone()), ..CreateContainerOptions::default() };
                 docker.create_container(Some(options), body).await.expect("created");
                 docker.start_container(&name, None::<StartContainerOptions>).await.expect("started");
             });
