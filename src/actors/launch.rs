@@ -4,12 +4,12 @@ use std::sync::Arc;
 use tokio::net::UnixStream;
 use tokio_tungstenite::WebSocketStream;
 
-use crate::bridge::{self, BridgeError, Listener};
+use crate::bridge::{self, BridgeError, Hello, Listener};
 use crate::config::Settings;
 use crate::protocol::frames::KernelLimits;
 use crate::protocol::limits::{
-    DISPLAY_BYTES, DISPLAYS, DISPLAYS_BYTES, EXCEPTION_CHARS, KERNEL_HELLO, PREVIEW_CHARS, REPR_CHARS,
-    TOOL_CALLS_IN_FLIGHT, TRACEBACK_CHARS, VARIABLES,
+    DISPLAY_BYTES, DISPLAYS, DISPLAYS_BYTES, EXCEPTION_CHARS, KERNEL_HELLO, NAMES, PREVIEW_CHARS, REPR_CHARS,
+    TOOL_CALLS_IN_FLIGHT, TRACEBACK_CHARS, UNACKNOWLEDGED_BYTES, VARIABLES,
 };
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
@@ -21,6 +21,7 @@ pub struct Ready {
     pub sandbox: Sandbox,
     pub socket: WebSocketStream<UnixStream>,
     pub receipt: Receipt,
+    pub hello: Hello,
 }
 
 /// Every step undoes itself when a later one fails.
@@ -36,8 +37,8 @@ pub async fn launch(
         let pid =
             sandbox.pid().ok_or_else(|| Problem::new(Code::SandboxFailed, "the sandbox ended at once"))?;
         let stream = listener.accept(pid, KERNEL_HELLO).await.map_err(|error| bridge_problem(&error))?;
-        let limits = kernel_limits(&launcher.settings);
-        bridge::connect(stream, sandbox.id(), limits, KERNEL_HELLO)
+        let limits = kernel_limits(&launcher.settings, &wanted);
+        bridge::connect(stream, sandbox.id(), limits, 0, KERNEL_HELLO)
             .await
             .map_err(|error| bridge_problem(&error))
     };
@@ -56,15 +57,15 @@ pub async fn launch(
             });
         }
     };
-    let receipt = sandbox.attest(hello.python, hello.probe)?;
-    Ok(Ready { sandbox, socket, receipt })
+    let receipt = sandbox.attest(hello.python.clone(), hello.probe.clone())?;
+    Ok(Ready { sandbox, socket, receipt, hello })
 }
 
 fn bridge_problem(error: &BridgeError) -> Problem {
     Problem::new(Code::SandboxFailed, error.to_string())
 }
 
-fn kernel_limits(settings: &Settings) -> KernelLimits {
+fn kernel_limits(settings: &Settings, wanted: &Wanted) -> KernelLimits {
     KernelLimits {
         output_bytes: settings.cells.spill,
         output_tail_bytes: settings.cells.output_tail,
@@ -77,6 +78,11 @@ fn kernel_limits(settings: &Settings) -> KernelLimits {
         display_bytes: DISPLAY_BYTES as u64,
         displays_bytes: DISPLAYS_BYTES as u64,
         tool_calls: TOOL_CALLS_IN_FLIGHT as u64,
+        names: NAMES as u64,
+        checkpoints: settings.sandbox.checkpoints,
+        checkpoint_bytes: settings.sandbox.checkpoint_bytes,
+        memory_bytes: wanted.memory_bytes,
+        unacknowledged_bytes: UNACKNOWLEDGED_BYTES as u64,
         orphan_s: settings.sandbox.orphan_life.as_secs(),
     }
 }

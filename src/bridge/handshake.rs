@@ -18,6 +18,8 @@ pub struct Hello {
     pub python: String,
     pub probe: Probe,
     pub running: Vec<CellNumber>,
+    pub state_of: CellNumber,
+    pub last_cell: CellNumber,
 }
 
 /// Longest Python version that is believed.
@@ -35,13 +37,14 @@ pub async fn connect(
     stream: UnixStream,
     sandbox: &SandboxId,
     limits: KernelLimits,
+    received: u64,
     limit: Duration,
 ) -> Result<(WebSocketStream<UnixStream>, Hello), BridgeError> {
     let protocol = |error: tokio_tungstenite::tungstenite::Error| BridgeError::Protocol(error.to_string());
     let exchange = async {
         let (mut socket, _) =
             client_async_with_config("ws://kernel/", stream, Some(settings())).await.map_err(protocol)?;
-        let hello = HostFrame::Hello { versions: vec![BRIDGE_VERSION], sandbox: sandbox.0.clone(), limits };
+        let hello = HostFrame::Hello { versions: vec![BRIDGE_VERSION], sandbox: sandbox.0.clone(), limits, received };
         let text = serde_json::to_string(&hello).map_err(|error| BridgeError::Protocol(error.to_string()))?;
         socket.send(Message::text(text)).await.map_err(protocol)?;
         loop {
@@ -59,10 +62,10 @@ pub async fn connect(
 
 fn parse_hello(text: &str) -> Result<Hello, BridgeError> {
     match serde_json::from_str(text) {
-        Ok(KernelFrame::Hello { version, python, probe, running }) if version == BRIDGE_VERSION => {
+        Ok(KernelFrame::Hello { version, python, probe, running, state_of, last_cell }) if version == BRIDGE_VERSION => {
             let python =
                 python.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(VERSION_CHARS).collect();
-            Ok(Hello { python, probe, running })
+            Ok(Hello { python, probe, running, state_of, last_cell })
         }
         Ok(KernelFrame::Hello { version, .. }) => Err(BridgeError::Protocol(format!(
             "it wants version {version}, this daemon speaks {BRIDGE_VERSION}"

@@ -242,6 +242,8 @@ impl Reader<'_> {
         let workspace = self.positive::<NonZeroBytes>("sandbox.workspace");
         let life = self.positive::<Duration>("sandbox.life");
         let orphan_life = self.positive::<Duration>("sandbox.orphan_life");
+        let checkpoints = self.required::<u64>("sandbox.checkpoints");
+        let checkpoint_budget = self.bytes("sandbox.checkpoint_budget");
         let uid_first = self.positive::<u32>("sandbox.uid_first");
         let uid_count = self.positive::<u32>("sandbox.uid_count");
         let sandbox = Sandbox {
@@ -262,6 +264,8 @@ impl Reader<'_> {
             workspace_bytes: workspace?.0,
             life: life?,
             orphan_life: orphan_life?,
+            checkpoints: checkpoints?,
+            checkpoint_bytes: checkpoint_budget?,
             uid_first: uid_first?,
             uid_count: uid_count?,
         };
@@ -371,6 +375,8 @@ mod tests {
                     workspace_bytes: 1 << 30,
                     life: Duration::from_secs(24 * 3600),
                     orphan_life: Duration::from_secs(3600),
+                    checkpoints: 8,
+                    checkpoint_bytes: 512 << 20,
                     uid_first: 200_000,
                     uid_count: 10_000,
                 },

@@ -38,6 +38,10 @@ pub struct Sandbox {
     pub workspace_bytes: u64,
     pub life: Duration,
     pub orphan_life: Duration,
+    /// Checkpoints of a session's state; 0 switches them off.
+    pub checkpoints: u64,
+    /// Memory that they may hold on top of the session's own.
+    pub checkpoint_bytes: u64,
     /// User ids for sandboxes of a daemon that runs as root.
     pub uid_first: u32,
     pub uid_count: u32,

@@ -145,12 +145,36 @@ pub struct Interrupted {
     pub cell: Option<CellNumber>,
 }
 
+/// `POST /v1/sessions/{s}/undo`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Undo {
+    /// How many cells of the main line to take back.
+    #[serde(default = "one")]
+    pub cells: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Undone {
+    /// The newest cell whose changes are still there; 0 if none is.
+    pub state_of: CellNumber,
+    /// Files that the undone cells changed: they are not rewound.
+    pub files_changed: Vec<String>,
+}
+
 /// `GET /v1/sessions/{s}/variables`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VariableList {
     pub variables: Vec<Variable>,
     /// How many there are; more than listed if the list was cut.
     pub total: u64,
+    /// They are as before this cell, which is running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub as_before: Option<CellNumber>,
 }
 
 /// `GET /v1/sessions/{s}/files/{path}` for a folder, with `Accept: application/json`.

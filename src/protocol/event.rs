@@ -78,6 +78,10 @@ pub enum EventBody {
     StateLost {
         reason: String,
     },
+    /// The variables are as after this cell again; later cells are undone.
+    Undone {
+        state_of: CellNumber,
+    },
     Reset,
     SessionRemoved,
 }
@@ -101,6 +105,7 @@ impl EventBody {
             Self::Interrupting { .. } => "interrupting",
             Self::CellFinished { .. } => "cell_finished",
             Self::StateLost { .. } => "state_lost",
+            Self::Undone { .. } => "undone",
             Self::Reset => "reset",
             Self::SessionRemoved => "session_removed",
         }
@@ -123,6 +128,7 @@ impl EventBody {
             | Self::SandboxGone { .. }
             | Self::ToolAnswered { .. }
             | Self::StateLost { .. }
+            | Self::Undone { .. }
             | Self::Reset
             | Self::SessionRemoved => None,
         }

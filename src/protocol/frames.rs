@@ -111,6 +111,8 @@ pub enum KernelFrame {
         running: Vec<CellNumber>,
         /// The newest cell of the main line whose changes the worker holds; 0 if it is fresh.
         state_of: CellNumber,
+        /// The newest cell that it was ever sent; 0 if none.
+        last_cell: CellNumber,
     },
     /// A cell ended and its runner lives on (`main`) or ended as it should (`fork`).
     CellDone {

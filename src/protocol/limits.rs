@@ -34,6 +34,11 @@ pub const VARIABLES: usize = 500;
 /// Characters of an exception's text, and of its traceback.
 pub const EXCEPTION_CHARS: usize = 10_000;
 pub const TRACEBACK_CHARS: usize = 40_000;
+/// Names that a lost cell may have assigned, and the time to find them out.
+pub const NAMES: usize = 100;
+pub const NAMES_WITHIN: Duration = Duration::from_secs(1);
+/// Frames of a kernel that wait for the daemon's word that they are journaled.
+pub const UNACKNOWLEDGED_BYTES: usize = 4 * 1024 * 1024;
 /// Displays kept per cell, and bytes of one display's MIME bundle as JSON.
 pub const DISPLAYS: usize = 32;
 pub const DISPLAY_BYTES: usize = 8 * 1024 * 1024;

@@ -35,6 +35,8 @@ pub enum Code {
     PolicyViolation,
     /// The sandbox could not be started, or ended while it was needed.
     SandboxFailed,
+    /// There is no checkpoint that far back.
+    OutOfReach,
     /// Events that were asked for are no longer kept.
     EventsGone,
     /// The daemon's disk.
@@ -54,7 +56,7 @@ impl Code {
             Self::Forbidden | Self::ImageForbidden => 403,
             Self::NoSuchSession | Self::NoSuchCell | Self::NoSuchFile | Self::NoSuchRoute => 404,
             Self::TooSlow => 408,
-            Self::SessionExists | Self::Busy => 409,
+            Self::SessionExists | Self::Busy | Self::OutOfReach => 409,
             Self::EventsGone => 410,
             Self::TooLarge => 413,
             Self::ImageMissing => 424,

@@ -159,6 +159,15 @@ pub struct StateReport {
     /// The last cell whose changes are still there, if the state went back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored_to: Option<CellNumber>,
+    /// The cell ran without a checkpoint to go back to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unprotected: bool,
+    /// A `fork` cell saw the state before this cell, which was running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub as_before: Option<CellNumber>,
+    /// Names that the lost cell may have assigned; they are as before it, or not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub maybe_assigned: Vec<String>,
     /// Tool calls of the cell that had completed; their effects outside remain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub completed_tool_calls: Vec<String>,

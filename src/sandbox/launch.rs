@@ -166,7 +166,11 @@ impl Launcher {
             runtime: settings.runtime.clone(),
             user: workspace.user,
             limits: Limits {
-                memory_bytes: wanted.memory_bytes,
+                // Checkpoints share pages with the worker until one of them writes.
+                memory_bytes: wanted.memory_bytes.saturating_add(match settings.checkpoints {
+                    0 => 0,
+                    _ => settings.checkpoint_bytes,
+                }),
                 cpus: wanted.cpus,
                 pids: wanted.pids,
                 open_files: settings.open_files,
