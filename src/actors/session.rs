@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
-use super::outcome::{Cause, CellStart, Changes, Ending, conclude};
+use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::protocol::api::{Computed, Interrupted, SessionLimits, SessionState, SessionView, VariableList};
 use crate::protocol::event::EventBody;
@@ -153,6 +153,8 @@ pub struct SessionActorState {
     receipt: Option<Arc<Receipt>>,
     queue: VecDeque<Job>,
     running: Option<CellNumber>,
+    /// What the running cell was started with, for the case that nobody else can tell of its end.
+    started: Option<CellStart>,
     tickets: HashMap<CellNumber, Pending>,
     cells: CellNumber,
     /// To be told with the next cell's result.
@@ -216,6 +218,7 @@ impl Actor for Session {
             receipt: None,
             queue: VecDeque::new(),
             running: None,
+            started: None,
             tickets: HashMap::new(),
             cells: 0,
             note: None,
@@ -303,10 +306,8 @@ impl Actor for Session {
             SessionMsg::Removed { reply_to } => {
                 state.log.append(EventBody::SessionRemoved);
                 state.log.close();
-                if let Some(workspace) = &state.workspace
-                    && let Err(error) = workspace.remove()
-                {
-                    tracing::warn!(%error, path = %workspace.path.display(), "a workspace is left to the reaper");
+                if let Some(workspace) = state.workspace.clone() {
+                    remove_workspace(workspace).await;
                 }
                 let _ = state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to });
                 myself.stop(None);
@@ -355,6 +356,17 @@ fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
         };
         let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(make.await)));
     });
+}
+
+/// A guest may have left a million files; other actors go on meanwhile.
+async fn remove_workspace(workspace: Arc<Workspace>) {
+    let removed = tokio::task::spawn_blocking(move || {
+        workspace.remove().inspect_err(|error| {
+            let path = workspace.path.display();
+            tracing::warn!(%error, %path, "a workspace is left to the reaper");
+        })
+    });
+    let _ = removed.await;
 }
 
 impl SessionActorState {
@@ -421,6 +433,7 @@ impl SessionActorState {
                 Job::Cell(mut start) => {
                     start.note = self.note.take();
                     self.running = Some(start.cell);
+                    self.started = Some(start.clone());
                     self.log.append(EventBody::CellStarted { cell: start.cell });
                     executor.cast(ExecutorMsg::Run(start))
                 }
@@ -518,25 +531,19 @@ impl SessionActorState {
         self.sandbox = SandboxPhase::None;
         if let Some(cell) = self.running {
             // The executor did not live to report it.
-            self.conclude_lost(cell);
+            self.conclude_lost(cell, None);
         }
         self.note = Some(format!("The sandbox is a new one, because the old one is gone: {reason}."));
         self.log.append(EventBody::SandboxGone { reason });
     }
 
-    fn conclude_lost(&mut self, cell: CellNumber) {
-        let start = CellStart {
-            cell,
-            code: String::new(),
-            mode: Mode::Main,
-            expression: false,
-            timeout: Duration::ZERO,
-            note: None,
-        };
+    fn conclude_lost(&mut self, cell: CellNumber, ended_by: Option<EndedBy>) {
+        let Some(start) = self.started.take().filter(|start| start.cell == cell) else { return };
         let record = self.recorder.finish(cell);
         let changes = Changes { artifacts: Vec::new(), cut: false };
         let ending = Ending::SandboxGone { end: None };
-        self.finished(conclude(start, ending, Cause::default(), record, changes, Duration::ZERO));
+        let cause = Cause { ended_by, ..Cause::default() };
+        self.finished(conclude(start, ending, cause, record, changes, Duration::ZERO));
     }
 
     fn worker_replaced(&mut self, exit_code: i32) {
@@ -589,7 +596,7 @@ impl SessionActorState {
         let cancelled = Problem::new(Code::NoSuchSession, "the session was removed");
         self.cancel_queue("The session was removed before this cell ran.", &cancelled);
         if let Some(cell) = self.running {
-            self.conclude_lost(cell);
+            self.conclude_lost(cell, Some(EndedBy::Cancel));
         }
         if let Some(created) = self.args.created.take() {
             let _ = created.send(Err(cancelled));

@@ -75,6 +75,8 @@ pub fn differences(
     let process = &evidence.process;
     check(process.uid == spec.user.host_uid, "the user id of the process");
     check(process.uid != 0, "the process is root on the host");
+    check(process.gid == spec.user.host_gid, "the group id of the process");
+    check(process.gid != 0, "the process is of root's group on the host");
     check(is_zero_hex(&process.cap_eff) && is_zero_hex(&process.cap_bnd), "capabilities");
     check(process.no_new_privs, "no-new-privileges");
     check(process.seccomp == 2, "the seccomp filter");
