@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::frames::{DoneReason, DoneStatus};
+use crate::protocol::frames::{DoneReason, DoneStatus, Live, StateAfter};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{EXCEPTION_CHARS, REPR_CHARS, TRACEBACK_CHARS};
 use crate::protocol::result::{
@@ -35,9 +35,14 @@ pub enum Ending {
         result: Option<ValueView>,
         exception: Option<ExceptionView>,
         displays_dropped: u64,
+        protected: bool,
+        as_before: Option<CellNumber>,
     },
     Lost {
         exit_code: i32,
+        after: StateAfter,
+        /// Names that the cell may have assigned.
+        names: Vec<String>,
     },
     SandboxGone {
         end: Option<SandboxEnd>,
@@ -56,6 +61,8 @@ pub struct Cause {
     /// The cgroup counted a refused fork.
     pub forks_refused: bool,
     pub completed_tool_calls: Vec<String>,
+    /// What earlier cells had left running in the worker.
+    pub live: Live,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +136,7 @@ fn verdict(ending: &Ending, cause: &Cause) -> (Status, Reason, Option<i32>) {
             (status, reason, Some(*exit_code))
         }
         Ending::Cancelled => (Status::Interrupted, Reason::ByCancel, None),
-        Ending::Lost { exit_code } => {
+        Ending::Lost { exit_code, .. } => {
             let (status, reason) = killed_by(cause).unwrap_or(if cause.out_of_memory && *exit_code == -9 {
                 (Status::Crashed, Reason::OutOfMemory)
             } else if *exit_code < 0 && cause.forks_refused {
@@ -163,20 +170,40 @@ fn killed_by(cause: &Cause) -> Option<(Status, Reason)> {
 }
 
 fn state_after(start: &CellStart, ending: &Ending, cause: &Cause, status: Status) -> StateReport {
-    let kind = match (ending, start.mode) {
-        (Ending::Done { .. } | Ending::Cancelled, _) | (Ending::Lost { .. }, Mode::Fork) => StateKind::Kept,
-        (Ending::Lost { .. }, Mode::Main) | (Ending::SandboxGone { .. }, _) => StateKind::Lost,
+    let (kind, restored_to) = match ending {
+        Ending::Done { .. } | Ending::Cancelled | Ending::Lost { after: StateAfter::Kept, .. } => {
+            (StateKind::Kept, None)
+        }
+        Ending::Lost { after: StateAfter::Restored(cell), .. } => (StateKind::Restored, Some(*cell)),
+        Ending::Lost { after: StateAfter::Lost, .. } | Ending::SandboxGone { .. } => (StateKind::Lost, None),
     };
     let mut notes: Vec<String> = start.note.iter().cloned().collect();
     if let Some(EndedBy::Policy(why)) = &cause.ended_by {
         notes.push(why.clone());
     }
-    if status == Status::Interrupted && kind == StateKind::Lost {
+    if status == Status::Interrupted && kind != StateKind::Kept && cause.ended_by == Some(EndedBy::Interrupt)
+    {
         notes.push("The cell did not stop when it was interrupted, so its process was killed.".into());
     }
+    if kind != StateKind::Kept && (cause.live.threads > 0 || cause.live.tasks > 0) {
+        let Live { threads, tasks, .. } = cause.live;
+        notes.push(format!(
+            "What earlier cells had left running is gone: {threads} threads and {tasks} asyncio tasks, with their connections."
+        ));
+    }
+    let (unprotected, as_before) = match ending {
+        Ending::Done { protected, as_before, .. } => (start.mode == Mode::Main && !protected, *as_before),
+        Ending::Lost { .. } | Ending::SandboxGone { .. } | Ending::Cancelled => (false, None),
+    };
     StateReport {
         kind,
-        restored_to: None,
+        restored_to,
+        unprotected,
+        as_before,
+        maybe_assigned: match ending {
+            Ending::Lost { names, .. } => names.clone(),
+            Ending::Done { .. } | Ending::SandboxGone { .. } | Ending::Cancelled => Vec::new(),
+        },
         completed_tool_calls: if kind == StateKind::Kept {
             Vec::new()
         } else {
@@ -230,27 +257,44 @@ mod tests {
     #[test]
     fn a_lost_worker_is_told_by_its_cause() {
         use Mode::{Fork, Main};
-        use StateKind::{Kept, Lost};
-        let lost = |exit_code| Ending::Lost { exit_code };
+        let lost = |exit_code, after| Ending::Lost { exit_code, after, names: Vec::new() };
+        let back = |exit_code| lost(exit_code, StateAfter::Restored(3));
         let none = Cause::default;
         let oom = Cause { out_of_memory: true, ..Cause::default() };
         let pids = Cause { forks_refused: true, ..Cause::default() };
+        let (crashed, kept, restored) = (Status::Crashed, StateKind::Kept, StateKind::Restored);
         let cases = [
-            (Main, lost(139), none(), (Status::Crashed, Reason::ExitCall, Some(139), Lost)),
-            (Main, lost(0), none(), (Status::Crashed, Reason::ExitCall, Some(0), Lost)),
-            (Main, lost(-11), none(), (Status::Crashed, Reason::Signal, Some(-11), Lost)),
-            (Main, lost(-9), oom.clone(), (Status::Crashed, Reason::OutOfMemory, Some(-9), Lost)),
-            (Main, lost(-11), oom, (Status::Crashed, Reason::Signal, Some(-11), Lost)),
-            (Main, lost(-6), pids, (Status::Crashed, Reason::Pids, Some(-6), Lost)),
+            (Main, back(139), none(), (crashed, Reason::ExitCall, Some(139), restored)),
+            (Main, back(0), none(), (crashed, Reason::ExitCall, Some(0), restored)),
+            (Main, back(-11), none(), (crashed, Reason::Signal, Some(-11), restored)),
+            (Main, back(-9), oom.clone(), (crashed, Reason::OutOfMemory, Some(-9), restored)),
+            (Main, back(-11), oom, (crashed, Reason::Signal, Some(-11), restored)),
+            (Main, back(-6), pids, (crashed, Reason::Pids, Some(-6), restored)),
             (
                 Main,
-                lost(-15),
+                back(-15),
                 by(EndedBy::Deadline),
-                (Status::Timeout, Reason::CellDeadline, Some(-15), Lost),
+                (Status::Timeout, Reason::CellDeadline, Some(-15), restored),
             ),
-            (Fork, lost(-9), by(EndedBy::Deadline), (Status::Timeout, Reason::CellDeadline, Some(-9), Kept)),
-            (Main, lost(-9), by(EndedBy::Interrupt), (Status::Interrupted, Reason::ByUser, Some(-9), Lost)),
-            (Main, lost(-9), by(EndedBy::Cancel), (Status::Interrupted, Reason::ByCancel, Some(-9), Lost)),
+            (Main, lost(-9, StateAfter::Lost), none(), (crashed, Reason::Signal, Some(-9), StateKind::Lost)),
+            (
+                Fork,
+                lost(-9, StateAfter::Kept),
+                by(EndedBy::Deadline),
+                (Status::Timeout, Reason::CellDeadline, Some(-9), kept),
+            ),
+            (
+                Main,
+                back(-9),
+                by(EndedBy::Interrupt),
+                (Status::Interrupted, Reason::ByUser, Some(-9), restored),
+            ),
+            (
+                Main,
+                back(-9),
+                by(EndedBy::Cancel),
+                (Status::Interrupted, Reason::ByCancel, Some(-9), restored),
+            ),
         ];
         for (mode, ending, cause, expected) in cases {
             assert_eq!(ended(mode, ending.clone(), cause), expected, "{ending:?}");

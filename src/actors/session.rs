@@ -3,17 +3,22 @@
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
 use serde_json::{Map, Value, json};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
 use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
+use super::queue::{Job, Queue};
 use super::supervisor::{SupervisorMsg, SupervisorRef};
-use crate::protocol::api::{Computed, Interrupted, SessionLimits, SessionState, SessionView, VariableList};
-use crate::protocol::event::EventBody;
+use crate::protocol::api::{
+    Computed, Interrupted, SessionLimits, SessionState, SessionView, Undone, VariableList,
+};
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::frames::StateAfter;
 use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
+use crate::protocol::limits::ARTIFACTS;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::{ExecutionResult, Mode};
@@ -68,9 +73,10 @@ pub enum SessionMsg {
     Interrupt {
         reply_to: Answer<Interrupted>,
     },
-    /// Waits in the queue like a cell.
+    /// Shows the state before the cell that runs, if one does. `patient` ones wait until the main line is idle.
     Variables {
         private: bool,
+        patient: bool,
         reply_to: Answer<VariableList>,
     },
     /// Does not wait: it sees no state of the session.
@@ -79,6 +85,11 @@ pub enum SessionMsg {
         values: Map<String, Value>,
         timeout: Duration,
         reply_to: Answer<Computed>,
+    },
+    /// Take back the last cells of the main line; `busy` while something runs or waits.
+    Undo {
+        cells: u64,
+        reply_to: Answer<Undone>,
     },
     /// Drops queued cells, ends the running one, starts afresh.
     Reset {
@@ -109,6 +120,13 @@ pub enum SessionMsg {
     /// The process with the variables died between cells; a fresh one is in its place.
     WorkerReplaced {
         exit_code: i32,
+        after: StateAfter,
+    },
+    /// The kernel cannot run this copy now.
+    PutBack(CellStart),
+    UndoDone {
+        outcome: Result<CellNumber, Problem>,
+        reply_to: Answer<Undone>,
     },
     CellFinished(Box<ExecutionResult>),
     /// The sandbox is removed; the rest can go.
@@ -151,10 +169,7 @@ pub struct SessionActorState {
     slot: Option<UserSlot>,
     sandbox: SandboxPhase,
     receipt: Option<Arc<Receipt>>,
-    queue: VecDeque<Job>,
-    running: Option<CellNumber>,
-    /// What the running cell was started with, for the case that nobody else can tell of its end.
-    started: Option<CellStart>,
+    queue: Queue,
     tickets: HashMap<CellNumber, Pending>,
     cells: CellNumber,
     /// To be told with the next cell's result.
@@ -168,11 +183,6 @@ enum SandboxPhase {
     None,
     Starting(ExecutorRef),
     Ready { executor: ExecutorRef, since: Instant },
-}
-
-enum Job {
-    Cell(CellStart),
-    Variables { private: bool, reply_to: Answer<VariableList> },
 }
 
 struct Pending {
@@ -216,9 +226,7 @@ impl Actor for Session {
             slot: None,
             sandbox: SandboxPhase::None,
             receipt: None,
-            queue: VecDeque::new(),
-            running: None,
-            started: None,
+            queue: Queue::default(),
             tickets: HashMap::new(),
             cells: 0,
             note: None,
@@ -243,14 +251,16 @@ impl Actor for Session {
             SessionMsg::Standing { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
             SessionMsg::Interrupt { reply_to } => {
                 state.touch();
-                if let (Some(cell), SandboxPhase::Ready { executor, .. }) = (state.running, &state.sandbox) {
+                if let (Some(cell), SandboxPhase::Ready { executor, .. }) =
+                    (state.queue.foremost(), &state.sandbox)
+                {
                     let _ = executor.cast(ExecutorMsg::Interrupt(cell));
                 }
-                let _ = reply_to.send(Ok(Interrupted { cell: state.running }));
+                let _ = reply_to.send(Ok(Interrupted { cell: state.queue.foremost() }));
             }
-            SessionMsg::Variables { private, reply_to } => {
+            SessionMsg::Variables { private, patient, reply_to } => {
                 state.touch();
-                state.queue.push_back(Job::Variables { private, reply_to });
+                state.queue.push(Job::Variables { private, patient, reply_to });
                 state.pump(&myself).await;
             }
             SessionMsg::Compute { expression, values, timeout, reply_to } => {
@@ -298,7 +308,15 @@ impl Actor for Session {
                 state.sandbox_gone(reason);
                 state.pump(&myself).await;
             }
-            SessionMsg::WorkerReplaced { exit_code } => state.worker_replaced(exit_code),
+            SessionMsg::WorkerReplaced { exit_code, after } => state.worker_replaced(exit_code, after),
+            SessionMsg::PutBack(start) => {
+                state.queue.put_back(Job::Cell { start, patient: true });
+                state.pump(&myself).await;
+            }
+            SessionMsg::Undo { cells, reply_to } => state.undo(&myself, cells, reply_to),
+            SessionMsg::UndoDone { outcome, reply_to } => {
+                let _ = reply_to.send(outcome.map(|state_of| state.undone(state_of)));
+            }
             SessionMsg::CellFinished(result) => {
                 state.finished(*result);
                 state.pump(&myself).await;
@@ -389,7 +407,7 @@ impl SessionActorState {
             return Err(Problem::new(Code::NoSuchSession, "the session is being removed"));
         }
         let limit = self.args.launcher.settings.cells.queue;
-        if self.queue.len() >= limit {
+        if self.queue.waiting() >= limit {
             return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
                 .hint("wait for one to end, or `belljar interrupt` the session"));
         }
@@ -399,20 +417,21 @@ impl SessionActorState {
         self.log.append(EventBody::CellQueued { cell, mode: request.mode, code: request.code.clone() });
         let (done, receiver) = oneshot::channel();
         self.tickets.insert(cell, Pending { events_after, done });
-        self.queue.push_back(Job::Cell(CellStart {
+        let start = CellStart {
             cell,
             code: request.code,
             mode: request.mode,
             expression: request.expression,
             timeout: request.timeout,
             note: None,
-        }));
+        };
+        self.queue.push(Job::Cell { start, patient: false });
         Ok(Ticket { cell, events_after, done: receiver })
     }
 
     /// Starts what waits, as far as the sandbox can take it.
     async fn pump(&mut self, myself: &SessionRef) {
-        if self.running.is_some() || self.queue.is_empty() || self.removing {
+        if self.queue.waiting() == 0 || self.removing {
             return;
         }
         let executor = match &self.sandbox {
@@ -423,17 +442,13 @@ impl SessionActorState {
                 return;
             }
         };
-        while self.running.is_none()
-            && let Some(job) = self.queue.pop_front()
-        {
+        while let Some(job) = self.queue.next() {
             let sent = match job {
-                Job::Variables { private, reply_to } => {
+                Job::Variables { private, reply_to, .. } => {
                     executor.cast(ExecutorMsg::Variables { private, reply_to })
                 }
-                Job::Cell(mut start) => {
+                Job::Cell { mut start, .. } => {
                     start.note = self.note.take();
-                    self.running = Some(start.cell);
-                    self.started = Some(start.clone());
                     self.log.append(EventBody::CellStarted { cell: start.cell });
                     executor.cast(ExecutorMsg::Run(start))
                 }
@@ -529,35 +544,79 @@ impl SessionActorState {
 
     fn sandbox_gone(&mut self, reason: String) {
         self.sandbox = SandboxPhase::None;
-        if let Some(cell) = self.running {
-            // The executor did not live to report it.
-            self.conclude_lost(cell, None);
-        }
+        // What the executor did not live to report.
+        self.conclude_lost(None);
         self.note = Some(format!("The sandbox is a new one, because the old one is gone: {reason}."));
         self.log.append(EventBody::SandboxGone { reason });
     }
 
-    fn conclude_lost(&mut self, cell: CellNumber, ended_by: Option<EndedBy>) {
-        let Some(start) = self.started.take().filter(|start| start.cell == cell) else { return };
-        let record = self.recorder.finish(cell);
-        let changes = Changes { artifacts: Vec::new(), cut: false };
-        let ending = Ending::SandboxGone { end: None };
-        let cause = Cause { ended_by, ..Cause::default() };
-        self.finished(conclude(start, ending, cause, record, changes, Duration::ZERO));
+    fn conclude_lost(&mut self, ended_by: Option<EndedBy>) {
+        for start in self.queue.take_running() {
+            let record = self.recorder.finish(start.cell);
+            let changes = Changes { artifacts: Vec::new(), cut: false };
+            let ending = Ending::SandboxGone { end: None };
+            let cause = Cause { ended_by: ended_by.clone(), ..Cause::default() };
+            self.finished(conclude(start, ending, cause, record, changes, Duration::ZERO));
+        }
     }
 
-    fn worker_replaced(&mut self, exit_code: i32) {
+    fn worker_replaced(&mut self, exit_code: i32, after: StateAfter) {
         let reason =
             format!("the process that held the variables ended between cells (exit code {exit_code})");
-        self.note = Some(format!("All variables were lost: {reason}."));
+        self.note = Some(match after {
+            StateAfter::Restored(0) => format!("The variables are as at the start again: {reason}."),
+            StateAfter::Restored(cell) => format!("The variables are as after cell {cell}: {reason}."),
+            StateAfter::Kept | StateAfter::Lost => format!("All variables were lost: {reason}."),
+        });
         self.log.append(EventBody::StateLost { reason });
+    }
+
+    fn undo(&mut self, myself: &SessionRef, cells: u64, reply_to: Answer<Undone>) {
+        self.touch();
+        let refused = match &self.sandbox {
+            SandboxPhase::Ready { .. } if !self.queue.is_idle() => {
+                Problem::new(Code::Busy, "a cell runs or waits").hint("wait for it, or interrupt it")
+            }
+            SandboxPhase::Ready { executor, .. } => {
+                let (executor, session) = (executor.clone(), myself.clone());
+                tokio::spawn(async move {
+                    let answer = executor.call(|reply_to| ExecutorMsg::Undo { cells, reply_to }, None).await;
+                    let outcome = match answer {
+                        Ok(ractor::rpc::CallResult::Success(outcome)) => outcome,
+                        _ => Err(Problem::new(Code::SandboxFailed, "the sandbox ended meanwhile")),
+                    };
+                    let _ = session.cast(SessionMsg::UndoDone { outcome, reply_to });
+                });
+                return;
+            }
+            SandboxPhase::None | SandboxPhase::Starting(_) => {
+                Problem::new(Code::OutOfReach, "the session has no sandbox, so there is nothing to undo")
+            }
+        };
+        let _ = reply_to.send(Err(refused));
+    }
+
+    fn undone(&mut self, state_of: CellNumber) -> Undone {
+        self.log.append(EventBody::Undone { state_of });
+        let mut files_changed: Vec<String> = (state_of + 1..=self.cells)
+            .filter_map(|cell| self.log.finished(cell))
+            .filter_map(|event| serde_json::from_str::<Event>(&event.json).ok())
+            .filter_map(|event| match event.body {
+                EventBody::CellFinished { result } => Some(result.artifacts),
+                _ => None,
+            })
+            .flatten()
+            .map(|artifact| artifact.path)
+            .collect();
+        files_changed.sort();
+        files_changed.dedup();
+        files_changed.truncate(ARTIFACTS);
+        Undone { state_of, files_changed }
     }
 
     fn finished(&mut self, result: ExecutionResult) {
         self.touch();
-        if self.running == Some(result.cell) {
-            self.running = None;
-        }
+        self.queue.ended(result.cell);
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
         let result = Arc::new(result);
         self.log.append(EventBody::CellFinished { result: Box::new((*result).clone()) });
@@ -566,9 +625,9 @@ impl SessionActorState {
 
     /// Ends every queued cell unrun.
     fn cancel_queue(&mut self, note: &str, problem: &Problem) {
-        for job in std::mem::take(&mut self.queue) {
+        for job in self.queue.take_waiting() {
             match job {
-                Job::Cell(mut start) => {
+                Job::Cell { mut start, .. } => {
                     start.note = Some(note.to_owned());
                     let changes = Changes { artifacts: Vec::new(), cut: false };
                     let (record, cause) = (CellRecord::default(), Cause::default());
@@ -595,9 +654,7 @@ impl SessionActorState {
         self.removing = true;
         let cancelled = Problem::new(Code::NoSuchSession, "the session was removed");
         self.cancel_queue("The session was removed before this cell ran.", &cancelled);
-        if let Some(cell) = self.running {
-            self.conclude_lost(cell, Some(EndedBy::Cancel));
-        }
+        self.conclude_lost(Some(EndedBy::Cancel));
         if let Some(created) = self.args.created.take() {
             let _ = created.send(Err(cancelled));
         }
@@ -617,7 +674,7 @@ impl SessionActorState {
     /// Lets the sandbox go when it was not used for long, or is old.
     fn tick(&mut self, myself: &SessionRef) {
         let SandboxPhase::Ready { executor, since } = &self.sandbox else { return };
-        if self.running.is_some() || !self.queue.is_empty() || self.removing {
+        if !self.queue.is_idle() || self.removing {
             return;
         }
         let reason = if self.active_at.elapsed() >= self.args.idle {
@@ -638,7 +695,7 @@ impl SessionActorState {
 
     fn standing(&self, cell: CellNumber) -> Standing {
         match self.tickets.get(&cell) {
-            Some(ticket) if self.running == Some(cell) => Standing::Running(ticket.events_after),
+            Some(ticket) if self.queue.is_running(cell) => Standing::Running(ticket.events_after),
             Some(ticket) => Standing::Queued(ticket.events_after),
             None => Standing::Unknown,
         }
@@ -650,7 +707,7 @@ impl SessionActorState {
             id: self.args.id,
             name: self.args.name.clone(),
             owner: self.args.owner,
-            state: match (&self.sandbox, self.running) {
+            state: match (&self.sandbox, self.queue.foremost()) {
                 (SandboxPhase::None, _) => SessionState::Asleep,
                 (SandboxPhase::Starting(_), _) => SessionState::Starting,
                 (SandboxPhase::Ready { .. }, Some(_)) => SessionState::Busy,
@@ -668,8 +725,8 @@ impl SessionActorState {
             },
             workspace: self.workspace.as_ref().map(|w| w.path.display().to_string()).unwrap_or_default(),
             cells: self.cells,
-            running: self.running,
-            queued: self.queue.len(),
+            running: self.queue.foremost(),
+            queued: self.queue.waiting(),
             created_at: self.created_at.clone(),
             idle_for_s: self.active_at.elapsed().as_secs(),
             last_event: self.log.newest(),

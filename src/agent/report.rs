@@ -160,6 +160,13 @@ fn state(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
             (Status::Success | Status::Timeout | Status::Crashed, _) => words.kept,
         }),
     }
+    if !state.maybe_assigned.is_empty() {
+        draft.line(words.maybe_assigned);
+        list(draft, words, state.maybe_assigned.iter().map(|name| escaped(name)));
+    }
+    if state.unprotected {
+        draft.line(words.unprotected);
+    }
     if !state.completed_tool_calls.is_empty() {
         draft.line(words.tools_completed);
         list(draft, words, state.completed_tool_calls.iter().map(|name| escaped(name)));

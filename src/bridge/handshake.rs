@@ -44,7 +44,8 @@ pub async fn connect(
     let exchange = async {
         let (mut socket, _) =
             client_async_with_config("ws://kernel/", stream, Some(settings())).await.map_err(protocol)?;
-        let hello = HostFrame::Hello { versions: vec![BRIDGE_VERSION], sandbox: sandbox.0.clone(), limits, received };
+        let hello =
+            HostFrame::Hello { versions: vec![BRIDGE_VERSION], sandbox: sandbox.0.clone(), limits, received };
         let text = serde_json::to_string(&hello).map_err(|error| BridgeError::Protocol(error.to_string()))?;
         socket.send(Message::text(text)).await.map_err(protocol)?;
         loop {
@@ -62,7 +63,9 @@ pub async fn connect(
 
 fn parse_hello(text: &str) -> Result<Hello, BridgeError> {
     match serde_json::from_str(text) {
-        Ok(KernelFrame::Hello { version, python, probe, running, state_of, last_cell }) if version == BRIDGE_VERSION => {
+        Ok(KernelFrame::Hello { version, python, probe, running, state_of, last_cell })
+            if version == BRIDGE_VERSION =>
+        {
             let python =
                 python.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(VERSION_CHARS).collect();
             Ok(Hello { python, probe, running, state_of, last_cell })

@@ -15,7 +15,8 @@ use crate::protocol::result::Mode;
 use super::failure::Failure;
 use super::screen::Color;
 use super::{
-    cp, daemon, eval, exec, image, interrupt, logs, new, ps, receipt, reset, rm, run, show, vars, version,
+    cp, daemon, eval, exec, image, interrupt, logs, new, ps, receipt, reset, rm, run, show, undo, vars,
+    version,
 };
 
 /// Runs model-written Python under glass: stateful sessions in hardened, network-less containers.
@@ -50,6 +51,7 @@ pub(super) enum Command {
     Cp(cp::Cp),
     Interrupt(interrupt::Interrupt),
     Reset(reset::Reset),
+    Undo(undo::Undo),
     Rm(rm::Rm),
     Image(image::Image),
     Daemon(daemon::Daemon),

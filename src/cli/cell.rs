@@ -131,6 +131,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::Interrupting { .. }
         | EventBody::CellFinished { .. }
         | EventBody::Reset
+        | EventBody::Undone { .. }
         | EventBody::SessionRemoved => Ok(()),
     }
 }

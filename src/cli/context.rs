@@ -117,6 +117,7 @@ async fn dispatch(context: &mut Context, command: Command) -> Result<u8, Failure
         Command::Cp(command) => command.run(context).await,
         Command::Interrupt(command) => command.run(context).await,
         Command::Reset(command) => command.run(context).await,
+        Command::Undo(undo) => undo.run(context).await,
         Command::Rm(command) => command.run(context).await,
         Command::Image(command) => command.run(context).await,
         Command::Daemon(command) => command.run(context).await,

@@ -100,6 +100,9 @@ pub(super) mod tests {
                 kind: StateKind::Kept,
                 restored_to: None,
                 completed_tool_calls: Vec::new(),
+                unprotected: false,
+                as_before: None,
+                maybe_assigned: Vec::new(),
                 note: None,
             },
         }

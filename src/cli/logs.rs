@@ -79,6 +79,8 @@ fn milestone(event: &EventBody) -> Option<String> {
             let why = result.exception.as_ref().map(|e| format!(": {}", e.repr)).unwrap_or_default();
             format!("-- cell {} {how} after {:.0} ms{why}", result.cell, result.duration_ms)
         }
+        EventBody::Undone { state_of: 0 } => "-- all cells were undone".to_owned(),
+        EventBody::Undone { state_of } => format!("-- cells after {state_of} were undone"),
         EventBody::Reset => "-- the session was reset".to_owned(),
         EventBody::SessionRemoved => "-- the session was removed".to_owned(),
         EventBody::Output { .. }

@@ -15,6 +15,7 @@ mod screen;
 mod sse;
 mod start;
 mod tar_stream;
+mod undo;
 
 mod cp;
 mod daemon;

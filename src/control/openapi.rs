@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::protocol::api::{
     CellView, Computed, Done, Eval, FolderView, Health, ImageList, Interrupted, NewSession, PullImage,
-    RunCell, SessionList, SessionView, Shutdown, VariableList, Version,
+    RunCell, SessionList, SessionView, Shutdown, Undo, Undone, VariableList, Version,
 };
 use crate::protocol::event::Event;
 use crate::protocol::problem::Problem;
@@ -158,6 +158,9 @@ fn session_routes(document: &mut Document) {
         schema.clone(),
     );
     document.add("post", "/v1/sessions/{session}/reset", "Start afresh, with the seed only", schema);
+    let (schema, request) = (document.schema::<Undone>(), document.schema::<Undo>());
+    document.add("post", "/v1/sessions/{session}/undo", "Take back the last cells", schema).request =
+        Some((JSON, request));
     let schema = document.schema::<Interrupted>();
     document.add(
         "post",

@@ -15,11 +15,13 @@ fn host_frames() -> Vec<Value> {
     let limits = json!({
         "output_bytes": 1, "output_tail_bytes": 1, "repr_chars": 1, "preview_chars": 1, "variables": 1,
         "exception_chars": 1, "traceback_chars": 1, "displays": 1, "display_bytes": 1, "displays_bytes": 1,
-        "tool_calls": 1, "orphan_s": 1,
+        "tool_calls": 1, "names": 1, "checkpoints": 8, "checkpoint_bytes": 1, "memory_bytes": 1,
+        "unacknowledged_bytes": 1, "orphan_s": 1,
     });
     let tool = json!({"name": "t", "description": "d", "parameters": {"type": "object"}});
     vec![
-        json!({"type": "hello", "versions": [1], "sandbox": "s", "limits": limits}),
+        json!({"type": "hello", "versions": [1], "sandbox": "s", "limits": limits, "received": 0}),
+        json!({"type": "ack", "received": 7}),
         json!({"type": "configure", "seed": {"a": [1, null]}, "tools": [tool]}),
         json!({"type": "cell", "cell": 1, "code": "1", "mode": "main", "expression": false}),
         json!({"type": "interrupt", "cell": 1}),
@@ -27,6 +29,8 @@ fn host_frames() -> Vec<Value> {
         json!({"type": "compute", "request": 1, "expression": "1", "values": {}, "timeout_ms": 1, "memory_bytes": 1}),
         json!({"type": "variables", "request": 1, "private": false}),
         json!({"type": "reset", "request": 1}),
+        json!({"type": "undo", "request": 1, "cells": 2}),
+        json!({"type": "names", "request": 1, "code": "x = 1"}),
         json!({"type": "tool_result", "call": 1, "value": {"any": "thing"}}),
         json!({"type": "tool_failed", "call": 1, "error": {"code": "failed", "message": "m"}}),
         json!({"type": "bye"}),
@@ -38,24 +42,30 @@ fn kernel_frames() -> Vec<Value> {
         "no_network": true, "no_kernel_crypto": true, "read_only_root": true, "no_foreign_prlimit": true,
         "no_new_namespaces": true, "is_init": true, "not_dumpable": true,
     });
+    let live = json!({"threads": 1, "tasks": 0, "children": 2});
     let exception = json!({"type": "E", "value": "v", "repr": "E('v')", "traceback": "…"});
     vec![
-        json!({"type": "hello", "version": 1, "python": "3.13.5", "probe": probe, "running": [3]}),
+        json!({"type": "hello", "version": 1, "python": "3.13.5", "probe": probe, "running": [3],
+               "state_of": 2, "last_cell": 3}),
         json!({"type": "cell_done", "cell": 1, "status": "success", "reason": "ok", "exit_code": 0,
                "result": {"repr": "1", "type": "int", "mime": {"text/html": "<b>1</b>"}}, "exception": null,
-               "duration_ms": 0.5, "displays_dropped": 0}),
+               "duration_ms": 0.5, "displays_dropped": 0, "protected": true, "as_before": null, "live": live}),
         json!({"type": "cell_done", "cell": 1, "status": "failure", "reason": "exception", "exit_code": 0,
-               "result": null, "exception": exception, "duration_ms": 0.5, "displays_dropped": 0}),
-        json!({"type": "cell_lost", "cell": 1, "exit_code": -9, "killed": true}),
-        json!({"type": "worker_replaced", "exit_code": 1}),
+               "result": null, "exception": exception, "duration_ms": 0.5, "displays_dropped": 0,
+               "protected": false, "as_before": 4, "live": live}),
+        json!({"type": "cell_lost", "cell": 1, "exit_code": -9, "killed": true, "after": "kept"}),
+        json!({"type": "cell_lost", "cell": 1, "exit_code": 0, "killed": false, "after": {"restored": 0}}),
+        json!({"type": "worker_replaced", "exit_code": 1, "after": "lost"}),
         json!({"type": "display", "cell": 1, "mime": {"image/png": "aGk="}}),
         json!({"type": "output_gap", "cell": 1, "stdout_bytes": 1, "stderr_bytes": 0}),
         json!({"type": "tool_call", "call": 1, "cell": null, "name": "t", "arguments": {"x": 1}}),
-        json!({"type": "variables", "request": 1, "total": 1, "variables": [
+        json!({"type": "variables", "request": 1, "total": 1, "as_before": null, "variables": [
             {"name": "x", "type": "int", "preview": "1", "bytes": 28, "shape": null}]}),
         json!({"type": "computed", "request": 1, "outcome": {"value": "1"}}),
         json!({"type": "computed", "request": 1, "outcome": {"error": "PythonError: E: m"}}),
         json!({"type": "reset_done", "request": 1}),
+        json!({"type": "undone", "request": 1, "state_of": 0}),
+        json!({"type": "names", "request": 1, "names": ["x"]}),
         json!({"type": "refused", "code": "busy", "message": "m", "request": 1, "cell": null}),
     ]
 }

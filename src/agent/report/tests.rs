@@ -32,6 +32,9 @@ fn result(status: Status, reason: Reason) -> ExecutionResult {
             kind: StateKind::Kept,
             restored_to: None,
             completed_tool_calls: Vec::new(),
+            unprotected: false,
+            as_before: None,
+            maybe_assigned: Vec::new(),
             note: None,
         },
     }

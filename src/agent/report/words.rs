@@ -33,6 +33,8 @@ pub(super) struct Words {
     pub forked: &'static str,
     pub lost: &'static str,
     pub tools_completed: &'static str,
+    pub maybe_assigned: &'static str,
+    pub unprotected: &'static str,
 }
 
 static ENGLISH: Words = Words {
@@ -60,6 +62,8 @@ static ENGLISH: Words = Words {
     forked: "The cell ran in a copy of the session; the session's own variables are unchanged. Files it wrote remain.",
     lost: "All variables, imports and functions are gone. The files in the workspace are still there. Run what you need of the earlier cells again before you go on.",
     tools_completed: "These tool calls of the cell had completed; their effects remain:",
+    maybe_assigned: "These names may have been assigned in the lost cell; they are as before it, or not there:",
+    unprotected: "There was no checkpoint to go back to, had this cell died: memory was short, or checkpoints are off.",
 };
 
 static CHINESE: Words = Words {
@@ -87,6 +91,8 @@ static CHINESE: Words = Words {
     forked: "代码在会话的副本中执行，会话本身的变量没有变化，写入的文件仍然存在。",
     lost: "所有变量、导入和函数都已丢失，工作区中的文件仍然存在。请先重新执行所需的代码，再继续任务。",
     tools_completed: "代码中的以下工具调用已经完成，其效果仍然有效：",
+    maybe_assigned: "丢失的代码可能给以下名称赋过值，它们现在是执行之前的值或不存在：",
+    unprotected: "执行这段代码时没有可恢复的检查点（内存不足或检查点已关闭），如果崩溃，变量将会丢失。",
 };
 
 impl Words {

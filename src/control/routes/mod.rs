@@ -48,6 +48,7 @@ impl App {
             .route("/v1/sessions/{session}/eval", post(cells::eval))
             .route("/v1/sessions/{session}/interrupt", post(sessions::interrupt))
             .route("/v1/sessions/{session}/reset", post(sessions::reset))
+            .route("/v1/sessions/{session}/undo", post(sessions::undo))
             .route("/v1/sessions/{session}/events", get(events::stream))
             .route("/v1/sessions/{session}/variables", get(sessions::variables))
             .route("/v1/sessions/{session}/receipt", get(sessions::receipt))

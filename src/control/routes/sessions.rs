@@ -11,7 +11,10 @@ use crate::actors::supervisor::SupervisorMsg;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
-use crate::protocol::api::{Done, Interrupted, NewSession, SessionList, SessionView, VariableList};
+use crate::protocol::api::{
+    Done, Interrupted, NewSession, SessionList, SessionView, Undo, Undone, VariableList,
+};
+use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 
 pub async fn create(
@@ -77,7 +80,7 @@ pub async fn variables(
     Query(query): Query<VariablesQuery>,
 ) -> Answer<Json<VariableList>> {
     let session = app.session(peer, &key).await?;
-    let message = |reply_to| SessionMsg::Variables { private: query.private, reply_to };
+    let message = |reply_to| SessionMsg::Variables { private: query.private, patient: false, reply_to };
     Ok(Json(ask_patiently(&session, message).await?))
 }
 
@@ -85,4 +88,17 @@ pub async fn receipt(State(app): State<App>, peer: Peer, Path(key): Path<String>
     let session = app.session(peer, &key).await?;
     let receipt = ask_patiently(&session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
     Ok(Json((*receipt).clone()))
+}
+
+pub async fn undo(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+    JsonBody(body): JsonBody<Undo>,
+) -> Answer<Json<Undone>> {
+    if body.cells == 0 {
+        return Err(Problem::new(Code::BadRequest, "`cells` has to be at least 1").into());
+    }
+    let session = app.session(peer, &key).await?;
+    Ok(Json(ask_patiently(&session, |reply_to| SessionMsg::Undo { cells: body.cells, reply_to }).await?))
 }

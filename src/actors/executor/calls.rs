@@ -1,0 +1,83 @@
+//! Tool calls that code in the sandbox makes.
+
+use serde_json::{Map, Value};
+use tokio::task::JoinHandle;
+
+use super::{ExecutorMsg, ExecutorRef, ExecutorState};
+use crate::bridge::Refusal;
+use crate::protocol::event::EventBody;
+use crate::protocol::frames::{HostFrame, ToolFailure};
+use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::TOOL_NAME_CHARS;
+
+/// Names of completed tool calls that a result lists.
+const TOOL_CALLS_LISTED: usize = 100;
+
+/// Stops a tool when nobody waits for it any more.
+pub(super) struct CallGuard(JoinHandle<()>);
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl ExecutorState {
+    pub(super) fn tool_called(
+        &mut self,
+        myself: &ExecutorRef,
+        call: u64,
+        cell: Option<CellNumber>,
+        name: &str,
+        arguments: Map<String, Value>,
+    ) {
+        let cell = cell.filter(|cell| self.running.contains_key(cell));
+        match self.calls.admit(call) {
+            Ok(()) => {}
+            Err(Refusal::Duplicate) => {
+                self.give_up(myself, "the kernel used the number of a tool call twice".into());
+                return;
+            }
+            Err(Refusal::TooMany) => {
+                let error =
+                    ToolFailure { code: "busy".into(), message: "too many tool calls at once".into() };
+                self.send(myself, &HostFrame::ToolFailed { call, error });
+                return;
+            }
+        }
+        let shown: String = name.chars().filter(|c| !c.is_control()).take(TOOL_NAME_CHARS).collect();
+        self.args.log.append(EventBody::ToolCalled { cell, call, name: shown.clone() });
+        let executor = myself.clone();
+        let begun = self.args.tools.call(name, arguments, self.args.context.clone());
+        let task = tokio::spawn(async move {
+            let outcome = match begun {
+                Ok(work) => work.await,
+                Err(failure) => Err(failure),
+            };
+            let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });
+        });
+        self.calls.begin(call, cell, shown, CallGuard(task));
+    }
+
+    pub(super) fn tool_done(&mut self, call: u64, outcome: Result<Value, ToolFailure>) {
+        let Some(ended) = self.calls.end(call) else { return };
+        self.args.log.append(EventBody::ToolAnswered { call, ok: outcome.is_ok() });
+        if outcome.is_ok()
+            && let Some(running) = ended.cell.and_then(|cell| self.running.get_mut(&cell))
+            && running.completed.len() < TOOL_CALLS_LISTED
+        {
+            running.completed.push(ended.name.clone());
+        }
+        let frame = match outcome {
+            Ok(value) => HostFrame::ToolResult { call, value },
+            Err(error) => HostFrame::ToolFailed { call, error },
+        };
+        if let Some(cage) = &self.cage
+            && cage.link.send(&frame).is_err()
+        {
+            let error =
+                ToolFailure { code: "failed".into(), message: "the tool's answer is too large".into() };
+            let _ = cage.link.send(&HostFrame::ToolFailed { call, error });
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Cells: begin, interrupt, kill, end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::AbortHandle;
+
+use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
+use super::super::session::SessionMsg;
+use super::{ExecutorMsg, ExecutorRef, ExecutorState};
+use crate::protocol::event::EventBody;
+use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter};
+use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN};
+use crate::protocol::result::Mode;
+use crate::sandbox::artifacts;
+use crate::sandbox::cgroup::Counters;
+use crate::store::CellRecord;
+
+/// Time between two looks at the size of the workspace while a cell runs.
+const QUOTA_LOOK: Duration = Duration::from_secs(1);
+/// Characters of a name that a lost cell may have assigned.
+const NAME_CHARS: usize = 100;
+
+pub(super) struct Running {
+    pub start: CellStart,
+    pub since: Instant,
+    pub before: Counters,
+    pub ended_by: Option<EndedBy>,
+    /// Names of completed tool calls.
+    pub completed: Vec<String>,
+    pub timers: Vec<AbortHandle>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.timers.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// A cell that has ended, with all that its result is made of.
+pub(super) struct Finishing {
+    pub start: CellStart,
+    pub ending: Ending,
+    pub cause: Cause,
+    pub record: CellRecord,
+    pub elapsed: Duration,
+}
+
+impl ExecutorState {
+    pub(super) fn run(&mut self, myself: &ExecutorRef, start: CellStart) {
+        let cell = start.cell;
+        let Some(cage) = &self.cage else {
+            let finishing = Finishing {
+                start,
+                ending: Ending::SandboxGone { end: None },
+                cause: Cause::default(),
+                record: CellRecord::default(),
+                elapsed: Duration::ZERO,
+            };
+            self.complete(myself, finishing);
+            return;
+        };
+        let frame = HostFrame::Cell {
+            cell,
+            code: start.code.clone(),
+            mode: start.mode,
+            expression: start.expression,
+        };
+        self.args.recorder.begin(cell);
+        let before = cage.sandbox.counters();
+        let sent = cage.link.send(&frame);
+        let timers = vec![
+            myself.send_after(start.timeout, move || ExecutorMsg::Deadline(cell)).abort_handle(),
+            myself.send_interval(QUOTA_LOOK, move || ExecutorMsg::QuotaLook(cell)).abort_handle(),
+        ];
+        let since = Instant::now();
+        let running = Running { start, since, before, ended_by: None, completed: Vec::new(), timers };
+        self.running.insert(cell, running);
+        if sent.is_err() {
+            self.give_up(myself, "the kernel does not take cells any more".into());
+        }
+    }
+
+    pub(super) fn interrupt(&mut self, myself: &ExecutorRef, cell: CellNumber) {
+        let Some(running) = self.running.get_mut(&cell) else { return };
+        self.args.log.append(EventBody::Interrupting { cell });
+        let overdue = myself.send_after(INTERRUPT_GRACE, move || ExecutorMsg::InterruptOverdue(cell));
+        running.timers.push(overdue.abort_handle());
+        self.send(myself, &HostFrame::Interrupt { cell });
+    }
+
+    /// Tells the guardian to kill the cell's runner, once.
+    pub(super) fn end_cell(&mut self, myself: &ExecutorRef, cell: CellNumber, why: EndedBy) {
+        let Some(running) = self.running.get_mut(&cell) else { return };
+        if running.ended_by.is_some() {
+            return;
+        }
+        running.ended_by = Some(why);
+        let overdue = myself.send_after(KILL_GRACE + KILL_REPORT, move || ExecutorMsg::KillOverdue(cell));
+        running.timers.push(overdue.abort_handle());
+        let grace_ms = u64::try_from(KILL_GRACE.as_millis()).unwrap_or(0);
+        self.send(myself, &HostFrame::Kill { cell, grace_ms });
+    }
+
+    /// The kernel's word on the end of a cell.
+    pub(super) fn cell_ended(&mut self, myself: &ExecutorRef, frame: KernelFrame) {
+        match frame {
+            KernelFrame::CellDone {
+                cell,
+                status,
+                reason,
+                exit_code,
+                result,
+                exception,
+                displays_dropped,
+                protected,
+                as_before,
+                live,
+                duration_ms: _,
+            } => {
+                let main = self.running.get(&cell).is_some_and(|running| running.start.mode == Mode::Main);
+                let ending = Ending::Done {
+                    status,
+                    reason,
+                    exit_code,
+                    result,
+                    exception,
+                    displays_dropped,
+                    protected,
+                    as_before,
+                };
+                self.finish(myself, cell, ending);
+                if main {
+                    self.live = live;
+                }
+            }
+            KernelFrame::CellLost { cell, exit_code, after, killed: _ } => {
+                self.finish(myself, cell, Ending::Lost { exit_code, after, names: Vec::new() });
+                if after != StateAfter::Kept {
+                    self.live = Live::default();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A result for a cell that does not run is forged or late: it is dropped.
+    pub(super) fn finish(&mut self, myself: &ExecutorRef, cell: CellNumber, ending: Ending) {
+        let Some(mut running) = self.running.remove(&cell) else { return };
+        drop(self.calls.cancel_cell(cell));
+        let after = self.cage.as_ref().map_or(running.before, |cage| cage.sandbox.counters());
+        let cause = Cause {
+            ended_by: running.ended_by.take(),
+            out_of_memory: after.oom_kills > running.before.oom_kills,
+            forks_refused: after.forks_refused > running.before.forks_refused,
+            completed_tool_calls: std::mem::take(&mut running.completed),
+            live: self.live,
+        };
+        let asks_names =
+            matches!(ending, Ending::Lost { after: StateAfter::Restored(_) | StateAfter::Lost, .. });
+        let finishing = Finishing {
+            record: self.args.recorder.finish(cell),
+            elapsed: running.since.elapsed(),
+            start: running.start.clone(),
+            ending,
+            cause,
+        };
+        drop(running);
+        if asks_names {
+            self.ask_for_names(myself, finishing);
+        } else {
+            self.complete(myself, finishing);
+        }
+    }
+
+    /// Which names a lost cell may have assigned only a Python parser knows.
+    fn ask_for_names(&mut self, myself: &ExecutorRef, finishing: Finishing) {
+        let request = self.next_request;
+        self.next_request += 1;
+        let code = finishing.start.code.clone();
+        self.finishing.insert(request, finishing);
+        myself.send_after(NAMES_WITHIN, move || ExecutorMsg::RequestOverdue(request));
+        self.send(myself, &HostFrame::Names { request, code });
+    }
+
+    pub(super) fn names_arrived(&mut self, myself: &ExecutorRef, request: u64, found: Vec<String>) {
+        let Some(mut finishing) = self.finishing.remove(&request) else { return };
+        if let Ending::Lost { names, .. } = &mut finishing.ending {
+            names.extend(
+                found.into_iter().take(NAMES).map(|name| name.chars().take(NAME_CHARS).collect::<String>()),
+            );
+        }
+        self.complete(myself, finishing);
+    }
+
+    /// Compares the workspace, off the actor's thread, and reports the cell as ended.
+    pub(super) fn complete(&self, myself: &ExecutorRef, finishing: Finishing) {
+        let (workspace, executor, before) =
+            (Arc::clone(&self.args.workspace), myself.clone(), self.snapshot.clone());
+        tokio::task::spawn_blocking(move || {
+            let snapshot = artifacts::scan(&workspace.root);
+            let (artifacts, cut) = artifacts::compare(&before, &snapshot);
+            let result = Box::new(finishing.conclude(Changes { artifacts, cut }));
+            let _ = executor.cast(ExecutorMsg::Concluded { result, snapshot });
+        });
+    }
+
+    /// The kernel could not take a `fork` cell now: it waits for the main line.
+    pub(super) fn put_back(&mut self, cell: CellNumber) {
+        let Some(running) = self.running.remove(&cell) else { return };
+        let _ = self.args.recorder.finish(cell);
+        self.tell(SessionMsg::PutBack(running.start.clone()));
+    }
+
+    pub(super) fn look_at_quota(&self, myself: &ExecutorRef, cell: CellNumber) {
+        let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
+        let limit = self.args.launcher.settings.sandbox.workspace_bytes;
+        tokio::task::spawn_blocking(move || {
+            let bytes = artifacts::scan(&workspace.root).bytes;
+            if bytes > limit {
+                let _ = executor.cast(ExecutorMsg::QuotaExceeded { cell, bytes });
+            }
+        });
+    }
+}
+
+impl Finishing {
+    pub(super) fn conclude(self, changes: Changes) -> crate::protocol::result::ExecutionResult {
+        conclude(self.start, self.ending, self.cause, self.record, changes, self.elapsed)
+    }
+}

@@ -1,0 +1,87 @@
+//! The end of a sandbox: by itself, by a fault, or because it is no longer wanted.
+
+use ractor::RpcReplyPort;
+
+use super::super::outcome::{Cause, Changes, Ending};
+use super::super::session::SessionMsg;
+use super::cells::Finishing;
+use super::{ExecutorMsg, ExecutorRef, ExecutorState};
+use crate::bridge::Closed;
+use crate::protocol::frames::HostFrame;
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::artifacts;
+use crate::sandbox::launch::SandboxEnd;
+
+impl ExecutorState {
+    pub(super) fn closed(&mut self, myself: &ExecutorRef, closed: Closed) {
+        let why = match closed {
+            Closed::ByUs => return,
+            Closed::ByKernel => "the sandbox ended".to_owned(),
+            Closed::Violation(what) => format!("the kernel broke the protocol: {what}"),
+        };
+        self.give_up(myself, why);
+    }
+
+    /// Ends the sandbox for good; what ran in it is reported as lost.
+    pub(super) fn give_up(&mut self, myself: &ExecutorRef, why: String) {
+        let Some(cage) = self.cage.take() else { return };
+        tracing::warn!(why, "a sandbox is given up");
+        drop(cage.link);
+        let executor = myself.clone();
+        tokio::spawn(async move {
+            let end = cage.sandbox.end().await;
+            if let Err(error) = cage.sandbox.remove().await {
+                tracing::warn!(%error, "a sandbox is left to the reaper");
+            }
+            let _ = executor.cast(ExecutorMsg::Ended { why, end });
+        });
+    }
+
+    pub(super) fn ended(&mut self, myself: &ExecutorRef, why: &str, end: Option<SandboxEnd>) {
+        let mut over: Vec<Finishing> = self.finishing.drain().map(|(_, finishing)| finishing).collect();
+        for (cell, mut running) in self.running.drain() {
+            over.push(Finishing {
+                cause: Cause {
+                    ended_by: running.ended_by.take(),
+                    completed_tool_calls: std::mem::take(&mut running.completed),
+                    live: self.live,
+                    ..Cause::default()
+                },
+                record: self.args.recorder.finish(cell),
+                elapsed: running.since.elapsed(),
+                start: running.start.clone(),
+                ending: Ending::SandboxGone { end: end.clone() },
+            });
+        }
+        for mut finishing in over {
+            // A lost cell whose state was restored lost it after all.
+            finishing.ending = Ending::SandboxGone { end: end.clone() };
+            let (artifacts, cut) =
+                artifacts::compare(&self.snapshot, &artifacts::scan(&self.args.workspace.root));
+            let result = finishing.conclude(Changes { artifacts, cut });
+            self.tell(SessionMsg::CellFinished(Box::new(result)));
+        }
+        self.fail_requests(&Problem::new(Code::SandboxFailed, format!("the sandbox is gone: {why}")));
+        let out_of_memory = end.is_some_and(|end| end.out_of_memory);
+        let reason = if out_of_memory { format!("{why} (out of memory)") } else { why.to_owned() };
+        self.tell(SessionMsg::SandboxGone { reason });
+        myself.stop(None);
+    }
+
+    pub(super) fn shut_down(&mut self, myself: &ExecutorRef, reply_to: RpcReplyPort<()>) {
+        self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is being removed"));
+        let cage = self.cage.take();
+        let executor = myself.clone();
+        tokio::spawn(async move {
+            if let Some(cage) = cage {
+                let _ = cage.link.send(&HostFrame::Bye {});
+                drop(cage.link);
+                if let Err(error) = cage.sandbox.remove().await {
+                    tracing::warn!(%error, "a sandbox is left to the reaper");
+                }
+            }
+            let _ = reply_to.send(());
+            executor.stop(None);
+        });
+    }
+}

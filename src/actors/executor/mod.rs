@@ -1,0 +1,299 @@
+//! The executor: one sandbox and its bridge. It owns the deadlines, interrupts and tool calls in
+//! flight, and tells the session how each cell ended. It ends with its sandbox.
+//!
+//! `cells` begins and ends cells, `requests` is everything else that is asked of the kernel, `calls`
+//! the tool calls that the kernel makes, `fate` the end of the sandbox.
+
+mod calls;
+mod cells;
+mod fate;
+mod requests;
+
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::launch::{Ready, launch};
+use super::outcome::{CellStart, EndedBy};
+use super::session::{SessionMsg, SessionRef};
+use super::sink::RecorderSink;
+use crate::bridge::{Calls, Closed, Incoming, Link};
+use crate::protocol::api::{Computed, VariableList};
+use crate::protocol::frames::{HostFrame, KernelFrame, Live, ToolFailure};
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::result::ExecutionResult;
+use crate::sandbox::artifacts::{self, Snapshot};
+use crate::sandbox::launch::{Launcher, Sandbox, SandboxEnd, Wanted};
+use crate::sandbox::workspace::Workspace;
+use crate::store::{EventLog, Recorder};
+use crate::tools;
+
+use calls::CallGuard;
+use cells::{Finishing, Running};
+use requests::Request;
+
+pub type ExecutorRef = ActorRef<ExecutorMsg>;
+
+pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+
+pub enum ExecutorMsg {
+    /// The launching task is done.
+    Launched(Box<Result<Ready, Problem>>),
+    /// Run a cell; its end is reported to the session as `CellFinished`. In `main` mode only after
+    /// the previous one has ended.
+    Run(CellStart),
+    Interrupt(CellNumber),
+    Variables {
+        private: bool,
+        reply_to: Answer<VariableList>,
+    },
+    Compute {
+        expression: String,
+        values: Map<String, Value>,
+        timeout: Duration,
+        reply_to: Answer<Computed>,
+    },
+    Reset {
+        reply_to: Answer<()>,
+    },
+    /// Answered with the newest cell whose changes are still there.
+    Undo {
+        cells: u64,
+        reply_to: Answer<CellNumber>,
+    },
+    /// Remove the sandbox and end. Answered when it is gone.
+    Shutdown {
+        reply_to: RpcReplyPort<()>,
+    },
+
+    Arrived(Box<KernelFrame>, OwnedSemaphorePermit),
+    Closed(Closed),
+    Deadline(CellNumber),
+    InterruptOverdue(CellNumber),
+    KillOverdue(CellNumber),
+    RequestOverdue(u64),
+    QuotaLook(CellNumber),
+    QuotaExceeded {
+        cell: CellNumber,
+        bytes: u64,
+    },
+    ToolDone {
+        call: u64,
+        outcome: Result<Value, ToolFailure>,
+    },
+    /// The workspace was compared; the cell is over.
+    Concluded {
+        result: Box<ExecutionResult>,
+        snapshot: Snapshot,
+    },
+    /// The engine said what became of a sandbox whose bridge closed.
+    Ended {
+        why: String,
+        end: Option<SandboxEnd>,
+    },
+}
+
+pub struct ExecutorArgs {
+    pub session: SessionRef,
+    pub launcher: Arc<Launcher>,
+    pub workspace: Arc<Workspace>,
+    pub wanted: Wanted,
+    pub seed: Map<String, Value>,
+    pub tools: Arc<tools::Registry>,
+    pub context: tools::Context,
+    pub recorder: Arc<Recorder>,
+    pub log: Arc<EventLog>,
+}
+
+pub struct ExecutorState {
+    args: ExecutorArgs,
+    cage: Option<Cage>,
+    running: HashMap<CellNumber, Running>,
+    /// Lost cells that wait to hear which names they may have assigned, by request.
+    finishing: HashMap<u64, Finishing>,
+    requests: HashMap<u64, Request>,
+    next_request: u64,
+    calls: Calls<CallGuard>,
+    /// The workspace as the last cell left it.
+    snapshot: Snapshot,
+    /// What the last cell of the main line left running in the worker.
+    live: Live,
+}
+
+struct Cage {
+    sandbox: Arc<Sandbox>,
+    link: Link,
+}
+
+pub struct Executor;
+
+impl Executor {
+    pub async fn spawn(args: ExecutorArgs) -> Result<ExecutorRef, SpawnErr> {
+        let supervisor = args.session.get_cell();
+        Actor::spawn_linked(None, Self, args, supervisor).await.map(|(executor, _)| executor)
+    }
+}
+
+impl Actor for Executor {
+    type Msg = ExecutorMsg;
+    type State = ExecutorState;
+    type Arguments = ExecutorArgs;
+
+    async fn pre_start(
+        &self,
+        myself: ExecutorRef,
+        args: ExecutorArgs,
+    ) -> Result<ExecutorState, ActorProcessingErr> {
+        let (launcher, wanted, workspace) =
+            (Arc::clone(&args.launcher), args.wanted.clone(), Arc::clone(&args.workspace));
+        tokio::spawn(async move {
+            let outcome = Box::pin(launch(launcher, wanted, workspace)).await;
+            // If nobody is there any more, dropping what was launched removes it.
+            let _ = myself.cast(ExecutorMsg::Launched(Box::new(outcome)));
+        });
+        let snapshot = artifacts::scan(&args.workspace.root);
+        Ok(ExecutorState {
+            args,
+            cage: None,
+            running: HashMap::new(),
+            finishing: HashMap::new(),
+            requests: HashMap::new(),
+            next_request: 1,
+            calls: Calls::default(),
+            snapshot,
+            live: Live::default(),
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ExecutorRef,
+        message: ExecutorMsg,
+        state: &mut ExecutorState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            ExecutorMsg::Launched(outcome) => state.launched(&myself, *outcome),
+            ExecutorMsg::Run(start) => state.run(&myself, start),
+            ExecutorMsg::Interrupt(cell) => state.interrupt(&myself, cell),
+            ExecutorMsg::Variables { private, reply_to } => {
+                let frame = |request| HostFrame::Variables { request, private };
+                state.request(&myself, Request::Variables { private, reply_to }, frame, Duration::ZERO);
+            }
+            ExecutorMsg::Compute { expression, values, timeout, reply_to } => {
+                let memory_bytes = state.args.wanted.memory_bytes / 4;
+                let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+                let frame =
+                    |request| HostFrame::Compute { request, expression, values, timeout_ms, memory_bytes };
+                state.request(&myself, Request::Compute(reply_to), frame, timeout);
+            }
+            ExecutorMsg::Reset { reply_to } => {
+                for running in state.running.values_mut() {
+                    running.ended_by.get_or_insert(EndedBy::Cancel);
+                }
+                let frame = |request| HostFrame::Reset { request };
+                state.request(&myself, Request::Reset(reply_to), frame, Duration::ZERO);
+            }
+            ExecutorMsg::Undo { cells, reply_to } => {
+                let frame = |request| HostFrame::Undo { request, cells };
+                state.request(&myself, Request::Undo(reply_to), frame, Duration::ZERO);
+            }
+            ExecutorMsg::Shutdown { reply_to } => state.shut_down(&myself, reply_to),
+            ExecutorMsg::Arrived(frame, _permit) => state.arrived(&myself, *frame),
+            ExecutorMsg::Closed(closed) => state.closed(&myself, closed),
+            ExecutorMsg::Deadline(cell) => state.end_cell(&myself, cell, EndedBy::Deadline),
+            ExecutorMsg::InterruptOverdue(cell) => state.end_cell(&myself, cell, EndedBy::Interrupt),
+            ExecutorMsg::KillOverdue(cell) => {
+                if state.running.contains_key(&cell) {
+                    state.give_up(&myself, "the kernel did not end a cell that it was told to kill".into());
+                }
+            }
+            ExecutorMsg::RequestOverdue(request) => state.request_overdue(&myself, request),
+            ExecutorMsg::QuotaLook(cell) => state.look_at_quota(&myself, cell),
+            ExecutorMsg::QuotaExceeded { cell, bytes } => {
+                let limit = state.args.launcher.settings.sandbox.workspace_bytes;
+                let why =
+                    format!("The workspace held {bytes} bytes, more than the {limit} that it may hold.");
+                state.end_cell(&myself, cell, EndedBy::Policy(why));
+            }
+            ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
+            ExecutorMsg::Concluded { result, snapshot } => {
+                state.snapshot = snapshot;
+                state.tell(SessionMsg::CellFinished(result));
+            }
+            ExecutorMsg::Ended { why, end } => state.ended(&myself, &why, end),
+        }
+        Ok(())
+    }
+}
+
+impl ExecutorState {
+    fn launched(&mut self, myself: &ExecutorRef, outcome: Result<Ready, Problem>) {
+        let ready = match outcome {
+            Ok(ready) => ready,
+            Err(problem) => {
+                self.tell(SessionMsg::SandboxFailed(problem));
+                myself.stop(None);
+                return;
+            }
+        };
+        let executor = myself.clone();
+        let sink = RecorderSink(Arc::clone(&self.args.recorder));
+        let link = Link::start(ready.socket, sink, move |incoming| {
+            let _ = executor.cast(match incoming {
+                Incoming::Frame(frame, permit) => ExecutorMsg::Arrived(frame, permit),
+                Incoming::Closed(closed) => ExecutorMsg::Closed(closed),
+            });
+        });
+        let configure = HostFrame::Configure { seed: self.args.seed.clone(), tools: self.args.tools.specs() };
+        let configured = link.send(&configure);
+        self.cage = Some(Cage { sandbox: Arc::new(ready.sandbox), link });
+        if let Err(error) = configured {
+            let problem =
+                Problem::new(Code::TooLarge, format!("the seed cannot be sent to the kernel: {error}"));
+            self.tell(SessionMsg::SandboxFailed(problem));
+            myself.stop(None);
+            return;
+        }
+        self.tell(SessionMsg::SandboxReady(Box::new(ready.receipt)));
+    }
+
+    fn arrived(&mut self, myself: &ExecutorRef, frame: KernelFrame) {
+        match frame {
+            KernelFrame::CellDone { .. } | KernelFrame::CellLost { .. } => self.cell_ended(myself, frame),
+            KernelFrame::WorkerReplaced { exit_code, after } => {
+                self.live = Live::default();
+                self.tell(SessionMsg::WorkerReplaced { exit_code, after });
+            }
+            KernelFrame::ToolCall { call, cell, name, arguments } => {
+                self.tool_called(myself, call, cell, &name, arguments);
+            }
+            KernelFrame::Variables { .. }
+            | KernelFrame::Computed { .. }
+            | KernelFrame::ResetDone { .. }
+            | KernelFrame::Undone { .. }
+            | KernelFrame::Names { .. }
+            | KernelFrame::Refused { .. } => self.answered(myself, frame),
+            KernelFrame::Hello { .. } | KernelFrame::Display { .. } | KernelFrame::OutputGap { .. } => {
+                self.give_up(myself, "the kernel sent a frame out of turn".into());
+            }
+        }
+    }
+
+    /// A frame that cannot be sent ends the sandbox: the kernel does not read.
+    fn send(&mut self, myself: &ExecutorRef, frame: &HostFrame) {
+        let sent = self.cage.as_ref().map(|cage| cage.link.send(frame));
+        match sent {
+            Some(Ok(())) => {}
+            Some(Err(error)) => self.give_up(myself, format!("the bridge failed: {error}")),
+            None => self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is gone")),
+        }
+    }
+
+    fn tell(&self, message: SessionMsg) {
+        let _ = self.args.session.cast(message);
+    }
+}

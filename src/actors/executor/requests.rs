@@ -1,0 +1,149 @@
+//! What is asked of the kernel beside cells, and its answers.
+
+use std::time::Duration;
+
+use super::super::outcome::{EndedBy, Ending};
+use super::super::session::SessionMsg;
+use super::{Answer, ExecutorMsg, ExecutorRef, ExecutorState};
+use crate::protocol::api::{Computed, VariableList};
+use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, RefusedCode, StateAfter};
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::{Code, Problem};
+
+/// Time a request without a cell (variables, reset, compute) may take on top of its own limit.
+const REQUEST_SLACK: Duration = Duration::from_secs(10);
+/// Characters of what a kernel says that reach a log or a client.
+const MESSAGE_CHARS: usize = 500;
+
+pub(super) enum Request {
+    Variables { private: bool, reply_to: Answer<VariableList> },
+    Compute(Answer<Computed>),
+    Reset(Answer<()>),
+    Undo(Answer<CellNumber>),
+}
+
+impl ExecutorState {
+    pub(super) fn request(
+        &mut self,
+        myself: &ExecutorRef,
+        request: Request,
+        frame: impl FnOnce(u64) -> HostFrame,
+        own_limit: Duration,
+    ) {
+        let number = self.next_request;
+        self.next_request += 1;
+        self.requests.insert(number, request);
+        myself.send_after(own_limit + REQUEST_SLACK, move || ExecutorMsg::RequestOverdue(number));
+        self.send(myself, &frame(number));
+    }
+
+    pub(super) fn request_overdue(&mut self, myself: &ExecutorRef, request: u64) {
+        if self.finishing.contains_key(&request) {
+            self.names_arrived(myself, request, Vec::new());
+        } else if self.requests.contains_key(&request) {
+            self.give_up(myself, "the kernel did not answer a request".into());
+        }
+    }
+
+    /// An answer to a request that nobody made is dropped.
+    pub(super) fn answered(&mut self, myself: &ExecutorRef, frame: KernelFrame) {
+        match frame {
+            KernelFrame::Variables { request, variables, total, as_before } => {
+                if let Some(Request::Variables { reply_to, .. }) = self.requests.remove(&request) {
+                    let _ = reply_to.send(Ok(VariableList { variables, total, as_before }));
+                }
+            }
+            KernelFrame::Computed { request, outcome } => {
+                if let Some(Request::Compute(reply_to)) = self.requests.remove(&request) {
+                    let _ = reply_to.send(Ok(match outcome {
+                        ComputeOutcome::Value(value) => Computed { result: Some(value), error: None },
+                        ComputeOutcome::Error(error) => Computed { result: None, error: Some(error) },
+                    }));
+                }
+            }
+            KernelFrame::ResetDone { request } => {
+                if let Some(Request::Reset(reply_to)) = self.requests.remove(&request) {
+                    let _ = reply_to.send(Ok(()));
+                }
+            }
+            KernelFrame::Undone { request, state_of } => {
+                if let Some(Request::Undo(reply_to)) = self.requests.remove(&request) {
+                    let _ = reply_to.send(Ok(state_of));
+                }
+            }
+            KernelFrame::Names { request, names } => self.names_arrived(myself, request, names),
+            KernelFrame::Refused { code, message, request, cell } => {
+                self.refused(myself, code, &message, request, cell);
+            }
+            _ => {}
+        }
+    }
+
+    fn refused(
+        &mut self,
+        myself: &ExecutorRef,
+        code: RefusedCode,
+        message: &str,
+        request: Option<u64>,
+        cell: Option<CellNumber>,
+    ) {
+        let message: String = message.chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect();
+        tracing::debug!(?code, message, "a kernel refused a frame");
+        if let Some(number) = request {
+            if self.finishing.contains_key(&number) {
+                self.names_arrived(myself, number, Vec::new());
+                return;
+            }
+            let Some(request) = self.requests.remove(&number) else { return };
+            match (code, request) {
+                (RefusedCode::Busy, Request::Variables { private, reply_to }) => {
+                    self.tell(SessionMsg::Variables { private, patient: true, reply_to });
+                }
+                (_, request) => request.fail(refusal(code, &message)),
+            }
+        } else if let Some(cell) = cell {
+            if code == RefusedCode::Busy {
+                self.put_back(cell);
+                return;
+            }
+            if let Some(running) = self.running.get_mut(&cell) {
+                let why = format!("The sandbox could not run the cell: {message}.");
+                running.ended_by.get_or_insert(EndedBy::Policy(why));
+            }
+            // Nothing of it ran, so nothing but the cell is lost.
+            self.finish(
+                myself,
+                cell,
+                Ending::Lost { exit_code: 1, after: StateAfter::Kept, names: Vec::new() },
+            );
+        }
+    }
+
+    pub(super) fn fail_requests(&mut self, problem: &Problem) {
+        for (_, request) in self.requests.drain() {
+            request.fail(problem.clone());
+        }
+    }
+}
+
+fn refusal(code: RefusedCode, message: &str) -> Problem {
+    match code {
+        RefusedCode::Busy => Problem::new(Code::Busy, format!("the kernel is busy: {message}")),
+        RefusedCode::OutOfReach => Problem::new(Code::OutOfReach, message.to_owned())
+            .hint("`belljar replay` rebuilds an older state, and `sandbox.checkpoints` keeps more of them"),
+        RefusedCode::NoProcess | RefusedCode::Malformed => {
+            Problem::new(Code::SandboxFailed, format!("the kernel refused: {message}"))
+        }
+    }
+}
+
+impl Request {
+    fn fail(self, problem: Problem) {
+        match self {
+            Self::Variables { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Compute(reply_to) => drop(reply_to.send(Err(problem))),
+            Self::Reset(reply_to) => drop(reply_to.send(Err(problem))),
+            Self::Undo(reply_to) => drop(reply_to.send(Err(problem))),
+        }
+    }
+}

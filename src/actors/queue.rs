@@ -1,0 +1,165 @@
+//! What waits in a session and what runs: which job may start next, as a pure structure.
+//!
+//! Cells of the main line run one after the other, in the order in which they came. Copies (`fork`
+//! cells, expressions, lists of variables) need not wait for the main line: they see the state
+//! before the cell that runs. Only where the kernel has no such state are they put back, and then
+//! they wait («patient») until the main line is idle.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::executor::Answer;
+use super::outcome::CellStart;
+use crate::protocol::api::VariableList;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::result::Mode;
+
+/// Copies of a session that run at once.
+const COPIES: usize = 4;
+
+pub enum Job {
+    Cell { start: CellStart, patient: bool },
+    Variables { private: bool, patient: bool, reply_to: Answer<VariableList> },
+}
+
+#[derive(Default)]
+pub struct Queue {
+    waiting: VecDeque<Job>,
+    running: BTreeMap<CellNumber, CellStart>,
+}
+
+impl Job {
+    fn is_main(&self) -> bool {
+        matches!(self, Self::Cell { start, .. } if start.mode == Mode::Main)
+    }
+
+    fn is_patient(&self) -> bool {
+        match self {
+            Self::Cell { patient, .. } | Self::Variables { patient, .. } => *patient,
+        }
+    }
+}
+
+impl Queue {
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Nothing waits and nothing runs.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// The running cell of the main line.
+    pub fn main(&self) -> Option<CellNumber> {
+        self.running.iter().find(|(_, start)| start.mode == Mode::Main).map(|(cell, _)| *cell)
+    }
+
+    /// The cell that an interrupt is meant for: of the main line, else the newest copy.
+    pub fn foremost(&self) -> Option<CellNumber> {
+        self.main().or_else(|| self.running.keys().next_back().copied())
+    }
+
+    pub fn is_running(&self, cell: CellNumber) -> bool {
+        self.running.contains_key(&cell)
+    }
+
+    pub fn push(&mut self, job: Job) {
+        self.waiting.push_back(job);
+    }
+
+    /// A job that has waited already goes to the front.
+    pub fn put_back(&mut self, job: Job) {
+        if let Job::Cell { start, .. } = &job {
+            self.running.remove(&start.cell);
+        }
+        self.waiting.push_front(job);
+    }
+
+    /// Takes the first job that may start now. A cell counts as running from here on.
+    pub fn next(&mut self) -> Option<Job> {
+        let main_runs = self.main().is_some();
+        let copies = self.running.values().filter(|start| start.mode == Mode::Fork).count();
+        let mut main_waits = false;
+        let place = self.waiting.iter().position(|job| {
+            if job.is_main() {
+                let first = !main_waits;
+                main_waits = true;
+                return first && !main_runs;
+            }
+            // A copy that came after a main cell sees that cell's work if it can.
+            !(main_waits && !main_runs) && !(job.is_patient() && main_runs) && copies < COPIES
+        })?;
+        let job = self.waiting.remove(place)?;
+        if let Job::Cell { start, .. } = &job {
+            self.running.insert(start.cell, start.clone());
+        }
+        Some(job)
+    }
+
+    pub fn ended(&mut self, cell: CellNumber) {
+        self.running.remove(&cell);
+    }
+
+    /// Everything that runs, when nobody is left to tell of its end.
+    pub fn take_running(&mut self) -> Vec<CellStart> {
+        std::mem::take(&mut self.running).into_values().collect()
+    }
+
+    pub fn take_waiting(&mut self) -> Vec<Job> {
+        std::mem::take(&mut self.waiting).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn cell(cell: CellNumber, mode: Mode, patient: bool) -> Job {
+        let timeout = Duration::from_secs(1);
+        let start = CellStart { cell, code: String::new(), mode, expression: false, timeout, note: None };
+        Job::Cell { start, patient }
+    }
+
+    fn start(queue: &mut Queue) -> Vec<CellNumber> {
+        std::iter::from_fn(|| queue.next())
+            .filter_map(|job| if let Job::Cell { start, .. } = job { Some(start.cell) } else { None })
+            .collect()
+    }
+
+    #[test]
+    fn the_main_line_runs_one_after_the_other() {
+        let mut queue = Queue::default();
+        (1..=3).for_each(|n| queue.push(cell(n, Mode::Main, false)));
+        assert_eq!(start(&mut queue), [1]);
+        assert_eq!(start(&mut queue), Vec::<CellNumber>::new());
+        queue.ended(1);
+        assert_eq!(start(&mut queue), [2]);
+        assert_eq!((queue.main(), queue.waiting()), (Some(2), 1));
+    }
+
+    #[test]
+    fn copies_pass_a_running_cell_but_not_one_that_can_start_first() {
+        let mut queue = Queue::default();
+        queue.push(cell(1, Mode::Main, false));
+        queue.push(cell(2, Mode::Fork, false));
+        assert_eq!(start(&mut queue), [1, 2]);
+        queue.push(cell(3, Mode::Main, false));
+        queue.push(cell(4, Mode::Fork, false));
+        assert_eq!(start(&mut queue), [4]);
+    }
+
+    #[test]
+    fn patient_copies_wait_for_the_main_line_and_copies_are_bounded() {
+        let mut queue = Queue::default();
+        queue.push(cell(1, Mode::Main, false));
+        assert_eq!(start(&mut queue), [1]);
+        queue.push(cell(2, Mode::Fork, true));
+        assert_eq!(start(&mut queue), Vec::<CellNumber>::new());
+        queue.ended(1);
+        assert_eq!(start(&mut queue), [2]);
+        (3..20).for_each(|n| queue.push(cell(n, Mode::Fork, false)));
+        assert_eq!(start(&mut queue).len(), COPIES - 1);
+        assert_eq!(queue.foremost(), Some(5));
+    }
+}
