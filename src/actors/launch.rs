@@ -22,6 +22,8 @@ pub struct Ready {
     pub socket: WebSocketStream<UnixStream>,
     pub receipt: Receipt,
     pub hello: Hello,
+    /// Frames of the kernel that had their effect before.
+    pub received: u64,
 }
 
 /// Every step undoes itself when a later one fails.
@@ -58,7 +60,7 @@ pub async fn launch(
         }
     };
     let receipt = sandbox.attest(hello.python.clone(), hello.probe.clone())?;
-    Ok(Ready { sandbox, socket, receipt, hello })
+    Ok(Ready { sandbox, socket, receipt, hello, received: 0 })
 }
 
 fn bridge_problem(error: &BridgeError) -> Problem {

@@ -6,6 +6,7 @@
 pub mod executor;
 mod launch;
 mod outcome;
+mod past;
 mod queue;
 pub mod reaper;
 pub mod session;

@@ -12,6 +12,7 @@ use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
 use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::queue::{Job, Queue};
 use super::supervisor::{SupervisorMsg, SupervisorRef};
+use crate::bridge::Turn;
 use crate::protocol::api::{
     Computed, Interrupted, SessionLimits, SessionState, SessionView, Undone, VariableList,
 };
@@ -128,7 +129,8 @@ pub enum SessionMsg {
         outcome: Result<CellNumber, Problem>,
         reply_to: Answer<Undone>,
     },
-    CellFinished(Box<ExecutionResult>),
+    /// The turn is given back when the result is in the journal.
+    CellFinished(Box<ExecutionResult>, Option<Turn>),
     /// The sandbox is removed; the rest can go.
     Removed {
         reply_to: Option<Answer<()>>,
@@ -317,8 +319,8 @@ impl Actor for Session {
             SessionMsg::UndoDone { outcome, reply_to } => {
                 let _ = reply_to.send(outcome.map(|state_of| state.undone(state_of)));
             }
-            SessionMsg::CellFinished(result) => {
-                state.finished(*result);
+            SessionMsg::CellFinished(result, turn) => {
+                state.finished(*result, turn);
                 state.pump(&myself).await;
             }
             SessionMsg::Removed { reply_to } => {
@@ -414,7 +416,13 @@ impl SessionActorState {
         self.cells += 1;
         let cell = self.cells;
         let events_after = self.log.newest();
-        self.log.append(EventBody::CellQueued { cell, mode: request.mode, code: request.code.clone() });
+        self.log.append(EventBody::CellQueued {
+            cell,
+            mode: request.mode,
+            code: request.code.clone(),
+            expression: request.expression,
+            timeout_s: request.timeout.as_secs_f64(),
+        });
         let (done, receiver) = oneshot::channel();
         self.tickets.insert(cell, Pending { events_after, done });
         let start = CellStart {
@@ -521,6 +529,7 @@ impl SessionActorState {
             image: receipt.image.clone(),
             python: receipt.python.clone(),
             isolation: isolation_line(&receipt),
+            receipt: Box::new(receipt.clone()),
         });
         self.receipt = Some(Arc::new(receipt));
         self.touch();
@@ -556,7 +565,7 @@ impl SessionActorState {
             let changes = Changes { artifacts: Vec::new(), cut: false };
             let ending = Ending::SandboxGone { end: None };
             let cause = Cause { ended_by: ended_by.clone(), ..Cause::default() };
-            self.finished(conclude(start, ending, cause, record, changes, Duration::ZERO));
+            self.finished(conclude(start, ending, cause, record, changes, Duration::ZERO), None);
         }
     }
 
@@ -614,7 +623,7 @@ impl SessionActorState {
         Undone { state_of, files_changed }
     }
 
-    fn finished(&mut self, result: ExecutionResult) {
+    fn finished(&mut self, result: ExecutionResult, turn: Option<Turn>) {
         self.touch();
         self.queue.ended(result.cell);
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
@@ -631,7 +640,7 @@ impl SessionActorState {
                     start.note = Some(note.to_owned());
                     let changes = Changes { artifacts: Vec::new(), cut: false };
                     let (record, cause) = (CellRecord::default(), Cause::default());
-                    self.finished(conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO));
+                    self.finished(conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO), None);
                 }
                 Job::Variables { reply_to, .. } => drop(reply_to.send(Err(problem.clone()))),
             }

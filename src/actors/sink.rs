@@ -12,15 +12,15 @@ use crate::store::Recorder;
 pub struct RecorderSink(pub Arc<Recorder>);
 
 impl Sink for RecorderSink {
-    fn output(&mut self, frame: OutputFrame<'_>) {
+    fn output(&mut self, frame: OutputFrame<'_>, number: u64) {
         self.0.output(&frame);
     }
 
-    fn display(&mut self, cell: CellNumber, mime: Map<String, Value>) {
+    fn display(&mut self, cell: CellNumber, mime: Map<String, Value>, number: u64) {
         self.0.display(cell, mime);
     }
 
-    fn gap(&mut self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64) {
+    fn gap(&mut self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64, number: u64) {
         self.0.gap(cell, stdout_bytes, stderr_bytes);
     }
 
@@ -30,5 +30,9 @@ impl Sink for RecorderSink {
 
     fn flush(&mut self) {
         self.0.flush();
+    }
+
+    fn settled(&self, number: u64) -> u64 {
+        number
     }
 }

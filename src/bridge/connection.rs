@@ -1,8 +1,10 @@
 //! The task that owns a connection to a kernel.
 //!
-//! Output and displays go straight to a [`Sink`], in the order in which they arrived, so that a
-//! flood of them never becomes a flood of actor messages. Every other frame is handed on with a
-//! permit: when the receiver holds too many, the task stops reading, and the kernel has to wait.
+//! Frames are dealt with strictly one after the other. Output and displays go straight to a
+//! [`Sink`], so that a flood of them never becomes a flood of actor messages; every other frame is
+//! handed on with its [`Turn`], and the next frame is only read when the turn is given back. So at
+//! any moment a number says exactly which frames have had their effect: that number is what the
+//! kernel is told (`ack`), and what it goes on from if this daemon dies.
 
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -17,25 +19,34 @@ use tokio_util::sync::CancellationToken;
 use crate::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{
-    CONTROL_FRAMES_WAITING, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN,
+    ACKNOWLEDGE_AFTER, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN,
 };
 use serde_json::{Map, Value};
 
 /// Takes what has to stay in order. Called from the connection's task only.
 pub trait Sink: Send + 'static {
-    fn output(&mut self, frame: OutputFrame<'_>);
-    fn display(&mut self, cell: CellNumber, mime: Map<String, Value>);
-    fn gap(&mut self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64);
+    fn output(&mut self, frame: OutputFrame<'_>, number: u64);
+    fn display(&mut self, cell: CellNumber, mime: Map<String, Value>, number: u64);
+    fn gap(&mut self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64, number: u64);
     /// When gathered output has to be published at the latest.
     fn flush_at(&self) -> Option<Instant>;
     fn flush(&mut self);
+    /// How many frames have had their effect for good, given that all up to `number` were dealt with.
+    fn settled(&self, number: u64) -> u64;
+}
+
+/// The right to deal with one frame; the next one waits until it is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    /// Of the frame, counted from the start of the sandbox.
+    pub number: u64,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// What arrives for the owner of the link.
 #[derive(Debug)]
 pub enum Incoming {
-    /// The permit is given back when the frame has been dealt with.
-    Frame(Box<KernelFrame>, OwnedSemaphorePermit),
+    Frame(Box<KernelFrame>, Turn),
     /// The last that arrives.
     Closed(Closed),
 }
@@ -69,13 +80,23 @@ impl Link {
     /// Starts the task. `deliver` must not block; it gets `Closed` exactly once, at the end.
     pub fn start<S: Sink>(
         socket: WebSocketStream<UnixStream>,
+        received: u64,
         sink: S,
         deliver: impl Fn(Incoming) + Send + Sync + 'static,
     ) -> Self {
         let (outgoing, queue) = mpsc::channel(HOST_FRAMES_WAITING);
         let cancel = CancellationToken::new();
         let (writer, reader) = socket.split();
-        let driver = Driver { reader, sink, cancel: cancel.clone(), last_heard: Instant::now() };
+        let driver = Driver {
+            reader,
+            sink,
+            cancel: cancel.clone(),
+            last_heard: Instant::now(),
+            received,
+            acknowledged: received,
+            acknowledge_at: None,
+            outgoing: outgoing.clone(),
+        };
         let ender = cancel.clone();
         tokio::spawn(async move {
             let write = write(writer, queue, ender.clone());
@@ -141,49 +162,40 @@ struct Driver<S> {
     sink: S,
     cancel: CancellationToken,
     last_heard: Instant,
+    /// Frames that were read.
+    received: u64,
+    /// The number the kernel was last told.
+    acknowledged: u64,
+    /// When to tell it the next one.
+    acknowledge_at: Option<Instant>,
+    outgoing: mpsc::Sender<String>,
 }
 
 impl<S: Sink> Driver<S> {
     async fn read(mut self, deliver: &(impl Fn(Incoming) + Sync)) -> Closed {
-        let permits = Arc::new(Semaphore::new(CONTROL_FRAMES_WAITING));
+        let turns = Arc::new(Semaphore::new(1));
         let closed = loop {
             let silence = self.last_heard + PONG_WITHIN;
-            let flush = self.sink.flush_at();
+            let (flush, acknowledge) = (self.sink.flush_at(), self.acknowledge_at);
             let message = tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => break Closed::ByUs,
                 () = sleep_until(flush), if flush.is_some() => { self.sink.flush(); continue }
+                () = sleep_until(acknowledge), if acknowledge.is_some() => { self.acknowledge(); continue }
                 message = self.reader.next() => message,
                 () = sleep_until(Some(silence)) => break Closed::Violation("no answer to pings".into()),
             };
             self.last_heard = Instant::now();
             match message {
-                Some(Ok(Message::Binary(bytes))) => match OutputFrame::parse(&bytes) {
-                    Some(frame) => self.sink.output(frame),
-                    None => break Closed::Violation("an output frame of the wrong form".into()),
-                },
-                Some(Ok(Message::Text(text))) => match serde_json::from_str(&text) {
-                    Ok(KernelFrame::Display { cell, mime }) => self.sink.display(cell, mime),
-                    Ok(KernelFrame::OutputGap { cell, stdout_bytes, stderr_bytes }) => {
-                        self.sink.gap(cell, stdout_bytes, stderr_bytes);
+                Some(Ok(message @ (Message::Binary(_) | Message::Text(_)))) => {
+                    let Some(permit) = self.turn(&turns).await else { break Closed::ByUs };
+                    self.received += 1;
+                    self.acknowledge_at.get_or_insert(Instant::now() + ACKNOWLEDGE_AFTER);
+                    let turn = Turn { number: self.received, _permit: permit };
+                    if let Err(what) = self.deal_with(message, turn, deliver) {
+                        break Closed::Violation(what);
                     }
-                    Ok(frame) => {
-                        // What was printed before comes before.
-                        self.sink.flush();
-                        let permit = tokio::select! {
-                            biased;
-                            () = self.cancel.cancelled() => break Closed::ByUs,
-                            permit = Arc::clone(&permits).acquire_owned() => permit,
-                        };
-                        match permit {
-                            Ok(permit) => deliver(Incoming::Frame(Box::new(frame), permit)),
-                            Err(_) => break Closed::ByUs,
-                        }
-                    }
-                    Err(error) => {
-                        break Closed::Violation(format!("a frame that is not understood: {error}"));
-                    }
-                },
+                }
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) | None => break Closed::ByKernel,
                 Some(Err(error)) => break error_end(&error),
@@ -191,6 +203,64 @@ impl<S: Sink> Driver<S> {
         };
         self.sink.flush();
         closed
+    }
+
+    /// Waits until the frame before has been dealt with; none if the connection is closed instead.
+    async fn turn(&mut self, turns: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        loop {
+            let flush = self.sink.flush_at();
+            tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => return None,
+                permit = Arc::clone(turns).acquire_owned() => return permit.ok(),
+                () = sleep_until(flush), if flush.is_some() => self.sink.flush(),
+            }
+        }
+    }
+
+    fn deal_with(
+        &mut self,
+        message: Message,
+        turn: Turn,
+        deliver: &(impl Fn(Incoming) + Sync),
+    ) -> Result<(), String> {
+        let number = turn.number;
+        match message {
+            Message::Binary(bytes) => {
+                let frame = OutputFrame::parse(&bytes).ok_or("an output frame of the wrong form")?;
+                self.sink.output(frame, number);
+            }
+            Message::Text(text) => {
+                let frame = serde_json::from_str(&text)
+                    .map_err(|error| format!("a frame that is not understood: {error}"))?;
+                match frame {
+                    KernelFrame::Display { cell, mime } => self.sink.display(cell, mime, number),
+                    KernelFrame::OutputGap { cell, stdout_bytes, stderr_bytes } => {
+                        self.sink.gap(cell, stdout_bytes, stderr_bytes, number);
+                    }
+                    frame => {
+                        // What was printed before comes before.
+                        self.sink.flush();
+                        deliver(Incoming::Frame(Box::new(frame), turn));
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Tells the kernel which frames it may forget. What is not settled yet is told later.
+    fn acknowledge(&mut self) {
+        let settled = self.sink.settled(self.received);
+        if settled > self.acknowledged
+            && let Ok(text) = serde_json::to_string(&HostFrame::Ack { received: settled })
+            && self.outgoing.try_send(text).is_ok()
+        {
+            self.acknowledged = settled;
+        }
+        let open = self.acknowledged < self.received;
+        self.acknowledge_at = open.then(|| Instant::now() + ACKNOWLEDGE_AFTER);
     }
 }
 

@@ -24,6 +24,11 @@ impl Listener {
             let handle =
                 rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
             let path = format!("/proc/self/fd/{}/{SOCKET_NAME}", handle.as_raw_fd());
+            // The socket of an earlier daemon; the folder is ours alone.
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
             let listener = UnixListener::bind(&path)?;
             // The folder above is closed to everybody else; inside the sandbox its user connects.
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;

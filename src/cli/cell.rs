@@ -124,6 +124,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         EventBody::SessionCreated { .. }
         | EventBody::SandboxStarting { .. }
         | EventBody::SandboxReady { .. }
+        | EventBody::SandboxAttached
         | EventBody::CellQueued { .. }
         | EventBody::CellStarted { .. }
         | EventBody::ToolCalled { .. }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::protocol::event::EventBody;
+use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::ids::Seq;
 use crate::protocol::result::{Status, Stream};
 
@@ -65,8 +65,13 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::CellQueued { cell, .. } => format!("-- cell {cell} waits"),
         EventBody::CellStarted { cell } => format!("-- cell {cell} runs"),
         EventBody::ToolCalled { call, name, .. } => format!("-- tool call {call}: {name}"),
-        EventBody::ToolAnswered { call, ok: true } => format!("-- tool call {call} was answered"),
-        EventBody::ToolAnswered { call, ok: false } => format!("-- tool call {call} failed"),
+        EventBody::ToolAnswered { call, outcome: ToolOutcome::Value(_) } => {
+            format!("-- tool call {call} was answered")
+        }
+        EventBody::ToolAnswered { call, outcome: ToolOutcome::Failure(failure) } => {
+            format!("-- tool call {call} failed: {}", failure.code)
+        }
+        EventBody::SandboxAttached => "-- the daemon was started anew; the sandbox goes on".to_owned(),
         EventBody::Interrupting { cell } => format!("-- cell {cell} is being interrupted"),
         EventBody::CellFinished { result } => {
             let how = match result.status {

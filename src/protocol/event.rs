@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::ids::{CellNumber, Seq};
-use super::receipt::{Backend, ImageFact};
+use super::frames::ToolFailure;
+use super::receipt::{Backend, ImageFact, Receipt};
 use super::result::{ExecutionResult, Mode, Stream};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -32,7 +33,11 @@ pub enum EventBody {
         image: ImageFact,
         python: String,
         isolation: String,
+        /// All that was read back from it.
+        receipt: Box<Receipt>,
     },
+    /// A daemon that was started anew found the sandbox alive, with its variables.
+    SandboxAttached,
     /// The sandbox is gone and the variables with it.
     SandboxGone {
         reason: String,
@@ -41,6 +46,10 @@ pub enum EventBody {
         cell: CellNumber,
         mode: Mode,
         code: String,
+        /// It has to be one expression.
+        #[serde(default)]
+        expression: bool,
+        timeout_s: f64,
     },
     CellStarted {
         cell: CellNumber,
@@ -63,10 +72,11 @@ pub enum EventBody {
         cell: Option<CellNumber>,
         call: u64,
         name: String,
+        arguments: Map<String, Value>,
     },
     ToolAnswered {
         call: u64,
-        ok: bool,
+        outcome: ToolOutcome,
     },
     Interrupting {
         cell: CellNumber,
@@ -86,6 +96,14 @@ pub enum EventBody {
     SessionRemoved,
 }
 
+/// How a tool call ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolOutcome {
+    Value(Value),
+    Failure(ToolFailure),
+}
+
 impl EventBody {
     /// The value of the `type` tag; also the `event:` line of the stream.
     #[must_use]
@@ -94,6 +112,7 @@ impl EventBody {
             Self::SessionCreated { .. } => "session_created",
             Self::SandboxStarting { .. } => "sandbox_starting",
             Self::SandboxReady { .. } => "sandbox_ready",
+            Self::SandboxAttached => "sandbox_attached",
             Self::SandboxGone { .. } => "sandbox_gone",
             Self::CellQueued { .. } => "cell_queued",
             Self::CellStarted { .. } => "cell_started",
@@ -125,6 +144,7 @@ impl EventBody {
             Self::SessionCreated { .. }
             | Self::SandboxStarting { .. }
             | Self::SandboxReady { .. }
+            | Self::SandboxAttached
             | Self::SandboxGone { .. }
             | Self::ToolAnswered { .. }
             | Self::StateLost { .. }

@@ -15,8 +15,8 @@ pub const OUTPUT_FRAME_BYTES: usize = 64 * 1024;
 pub const OUTPUT_HEADER_BYTES: usize = 9;
 /// Bytes the daemon may have queued towards a kernel that does not read.
 pub const WRITE_BUFFER_BYTES: usize = 2 * FRAME_BYTES;
-/// Frames from a kernel that wait for the executor before the connection stops reading.
-pub const CONTROL_FRAMES_WAITING: usize = 64;
+/// A kernel hears this long after a frame at the latest that it is settled.
+pub const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(20);
 /// Frames to a kernel that may wait; a kernel that lets more pile up is taken for dead.
 pub const HOST_FRAMES_WAITING: usize = 256;
 

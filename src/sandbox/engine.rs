@@ -132,6 +132,14 @@ impl Engine {
         within("kill a container", ENGINE_CALL, docker.kill_container(container, Some(options))).await
     }
 
+    pub async fn pause(&self, container: &str) -> Result<(), EngineError> {
+        within("freeze a container", ENGINE_CALL, self.docker().await?.pause_container(container)).await
+    }
+
+    pub async fn unpause(&self, container: &str) -> Result<(), EngineError> {
+        within("thaw a container", ENGINE_CALL, self.docker().await?.unpause_container(container)).await
+    }
+
     /// Kills and removes; a container that is already gone is a success.
     pub async fn remove(&self, container: &str) -> Result<(), EngineError> {
         let options = RemoveContainerOptions { force: true, v: true, link: false };

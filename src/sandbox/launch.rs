@@ -60,11 +60,22 @@ pub struct Prepared {
 }
 
 /// Host folder of one sandbox, removed with it.
-struct Folder(PathBuf);
+struct Folder {
+    path: PathBuf,
+    left: AtomicBool,
+}
+
+impl Folder {
+    fn of(path: PathBuf) -> Self {
+        Self { path, left: AtomicBool::new(false) }
+    }
+}
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        if !self.left.load(Ordering::Relaxed) {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
     }
 }
 
@@ -155,11 +166,26 @@ impl Launcher {
         };
         let bridge_dir = folder.join("b");
         std::fs::create_dir_all(&bridge_dir).map_err(storage)?;
-        let guard = Folder(folder.clone());
+        let guard = Folder::of(folder.clone());
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).map_err(storage)?;
         // The guest may pass through to the socket, and nothing else.
         std::fs::set_permissions(&bridge_dir, std::fs::Permissions::from_mode(0o711)).map_err(storage)?;
-        let mut spec = SandboxSpec {
+        let mut spec = self.spec(&sandbox, wanted, workspace, image).map_err(storage)?;
+        lock(&self.live).insert(sandbox.clone());
+        let claim = Claim { launcher: Arc::clone(self), sandbox };
+        spec.kernel_dir = self.kernel_for(&spec).await?;
+        Ok(Prepared { spec, folder: guard, claim, launcher: Arc::clone(self) })
+    }
+
+    fn spec(
+        &self,
+        sandbox: &SandboxId,
+        wanted: &Wanted,
+        workspace: &Workspace,
+        image: ImageFact,
+    ) -> std::io::Result<SandboxSpec> {
+        let settings = &self.settings.sandbox;
+        Ok(SandboxSpec {
             sandbox: sandbox.clone(),
             instance: self.instance.clone(),
             image,
@@ -180,14 +206,53 @@ impl Launcher {
                 shm_bytes: settings.shm_bytes,
             },
             workspace: workspace.path.clone(),
-            workspace_identity: workspace.identity().map_err(|error| storage(error.into()))?,
-            bridge_dir,
+            workspace_identity: workspace.identity()?,
+            bridge_dir: self.bridge_dir(sandbox),
             kernel_dir: PathBuf::new(),
+        })
+    }
+
+    fn bridge_dir(&self, sandbox: &SandboxId) -> PathBuf {
+        self.paths.sandboxes_dir().join(&sandbox.0).join("b")
+    }
+
+    /// Takes over a sandbox that an earlier daemon left running; none if it is gone. One that
+    /// somebody froze is thawed: it has to answer.
+    pub async fn adopt(
+        self: &Arc<Self>,
+        receipt: &Receipt,
+        wanted: &Wanted,
+        workspace: &Workspace,
+    ) -> Result<Option<Sandbox>, Problem> {
+        let container = spec::container_name(&receipt.sandbox);
+        let inspected = match self.engine.inspect(&container).await {
+            Ok(inspected) => inspected,
+            Err(EngineError::NotFound(_)) => return Ok(None),
+            Err(error) => return Err(error.problem()),
         };
-        lock(&self.live).insert(sandbox.clone());
-        let claim = Claim { launcher: Arc::clone(self), sandbox };
-        spec.kernel_dir = self.kernel_for(&spec).await?;
-        Ok(Prepared { spec, folder: guard, claim, launcher: Arc::clone(self) })
+        let state = inspected.state.clone().unwrap_or_default();
+        if state.running != Some(true) || inspected.id.as_deref() != Some(receipt.container.as_str()) {
+            return Ok(None);
+        }
+        if state.paused == Some(true) {
+            self.engine.unpause(&container).await.map_err(|error| error.problem())?;
+        }
+        let spec = self
+            .spec(&receipt.sandbox, wanted, workspace, receipt.image.clone())
+            .map_err(|error| storage_problem(&workspace.path, &error))?;
+        lock(&self.live).insert(receipt.sandbox.clone());
+        let claim = Claim { launcher: Arc::clone(self), sandbox: receipt.sandbox.clone() };
+        let cgroup = attest::container_pid(&inspected).and_then(Cgroup::of_process);
+        Ok(Some(Sandbox {
+            container,
+            removed: AtomicBool::new(false),
+            inspected,
+            cgroup,
+            folder: Folder::of(self.paths.sandboxes_dir().join(&receipt.sandbox.0)),
+            spec,
+            _claim: claim,
+            launcher: Arc::clone(self),
+        }))
     }
 
     /// The kernel compiled for the spec's image; compiled now if it is new.
@@ -277,7 +342,7 @@ impl Prepared {
             inspected: ContainerInspectResponse::default(),
             cgroup: None,
             spec: self.spec,
-            _folder: self.folder,
+            folder: self.folder,
             _claim: self.claim,
             launcher: self.launcher,
         };
@@ -299,7 +364,7 @@ pub struct Sandbox {
     inspected: ContainerInspectResponse,
     cgroup: Option<Cgroup>,
     spec: SandboxSpec,
-    _folder: Folder,
+    folder: Folder,
     _claim: Claim,
     launcher: Arc<Launcher>,
 }
@@ -342,6 +407,29 @@ impl Sandbox {
             .hint("no code ran in it; look at the engine's version and settings"));
         }
         Ok(attest::receipt(&self.spec, &self.inspected, evidence, python, probe))
+    }
+
+    /// The same as when it was made, read back again? Settings may have changed since, so it is held
+    /// against its own receipt and not against today's wishes.
+    pub fn attest_again(&self, before: &Receipt, python: String, probe: Probe) -> Result<(), Problem> {
+        let now = attest::gather(&self.spec, &self.inspected)
+            .map(|evidence| attest::receipt(&self.spec, &self.inspected, evidence, python, probe));
+        if now.as_ref() == Some(before) {
+            return Ok(());
+        }
+        Err(Problem::new(Code::PolicyViolation, "the sandbox is no longer isolated as its receipt says"))
+    }
+
+    /// Where the daemon has to listen for its kernel.
+    #[must_use]
+    pub fn bridge_dir(&self) -> &Path {
+        &self.spec.bridge_dir
+    }
+
+    /// Leaves the container running for the next daemon.
+    pub fn leave(&self) {
+        self.removed.store(true, Ordering::Relaxed);
+        self.folder.left.store(true, Ordering::Relaxed);
     }
 
     #[must_use]

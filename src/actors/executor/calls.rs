@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
-use crate::bridge::Refusal;
-use crate::protocol::event::EventBody;
+use crate::bridge::{Refusal, Turn};
+use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_NAME_CHARS;
@@ -30,6 +30,7 @@ impl ExecutorState {
         cell: Option<CellNumber>,
         name: &str,
         arguments: Map<String, Value>,
+        turn: &Turn,
     ) {
         let cell = cell.filter(|cell| self.running.contains_key(cell));
         match self.calls.admit(call) {
@@ -46,7 +47,7 @@ impl ExecutorState {
             }
         }
         let shown: String = name.chars().filter(|c| !c.is_control()).take(TOOL_NAME_CHARS).collect();
-        self.args.log.append(EventBody::ToolCalled { cell, call, name: shown.clone() });
+        self.args.log.append(EventBody::ToolCalled { cell, call, name: shown.clone(), arguments: arguments.clone() });
         let executor = myself.clone();
         let begun = self.args.tools.call(name, arguments, self.args.context.clone());
         let task = tokio::spawn(async move {
@@ -61,7 +62,11 @@ impl ExecutorState {
 
     pub(super) fn tool_done(&mut self, call: u64, outcome: Result<Value, ToolFailure>) {
         let Some(ended) = self.calls.end(call) else { return };
-        self.args.log.append(EventBody::ToolAnswered { call, ok: outcome.is_ok() });
+        let told = match &outcome {
+            Ok(value) => ToolOutcome::Value(value.clone()),
+            Err(failure) => ToolOutcome::Failure(failure.clone()),
+        };
+        self.args.log.append(EventBody::ToolAnswered { call, outcome: told });
         if outcome.is_ok()
             && let Some(running) = ended.cell.and_then(|cell| self.running.get_mut(&cell))
             && running.completed.len() < TOOL_CALLS_LISTED

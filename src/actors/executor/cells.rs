@@ -7,6 +7,7 @@ use tokio::task::AbortHandle;
 use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::super::session::SessionMsg;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
+use crate::bridge::Turn;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter};
 use crate::protocol::ids::CellNumber;
@@ -44,6 +45,8 @@ pub(super) struct Finishing {
     pub cause: Cause,
     pub record: CellRecord,
     pub elapsed: Duration,
+    /// Held until the result is in the journal, so that the kernel keeps the frame until then.
+    pub turn: Option<Turn>,
 }
 
 impl ExecutorState {
@@ -56,6 +59,7 @@ impl ExecutorState {
                 cause: Cause::default(),
                 record: CellRecord::default(),
                 elapsed: Duration::ZERO,
+                turn: None,
             };
             self.complete(myself, finishing);
             return;
@@ -103,7 +107,7 @@ impl ExecutorState {
     }
 
     /// The kernel's word on the end of a cell.
-    pub(super) fn cell_ended(&mut self, myself: &ExecutorRef, frame: KernelFrame) {
+    pub(super) fn cell_ended(&mut self, myself: &ExecutorRef, frame: KernelFrame, turn: Turn) {
         match frame {
             KernelFrame::CellDone {
                 cell,
@@ -129,13 +133,14 @@ impl ExecutorState {
                     protected,
                     as_before,
                 };
-                self.finish(myself, cell, ending);
+                self.finish(myself, cell, ending, Some(turn));
                 if main {
                     self.live = live;
                 }
             }
             KernelFrame::CellLost { cell, exit_code, after, killed: _ } => {
-                self.finish(myself, cell, Ending::Lost { exit_code, after, names: Vec::new() });
+                let ending = Ending::Lost { exit_code, after, names: Vec::new() };
+                self.finish(myself, cell, ending, Some(turn));
                 if after != StateAfter::Kept {
                     self.live = Live::default();
                 }
@@ -145,7 +150,13 @@ impl ExecutorState {
     }
 
     /// A result for a cell that does not run is forged or late: it is dropped.
-    pub(super) fn finish(&mut self, myself: &ExecutorRef, cell: CellNumber, ending: Ending) {
+    pub(super) fn finish(
+        &mut self,
+        myself: &ExecutorRef,
+        cell: CellNumber,
+        ending: Ending,
+        turn: Option<Turn>,
+    ) {
         let Some(mut running) = self.running.remove(&cell) else { return };
         drop(self.calls.cancel_cell(cell));
         let after = self.cage.as_ref().map_or(running.before, |cage| cage.sandbox.counters());
@@ -164,6 +175,7 @@ impl ExecutorState {
             start: running.start.clone(),
             ending,
             cause,
+            turn,
         };
         drop(running);
         if asks_names {
@@ -174,7 +186,10 @@ impl ExecutorState {
     }
 
     /// Which names a lost cell may have assigned only a Python parser knows.
-    fn ask_for_names(&mut self, myself: &ExecutorRef, finishing: Finishing) {
+    /// The turn has to be given back for the answer to arrive; if the daemon dies in between, the
+    /// cell is found neither running nor ended, and told as crashed.
+    fn ask_for_names(&mut self, myself: &ExecutorRef, mut finishing: Finishing) {
+        finishing.turn = None;
         let request = self.next_request;
         self.next_request += 1;
         let code = finishing.start.code.clone();
@@ -194,14 +209,15 @@ impl ExecutorState {
     }
 
     /// Compares the workspace, off the actor's thread, and reports the cell as ended.
-    pub(super) fn complete(&self, myself: &ExecutorRef, finishing: Finishing) {
+    pub(super) fn complete(&self, myself: &ExecutorRef, mut finishing: Finishing) {
         let (workspace, executor, before) =
             (Arc::clone(&self.args.workspace), myself.clone(), self.snapshot.clone());
         tokio::task::spawn_blocking(move || {
             let snapshot = artifacts::scan(&workspace.root);
             let (artifacts, cut) = artifacts::compare(&before, &snapshot);
+            let turn = finishing.turn.take();
             let result = Box::new(finishing.conclude(Changes { artifacts, cut }));
-            let _ = executor.cast(ExecutorMsg::Concluded { result, snapshot });
+            let _ = executor.cast(ExecutorMsg::Concluded { result, snapshot, turn });
         });
     }
 

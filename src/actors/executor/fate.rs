@@ -51,6 +51,7 @@ impl ExecutorState {
                 elapsed: running.since.elapsed(),
                 start: running.start.clone(),
                 ending: Ending::SandboxGone { end: end.clone() },
+                turn: None,
             });
         }
         for mut finishing in over {
@@ -59,7 +60,7 @@ impl ExecutorState {
             let (artifacts, cut) =
                 artifacts::compare(&self.snapshot, &artifacts::scan(&self.args.workspace.root));
             let result = finishing.conclude(Changes { artifacts, cut });
-            self.tell(SessionMsg::CellFinished(Box::new(result)));
+            self.tell(SessionMsg::CellFinished(Box::new(result), None));
         }
         self.fail_requests(&Problem::new(Code::SandboxFailed, format!("the sandbox is gone: {why}")));
         let out_of_memory = end.is_some_and(|end| end.out_of_memory);

@@ -14,13 +14,12 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::launch::{Ready, launch};
 use super::outcome::{CellStart, EndedBy};
 use super::session::{SessionMsg, SessionRef};
 use super::sink::RecorderSink;
-use crate::bridge::{Calls, Closed, Incoming, Link};
+use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, ToolFailure};
 use crate::protocol::ids::CellNumber;
@@ -70,7 +69,8 @@ pub enum ExecutorMsg {
         reply_to: RpcReplyPort<()>,
     },
 
-    Arrived(Box<KernelFrame>, OwnedSemaphorePermit),
+    /// The next frame comes when the turn is given back.
+    Arrived(Box<KernelFrame>, Turn),
     Closed(Closed),
     Deadline(CellNumber),
     InterruptOverdue(CellNumber),
@@ -89,6 +89,7 @@ pub enum ExecutorMsg {
     Concluded {
         result: Box<ExecutionResult>,
         snapshot: Snapshot,
+        turn: Option<Turn>,
     },
     /// The engine said what became of a sandbox whose bridge closed.
     Ended {
@@ -202,7 +203,7 @@ impl Actor for Executor {
                 state.request(&myself, Request::Undo(reply_to), frame, Duration::ZERO);
             }
             ExecutorMsg::Shutdown { reply_to } => state.shut_down(&myself, reply_to),
-            ExecutorMsg::Arrived(frame, _permit) => state.arrived(&myself, *frame),
+            ExecutorMsg::Arrived(frame, turn) => state.arrived(&myself, *frame, turn),
             ExecutorMsg::Closed(closed) => state.closed(&myself, closed),
             ExecutorMsg::Deadline(cell) => state.end_cell(&myself, cell, EndedBy::Deadline),
             ExecutorMsg::InterruptOverdue(cell) => state.end_cell(&myself, cell, EndedBy::Interrupt),
@@ -220,9 +221,9 @@ impl Actor for Executor {
                 state.end_cell(&myself, cell, EndedBy::Policy(why));
             }
             ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
-            ExecutorMsg::Concluded { result, snapshot } => {
+            ExecutorMsg::Concluded { result, snapshot, turn } => {
                 state.snapshot = snapshot;
-                state.tell(SessionMsg::CellFinished(result));
+                state.tell(SessionMsg::CellFinished(result, turn));
             }
             ExecutorMsg::Ended { why, end } => state.ended(&myself, &why, end),
         }
@@ -242,9 +243,9 @@ impl ExecutorState {
         };
         let executor = myself.clone();
         let sink = RecorderSink(Arc::clone(&self.args.recorder));
-        let link = Link::start(ready.socket, sink, move |incoming| {
+        let link = Link::start(ready.socket, ready.received, sink, move |incoming| {
             let _ = executor.cast(match incoming {
-                Incoming::Frame(frame, permit) => ExecutorMsg::Arrived(frame, permit),
+                Incoming::Frame(frame, turn) => ExecutorMsg::Arrived(frame, turn),
                 Incoming::Closed(closed) => ExecutorMsg::Closed(closed),
             });
         });
@@ -261,15 +262,15 @@ impl ExecutorState {
         self.tell(SessionMsg::SandboxReady(Box::new(ready.receipt)));
     }
 
-    fn arrived(&mut self, myself: &ExecutorRef, frame: KernelFrame) {
+    fn arrived(&mut self, myself: &ExecutorRef, frame: KernelFrame, turn: Turn) {
         match frame {
-            KernelFrame::CellDone { .. } | KernelFrame::CellLost { .. } => self.cell_ended(myself, frame),
+            KernelFrame::CellDone { .. } | KernelFrame::CellLost { .. } => self.cell_ended(myself, frame, turn),
             KernelFrame::WorkerReplaced { exit_code, after } => {
                 self.live = Live::default();
                 self.tell(SessionMsg::WorkerReplaced { exit_code, after });
             }
             KernelFrame::ToolCall { call, cell, name, arguments } => {
-                self.tool_called(myself, call, cell, &name, arguments);
+                self.tool_called(myself, call, cell, &name, arguments, &turn);
             }
             KernelFrame::Variables { .. }
             | KernelFrame::Computed { .. }

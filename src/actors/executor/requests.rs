@@ -115,6 +115,7 @@ impl ExecutorState {
                 myself,
                 cell,
                 Ending::Lost { exit_code: 1, after: StateAfter::Kept, names: Vec::new() },
+                None,
             );
         }
     }
