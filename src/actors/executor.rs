@@ -212,9 +212,7 @@ impl Actor for Executor {
                 state.request(&myself, Request::Compute(reply_to), frame, timeout);
             }
             ExecutorMsg::Reset { reply_to } => {
-                for running in state.running.values_mut() {
-                    running.ended_by.get_or_insert(EndedBy::Cancel);
-                }
+                state.cancel_running(&myself);
                 state.request(
                     &myself,
                     Request::Reset(reply_to),
@@ -324,6 +322,22 @@ impl ExecutorState {
         self.send(myself, &HostFrame::Interrupt { cell });
     }
 
+    /// Before a reset, which ends the main line; copies of it have to be ended one by one.
+    fn cancel_running(&mut self, myself: &ExecutorRef) {
+        let mut copies = Vec::new();
+        for (cell, running) in &mut self.running {
+            match running.start.mode {
+                Mode::Main => {
+                    running.ended_by.get_or_insert(EndedBy::Cancel);
+                }
+                Mode::Fork => copies.push(*cell),
+            }
+        }
+        for cell in copies {
+            self.end_cell(myself, cell, EndedBy::Cancel);
+        }
+    }
+
     /// Tells the guardian to kill the cell's runner, once.
     fn end_cell(&mut self, myself: &ExecutorRef, cell: CellNumber, why: EndedBy) {
         let Some(running) = self.running.get_mut(&cell) else { return };
@@ -403,6 +417,8 @@ impl ExecutorState {
                 }
             }
             KernelFrame::ResetDone { request } => {
+                // Said in place of the replacement, whatever ended the worker first.
+                self.replacements_told = 0;
                 if let Some(Request::Reset(reply_to)) = self.requests.remove(&request) {
                     let _ = reply_to.send(Ok(()));
                 }
@@ -451,9 +467,7 @@ impl ExecutorState {
     fn finish_as(&mut self, myself: &ExecutorRef, cell: CellNumber, ending: Ending, state_mode: Mode) {
         // A result for a cell that does not run is forged or late: it is dropped.
         let Some(mut running) = self.running.remove(&cell) else { return };
-        // After a reset the kernel answers that, and tells of no replacement.
-        let by_reset = running.ended_by == Some(EndedBy::Cancel);
-        if matches!((&ending, state_mode), (Ending::Lost { .. }, Mode::Main)) && !by_reset {
+        if matches!((&ending, state_mode), (Ending::Lost { .. }, Mode::Main)) {
             self.replacements_told += 1;
         }
         drop(self.calls.cancel_cell(cell));
