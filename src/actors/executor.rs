@@ -59,6 +59,8 @@ pub enum ExecutorMsg {
     Reset {
         reply_to: Answer<()>,
     },
+    /// Not by a cell: the next one is not to be credited with it.
+    FilesChanged,
     /// Remove the sandbox and end. Answered when it is gone.
     Shutdown {
         reply_to: RpcReplyPort<()>,
@@ -112,6 +114,8 @@ pub struct ExecutorState {
     calls: Calls<CallGuard>,
     /// The workspace as the last cell left it.
     snapshot: Snapshot,
+    /// Somebody else has changed files since.
+    snapshot_is_old: bool,
     /// Workers whose end has been told with a cell or was asked for.
     replacements_told: u32,
 }
@@ -186,6 +190,7 @@ impl Actor for Executor {
             next_request: 1,
             calls: Calls::default(),
             snapshot,
+            snapshot_is_old: false,
             replacements_told: 0,
         })
     }
@@ -220,6 +225,7 @@ impl Actor for Executor {
                     Duration::ZERO,
                 );
             }
+            ExecutorMsg::FilesChanged => state.snapshot_is_old = true,
             ExecutorMsg::Shutdown { reply_to } => state.shut_down(&myself, reply_to),
             ExecutorMsg::Arrived(frame, _permit) => state.arrived(&myself, *frame),
             ExecutorMsg::Closed(closed) => state.closed(&myself, closed),
@@ -289,6 +295,9 @@ impl ExecutorState {
             self.conclude_without_running(start, Ending::SandboxGone { end: None });
             return;
         };
+        if std::mem::take(&mut self.snapshot_is_old) {
+            self.snapshot = artifacts::scan(&self.args.workspace.root);
+        }
         let (cell, mode) = (start.cell, start.mode);
         let frame = HostFrame::Cell { cell, code: start.code.clone(), mode, expression: start.expression };
         self.args.recorder.begin(cell);

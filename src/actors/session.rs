@@ -94,6 +94,8 @@ pub enum SessionMsg {
     Handles {
         reply_to: Answer<Handles>,
     },
+    /// Files of the workspace were changed from outside.
+    FilesChanged,
     /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,
     /// when the name is free again.
     Remove {
@@ -285,6 +287,12 @@ impl Actor for Session {
                 let _ = reply_to
                     .send(handles.ok_or_else(|| Problem::new(Code::Busy, "the session is being made")));
             }
+            SessionMsg::FilesChanged => match &state.sandbox {
+                SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => {
+                    let _ = executor.cast(ExecutorMsg::FilesChanged);
+                }
+                SandboxPhase::None => {}
+            },
             SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
             SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
             SessionMsg::SandboxReady(receipt) => {
