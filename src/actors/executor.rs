@@ -59,6 +59,8 @@ pub enum ExecutorMsg {
     Reset {
         reply_to: Answer<()>,
     },
+    /// Not by a cell: the next one is not to be credited with it.
+    FilesChanged,
     /// Remove the sandbox and end. Answered when it is gone.
     Shutdown {
         reply_to: RpcReplyPort<()>,
@@ -112,6 +114,8 @@ pub struct ExecutorState {
     calls: Calls<CallGuard>,
     /// The workspace as the last cell left it.
     snapshot: Snapshot,
+    /// Somebody else has changed files since.
+    snapshot_is_old: bool,
     /// Workers whose end has been told with a cell or was asked for.
     replacements_told: u32,
 }
@@ -186,6 +190,7 @@ impl Actor for Executor {
             next_request: 1,
             calls: Calls::default(),
             snapshot,
+            snapshot_is_old: false,
             replacements_told: 0,
         })
     }
@@ -212,9 +217,7 @@ impl Actor for Executor {
                 state.request(&myself, Request::Compute(reply_to), frame, timeout);
             }
             ExecutorMsg::Reset { reply_to } => {
-                for running in state.running.values_mut() {
-                    running.ended_by.get_or_insert(EndedBy::Cancel);
-                }
+                state.cancel_running(&myself);
                 state.request(
                     &myself,
                     Request::Reset(reply_to),
@@ -222,6 +225,7 @@ impl Actor for Executor {
                     Duration::ZERO,
                 );
             }
+            ExecutorMsg::FilesChanged => state.snapshot_is_old = true,
             ExecutorMsg::Shutdown { reply_to } => state.shut_down(&myself, reply_to),
             ExecutorMsg::Arrived(frame, _permit) => state.arrived(&myself, *frame),
             ExecutorMsg::Closed(closed) => state.closed(&myself, closed),
@@ -291,6 +295,9 @@ impl ExecutorState {
             self.conclude_without_running(start, Ending::SandboxGone { end: None });
             return;
         };
+        if std::mem::take(&mut self.snapshot_is_old) {
+            self.snapshot = artifacts::scan(&self.args.workspace.root);
+        }
         let (cell, mode) = (start.cell, start.mode);
         let frame = HostFrame::Cell { cell, code: start.code.clone(), mode, expression: start.expression };
         self.args.recorder.begin(cell);
@@ -322,6 +329,22 @@ impl ExecutorState {
             myself.send_after(INTERRUPT_GRACE, move || ExecutorMsg::InterruptOverdue(cell)).abort_handle(),
         );
         self.send(myself, &HostFrame::Interrupt { cell });
+    }
+
+    /// Before a reset, which ends the main line; copies of it have to be ended one by one.
+    fn cancel_running(&mut self, myself: &ExecutorRef) {
+        let mut copies = Vec::new();
+        for (cell, running) in &mut self.running {
+            match running.start.mode {
+                Mode::Main => {
+                    running.ended_by.get_or_insert(EndedBy::Cancel);
+                }
+                Mode::Fork => copies.push(*cell),
+            }
+        }
+        for cell in copies {
+            self.end_cell(myself, cell, EndedBy::Cancel);
+        }
     }
 
     /// Tells the guardian to kill the cell's runner, once.
@@ -403,6 +426,8 @@ impl ExecutorState {
                 }
             }
             KernelFrame::ResetDone { request } => {
+                // Said in place of the replacement, whatever ended the worker first.
+                self.replacements_told = 0;
                 if let Some(Request::Reset(reply_to)) = self.requests.remove(&request) {
                     let _ = reply_to.send(Ok(()));
                 }
@@ -451,9 +476,7 @@ impl ExecutorState {
     fn finish_as(&mut self, myself: &ExecutorRef, cell: CellNumber, ending: Ending, state_mode: Mode) {
         // A result for a cell that does not run is forged or late: it is dropped.
         let Some(mut running) = self.running.remove(&cell) else { return };
-        // After a reset the kernel answers that, and tells of no replacement.
-        let by_reset = running.ended_by == Some(EndedBy::Cancel);
-        if matches!((&ending, state_mode), (Ending::Lost { .. }, Mode::Main)) && !by_reset {
+        if matches!((&ending, state_mode), (Ending::Lost { .. }, Mode::Main)) {
             self.replacements_told += 1;
         }
         drop(self.calls.cancel_cell(cell));

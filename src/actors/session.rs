@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
-use super::outcome::{Cause, CellStart, Changes, Ending, conclude};
+use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::protocol::api::{Computed, Interrupted, SessionLimits, SessionState, SessionView, VariableList};
 use crate::protocol::event::EventBody;
@@ -94,6 +94,8 @@ pub enum SessionMsg {
     Handles {
         reply_to: Answer<Handles>,
     },
+    /// Files of the workspace were changed from outside.
+    FilesChanged,
     /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,
     /// when the name is free again.
     Remove {
@@ -152,7 +154,7 @@ pub struct SessionActorState {
     sandbox: SandboxPhase,
     receipt: Option<Arc<Receipt>>,
     queue: VecDeque<Job>,
-    running: Option<CellNumber>,
+    running: Option<CellStart>,
     tickets: HashMap<CellNumber, Pending>,
     cells: CellNumber,
     /// To be told with the next cell's result.
@@ -240,10 +242,11 @@ impl Actor for Session {
             SessionMsg::Standing { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
             SessionMsg::Interrupt { reply_to } => {
                 state.touch();
-                if let (Some(cell), SandboxPhase::Ready { executor, .. }) = (state.running, &state.sandbox) {
+                let running = state.running_cell();
+                if let (Some(cell), SandboxPhase::Ready { executor, .. }) = (running, &state.sandbox) {
                     let _ = executor.cast(ExecutorMsg::Interrupt(cell));
                 }
-                let _ = reply_to.send(Ok(Interrupted { cell: state.running }));
+                let _ = reply_to.send(Ok(Interrupted { cell: running }));
             }
             SessionMsg::Variables { private, reply_to } => {
                 state.touch();
@@ -284,6 +287,12 @@ impl Actor for Session {
                 let _ = reply_to
                     .send(handles.ok_or_else(|| Problem::new(Code::Busy, "the session is being made")));
             }
+            SessionMsg::FilesChanged => match &state.sandbox {
+                SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => {
+                    let _ = executor.cast(ExecutorMsg::FilesChanged);
+                }
+                SandboxPhase::None => {}
+            },
             SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
             SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
             SessionMsg::SandboxReady(receipt) => {
@@ -362,6 +371,10 @@ impl SessionActorState {
         self.active_at = Instant::now();
     }
 
+    fn running_cell(&self) -> Option<CellNumber> {
+        self.running.as_ref().map(|start| start.cell)
+    }
+
     fn is_current(&self, executor: ractor::ActorId) -> bool {
         match &self.sandbox {
             SandboxPhase::None => false,
@@ -420,7 +433,7 @@ impl SessionActorState {
                 }
                 Job::Cell(mut start) => {
                     start.note = self.note.take();
-                    self.running = Some(start.cell);
+                    self.running = Some(start.clone());
                     self.log.append(EventBody::CellStarted { cell: start.cell });
                     executor.cast(ExecutorMsg::Run(start))
                 }
@@ -516,27 +529,19 @@ impl SessionActorState {
 
     fn sandbox_gone(&mut self, reason: String) {
         self.sandbox = SandboxPhase::None;
-        if let Some(cell) = self.running {
-            // The executor did not live to report it.
-            self.conclude_lost(cell);
-        }
+        // If it still runs, the executor did not live to report it.
+        self.conclude_lost(Cause::default());
         self.note = Some(format!("The sandbox is a new one, because the old one is gone: {reason}."));
         self.log.append(EventBody::SandboxGone { reason });
     }
 
-    fn conclude_lost(&mut self, cell: CellNumber) {
-        let start = CellStart {
-            cell,
-            code: String::new(),
-            mode: Mode::Main,
-            expression: false,
-            timeout: Duration::ZERO,
-            note: None,
-        };
-        let record = self.recorder.finish(cell);
+    /// Ends the running cell, if there is one, without its executor.
+    fn conclude_lost(&mut self, cause: Cause) {
+        let Some(start) = self.running.take() else { return };
+        let record = self.recorder.finish(start.cell);
         let changes = Changes { artifacts: Vec::new(), cut: false };
         let ending = Ending::SandboxGone { end: None };
-        self.finished(conclude(start, ending, Cause::default(), record, changes, Duration::ZERO));
+        self.finished(conclude(start, ending, cause, record, changes, Duration::ZERO));
     }
 
     fn worker_replaced(&mut self, exit_code: i32) {
@@ -548,7 +553,7 @@ impl SessionActorState {
 
     fn finished(&mut self, result: ExecutionResult) {
         self.touch();
-        if self.running == Some(result.cell) {
+        if self.running_cell() == Some(result.cell) {
             self.running = None;
         }
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
@@ -588,9 +593,7 @@ impl SessionActorState {
         self.removing = true;
         let cancelled = Problem::new(Code::NoSuchSession, "the session was removed");
         self.cancel_queue("The session was removed before this cell ran.", &cancelled);
-        if let Some(cell) = self.running {
-            self.conclude_lost(cell);
-        }
+        self.conclude_lost(Cause { ended_by: Some(EndedBy::Cancel), ..Cause::default() });
         if let Some(created) = self.args.created.take() {
             let _ = created.send(Err(cancelled));
         }
@@ -631,7 +634,7 @@ impl SessionActorState {
 
     fn standing(&self, cell: CellNumber) -> Standing {
         match self.tickets.get(&cell) {
-            Some(ticket) if self.running == Some(cell) => Standing::Running(ticket.events_after),
+            Some(ticket) if self.running_cell() == Some(cell) => Standing::Running(ticket.events_after),
             Some(ticket) => Standing::Queued(ticket.events_after),
             None => Standing::Unknown,
         }
@@ -643,7 +646,7 @@ impl SessionActorState {
             id: self.args.id,
             name: self.args.name.clone(),
             owner: self.args.owner,
-            state: match (&self.sandbox, self.running) {
+            state: match (&self.sandbox, &self.running) {
                 (SandboxPhase::None, _) => SessionState::Asleep,
                 (SandboxPhase::Starting(_), _) => SessionState::Starting,
                 (SandboxPhase::Ready { .. }, Some(_)) => SessionState::Busy,
@@ -661,7 +664,7 @@ impl SessionActorState {
             },
             workspace: self.workspace.as_ref().map(|w| w.path.display().to_string()).unwrap_or_default(),
             cells: self.cells,
-            running: self.running,
+            running: self.running_cell(),
             queued: self.queue.len(),
             created_at: self.created_at.clone(),
             idle_for_s: self.active_at.elapsed().as_secs(),
