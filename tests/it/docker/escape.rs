@@ -72,7 +72,7 @@ for line in open("/proc/self/mountinfo"):
     kinds[fields[4]] = fields[fields.index("-") + 1]
 writable = set()
 for folder, folders, files in os.walk("/"):
-    if folder.startswith(("/proc", "/sys")):
+    if folder.startswith(("/proc", "/sys", "/tmp/")):
         folders[:] = []
         continue
     path = os.path.join(folder, ".probe")

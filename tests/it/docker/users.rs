@@ -147,15 +147,15 @@ fn another_users_session_does_not_exist() {
         return;
     }
     let daemon = shared();
-    let mine = daemon.session("a", base());
-    daemon.run("a", "secret = 1");
+    let mine = daemon.session("private", base());
+    daemon.run("private", "secret = 1");
     let id = mine["id"].as_str().expect("an id");
     let ask = |method: &str, path: &str, body: &str| {
         http_as(ALICE, &daemon.socket(), method, path, &[], body.as_bytes())
     };
     let cell = r#"{"code": "secret"}"#;
     let expression = r#"{"expression": "secret"}"#;
-    for key in ["a", id] {
+    for key in ["private", id] {
         for (method, rest, body) in [
             ("GET", "", ""),
             ("DELETE", "", ""),
@@ -192,29 +192,30 @@ fn another_users_session_does_not_exist() {
         ("X-Uid", "0"),
         ("Authorization", "Basic cm9vdDo="),
     ];
-    assert_eq!(http_as(ALICE, &daemon.socket(), "GET", "/v1/sessions/a", &claims, b"").status, 404);
+    assert_eq!(http_as(ALICE, &daemon.socket(), "GET", "/v1/sessions/private", &claims, b"").status, 404);
     let claimed = ask("POST", "/v1/sessions", r#"{"name": "x", "owner": 0}"#);
     assert!(claimed.expect_status(400)["message"].as_str().is_some_and(|text| text.contains("owner")));
 
     // The same name is free for others, and is theirs.
-    let theirs = ask("POST", "/v1/sessions", r#"{"name": "a", "image": "belljar/base"}"#).expect_status(201);
+    let theirs =
+        ask("POST", "/v1/sessions", r#"{"name": "private", "image": "belljar/base"}"#).expect_status(201);
     assert_eq!(theirs["owner"], ALICE.uid);
     assert_ne!(theirs["id"], mine["id"]);
-    let result = ask("POST", "/v1/sessions/a/cells?wait=true", r#"{"code": "'secret' in globals()"}"#);
+    let result = ask("POST", "/v1/sessions/private/cells?wait=true", r#"{"code": "'secret' in globals()"}"#);
     assert_eq!(result.expect_status(200)["result"]["repr"], "False");
-    assert_eq!(daemon.run("a", "secret")["result"]["repr"], "1");
+    assert_eq!(daemon.run("private", "secret")["result"]["repr"], "1");
     let listed = daemon.http("GET", "/v1/sessions", b"").expect_status(200);
     assert_eq!(listed["sessions"].as_array().map(Vec::len), Some(1), "root sees its own only: {listed}");
 
     // The sandboxes are of different users of the host.
     let uid = |answer: Value| answer["process"]["uid"].as_u64().expect("a uid");
-    let own = uid(daemon.http("GET", "/v1/sessions/a/receipt", b"").expect_status(200));
-    let others = uid(ask("GET", "/v1/sessions/a/receipt", "").expect_status(200));
+    let own = uid(daemon.http("GET", "/v1/sessions/private/receipt", b"").expect_status(200));
+    let others = uid(ask("GET", "/v1/sessions/private/receipt", "").expect_status(200));
     assert!(own != others && own >= 200_000 && others >= 200_000, "{own} {others}");
 
     assert_eq!(ask("POST", "/v1/shutdown", r#"{"remove": true}"#).expect_status(403)["code"], "forbidden");
-    assert_eq!(ask("DELETE", "/v1/sessions/a", "").status, 200);
-    assert_eq!(daemon.run("a", "secret")["result"]["repr"], "1");
+    assert_eq!(ask("DELETE", "/v1/sessions/private", "").status, 200);
+    assert_eq!(daemon.run("private", "secret")["result"]["repr"], "1");
     daemon.assert_sound();
 }
 
