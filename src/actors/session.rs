@@ -312,10 +312,8 @@ impl Actor for Session {
             SessionMsg::Removed { reply_to } => {
                 state.log.append(EventBody::SessionRemoved);
                 state.log.close();
-                if let Some(workspace) = &state.workspace
-                    && let Err(error) = workspace.remove()
-                {
-                    tracing::warn!(%error, path = %workspace.path.display(), "a workspace is left to the reaper");
+                if let Some(workspace) = state.workspace.clone() {
+                    remove_workspace(workspace).await;
                 }
                 let _ = state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to });
                 myself.stop(None);
@@ -364,6 +362,17 @@ fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
         };
         let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(make.await)));
     });
+}
+
+/// A guest may have left a million files; other actors go on meanwhile.
+async fn remove_workspace(workspace: Arc<Workspace>) {
+    let removed = tokio::task::spawn_blocking(move || {
+        workspace.remove().inspect_err(|error| {
+            let path = workspace.path.display();
+            tracing::warn!(%error, %path, "a workspace is left to the reaper");
+        })
+    });
+    let _ = removed.await;
 }
 
 impl SessionActorState {

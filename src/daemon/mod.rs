@@ -84,8 +84,9 @@ fn start(config: Option<PathBuf>) -> Result<(), DaemonError> {
 }
 
 async fn serve(launcher: Arc<Launcher>) -> Result<(), DaemonError> {
-    reaper::clear_folders(&launcher);
+    // Containers first: nothing may still write into a folder that is being removed.
     let reaped = reaper::reap_containers(&launcher).await;
+    reaper::clear_folders(&launcher);
     let (listener, _socket) = SocketGuard::bind(&launcher.paths)?;
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
     let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;

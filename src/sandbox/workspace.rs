@@ -54,19 +54,25 @@ impl Workspace {
     /// A folder of the caller's. The guest runs as its owner, who is never root.
     pub fn of_caller(path: &Path, service: Service, engine: EngineMode, peer: u32) -> Result<Self, Problem> {
         let shown = path.display();
+        // Root's eyes see more than the peer's, and an error must not tell what is where.
+        let borrowed_eyes = service.system && peer != 0;
+        let not_yours = || {
+            Problem::new(Code::Forbidden, format!("the workspace `{shown}` is not a folder of yours"))
+                .hint("use a folder that you own")
+        };
         let bad = |what: String| Problem::new(Code::BadRequest, what);
+        let hidden = |problem: Problem| if borrowed_eyes { not_yours() } else { problem };
         if !path.is_absolute() {
             return Err(bad(format!("the workspace `{shown}` is not an absolute path")));
         }
         let path = std::fs::canonicalize(path)
-            .map_err(|error| bad(format!("the workspace `{shown}` cannot be opened: {error}")))?;
+            .map_err(|error| hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}"))))?;
         let root = open_folder(&path).map_err(|error| {
-            bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder")
+            hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder"))
         })?;
         let found = rustix::fs::fstat(&root).map_err(|error| bad(format!("`{shown}`: {error}")))?;
         if peer != 0 && found.st_uid != peer {
-            return Err(Problem::new(Code::Forbidden, format!("the workspace `{shown}` is not yours"))
-                .hint("use a folder that you own"));
+            return Err(not_yours());
         }
         let user = if service.system {
             if found.st_uid == 0 {
@@ -76,7 +82,7 @@ impl Workspace {
                 )
                 .hint("use a folder of another user, for example after `chown nobody DIR`, or a managed workspace"));
             }
-            mapped(engine, found.st_uid, found.st_gid).ok_or_else(|| {
+            mapped(engine, found.st_uid, guest_group(&found)).ok_or_else(|| {
                 Problem::new(
                     Code::Forbidden,
                     format!("the engine cannot run a guest as the owner of `{shown}`"),
@@ -105,15 +111,27 @@ impl Workspace {
     }
 }
 
-/// Removes a tree that a guest may have made unreadable for its own user.
+/// Removes a tree that a guest may have made unreadable for its own user, or deeper than any stack.
 pub fn remove_tree(path: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            let root = open_folder(path)?;
-            super::files::unlock_tree(&root)?;
-            std::fs::remove_dir_all(path)
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.is_dir() {
+        return std::fs::remove_file(path);
+    }
+    super::files::empty_tree(&open_folder_of_ours(path)?)?;
+    std::fs::remove_dir(path)
+}
+
+/// A guest of the same user may have closed even the workspace itself.
+fn open_folder_of_ours(path: &Path) -> rustix::io::Result<OwnedFd> {
+    match open_folder(path) {
+        Err(rustix::io::Errno::ACCESS) => {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+                .map_err(|_| rustix::io::Errno::ACCESS)?;
+            open_folder(path)
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }
@@ -144,6 +162,11 @@ fn guest(service: Service, engine: EngineMode, slot: u32) -> GuestUser {
             GuestUser { uid: service.uid, gid: service.gid, host_uid: service.uid, host_gid: service.gid }
         }
     }
+}
+
+/// `chown USER DIR` leaves the group as it was, and no guest is of root's group.
+fn guest_group(found: &rustix::fs::Stat) -> u32 {
+    if found.st_gid == 0 { found.st_uid } else { found.st_gid }
 }
 
 /// The id inside the container for a user of the host.

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::TryStreamExt;
@@ -12,6 +12,7 @@ use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::{App, ask_patiently};
 use crate::actors::session::{SessionMsg, SessionRef};
+use crate::control::body::Path;
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::{Done, FolderView};
@@ -76,7 +77,7 @@ pub async fn get(
             let (reader, writer) = tokio::io::duplex(CHUNK);
             tokio::task::spawn_blocking(move || {
                 let mut writer = SyncIoBridge::new(writer);
-                if let Err(error) = files::write_tar(folder, &mut writer) {
+                if let Err(error) = files::write_tar(&folder, &mut writer) {
                     // The stream ends without tar's end mark, so the client notices.
                     tracing::warn!(%error, "a folder could not be sent whole");
                 }
