@@ -65,7 +65,8 @@ impl Fold {
             }
             EventBody::CellFinished { result } => {
                 self.open.remove(&result.cell);
-                let changed = matches!(result.status, Status::Success | Status::Failure | Status::Interrupted);
+                let changed =
+                    matches!(result.status, Status::Success | Status::Failure | Status::Interrupted);
                 if result.mode == Mode::Main && changed && result.state.kind == StateKind::Kept {
                     past.kept.push(result.cell);
                 }

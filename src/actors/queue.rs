@@ -40,8 +40,18 @@ impl Job {
 }
 
 impl Queue {
+    /// Cells that wait.
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.iter().filter(|job| matches!(job, Job::Cell { .. })).count()
+    }
+
+    /// Lists of variables that wait.
+    pub fn views(&self) -> usize {
+        self.waiting.len() - self.waiting()
+    }
+
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Nothing waits and nothing runs.

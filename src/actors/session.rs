@@ -31,6 +31,8 @@ use crate::tools;
 
 /// How often idleness and age are looked at.
 const TICK: Duration = Duration::from_secs(1);
+/// Lists of variables that wait for the main line.
+const VIEWS_WAITING: usize = 16;
 
 pub type SessionRef = ActorRef<SessionMsg>;
 
@@ -106,6 +108,8 @@ pub enum SessionMsg {
     Handles {
         reply_to: Answer<Handles>,
     },
+    /// Files of the workspace were changed from outside.
+    FilesChanged,
     /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,
     /// when the name is free again.
     Remove {
@@ -262,8 +266,14 @@ impl Actor for Session {
             }
             SessionMsg::Variables { private, patient, reply_to } => {
                 state.touch();
-                state.queue.push(Job::Variables { private, patient, reply_to });
-                state.pump(&myself).await;
+                if state.queue.views() >= VIEWS_WAITING {
+                    let problem =
+                        Problem::new(Code::Busy, format!("{VIEWS_WAITING} such requests wait already"));
+                    let _ = reply_to.send(Err(problem.hint("wait for one of them to be answered")));
+                } else {
+                    state.queue.push(Job::Variables { private, patient, reply_to });
+                    state.pump(&myself).await;
+                }
             }
             SessionMsg::Compute { expression, values, timeout, reply_to } => {
                 state.touch();
@@ -299,6 +309,12 @@ impl Actor for Session {
                 let _ = reply_to
                     .send(handles.ok_or_else(|| Problem::new(Code::Busy, "the session is being made")));
             }
+            SessionMsg::FilesChanged => match &state.sandbox {
+                SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => {
+                    let _ = executor.cast(ExecutorMsg::FilesChanged);
+                }
+                SandboxPhase::None => {}
+            },
             SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
             SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
             SessionMsg::SandboxReady(receipt) => {
@@ -439,7 +455,7 @@ impl SessionActorState {
 
     /// Starts what waits, as far as the sandbox can take it.
     async fn pump(&mut self, myself: &SessionRef) {
-        if self.queue.waiting() == 0 || self.removing {
+        if !self.queue.has_waiting() || self.removing {
             return;
         }
         let executor = match &self.sandbox {
@@ -640,7 +656,10 @@ impl SessionActorState {
                     start.note = Some(note.to_owned());
                     let changes = Changes { artifacts: Vec::new(), cut: false };
                     let (record, cause) = (CellRecord::default(), Cause::default());
-                    self.finished(conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO), None);
+                    self.finished(
+                        conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO),
+                        None,
+                    );
                 }
                 Job::Variables { reply_to, .. } => drop(reply_to.send(Err(problem.clone()))),
             }

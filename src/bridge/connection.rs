@@ -18,9 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::{
-    ACKNOWLEDGE_AFTER, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN,
-};
+use crate::protocol::limits::{ACKNOWLEDGE_AFTER, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN};
 use serde_json::{Map, Value};
 
 /// Takes what has to stay in order. Called from the connection's task only.

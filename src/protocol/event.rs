@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::ids::{CellNumber, Seq};
 use super::frames::ToolFailure;
+use super::ids::{CellNumber, Seq};
 use super::receipt::{Backend, ImageFact, Receipt};
 use super::result::{ExecutionResult, Mode, Stream};
 

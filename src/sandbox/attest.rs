@@ -7,7 +7,9 @@ use std::path::Path;
 
 use super::cgroup::Cgroup;
 use super::facts;
-use super::spec::{BRIDGE_DIR, KERNEL_DIR, SECCOMP_PROFILE, SandboxSpec, WORKSPACE, nano_cpus};
+use super::spec::{
+    BRIDGE_DIR, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SECCOMP_PROFILE, SandboxSpec, WORKSPACE, nano_cpus,
+};
 use crate::protocol::frames::Probe;
 use crate::protocol::receipt::{Backend, ImageFact, LimitFact, MountFact, ProcessFact, Receipt};
 
@@ -97,6 +99,11 @@ pub fn differences(
     check(host.cap_add.unwrap_or_default().is_empty(), "added capabilities");
     check(host.binds.unwrap_or_default().is_empty(), "foreign binds");
     check(host.devices.unwrap_or_default().is_empty(), "devices");
+    check(host.device_requests.unwrap_or_default().is_empty(), "requested devices");
+    check(host.device_cgroup_rules.unwrap_or_default().is_empty(), "rules for devices");
+    check(host.volumes_from.unwrap_or_default().is_empty(), "volumes of others");
+    check(hides(host.masked_paths.as_deref(), &MASKED_PATHS), "the masked paths");
+    check(hides(host.readonly_paths.as_deref(), &READONLY_PATHS), "the read-only paths");
     check(host.pid_mode.unwrap_or_default().is_empty(), "the pid namespace");
     check(host.uts_mode.unwrap_or_default().is_empty(), "the host name's namespace");
     check(host.userns_mode.unwrap_or_default().is_empty(), "the user namespace");
@@ -187,6 +194,10 @@ fn bind_mounts(inspected: &ContainerInspectResponse) -> impl Iterator<Item = Mou
     })
 }
 
+fn hides(found: Option<&[String]>, wanted: &[&str]) -> bool {
+    found.is_some_and(|found| wanted.iter().all(|path| found.iter().any(|hidden| hidden == path)))
+}
+
 fn is_zero_hex(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte == b'0')
 }
@@ -198,3 +209,6 @@ fn hex(bytes: &[u8]) -> String {
         text
     })
 }
+
+#[cfg(test)]
+mod tests;

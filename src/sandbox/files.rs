@@ -44,7 +44,8 @@ pub fn clean(path: &str) -> Result<String, Problem> {
         parts.remove(0);
     }
     if path.contains('\0') {
-        return Err(Problem::new(Code::BadRequest, "a path holds a zero byte"));
+        return Err(Problem::new(Code::BadRequest, "a path holds a zero byte")
+            .hint("use a path below the workspace, without `..`"));
     }
     Ok(parts.join("/"))
 }

@@ -47,7 +47,12 @@ impl ExecutorState {
             }
         }
         let shown: String = name.chars().filter(|c| !c.is_control()).take(TOOL_NAME_CHARS).collect();
-        self.args.log.append(EventBody::ToolCalled { cell, call, name: shown.clone(), arguments: arguments.clone() });
+        self.args.log.append(EventBody::ToolCalled {
+            cell,
+            call,
+            name: shown.clone(),
+            arguments: arguments.clone(),
+        });
         let executor = myself.clone();
         let begun = self.args.tools.call(name, arguments, self.args.context.clone());
         let task = tokio::spawn(async move {

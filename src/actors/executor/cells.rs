@@ -64,6 +64,9 @@ impl ExecutorState {
             self.complete(myself, finishing);
             return;
         };
+        if std::mem::take(&mut self.snapshot_is_old) {
+            self.snapshot = artifacts::scan(&self.args.workspace.root);
+        }
         let frame = HostFrame::Cell {
             cell,
             code: start.code.clone(),
@@ -104,6 +107,22 @@ impl ExecutorState {
         running.timers.push(overdue.abort_handle());
         let grace_ms = u64::try_from(KILL_GRACE.as_millis()).unwrap_or(0);
         self.send(myself, &HostFrame::Kill { cell, grace_ms });
+    }
+
+    /// Before a reset, which ends the main line; copies of it have to be ended one by one.
+    pub(super) fn cancel_running(&mut self, myself: &ExecutorRef) {
+        let mut copies = Vec::new();
+        for (cell, running) in &mut self.running {
+            match running.start.mode {
+                Mode::Main => {
+                    running.ended_by.get_or_insert(EndedBy::Cancel);
+                }
+                Mode::Fork => copies.push(*cell),
+            }
+        }
+        for cell in copies {
+            self.end_cell(myself, cell, EndedBy::Cancel);
+        }
     }
 
     /// The kernel's word on the end of a cell.

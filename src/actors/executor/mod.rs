@@ -56,6 +56,8 @@ pub enum ExecutorMsg {
         timeout: Duration,
         reply_to: Answer<Computed>,
     },
+    /// Not by a cell: the next one is not to be credited with it.
+    FilesChanged,
     Reset {
         reply_to: Answer<()>,
     },
@@ -121,6 +123,8 @@ pub struct ExecutorState {
     calls: Calls<CallGuard>,
     /// The workspace as the last cell left it.
     snapshot: Snapshot,
+    /// Somebody else has changed files since.
+    snapshot_is_old: bool,
     /// What the last cell of the main line left running in the worker.
     live: Live,
 }
@@ -166,6 +170,7 @@ impl Actor for Executor {
             next_request: 1,
             calls: Calls::default(),
             snapshot,
+            snapshot_is_old: false,
             live: Live::default(),
         })
     }
@@ -192,12 +197,11 @@ impl Actor for Executor {
                 state.request(&myself, Request::Compute(reply_to), frame, timeout);
             }
             ExecutorMsg::Reset { reply_to } => {
-                for running in state.running.values_mut() {
-                    running.ended_by.get_or_insert(EndedBy::Cancel);
-                }
+                state.cancel_running(&myself);
                 let frame = |request| HostFrame::Reset { request };
                 state.request(&myself, Request::Reset(reply_to), frame, Duration::ZERO);
             }
+            ExecutorMsg::FilesChanged => state.snapshot_is_old = true,
             ExecutorMsg::Undo { cells, reply_to } => {
                 let frame = |request| HostFrame::Undo { request, cells };
                 state.request(&myself, Request::Undo(reply_to), frame, Duration::ZERO);
@@ -264,7 +268,9 @@ impl ExecutorState {
 
     fn arrived(&mut self, myself: &ExecutorRef, frame: KernelFrame, turn: Turn) {
         match frame {
-            KernelFrame::CellDone { .. } | KernelFrame::CellLost { .. } => self.cell_ended(myself, frame, turn),
+            KernelFrame::CellDone { .. } | KernelFrame::CellLost { .. } => {
+                self.cell_ended(myself, frame, turn)
+            }
             KernelFrame::WorkerReplaced { exit_code, after } => {
                 self.live = Live::default();
                 self.tell(SessionMsg::WorkerReplaced { exit_code, after });
