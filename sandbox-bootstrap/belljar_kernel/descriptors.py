@@ -4,14 +4,14 @@ A copy shares every open file description with the original. Left alone, it woul
 reaching their end, ports bound and locks held, and would move the original's file positions.
 """
 
+import _socket  # the C half, which user code cannot break
 import fcntl
 import io
 import posix  # not `os`, whose functions user code may replace
-import socket
 import stat
 
 _fcntl = fcntl.fcntl
-_socketpair = socket.socketpair
+_socketpair = _socket.socketpair
 
 _LISTING = "/proc/self/fd"
 # What of a file's flags can be given when it is opened again. Not `O_TMPFILE`, which would make a
