@@ -51,14 +51,20 @@ def _become_copy(part):
 
 
 def _fork():
-    if not _WARNS:
-        return posix.fork()
-    filters = warnings.filters
-    warnings.filters = _SILENCE
+    """Without a word: what handlers of a fork, of user code or of modules, raise is not for the user."""
+    hook, sys.unraisablehook = sys.unraisablehook, _ignore
+    if _WARNS:
+        filters, warnings.filters = warnings.filters, _SILENCE
     try:
         return posix.fork()
     finally:
-        warnings.filters = filters
+        sys.unraisablehook = hook
+        if _WARNS:
+            warnings.filters = filters
+
+
+def _ignore(_unraisable):
+    pass
 
 
 def _has_parted(child):

@@ -37,6 +37,7 @@ class Guardian:
             "interrupt": self._interrupt,
             "kill": self._kill,
             "compute": self._compute,
+            "names": self._names,
             "variables": self._variables,
             "reset": self._reset,
             "undo": self._undo,
@@ -151,7 +152,11 @@ class Guardian:
         self._poller.after(("kill", handle.index), grace_s, handle.kill)
 
     def _compute(self, frame, _text):
-        if not self._computes.start(frame, self._runners.limits.repr_chars):
+        if not self._computes.start(frame, self._runners.limits):
+            self._refuse("busy", "too many expressions are being evaluated", frame)
+
+    def _names(self, frame, _text):
+        if not self._computes.start_names(frame, self._runners.limits):
             self._refuse("busy", "too many expressions are being evaluated", frame)
 
     def _variables(self, frame, text):

@@ -24,6 +24,8 @@ from .tools import ToolBox
 _FIRST_DESCRIPTOR = 900
 _DESCRIPTORS = 4
 
+_CUT = int(socket.MSG_CTRUNC)  # `enum` stands on built-in functions that user code may replace
+
 _getpid = posix.getpid
 _threads = threading._active  # changed in place only
 
@@ -145,7 +147,7 @@ class Runner:
         for level, kind, value in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 came += memoryview(value[: len(value) // 4 * 4]).cast("i").tolist()
-        if came or flags & socket.MSG_CTRUNC:  # cut where user code has used up its descriptors
+        if came or flags & _CUT:  # cut where user code has used up its descriptors
             self._received_descriptors.append(came)
         self._reader.feed(data)
 
