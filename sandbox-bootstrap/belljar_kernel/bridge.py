@@ -1,7 +1,9 @@
 """The guardian's connection to the daemon: connects, is upgraded, carries frames, reconnects.
 
-Frames to the daemon wait in a queue, whole, also while no daemon is there. `on_pressure` tells the
-owner to stop or go on filling it.
+Frames to the daemon are numbered from 1 in the order they were made; hellos are not counted. They
+wait in a queue, also while no daemon is there, and once sent they are kept until the daemon says
+that it has dealt with them. After a reconnect those that it has not are sent again. So none is lost
+and none comes twice. `on_pressure` tells the owner to stop or go on making frames.
 """
 
 import socket
@@ -14,6 +16,7 @@ from .limits import (
     BRIDGE_READ_BYTES,
     CONNECT_RETRY_FIRST_S,
     CONNECT_RETRY_MAX_S,
+    DEFAULTS,
     HANDSHAKE_S,
 )
 from .poller import READ, WRITE
@@ -33,10 +36,14 @@ class Bridge:
         self._retry_s = CONNECT_RETRY_FIRST_S
         self._urgent = deque()  # upgrade answer and hello: before all else, never kept
         self._pong = None
-        self._queue = deque()
-        self._queued = 0
+        self._queue = deque()  # not sent yet
+        self._queued = 0  # bytes of these, and of the one that is partly sent
+        self._sent = deque()  # not acknowledged yet
+        self._held = 0  # bytes of these
+        self._sent_count = 0  # number of the newest frame that was sent whole
         self._sending = None  # the frame that is partly sent, with what is left of it
         self._sending_kept = False
+        self.held_most = DEFAULTS["unacknowledged_bytes"]
         self.pressed = False
 
     def connect(self):
@@ -56,9 +63,24 @@ class Bridge:
         self._poller.watch(attempt.fileno(), READ, self._ready)
         self._poller.after("handshake", HANDSHAKE_S, self._lose)
 
+    def acknowledge(self, received):
+        """The daemon has dealt with that many frames for good. False if that cannot be."""
+        oldest_kept = self._sent_count - len(self._sent)
+        if not oldest_kept <= received <= self._sent_count:
+            return False
+        for _ in range(received - oldest_kept):
+            self._held -= len(self._sent.popleft())
+        self._relieve()
+        return True
+
     def open(self, hello):
-        """The daemon's hello was good: answer, then send what has waited."""
+        """The daemon's hello was good: answer, then send what it has not dealt with, and the rest."""
         self._poller.cancel("handshake")
+        self._queue.extendleft(reversed(self._sent))
+        self._sent_count -= len(self._sent)
+        self._sent.clear()
+        self._queued += self._held
+        self._held = 0
         self._retry_s = CONNECT_RETRY_FIRST_S
         self._open = True
         self._urgent.append(websocket.encode(websocket.TEXT, hello))
@@ -98,15 +120,32 @@ class Bridge:
                 self._lose()
                 return
             if sent == len(frame):
+                self._keep_sent(frame)
                 return
             self._queued += len(frame)
             self._sending, self._sending_kept = (frame, sent), True
             self._watch_writes()
         else:
             self._keep(frame)
-        if self._queued > BRIDGE_QUEUE_HIGH and not self.pressed:
+        self._press()
+
+    def _press(self):
+        too_much = self._queued > BRIDGE_QUEUE_HIGH or self._queued + self._held > self.held_most
+        if too_much and not self.pressed:
             self.pressed = True
             self._on_pressure(True)
+
+    def _relieve(self):
+        if self.pressed and self._queued < BRIDGE_QUEUE_LOW and self._queued + self._held <= self.held_most:
+            self.pressed = False
+            self._on_pressure(False)
+
+    def _keep_sent(self, frame):
+        self._sent.append(frame)
+        self._sent_count += 1
+        self._held += len(frame)
+        if self._held > self.held_most:
+            self._press()
 
     def _keep(self, frame):
         self._queue.append(frame)
@@ -135,15 +174,14 @@ class Bridge:
                 self._sending = None
                 if self._sending_kept:
                     self._queued -= len(frame)
+                    self._keep_sent(frame)
         except BlockingIOError:
             pass
         except OSError:
             self._lose()
             return
         self._watch_writes()
-        if self.pressed and self._queued < BRIDGE_QUEUE_LOW:
-            self.pressed = False
-            self._on_pressure(False)
+        self._relieve()
 
     def _next_to_send(self):
         if self._urgent:

@@ -18,12 +18,13 @@ _now = time.perf_counter  # an own reference: a cell may replace what the module
 
 
 class CellRunner:
-    def __init__(self, runner, streams, interrupts, loop, displays):
+    def __init__(self, runner, streams, interrupts, loop, displays, live):
         self._runner = runner
         self._streams = streams
         self._interrupts = interrupts
         self._loop = loop
         self._displays = displays
+        self._live = live
         self._sources = deque()
         self._trace = self._profile = None
         self.current = None
@@ -48,6 +49,7 @@ class CellRunner:
         outcome["duration_ms"] = duration_ms
         outcome["displays_dropped"] = self._displays.dropped
         try:
+            outcome["live"] = self._live()
             answer = wire.encode_json(outcome)
         except BaseException as error:
             answer = _last_resort(cell, duration_ms, type(error).__name__)
@@ -210,5 +212,6 @@ def _last_resort(cell, duration_ms, trouble):
     return (
         f'{{"type":"cell_done","cell":{int(cell)},"status":"failure","reason":"exception","exit_code":0,'
         f'"result":null,"exception":{{"type":"KernelError","value":"{text}","repr":"","traceback":""}},'
-        f'"duration_ms":{duration_ms:.3f},"displays_dropped":0}}'
+        f'"duration_ms":{duration_ms:.3f},"displays_dropped":0,'
+        f'"live":{{"threads":0,"tasks":0,"children":0}}}}'
     ).encode()

@@ -1,6 +1,7 @@
 """The guardian's end of a socket pair to a runner; never blocks."""
 
 import array
+import select
 import socket
 import struct
 
@@ -65,6 +66,15 @@ class Channel:
             return self._socket.send(message)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         return self._socket.sendmsg([message], [rights])
+
+    def wait(self, seconds):
+        """Like `receive`, but for that long if nothing is there yet."""
+        if self._ended:
+            return False
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        waiting.poll(max(seconds, 0) * 1000)
+        return self.receive()
 
     def receive(self):
         """Read once and handle the messages that are whole. False at the end or if nothing came."""

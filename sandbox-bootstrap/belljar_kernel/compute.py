@@ -134,8 +134,13 @@ def _message(error):
         return "<no text>"
 
 
-def child(descriptor, expression, values, timeout_ms, memory_bytes, chars):
-    """In a fork of the guardian: evaluate, write the answer, end. Does not return."""
+def answer(expression, values, chars):
+    kind, text = evaluate(expression, values)
+    return kind + cut(text, chars).encode("utf-8", "replace")
+
+
+def child(descriptor, timeout_ms, memory_bytes, work):
+    """In a fork of the guardian: do the work, write the bytes that it returns, end. Does not return."""
     try:
         os.dup2(descriptor, 3)
         os.closerange(4, 4096)
@@ -144,11 +149,10 @@ def child(descriptor, expression, values, timeout_ms, memory_bytes, chars):
             os.dup2(null, standard)
         os.setsid()
         memory_hard = _bound_process(timeout_ms, memory_bytes)
-        kind, text = evaluate(expression, values)
+        data = work()
         resource.setrlimit(resource.RLIMIT_AS, (memory_hard, memory_hard))
-        answer = kind + cut(text, chars).encode("utf-8", "replace")
-        while answer:
-            answer = answer[os.write(3, answer) :]
+        while data:
+            data = data[os.write(3, data) :]
     finally:
         os._exit(0)
 

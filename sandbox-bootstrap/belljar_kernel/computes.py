@@ -1,10 +1,10 @@
-"""Runs expressions in processes of their own, forked from the guardian, which has no user data."""
+"""Looks at code in processes of their own, forked from the guardian, which has no user data."""
 
 import os
 import signal
 
-from . import compute, process
-from .limits import COMPUTES
+from . import compute, names, process, wire
+from .limits import COMPUTES, NAMES_MEMORY_BYTES, NAMES_MS
 from .poller import READ
 
 _READ_BYTES = 64 * 1024
@@ -16,14 +16,24 @@ class Computes:
         self._send = send
         self._jobs = {}  # pid -> job
 
-    def start(self, frame, repr_chars):
-        """False if too many run already."""
+    def start(self, frame, limits):
+        """Evaluate an expression. False if too many run already."""
         request = int(frame["request"])
         expression, values = str(frame["expression"]), dict(frame["values"])
         timeout_ms, memory_bytes = int(frame["timeout_ms"]), int(frame["memory_bytes"])
+        compute.preload()
+        job = _Compute(request, timeout_ms)
+        return self._launch(job, memory_bytes, lambda: compute.answer(expression, values, limits.repr_chars))
+
+    def start_names(self, frame, limits):
+        """List the names that code assigns. False if too many run already."""
+        code = str(frame["code"])
+        job = _Names(int(frame["request"]), NAMES_MS)
+        return self._launch(job, NAMES_MEMORY_BYTES, lambda: wire.encode_json(names.assigned(code, limits.names)))
+
+    def _launch(self, job, memory_bytes, work):
         if len(self._jobs) >= COMPUTES:
             return False
-        compute.preload()
         read_end, write_end = os.pipe()
         try:
             pid = os.fork()
@@ -32,13 +42,13 @@ class Computes:
             os.close(write_end)
             return False
         if pid == 0:
-            compute.child(write_end, expression, values, timeout_ms, memory_bytes, repr_chars)
+            compute.child(write_end, job.timeout_ms, memory_bytes, work)
         os.close(write_end)
         os.set_blocking(read_end, False)
-        job = _Job(request, read_end, timeout_ms)
+        job.descriptor = read_end
         self._jobs[pid] = job
         self._poller.watch(read_end, READ, lambda _events: self._receive(pid, job))
-        self._poller.after(("compute", pid), timeout_ms / 1000, lambda: self._time_out(pid, job))
+        self._poller.after(("compute", pid), job.timeout_ms / 1000, lambda: self._time_out(pid, job))
         return True
 
     def pids(self):
@@ -76,13 +86,13 @@ class Computes:
         while job.receive():
             pass
         os.close(job.descriptor)
-        self._send({"type": "computed", "request": job.request, "outcome": job.outcome()})
+        self._send(job.frame())
 
 
 class _Job:
-    def __init__(self, request, descriptor, timeout_ms):
+    def __init__(self, request, timeout_ms):
         self.request = request
-        self.descriptor = descriptor
+        self.descriptor = None
         self.timeout_ms = timeout_ms
         self.timed_out = False
         self.exit_code = None
@@ -97,7 +107,21 @@ class _Job:
         self._answer += data
         return len(data) or None
 
-    def outcome(self):
+
+class _Names(_Job):
+    def frame(self):
+        try:
+            found = wire.decode_json(self._answer.decode())
+        except ValueError:
+            found = []  # too much to parse
+        return {"type": "names", "request": self.request, "names": found}
+
+
+class _Compute(_Job):
+    def frame(self):
+        return {"type": "computed", "request": self.request, "outcome": self._outcome()}
+
+    def _outcome(self):
         kind, text = bytes(self._answer[:1]), self._answer[1:].decode("utf-8", "replace")
         if kind == compute.VALUE:
             return {"value": text}

@@ -26,17 +26,21 @@ class Guardian:
         self._bridge = Bridge(self._poller, bridge_path, self._host_frame, self._bridge_lost, self._pressure)
         self._computes = Computes(self._poller, self._send)
         self._runners = Runners(self._poller, self._bridge, self._computes, workspace, self._stop)
+        self._line = self._runners.line
         self._greeted = False
         self._running = True
         self._handlers = {
             "hello": self._hello,
+            "ack": self._ack,
             "configure": self._configure,
             "cell": self._cell,
             "interrupt": self._interrupt,
             "kill": self._kill,
             "compute": self._compute,
+            "names": self._names,
             "variables": self._variables,
             "reset": self._reset,
+            "undo": self._undo,
             "tool_result": self._tool_answer,
             "tool_failed": self._tool_answer,
             "bye": self._bye,
@@ -44,7 +48,7 @@ class Guardian:
 
     def run(self):
         self._poller.after("orphan", FIRST_HELLO_S, self._stop)
-        self._runners.start_worker()
+        self._line.start_worker()
         self._runners.reap_regularly()
         self._bridge.connect()
         while self._running:
@@ -73,14 +77,19 @@ class Guardian:
             self._refuse("no_process", f"{frame['type']}: {error.strerror}", frame)
 
     def _hello(self, frame, text):
+        if self._greeted:
+            self._bridge.close(websocket.PROTOCOL_ERROR, "one hello is enough")
+            return
         if PROTOCOL_VERSION not in frame["versions"]:
             self._bridge.close(websocket.PROTOCOL_ERROR, "no common version")
             return
-        self._runners.limits = Limits(frame["limits"])
-        first = self._runners.hello is None
-        self._runners.hello = text
-        for handle in self._runners.all():
-            handle.forward(text)
+        limits, received = Limits(frame["limits"]), int(frame["received"])
+        if not self._bridge.acknowledge(received):
+            self._bridge.close(websocket.PROTOCOL_ERROR, "these frames were not sent or are forgotten")
+            return
+        self._runners.limits = limits
+        self._bridge.held_most = limits.unacknowledged_bytes
+        first = self._line.greet(text)
         self._poller.cancel("orphan")
         self._greeted = True
         hello = {
@@ -89,36 +98,40 @@ class Guardian:
             "python": "{}.{}.{}".format(*sys.version_info),
             "probe": self._findings,
             "running": self._runners.running_cells(),
+            "state_of": self._line.state_of(),
         }
         self._bridge.open(wire.encode_json(hello))
         if first:
             _announce()
 
+    def _ack(self, frame, _text):
+        if not self._bridge.acknowledge(int(frame["received"])):
+            self._bridge.close(websocket.PROTOCOL_ERROR, "these frames were not sent or are forgotten")
+
     def _configure(self, _frame, text):
-        self._runners.configure = text
-        if self._runners.main is not None:
-            self._runners.main.forward(text)
+        self._line.set_up(text)
 
     def _cell(self, frame, text):
         cell, mode = int(frame["cell"]), frame["mode"]
         if mode not in ("main", "fork"):
             raise ValueError(mode)
-        if not self._main_is_idle(frame):
+        if not self._can_serve(frame, from_checkpoint=mode == "fork"):
             return
         if mode == "main":
-            self._runners.start_main_cell(cell, text)
-        elif not self._runners.start_fork_cell(cell, text):
+            self._line.start_cell(cell, text)
+        elif not self._line.copy_for_cell(cell, text):
             self._refuse("no_process", "the sandbox cannot start another process", frame)
+        self._runners.reap_soon()
 
-    def _main_is_idle(self, frame):
-        """If not, the frame is refused."""
-        main = self._runners.main
-        if main is None:
+    def _can_serve(self, frame, from_checkpoint=False):
+        """Whether the main line is idle, or the state before its cell can be copied. If not, refuse."""
+        if self._line.worker is None:
             self._refuse("no_process", "there is no worker", frame)
-        elif main.cell or main.resets:
-            self._refuse("busy", "the main line runs a cell", frame)
-        else:
+        elif self._line.is_idle() or (from_checkpoint and self._line.has_source()):
             return True
+        else:
+            why = ", and there is no checkpoint" if from_checkpoint else ""
+            self._refuse("busy", "the main line runs a cell" + why, frame)
         return False
 
     def _interrupt(self, frame, text):
@@ -139,24 +152,51 @@ class Guardian:
         self._poller.after(("kill", handle.index), grace_s, handle.kill)
 
     def _compute(self, frame, _text):
-        if not self._computes.start(frame, self._runners.limits.repr_chars):
+        if not self._computes.start(frame, self._runners.limits):
+            self._refuse("busy", "too many expressions are being evaluated", frame)
+
+    def _names(self, frame, _text):
+        if not self._computes.start_names(frame, self._runners.limits):
             self._refuse("busy", "too many expressions are being evaluated", frame)
 
     def _variables(self, frame, text):
         request = int(frame["request"])
-        if self._main_is_idle(frame):
-            self._runners.main.variables_request = request
-            self._runners.main.forward(text)
+        if not self._can_serve(frame, from_checkpoint=True):
+            return
+        if self._line.is_idle():
+            self._line.worker.variables_request = request
+            self._line.worker.forward(text)
+        elif not self._line.copy_for_view(request, text):
+            self._refuse("no_process", "the sandbox cannot start another process", frame)
 
     def _reset(self, frame, _text):
-        request, main = int(frame["request"]), self._runners.main
-        if main is None:
+        request, worker = int(frame["request"]), self._line.worker
+        if worker is None:
             self._refuse("no_process", "there is no worker", frame)
             return
-        main.resets.append(request)
-        main.killed = True
-        main.kill()
+        worker.resets.append(request)
+        worker.killed = True
+        worker.kill()
+        self._line.drop_checkpoints()
         self._runners.reap_regularly()
+
+    def _undo(self, frame, _text):
+        request, cells = int(frame["request"]), int(frame["cells"])
+        if cells < 1:
+            raise ValueError(cells)
+        if not self._can_serve(frame):
+            return
+        if self._line.undo(cells):
+            self._send({"type": "undone", "request": request, "state_of": self._line.state_of()})
+            self._line.settle_after_undo()
+        else:
+            self._refuse("out_of_reach", self._reach(), frame)
+
+    def _reach(self):
+        reach = [cells for cells in self._line.reach() if cells]
+        if reach == list(range(1, len(reach) + 1)):
+            return f"undo reaches {len(reach)} cells back"
+        return f"undo reaches {reach[-1]} cells back, and of those only: {', '.join(map(str, reach))}"
 
     def _tool_answer(self, frame, text):
         handle = self._runners.by_index(int(frame["call"]) // CALLS_PER_RUNNER)

@@ -5,12 +5,21 @@ import fcntl
 import os
 import signal
 import termios
+import time
 
 from . import process, wire
 from .channel import Channel
 from .limits import OUTPUT_FRAME_BYTES, PIPE_BYTES
 from .output import STDERR, STDOUT, OutputMeter
 from .poller import READ
+
+
+# What a runner is for.
+WORKER = "worker"  # the main line
+CHECKPOINT = "checkpoint"  # waits to become the worker
+FORK = "fork"  # one cell, on a copy of the state
+VIEW = "view"  # one listing of variables, on a copy of the state
+RETIRED = "retired"  # was a worker or checkpoint and is about to end
 
 
 class RunnerHandle:
@@ -20,7 +29,7 @@ class RunnerHandle:
     `bridge`.
     """
 
-    def __init__(self, owner, poller, index):
+    def __init__(self, owner, poller, index, role):
         self._owner = owner
         self._poller = poller
         self.index = index
@@ -29,6 +38,13 @@ class RunnerHandle:
         self.cell = 0
         self.killed = False
         self.interrupted = False
+        self.role = role
+        self.parent = None  # the runner that was asked for this copy
+        self.state_of = 0  # newest cell whose changes it holds
+        self.position = 0  # how many cells of the main line led there
+        self.as_before = None  # the cell that ran when it was copied
+        self.promoted = False
+        self._closed = False
         self.variables_request = None
         self.resets = []  # requests that are answered when a fresh worker has taken its place
         self.control = Channel(poller, self._on_message, self._on_broken)
@@ -118,11 +134,20 @@ class RunnerHandle:
         return self._pidfd is not None
 
     def signal(self, number):
-        if self.pid is not None:
+        # Once it has been reaped, its pid may be somebody else's.
+        if self.pid is not None and not self._closed:
             process.send_signal(self.pid, number)
 
     def kill(self):
         self.signal(signal.SIGKILL)
+
+    def wait_for(self, condition, seconds):
+        """Take in its messages until the condition holds. False if it ended or time is up."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if not self.control.wait(deadline - time.monotonic()):
+                return condition()
+        return True
 
     def take_last_words(self):
         """After its end: messages that it had sent."""
@@ -131,6 +156,7 @@ class RunnerHandle:
                 pass
 
     def close(self):
+        self._closed = True
         self.control.close()
         self.tools.close()
         self.close_runner_ends()

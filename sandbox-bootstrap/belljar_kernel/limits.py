@@ -29,6 +29,16 @@ RUNNER_QUEUE_BYTES = 256 * 1024 * 1024
 CALLS_PER_RUNNER = 2**32
 RUNNER_INDEXES = 2**21
 WORKER_OOM_SCORE = 900
+# A copy that a runner was asked for when it died shows up within this, or never came to be.
+SETTLE_S = 0.5
+# A checkpoint answers within this that it is the worker now, or is given up.
+PROMOTE_S = 3.0
+# A listing of variables from a copy of a checkpoint.
+VIEW_S = 10.0
+# While a cell runs, the memory in use is looked at this often; where there is no counter of the
+# sandbox's own and it has to be summed up, less often.
+MEMORY_CHECK_S = 0.05
+MEMORY_SUM_S = 1.0
 WORKER_START_TRIES = 20
 WORKER_START_RETRY_S = 0.1
 # Orphans are reaped this often while cells run, and while none does.
@@ -49,6 +59,8 @@ RECURSION_LIMIT_FLOOR = 1000
 # Expressions.
 COMPUTES = 16
 COMPUTE_CHARS = 100_000
+NAMES_MS = 1000
+NAMES_MEMORY_BYTES = 512 * 1024 * 1024
 
 # Until the daemon has sent its own.
 DEFAULTS = {
@@ -63,6 +75,11 @@ DEFAULTS = {
     "display_bytes": 8 * 1024 * 1024,
     "displays_bytes": 16 * 1024 * 1024,
     "tool_calls": 64,
+    "names": 200,
+    "checkpoints": 0,
+    "checkpoint_bytes": 512 * 1024 * 1024,
+    "memory_bytes": 1024 * 1024 * 1024,
+    "unacknowledged_bytes": 8 * 1024 * 1024,
     "orphan_s": 600,
 }
 

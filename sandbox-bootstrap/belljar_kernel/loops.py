@@ -12,7 +12,8 @@ from .limits import CANCEL_WAIT_S
 class EventLoop:
     def __init__(self):
         self._loop = None
-        self._forgotten = []
+        self._forgotten = None  # the original's, in a copy
+        self._forgotten_tasks = []
 
     def run(self, coroutine):
         """Run to the end. An interrupt cancels it and gives it a moment to clean up."""
@@ -51,13 +52,37 @@ class EventLoop:
                 loop.remove_reader(control.fileno())
 
     def forget(self):
-        """In a copy of the process: the old loop's epoll set is shared with the original.
+        """In a copy of the process: the loop's descriptors are dead there, and its tasks with them.
 
-        Closing it would take the original's descriptors out of that set, so it is kept, untouched.
+        The tasks are kept, untouched: being collected they would complain, and their `finally`
+        clauses would run.
         """
         if self._loop is not None:
-            self._forgotten.append(self._loop)
-            self._loop = None
+            self._forgotten_tasks += self._tasks()
+            self._forgotten, self._loop = self._loop, None
+
+    def renew(self):
+        """In a copy that is the main line now: a loop in place of the one that was forgotten."""
+        loop, self._forgotten = self._forgotten, None
+        if loop is not None:
+            try:
+                loop._default_executor = None  # its threads are gone; a lock of theirs may be held
+                loop.close()
+                self._ready_loop()
+            except BaseException:
+                pass  # user code broke something that asyncio stands on; then it is made when needed
+
+    def pending(self):
+        """How many tasks there are that are not done."""
+        return len(self._tasks())
+
+    def _tasks(self):
+        if self._loop is None or self._loop.is_closed():
+            return ()
+        try:
+            return list(from_stdlib("asyncio").all_tasks(self._loop))
+        except BaseException:
+            return ()
 
     def _ready_loop(self):
         asyncio = from_stdlib("asyncio")

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import posix  # for what runs in a runner: user code may replace functions of `os`
 import signal
 
 from .limits import KILL_ROUNDS
@@ -32,12 +33,35 @@ def unshare(flags):
     return _libc.unshare(flags) == 0
 
 
-def raise_oom_score(score):
+def oom_score():
+    """How readily the out-of-memory killer takes this process, as text."""
+    try:
+        with open("/proc/self/oom_score_adj", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return "0"
+
+
+def set_oom_score(score):
+    """It can be raised, and lowered again to what was inherited from the guardian."""
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(score))
     except OSError:
         pass  # a help for the out-of-memory killer, not a need
+
+
+def count_children():
+    """Children of this process that have not been waited for; quick where there are none."""
+    try:
+        posix.waitid(posix.P_ALL, 0, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
+        count = 0
+        for thread in posix.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children", "rb") as file:
+                count += len(file.read().split())
+        return count
+    except OSError:
+        return 0
 
 
 def exit_code(status):
@@ -70,6 +94,26 @@ def kill_descendants(spared):
     _kill_rounds(lambda processes: _descendants(processes, own_pid, spared))
 
 
+def kill_younger(pid, spared):
+    """Kill descendants of ours that started after process `pid`, but not the `spared` and theirs.
+
+    The start is known to a hundredth of a second; within one, pids tell, because they ascend.
+    """
+    own_pid = os.getpid()
+
+    def select(processes):
+        oldest = processes.get(pid)
+        if oldest is None:
+            return []
+        return [
+            each
+            for each in _descendants(processes, own_pid, spared)
+            if (processes[each].started, each) > (oldest.started, pid) and processes[each].session not in spared
+        ]
+
+    _kill_rounds(select)
+
+
 def kill_session(session):
     """Kill what is left of a session whose leader, a descendant of ours, has ended."""
     own_pid = os.getpid()
@@ -90,11 +134,12 @@ def _kill_rounds(select):
 
 
 class _Row:
-    __slots__ = ("parent", "session")
+    __slots__ = ("parent", "session", "started")
 
-    def __init__(self, parent, session):
+    def __init__(self, parent, session, started):
         self.parent = parent
         self.session = session
+        self.started = started  # in clock ticks since the machine's start
 
 
 def _processes():
@@ -110,11 +155,11 @@ def _processes():
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
                 # The command may hold spaces and parentheses: the fields start after the last one.
-                state, parent, _, session = file.read().rpartition(b")")[2].split()[:4]
+                fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        if state not in (b"Z", b"X"):
-            rows[int(name)] = _Row(int(parent), int(session))
+        if fields[0] not in (b"Z", b"X"):
+            rows[int(name)] = _Row(int(fields[1]), int(fields[3]), int(fields[19]))
     return rows
 
 

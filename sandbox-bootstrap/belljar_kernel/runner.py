@@ -11,7 +11,7 @@ import types
 import warnings
 from collections import deque
 
-from . import fonts, process, variables, wire
+from . import copies, descriptors, fonts, process, variables, wire
 from .cells import CellRunner
 from .interrupts import Interrupts
 from .limits import CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
@@ -24,15 +24,17 @@ from .tools import ToolBox
 _FIRST_DESCRIPTOR = 900
 _DESCRIPTORS = 4
 
+_CUT = int(socket.MSG_CTRUNC)  # `enum` stands on built-in functions that user code may replace
+
 _getpid = posix.getpid
+_threads = threading._active  # changed in place only
 
 
-def enter(descriptors, workspace, index):
+def enter(given, workspace, index):
     """Turn this fork of the guardian into a fresh worker. Does not return."""
     try:
-        place = _take_descriptors(descriptors)
+        place = _take_descriptors(given)
         process.set_dumpable(True)
-        process.raise_oom_score(WORKER_OOM_SCORE)
         posix.setsid()
         Runner(place, index, workspace).run()
     except BaseException as error:
@@ -41,11 +43,11 @@ def enter(descriptors, workspace, index):
         posix._exit(1)
 
 
-def _take_descriptors(descriptors):
+def _take_descriptors(given):
     """Put the four into place and close all that was the guardian's."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     place = min(_FIRST_DESCRIPTOR, most - 2 * _DESCRIPTORS)
-    for offset, descriptor in enumerate(descriptors):
+    for offset, descriptor in enumerate(given):
         posix.dup2(descriptor, place + offset, inheritable=False)
     posix.closerange(3, place)
     posix.closerange(place + _DESCRIPTORS, min(most, place + 1024))
@@ -58,7 +60,9 @@ def _take_descriptors(descriptors):
 class Runner:
     def __init__(self, place, index, workspace):
         self._place = place
-        self._one_cell_only = False
+        self.serves_once = False  # a copy for one cell or one listing
+        self._calm_oom_score = process.oom_score()
+        process.set_oom_score(WORKER_OOM_SCORE)
         self.limits = Limits()
         self._streams = Streams(place + 2, place + 3)
         self._streams.mend()
@@ -70,7 +74,7 @@ class Runner:
         self._displays = Displays(self)
         self._tools = ToolBox(self)
         self._tools.offer((), ())
-        self._cells = CellRunner(self, self._streams, self.interrupts, self._loop, self._displays)
+        self._cells = CellRunner(self, self._streams, self.interrupts, self._loop, self._displays, self._live)
         self._attach(index)
         fonts.install_cache()
 
@@ -82,7 +86,7 @@ class Runner:
         self._send_lock = threading.Lock()
         self._reader = wire.MessageReader()
         self._messages = deque()  # read ahead
-        self._received_descriptors = []
+        self._received_descriptors = deque()  # a list for every message that came with some
         self._tools.attach(self._tool_socket, index)
         self.send(wire.PRESENT)
 
@@ -103,7 +107,9 @@ class Runner:
         while True:
             kind, payload = self._receive()
             if kind == wire.SPAWN:
-                self._spawn(int(payload))
+                self._spawn(*wire.decode_json(payload.decode()))
+            elif kind == wire.PROMOTE:
+                self._become_worker()
             else:
                 self._host_frame(wire.decode_json(payload.decode()))
 
@@ -132,26 +138,29 @@ class Runner:
             self._receive_some()
 
     def _receive_some(self):
-        data, ancillary, _, _ = self._control.recvmsg(
+        data, ancillary, flags, _ = self._control.recvmsg(
             CONTROL_READ_BYTES, socket.CMSG_SPACE(_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
         )
         if not data:
             posix._exit(0)  # the guardian let go of this runner
+        came = []
         for level, kind, value in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                self._received_descriptors += memoryview(value[: len(value) // 4 * 4]).cast("i").tolist()
+                came += memoryview(value[: len(value) // 4 * 4]).cast("i").tolist()
+        if came or flags & _CUT:  # cut where user code has used up its descriptors
+            self._received_descriptors.append(came)
         self._reader.feed(data)
 
     def _host_frame(self, frame):
         kind = frame["type"]
         if kind == "cell":
             self._cells.run(frame)
-            if self._one_cell_only:
-                posix._exit(0)
+            self._end_if_done()
         elif kind == "variables":
             answer = variables.listing(self.namespace, self._injected(), frame["private"], self.limits)
             answer["request"] = frame["request"]
             self.send(wire.VARIABLES_DONE, wire.encode_json(answer))
+            self._end_if_done()
         elif kind == "hello":
             self.limits = Limits(frame["limits"])
         elif kind == "configure":
@@ -161,51 +170,60 @@ class Runner:
         self._tools.offer(frame["tools"], frame["seed"])
         self.namespace.update(frame["seed"])
 
+    def _live(self):
+        """What a checkpoint cannot hold."""
+        if self.serves_once:
+            return {"threads": 0, "tasks": 0, "children": 0}
+        return {
+            "threads": max(len(_threads) - 1 - self._tools.has_thread, 0),
+            "tasks": self._loop.pending(),
+            "children": process.count_children(),
+        }
+
     def _injected(self):
         return {**self._displays.injected, **self._tools.injected}
 
-    def _spawn(self, index):
-        """Fork a copy that lives on new descriptors.
+    def _end_if_done(self):
+        if self.serves_once:
+            posix._exit(0)
 
-        It is forked twice, so that it becomes a child of the guardian and `os.wait()` of user code
-        never sees it.
-        """
-        descriptors, self._received_descriptors = self._received_descriptors, []
-        try:
-            child = posix.fork()
-        except OSError:
-            child = None
-        if child == 0:
-            self._become_copy(descriptors, index)
-            return
-        for descriptor in descriptors:
-            posix.close(descriptor)
-        failed = child is None
-        if child is not None:
+    def _spawn(self, index, is_checkpoint):
+        """Make a copy of this process that lives on the descriptors that came with the message."""
+        given = self._received_descriptors.popleft()
+        made = copies.FAILED
+        if len(given) == _DESCRIPTORS:
+            made = copies.make(lambda: self._part(given, is_checkpoint))
+        if made == copies.COPY:
             try:
-                failed = posix.waitpid(child, 0)[1] != 0
-            except ChildProcessError:
-                pass  # user code ignores SIGCHLD, so the kernel has reaped it
-        if failed:
+                self._loop.forget()
+                self._attach(index)
+            except BaseException:
+                posix._exit(1)  # nobody waits for it any more
+            return
+        for descriptor in given:
+            posix.close(descriptor)
+        if made == copies.FAILED:
             self.send(wire.SPAWN_FAILED, str(index).encode())
 
-    def _become_copy(self, descriptors, index):
-        try:
-            if posix.fork():
-                posix._exit(0)
-        except OSError:
-            posix._exit(1)
-        posix.setsid()
-        # In place of the parent's, so that this process cannot speak for it.
+    def _part(self, given, is_checkpoint):
+        """In a copy: let go of what is the original's."""
+        # In place of the original's, so that this process cannot speak for it.
         self._control.detach()
         self._tool_socket.detach()
-        for offset, descriptor in enumerate(descriptors):
+        for offset, descriptor in enumerate(given):
             posix.dup2(descriptor, self._place + offset, inheritable=False)
             posix.close(descriptor)
         self._streams.mend()
-        self._loop.forget()
-        self._one_cell_only = True
-        self._attach(index)
+        descriptors.part_with_original({0, 1, 2, *range(self._place, self._place + _DESCRIPTORS)})
+        self.serves_once = not is_checkpoint
+        # The worker goes first when memory is short: with the checkpoint its state would go.
+        process.set_oom_score(self._calm_oom_score if is_checkpoint else WORKER_OOM_SCORE)
+
+    def _become_worker(self):
+        """This checkpoint is the main line now."""
+        process.set_oom_score(WORKER_OOM_SCORE)
+        self._loop.renew()
+        self.send(wire.PROMOTED)
 
     def _enter_workspace(self, workspace):
         # Modules of the workspace can be imported by cells; those of the kernel need no path.
@@ -238,6 +256,6 @@ def _fresh_main_module():
     module.__builtins__ = sys.modules["builtins"]
     module.__builtins__.input = _no_input
     sys.modules["__main__"] = module
-    # Nobody can act on it: a fork for a `fork` cell is ours, and threads are the user's.
+    # Code that forks while it has threads can do nothing about it: most threads are of libraries.
     warnings.filterwarnings("ignore", r"This process .* is multi-threaded, use of fork", DeprecationWarning)
     return module.__dict__

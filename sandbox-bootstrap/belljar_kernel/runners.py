@@ -1,44 +1,35 @@
-"""The guardian's runners: how they start, what they send, how they end."""
+"""The guardian's runners: how copies are asked for, what runners send, how they end."""
 
 import os
 import signal
 
-from . import process, runner, wire
-from .handle import RunnerHandle
+from . import process, wire
+from .handle import CHECKPOINT, FORK, RETIRED, WORKER, RunnerHandle
 from .limits import (
     REAP_BUSY_S,
     REAP_IDLE_S,
     REAP_WITHOUT_PIDFD_S,
     REAPED_REMEMBERED,
     RUNNER_INDEXES,
-    WORKER_START_RETRY_S,
-    WORKER_START_TRIES,
+    SETTLE_S,
     Limits,
 )
+from .mainline import MainLine
 
 
 class Runners:
-    """All runners of the sandbox. `main` is the worker that keeps the session's variables.
-
-    `hello` and `configure` are the daemon's latest frames of these kinds, for workers to come.
-    """
+    """All runners of the sandbox; `line` says which of them are the main line's."""
 
     def __init__(self, poller, bridge, computes, workspace, on_hopeless):
         self._poller = poller
         self.bridge = bridge
         self._computes = computes
-        self._workspace = workspace
-        self._on_hopeless = on_hopeless
         self.limits = Limits()
-        self.hello = None
-        self.configure = None
-        self.main = None
-        self._handles = {}  # by index, the main worker included
+        self.line = MainLine(self, poller, workspace, on_hopeless)
+        self._handles = {}  # by index
         self._by_pid = {}
         self._next_index = 0
         self._reaped = {}  # pid -> exit code of orphans, in case one turns out to be a runner
-        self._at_worker_start = []  # frames that tell of it
-        self._failed_starts = 0  # in a row
 
     def send(self, frame):
         self.bridge.send(wire.encode_json(frame))
@@ -66,56 +57,90 @@ class Runners:
     def running_cells(self):
         return sorted(handle.cell for handle in self._handles.values() if handle.cell)
 
-    def start_main_cell(self, cell, text):
-        self.main.begin_cell(cell)
-        self.main.forward(text)
-        self._reap_soon()
+    def living(self):
+        return frozenset(self._by_pid) | self._computes.pids()
 
-    def start_fork_cell(self, cell, text):
-        """Ask the main worker for a copy of itself. False if that cannot be."""
-        handle = self._new_handle()
-        if handle is None:
-            return False
-        handle.begin_cell(cell)
+    # Handles.
+
+    def new_handle(self, role):
+        """None if the descriptors for it cannot be had."""
+        index = self._next_index
+        while index in self._handles:
+            index = (index + 1) % RUNNER_INDEXES
+        self._next_index = (index + 1) % RUNNER_INDEXES
         try:
-            message = wire.pack(wire.SPAWN, wire.encode_json(handle.index))
-            self.main.control.send(message, handle.runner_descriptors())
+            handle = RunnerHandle(self, self._poller, index, role)
+        except OSError:
+            return None
+        self._handles[index] = handle
+        return handle
+
+    def spawn(self, parent, role):
+        """Ask a runner for a copy of itself. None if that cannot be."""
+        handle = self.new_handle(role)
+        if handle is None:
+            return None
+        handle.parent, handle.state_of, handle.position = parent, parent.state_of, parent.position
+        try:
+            message = wire.pack(wire.SPAWN, wire.encode_json([handle.index, role == CHECKPOINT]))
+            parent.control.send(message, handle.runner_descriptors())
         except BlockingIOError:
-            self._drop(handle)
-            return False
+            self.drop(handle)
+            return None
         handle.close_runner_ends()
-        handle.forward(text)
         handle.read(not self.bridge.pressed)
-        self._reap_soon()
-        return True
+        return handle
+
+    def set_pid(self, handle, pid):
+        """False if the process is gone already or its end cannot be watched."""
+        self._by_pid[pid] = handle
+        return handle.set_pid(pid, self.reap)
+
+    def drop(self, handle):
+        self._poller.cancel(("kill", handle.index))
+        self._handles.pop(handle.index, None)
+        self._by_pid.pop(handle.pid, None)
+        handle.close()
+
+    # What runners send.
 
     def runner_message(self, handle, kind, payload):
         if kind == wire.CELL_DONE and handle.cell:
-            self._poller.cancel(("kill", handle.index))
-            handle.end_cell()
-            self.bridge.send(payload)
+            self._cell_done(handle, payload)
         elif kind == wire.RELAY:
             handle.drain()  # so that what was printed before comes before
             self.bridge.send(payload)
         elif kind == wire.VARIABLES_DONE and handle.variables_request is not None:
             handle.variables_request = None
-            self.bridge.send(payload)
+            self.bridge.send(_with(payload, as_before=handle.as_before))
         elif kind == wire.PRESENT and handle.pid is None:
             self._runner_present(handle)
-        elif kind == wire.SPAWN_FAILED and handle is self.main:
-            self._spawn_failed(payload)
+        elif kind == wire.SPAWN_FAILED:
+            self._spawn_failed(handle, payload)
+        elif kind == wire.PROMOTED and handle.role == WORKER:
+            handle.promoted = True
         elif kind == wire.PRESENT:
-            self._failed_starts = 0
+            self.line.worker_present()
         else:
             self.runner_broken(handle)
 
     def runner_broken(self, handle):
         handle.kill()
 
+    def _cell_done(self, handle, payload):
+        self._poller.cancel(("kill", handle.index))
+        is_main, cell = handle is self.line.worker, handle.cell
+        # The main line is not at stake in a copy.
+        protected = self.line.is_protected() if is_main else True
+        handle.end_cell()
+        self.bridge.send(_with(payload, protected=protected, as_before=handle.as_before))
+        if is_main:
+            self.line.cell_done(cell)
+
     def _runner_present(self, handle):
+        handle.parent = None
         pid = handle.control.peer_pid
-        self._by_pid[pid] = handle
-        alive = handle.set_pid(pid, self._reap)
+        alive = self.set_pid(handle, pid)
         # Asked for before the pid was known.
         if handle.killed:
             handle.kill()
@@ -123,114 +148,64 @@ class Runners:
             handle.signal(signal.SIGINT)
         if not alive and pid in self._reaped:
             self._runner_ended(handle, self._reaped.pop(pid))
+        elif handle.role == CHECKPOINT:
+            self.line.checkpoint_present()
 
-    def _spawn_failed(self, payload):
+    def _spawn_failed(self, parent, payload):
         try:
             handle = self._handles.get(int(payload))
         except ValueError:
             return
-        if handle is not None and handle is not self.main and handle.pid is None:
-            cell = handle.cell
-            self._drop(handle)
-            self.refuse("no_process", "the sandbox cannot start another process", {"cell": cell})
+        if handle is not None and handle.pid is None and handle.parent is parent:
+            self._copy_missing(handle)
 
-    def start_worker(self):
-        """A fresh worker with the seed only."""
-        handle = self._new_handle()
-        pid = None
-        if handle is not None:
-            # Held back until the worker can handle it; it would end it before.
-            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
-            try:
-                pid = os.fork()
-            except OSError:
-                self._drop(handle)
-            if pid != 0:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
-        if pid is None:
-            process.kill_descendants(self._living())
-            self._reap()
-            self._start_worker_later()
-            return
-        if pid == 0:
-            runner.enter(handle.runner_descriptors(), self._workspace, handle.index)
-        handle.close_runner_ends()
-        self.main = handle
-        self._by_pid[pid] = handle
-        handle.set_pid(pid, self._reap)
-        handle.read(not self.bridge.pressed)
-        for text in (self.hello, self.configure):
-            if text is not None:
-                handle.forward(text)
-        for frame in self._at_worker_start:
-            self.send(frame)
-        self._at_worker_start = []
+    def _copy_missing(self, handle):
+        cell, request = handle.cell, handle.variables_request
+        self.line.forget_checkpoint(handle)
+        self.drop(handle)
+        if cell or request is not None:
+            frame = {"cell": cell} if cell else {"request": request}
+            self.refuse("no_process", "the sandbox cannot start another process", frame)
 
-    def _start_worker_later(self):
-        """Where processes or memory are short, try again for a while."""
-        self._failed_starts += 1
-        if self._failed_starts >= WORKER_START_TRIES:
-            self._on_hopeless()
-        else:
-            self._poller.after("worker", WORKER_START_RETRY_S, self.start_worker)
+    # How they end.
 
     def _runner_ended(self, handle, exit_code):
         handle.take_last_words()
-        if handle is self.main:
-            self._end_unborn(exit_code)
-            process.kill_descendants(self._living() - {handle.pid})
-        else:
+        self._settle_copies(handle, exit_code)
+        if handle.variables_request is not None:
+            self.refuse("no_process", "the process that was asked ended", {"request": handle.variables_request})
+        if handle is self.line.worker:
+            self.line.worker_ended(handle, exit_code)
+            return
+        self.line.forget_checkpoint(handle)
+        if handle.role == FORK:
             process.kill_session(handle.pid)
-        self._runner_lost(handle, exit_code)
-        if handle is self.main:
-            self.main = None
-            if handle.variables_request is not None:
-                self.refuse("no_process", "the worker ended", {"request": handle.variables_request})
-            self._at_worker_start += [{"type": "reset_done", "request": request} for request in handle.resets]
-            if not self._at_worker_start:
-                self._at_worker_start = [{"type": "worker_replaced", "exit_code": exit_code}]
-            if handle.control.peer_pid is None:
-                self._start_worker_later()  # it ended before it could say a word
-            else:
-                self.start_worker()
+        self._copy_lost(handle, exit_code)
+        if handle.role in (CHECKPOINT, RETIRED):
+            self.line.check_memory()
 
-    def _end_unborn(self, exit_code):
-        """Copies that the main worker was asked for and that have not shown up when it ended."""
-        for handle in list(self._handles.values()):
-            if handle.pid is None:
-                handle.take_last_words()
-            if handle.pid is None:
-                self._runner_lost(handle, exit_code)
-
-    def _runner_lost(self, handle, exit_code):
+    def _copy_lost(self, handle, exit_code):
         cell = handle.cell
         handle.end_cell()
         if cell:
-            self.send({"type": "cell_lost", "cell": cell, "exit_code": exit_code, "killed": handle.killed})
-        self._drop(handle)
+            lost = {"type": "cell_lost", "cell": cell, "exit_code": exit_code, "killed": handle.killed}
+            self.send({**lost, "after": "kept"})
+        self.drop(handle)
 
-    def _new_handle(self):
-        index = self._next_index
-        while index in self._handles:
-            index = (index + 1) % RUNNER_INDEXES
-        self._next_index = (index + 1) % RUNNER_INDEXES
-        try:
-            handle = RunnerHandle(self, self._poller, index)
-        except OSError:
-            return None
-        self._handles[index] = handle
-        return handle
+    def _settle_copies(self, parent, exit_code):
+        """Copies that have not shown up when a runner ends: those it was asked for may never come.
 
-    def _drop(self, handle):
-        self._poller.cancel(("kill", handle.index))
-        self._handles.pop(handle.index, None)
-        self._by_pid.pop(handle.pid, None)
-        handle.close()
+        As long as one may be on its way it holds its end of the control socket open. Which one is
+        which has to be known before strays are killed.
+        """
+        for handle in self.all():
+            if handle.pid is None and handle is not parent:
+                handle.wait_for(lambda copy=handle: copy.pid is not None, SETTLE_S)
+                if handle.pid is None and handle.parent is parent:
+                    self.line.forget_checkpoint(handle)
+                    self._copy_lost(handle, exit_code)
 
-    def _living(self):
-        return frozenset(self._by_pid) | self._computes.pids()
-
-    def _reap(self):
+    def reap(self):
         """Collect every child that has ended; orphans become children of the guardian."""
         while True:
             try:
@@ -250,13 +225,18 @@ class Runners:
                     del self._reaped[next(iter(self._reaped))]
 
     def reap_regularly(self):
-        self._reap()
-        self._reap_soon()
+        self.reap()
+        self.reap_soon()
 
-    def _reap_soon(self):
+    def reap_soon(self):
         busy = any(handle.cell or handle.resets for handle in self._handles.values())
         pause = REAP_BUSY_S if busy else REAP_IDLE_S
         if busy and not all(handle.is_watched() for handle in self._handles.values()):
             pause = REAP_WITHOUT_PIDFD_S
         # Not put off by a cell that starts: they may come faster than the pause.
         self._poller.within("reap", pause, self.reap_regularly)
+
+
+def _with(payload, **fields):
+    """A JSON object of a runner, with more fields; the object itself is not read."""
+    return payload[:-1] + b"," + wire.encode_json(fields)[1:]

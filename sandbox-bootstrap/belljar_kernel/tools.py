@@ -68,7 +68,7 @@ class ToolBox:
         self._lock = threading.RLock()
         self._in_flight = {}
         self._waiting = deque()
-        self._reader_started = False
+        self.has_thread = False  # the one that reads answers
 
     def offer(self, specs, seed):
         """Put the tools into the namespace, in place of those offered before."""
@@ -105,8 +105,8 @@ class ToolBox:
                 self._waiting.append(call)
             else:
                 self._send(call)
-            if not self._reader_started:
-                self._reader_started = True
+            if not self.has_thread:
+                self.has_thread = True
                 threading.Thread(target=self._read, name="belljar-tools", daemon=True).start()
         return call
 

@@ -13,8 +13,10 @@ HEADER = struct.Struct(">IB")
 
 # Guardian to runner.
 HOST_FRAME = ord("H")
-SPAWN = ord("S")  # with four descriptors; the payload is the index of the new runner
+SPAWN = ord("S")  # with four descriptors; the payload is `[index of the new runner, is a checkpoint]`
+PROMOTE = ord("M")  # to a checkpoint: you are the main worker now
 # Runner to guardian.
+PROMOTED = ord("M")  # in answer
 PRESENT = ord("P")  # first message of a runner; the socket's credentials say its pid
 RELAY = ord("F")
 CELL_DONE = ord("D")

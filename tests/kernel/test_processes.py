@@ -9,35 +9,33 @@ import unittest
 
 from harness import Kernel, KernelTest, is_alive
 
+KILLED = {"type": "cell_lost", "cell": 1, "killed": True}
+
 
 class Crashes(KernelTest):
-    def expect_replaced(self, exit_code):
-        self.kernel.expect("worker_replaced", exit_code=exit_code)
-
     def test_os_exit_is_a_lost_cell_with_its_code(self):
         run = self.kernel.run("import os\ntry:\n    os._exit(139)\nexcept BaseException:\n    pass")
-        self.assertEqual(run.end, {"type": "cell_lost", "cell": 1, "exit_code": 139, "killed": False})
+        lost = {"type": "cell_lost", "cell": 1, "exit_code": 139, "killed": False, "after": {"restored": 0}}
+        self.assertEqual(run.end, lost)
         self.assertEqual(run.both, "")
-        self.expect_replaced(139)
 
     def test_a_segfault_is_a_lost_cell_with_its_signal(self):
         run = self.kernel.run("import os, signal\nprint('so far')\nos.kill(os.getpid(), signal.SIGSEGV)")
         self.assertEqual((run.end["type"], run.end["exit_code"]), ("cell_lost", -signal.SIGSEGV))
         self.assertEqual(run.stdout, "so far\n")
-        self.expect_replaced(-signal.SIGSEGV)
 
     def test_a_fresh_worker_has_the_seed_only(self):
         self.kernel.configure({"a": 1})
         self.run_ok("b = 2")
-        self.kernel.run("import os; os._exit(1)")
-        self.expect_replaced(1)
+        self.kernel.send(type="reset", request=1)
+        self.kernel.expect("reset_done")
         self.assertEqual(self.value("a, 'b' in globals()"), "(1, False)")
 
     def test_a_crash_between_cells_is_told(self):
         self.run_ok(
             "import threading, os, time\nthreading.Thread(target=lambda: (time.sleep(0.05), os._exit(5))).start()"
         )
-        self.expect_replaced(5)
+        self.kernel.expect("worker_replaced", exit_code=5, after={"restored": 1})
         self.assertEqual(self.value("1"), "1")
 
     def test_children_of_a_lost_worker_are_killed(self):
@@ -55,7 +53,7 @@ class Crashes(KernelTest):
         self.kernel.send(type="kill", cell=run.cell, grace_ms=100)
         self.kernel.finish(run)
         self.assertTrue(run.end["killed"])
-        self.expect_replaced(-signal.SIGTERM)
+        self.assertEqual(run.end["exit_code"], -signal.SIGTERM)
         self.wait_until(lambda: not any(map(is_alive, pids)), "the children end")
 
     def test_a_broken_frame_of_the_worker_costs_only_the_worker(self):
@@ -65,13 +63,11 @@ class Crashes(KernelTest):
         )
         while run.end is None or run.end["type"] != "cell_lost":
             self.kernel.step(run)
-        self.expect_replaced(run.end["exit_code"])
         self.assertEqual(self.value("1"), "1")
 
     def test_closing_all_descriptors_costs_only_the_worker(self):
         run = self.kernel.run("import os\nos.closerange(0, 4096)")
         self.assertEqual(run.end["type"], "cell_lost")
-        self.expect_replaced(run.end["exit_code"])
         self.assertEqual(self.value("1"), "1")
 
 
@@ -81,9 +77,8 @@ class Kill(KernelTest):
         self.kernel.wait_for_output(run, "...\n")
         self.kernel.send(type="kill", cell=run.cell, grace_ms=100)
         self.kernel.finish(run)
-        self.assertEqual(run.end, {"type": "cell_lost", "cell": 1, "exit_code": -15, "killed": True})
+        self.assertEqual(run.end, {**KILLED, "exit_code": -15, "after": {"restored": 0}})
         self.assertEqual(run.stdout, "Start sleeping...\n")
-        self.kernel.expect("worker_replaced", exit_code=-15)
 
     def test_a_cell_that_ignores_sigterm_is_killed_after_the_grace(self):
         run = self.kernel.submit(
@@ -95,7 +90,6 @@ class Kill(KernelTest):
         self.kernel.finish(run)
         self.assertGreater(time.monotonic() - started, 0.09)
         self.assertEqual(run.end["exit_code"], -9)
-        self.kernel.expect("worker_replaced", exit_code=-9)
 
     def test_a_kill_of_an_ended_cell_is_ignored(self):
         self.run_ok("x = 1")
@@ -116,11 +110,8 @@ class Kill(KernelTest):
     def test_a_busy_main_line_refuses_other_cells(self):
         run = self.kernel.submit("print('ready')\nimport time; time.sleep(60)")
         self.kernel.wait_for_output(run, "ready\n")
-        for mode in ("main", "fork"):
-            refused = self.kernel.run("1", mode=mode)
-            self.assertEqual((refused.end["type"], refused.end["code"]), ("refused", "busy"))
-        self.kernel.send(type="variables", request=3, private=False)
-        self.assertEqual(self.kernel.expect("refused", request=3)["code"], "busy")
+        refused = self.kernel.run("1")
+        self.assertEqual((refused.end["type"], refused.end["code"]), ("refused", "busy"))
         self.kernel.send(type="interrupt", cell=run.cell)
         self.kernel.finish(run)
 
@@ -135,7 +126,7 @@ class ForkCells(KernelTest):
     def test_a_crash_of_a_fork_cell_keeps_the_state(self):
         self.run_ok("x = 7")
         run = self.kernel.run("import os\nprint('x', x)\nos._exit(9)", mode="fork")
-        self.assertEqual(run.end, {"type": "cell_lost", "cell": 2, "exit_code": 9, "killed": False})
+        self.assertEqual(run.end, {**KILLED, "cell": 2, "exit_code": 9, "killed": False, "after": "kept"})
         self.assertEqual(run.stdout, "x 7\n")
         self.assertEqual(self.value("x"), "7")
 
@@ -188,7 +179,7 @@ class Reset(KernelTest):
         self.kernel.wait_for_output(run, "ready\n")
         self.kernel.send(type="reset", request=12)
         self.kernel.finish(run)
-        self.assertEqual(run.end, {"type": "cell_lost", "cell": 1, "exit_code": -9, "killed": True})
+        self.assertEqual(run.end, {**KILLED, "exit_code": -9, "after": "lost"})
         self.kernel.expect("reset_done", request=12)
 
 
@@ -280,6 +271,6 @@ class PidOne(KernelTest):
         self.kernel.wait_for_output(run, "chain\n")
         self.kernel.send(type="kill", cell=run.cell, grace_ms=50)
         self.kernel.finish(run)
-        self.kernel.expect("worker_replaced")
-        others = "import os\n[n for n in os.listdir('/proc') if n.isdigit() and int(n) not in (1, os.getpid())]"
+        # Checkpoints lead sessions of their own.
+        others = "import os\n[n for n in os.listdir('/proc') if n.isdigit() and os.getsid(int(n)) not in (0, int(n))]"
         self.wait_until(lambda: self.value(others) == "[]", "all of them are gone")

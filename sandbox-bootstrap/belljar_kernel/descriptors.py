@@ -1,0 +1,90 @@
+"""The descriptors of user code in a copy of its process.
+
+A copy shares every open file description with the original. Left alone, it would keep pipes from
+reaching their end, ports bound and locks held, and would move the original's file positions.
+"""
+
+import _socket  # the C half, which user code cannot break
+import fcntl
+import io
+import posix  # not `os`, whose functions user code may replace
+import stat
+
+_fcntl = fcntl.fcntl
+_socketpair = _socket.socketpair
+
+_LISTING = "/proc/self/fd"
+# What of a file's flags can be given when it is opened again. Not `O_TMPFILE`, which would make a
+# new file.
+_FLAGS = (
+    posix.O_ACCMODE
+    | posix.O_APPEND
+    | posix.O_NONBLOCK
+    | posix.O_DSYNC
+    | posix.O_SYNC
+    | posix.O_DIRECT
+    | posix.O_DIRECTORY
+    | posix.O_NOATIME
+    | posix.O_PATH
+)
+
+
+def part_with_original(kept):
+    """Leave the original alone with what can only be had once; `kept` are the kernel's own.
+
+    Regular files and directories are opened anew, at the same position: the position is then ours
+    and locks stay with the original. Devices are shared. All else (pipes, sockets, epoll sets and
+    their kind) becomes a dead descriptor of the same number: reading gives the end, writing EPIPE.
+    """
+    dead, peer = _socketpair()
+    peer.close()
+    ours = {*kept, dead.fileno()}
+    for name in posix.listdir(_LISTING):
+        descriptor = int(name)
+        if descriptor in ours:
+            continue
+        try:
+            kind = stat.S_IFMT(posix.fstat(descriptor).st_mode)
+        except OSError:
+            continue  # the descriptor of the listing itself
+        if kind in (stat.S_IFCHR, stat.S_IFBLK):
+            continue
+        if kind in (stat.S_IFREG, stat.S_IFDIR) and _open_anew(descriptor):
+            continue
+        _put(dead.fileno(), descriptor)
+    dead.close()
+
+
+def _open_anew(descriptor):
+    """True if the descriptor can stay: it is our own now, or at least holds no lock."""
+    try:
+        flags = _fcntl(descriptor, fcntl.F_GETFL) & _FLAGS
+        anew = posix.open(f"{_LISTING}/{descriptor}", flags | posix.O_CLOEXEC)
+    except OSError:
+        # Say, its permissions were taken away since. Shared, its position is the original's too.
+        return not _holds_lock(descriptor)
+    if not flags & posix.O_PATH:
+        _same_position(descriptor, anew)
+    _put(anew, descriptor)
+    posix.close(anew)
+    return True
+
+
+def _same_position(descriptor, anew):
+    try:
+        posix.lseek(anew, posix.lseek(descriptor, 0, io.SEEK_CUR), io.SEEK_SET)
+    except OSError:
+        pass  # some files of /proc have none
+
+
+def _holds_lock(descriptor):
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
+            return b"\nlock:" in file.read()
+    except OSError:
+        return True
+
+
+def _put(descriptor, number):
+    """In place of what has that number, which keeps whether programs that are started inherit it."""
+    posix.dup2(descriptor, number, inheritable=posix.get_inheritable(number))

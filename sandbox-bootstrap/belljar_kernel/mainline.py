@@ -1,0 +1,264 @@
+"""The main line: the worker that keeps the session's variables, and the checkpoints of its past.
+
+After every cell the worker is asked for a copy, which waits: a checkpoint. The worker itself goes
+on, with its threads and connections. When it dies, the newest checkpoint takes its place; `undo`
+puts an older one there.
+"""
+
+import os
+import signal
+
+from . import process, runner, wire
+from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
+from .limits import PROMOTE_S, VIEW_S, WORKER_START_RETRY_S, WORKER_START_TRIES
+from .memory import MemoryWatch
+
+_MEMORY_TIMER = "memory"
+LOST = "lost"
+
+
+class MainLine:
+    """`worker` is None only while a fresh one cannot be started.
+
+    `hello` and `configure` are the daemon's latest frames of these kinds, for workers to come.
+    """
+
+    def __init__(self, runners, poller, workspace, on_hopeless):
+        self._runners = runners
+        self._poller = poller
+        self._workspace = workspace
+        self._on_hopeless = on_hopeless
+        self._memory = MemoryWatch()
+        self.hello = None
+        self.configure = None
+        self.worker = None
+        self._ring = []  # checkpoints, oldest first
+        self._at_worker_start = []  # frames that tell of it
+        self._failed_starts = 0  # in a row
+
+    def state_of(self):
+        return 0 if self.worker is None else self.worker.state_of
+
+    def is_idle(self):
+        return self.worker is not None and not self.worker.cell and not self.worker.resets
+
+    # Frames of the daemon for more than one runner.
+
+    def greet(self, text):
+        first, self.hello = self.hello is None, text
+        for handle in self._runners.all():
+            handle.forward(text)
+        self._trim()
+        if first and self.worker is not None:
+            self._take_checkpoint()
+        return first
+
+    def set_up(self, text):
+        """Seed and tools, also for checkpoints: going back does not bring back the old ones."""
+        self.configure = text
+        for handle in (self.worker, *self._ring):
+            if handle is not None:
+                handle.forward(text)
+
+    # Cells.
+
+    def start_cell(self, cell, text):
+        self.worker.begin_cell(cell)
+        self.worker.forward(text)
+        self._poller.within(_MEMORY_TIMER, self._memory.pause_s, self._watch_memory)
+
+    def cell_done(self, cell):
+        """It has been answered. Now, off its way, the state that it left is put by."""
+        self.worker.state_of = cell
+        self.worker.position += 1
+        self._take_checkpoint()
+
+    def is_protected(self):
+        """Whether the state before the present cell can be had back."""
+        return bool(self._ring) and self._ring[-1].position == self.worker.position
+
+    def copy_for_cell(self, cell, text):
+        """False if there is nothing to copy or no process to be had."""
+        return self._copy(FORK, text, lambda copy: copy.begin_cell(cell))
+
+    def copy_for_view(self, request, text):
+        def prepare(copy):
+            copy.variables_request = request
+            self._poller.after(("kill", copy.index), VIEW_S, copy.kill)
+
+        return self._copy(VIEW, text, prepare)
+
+    def has_source(self):
+        """Whether there is a state at rest that can be copied."""
+        return self.is_idle() or (self.worker is not None and not self.worker.resets and self.is_protected())
+
+    def _copy(self, role, text, prepare):
+        running = self.worker.cell
+        copy = self._runners.spawn(self._ring[-1] if running else self.worker, role)
+        if copy is None:
+            return False
+        copy.as_before = running or None
+        prepare(copy)
+        copy.forward(text)
+        return True
+
+    # Checkpoints.
+
+    def _take_checkpoint(self):
+        if self._runners.limits.checkpoints and self.hello is not None:
+            checkpoint = self._runners.spawn(self.worker, CHECKPOINT)
+            if checkpoint is not None:
+                self._ring.append(checkpoint)
+
+    def checkpoint_present(self):
+        self._trim()
+        self.check_memory()
+
+    def forget_checkpoint(self, handle):
+        """It has ended, or never came to be."""
+        if handle in self._ring:
+            self._ring.remove(handle)
+
+    def _trim(self):
+        while len(self._ring) > self._runners.limits.checkpoints:
+            self._retire(self._ring.pop(0))
+
+    def drop_checkpoints(self):
+        while self._ring:
+            self._retire(self._ring.pop())
+
+    def _retire(self, handle):
+        handle.role = RETIRED
+        handle.killed = True
+        handle.kill()
+
+    def _watch_memory(self):
+        self.check_memory()
+        if self._ring and self.worker is not None and self.worker.cell:
+            self._poller.after(_MEMORY_TIMER, self._memory.pause_s, self._watch_memory)
+
+    def check_memory(self):
+        """Above the session's own memory checkpoints go, one at a time, the oldest first."""
+        if not self._ring or any(handle.role == RETIRED for handle in self._runners.all()):
+            return  # what one held is free only when it has ended
+        limits = self._runners.limits
+        pids = [handle.pid for handle in (self.worker, *self._ring) if handle is not None and handle.pid]
+        if self._memory.in_use(limits, pids) > limits.memory_bytes:
+            self._retire(self._ring.pop(0))
+
+    # Going back.
+
+    def reach(self):
+        """How many cells back there are checkpoints of, in order."""
+        return sorted(self.worker.position - handle.position for handle in self._ring)
+
+    def undo(self, cells):
+        """Put the state of that many cells ago in place. False if there is none."""
+        wanted = self.worker.position - cells
+        target = next((handle for handle in self._ring if handle.position == wanted), None)
+        if target is None:
+            return False
+        newer = self._ring[self._ring.index(target) + 1 :]
+        undone = self.worker
+        if not self._promote(target):
+            return False
+        for handle in (undone, *newer):
+            self.forget_checkpoint(handle)
+            self._retire(handle)
+        self._kill_what_is_unknown()
+        return True
+
+    def settle_after_undo(self):
+        """After the answer, so that it need not wait."""
+        self._take_checkpoint()
+
+    def _promote(self, checkpoint):
+        """Make it the worker. False if it does not answer; then it is given up."""
+        self._ring.remove(checkpoint)
+        checkpoint.role = WORKER
+        checkpoint.signal(signal.SIGCONT)  # user code may have stopped it
+        checkpoint.control.send(wire.pack(wire.PROMOTE))
+        if checkpoint.wait_for(lambda: checkpoint.promoted, PROMOTE_S):
+            self.worker = checkpoint
+            checkpoint.read(not self._runners.bridge.pressed)
+            return True
+        self._retire(checkpoint)
+        return False
+
+    def _kill_what_is_unknown(self):
+        """Processes that were started since the present state was put by, which knows nothing of them."""
+        process.kill_younger(self.worker.pid, self._runners.living())
+
+    # The end of a worker and the start of a fresh one.
+
+    def worker_ended(self, handle, exit_code):
+        """Its last words were taken. The daemon is told when another can take cells."""
+        cell, was_reset = handle.cell, bool(handle.resets)
+        handle.end_cell()
+        self.worker = None
+        self._runners.drop(handle)
+        while self._ring and not was_reset:
+            if self._promote(self._ring[-1]):
+                self._kill_what_is_unknown()
+                self._tell_end(handle, cell, exit_code, {"restored": self.worker.state_of})
+                self._take_checkpoint()
+                return
+        self.drop_checkpoints()
+        process.kill_descendants(self._runners.living())
+        self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
+        if handle.control.peer_pid is None:
+            self._start_worker_later()  # it ended before it could say a word
+        else:
+            self.start_worker()
+
+    def _tell_end(self, handle, cell, exit_code, after):
+        if cell:
+            lost = {"type": "cell_lost", "cell": cell, "exit_code": exit_code, "killed": handle.killed}
+            self._runners.send({**lost, "after": after})
+        elif not handle.resets:
+            self._runners.send({"type": "worker_replaced", "exit_code": exit_code, "after": after})
+        for request in handle.resets:
+            self._runners.send({"type": "reset_done", "request": request})
+
+    def start_worker(self):
+        """A fresh worker with the seed only."""
+        handle = self._runners.new_handle(WORKER)
+        pid = None
+        if handle is not None:
+            # Held back until the worker can handle it; it would end it before.
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+            try:
+                pid = os.fork()
+            except OSError:
+                self._runners.drop(handle)
+            if pid != 0:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+        if pid is None:
+            process.kill_descendants(self._runners.living())
+            self._runners.reap()
+            self._start_worker_later()
+            return
+        if pid == 0:
+            runner.enter(handle.runner_descriptors(), self._workspace, handle.index)
+        handle.close_runner_ends()
+        self.worker = handle
+        self._runners.set_pid(handle, pid)
+        handle.read(not self._runners.bridge.pressed)
+        for text in (self.hello, self.configure):
+            if text is not None:
+                handle.forward(text)
+        told, self._at_worker_start = self._at_worker_start, []
+        for tell in told:
+            tell()
+        self._take_checkpoint()
+
+    def _start_worker_later(self):
+        """Where processes or memory are short, try again for a while."""
+        self._failed_starts += 1
+        if self._failed_starts >= WORKER_START_TRIES:
+            self._on_hopeless()
+        else:
+            self._poller.after("worker", WORKER_START_RETRY_S, self.start_worker)
+
+    def worker_present(self):
+        self._failed_starts = 0
