@@ -29,6 +29,7 @@ class Guardian:
         self._line = self._runners.line
         self._greeted = False
         self._running = True
+        self._last_cell = 0
         self._handlers = {
             "hello": self._hello,
             "ack": self._ack,
@@ -99,6 +100,7 @@ class Guardian:
             "probe": self._findings,
             "running": self._runners.running_cells(),
             "state_of": self._line.state_of(),
+            "last_cell": self._last_cell,
         }
         self._bridge.open(wire.encode_json(hello))
         if first:
@@ -115,6 +117,7 @@ class Guardian:
         cell, mode = int(frame["cell"]), frame["mode"]
         if mode not in ("main", "fork"):
             raise ValueError(mode)
+        self._last_cell = max(self._last_cell, cell)
         if not self._can_serve(frame, from_checkpoint=mode == "fork"):
             return
         if mode == "main":
