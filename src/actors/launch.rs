@@ -63,6 +63,28 @@ pub async fn launch(
     Ok(Ready { sandbox, socket, receipt, hello, received: 0 })
 }
 
+/// Takes over a sandbox that an earlier daemon left running; none if it is gone. Its kernel sends
+/// again what came after the frames that were received.
+pub async fn attach(
+    launcher: Arc<Launcher>,
+    before: Receipt,
+    wanted: Wanted,
+    workspace: Arc<Workspace>,
+    received: u64,
+) -> Result<Option<Ready>, Problem> {
+    let Some(sandbox) = launcher.adopt(&before, &wanted, &workspace).await? else { return Ok(None) };
+    let Some(pid) = sandbox.pid() else { return Ok(None) };
+    let greeted = async {
+        let listener = Listener::bind(sandbox.bridge_dir())?;
+        let stream = listener.accept(pid, KERNEL_HELLO).await?;
+        let limits = kernel_limits(&launcher.settings, &wanted);
+        bridge::connect(stream, sandbox.id(), limits, received, KERNEL_HELLO).await
+    };
+    let (socket, hello) = greeted.await.map_err(|error| bridge_problem(&error))?;
+    sandbox.attest_again(&before, hello.python.clone(), hello.probe.clone())?;
+    Ok(Some(Ready { sandbox, socket, receipt: before, hello, received }))
+}
+
 fn bridge_problem(error: &BridgeError) -> Problem {
     Problem::new(Code::SandboxFailed, error.to_string())
 }
