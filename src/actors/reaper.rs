@@ -84,7 +84,7 @@ pub async fn reap_containers(launcher: &Launcher) -> usize {
 /// Before any session exists, nothing in these folders belongs to one.
 pub fn clear_folders(launcher: &Launcher) {
     let paths = &launcher.paths;
-    for folder in [paths.sandboxes_dir(), paths.workspaces_dir(), paths.spill_dir()] {
+    for folder in [paths.sandboxes_dir(), paths.workspaces_dir()] {
         clear(&folder, |_| true);
     }
     clear(&paths.kernel_dir(), |name| name.starts_with(".draft-"));

@@ -26,7 +26,7 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
-use crate::store::{CellRecord, EventLog, OutputCaps, Recorder, Spill};
+use crate::store::{CellRecord, EventLog, Journal, OutputCaps, Recorder, SessionRecord, Spill};
 use crate::tools;
 
 /// How often idleness and age are looked at.
@@ -153,6 +153,10 @@ pub struct SessionArgs {
     pub id: SessionId,
     pub name: SessionName,
     pub owner: u32,
+    pub journal: Journal,
+    /// What was asked for, as the journal keeps it.
+    pub request: Value,
+    pub created_at: String,
     pub supervisor: SupervisorRef,
     pub launcher: Arc<Launcher>,
     pub tools: Arc<tools::Registry>,
@@ -181,7 +185,6 @@ pub struct SessionActorState {
     /// To be told with the next cell's result.
     note: Option<String>,
     active_at: Instant,
-    created_at: String,
     removing: bool,
 }
 
@@ -215,10 +218,9 @@ impl Actor for Session {
         myself: SessionRef,
         args: SessionArgs,
     ) -> Result<SessionActorState, ActorProcessingErr> {
-        let log = Arc::new(EventLog::default());
-        log.append(EventBody::SessionCreated { name: args.name.to_string() });
+        let log = args.journal.log(args.id)?;
         let cells = &args.launcher.settings.cells;
-        let spill = Spill::new(args.launcher.paths.spill_dir().join(args.id.to_string()), cells.spill);
+        let spill = Spill::open(log.spill_folder(), cells.spill)?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
         let recorder = Arc::new(Recorder::new(Arc::clone(&log), spill, caps));
@@ -237,7 +239,6 @@ impl Actor for Session {
             cells: 0,
             note: None,
             active_at: Instant::now(),
-            created_at: crate::protocol::clock::now(),
             removing: false,
         })
     }
@@ -379,8 +380,14 @@ impl Actor for Session {
 fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
     let (launcher, session) = (Arc::clone(&args.launcher), myself.clone());
     let (folder, owner, id) = (args.workspace.clone(), args.owner, args.id);
+    let (journal, record) = (args.journal.clone(), args.record());
     tokio::spawn(async move {
         let make = async {
+            // First in the journal: nothing may exist that the next start would not find.
+            journal
+                .create_session(&record)
+                .await
+                .map_err(|error| Problem::new(Code::Storage, error.to_string()).hint("free some space"))?;
             let mode = launcher.engine_mode().await?;
             let service = launcher.service;
             if let Some(folder) = folder {
@@ -403,6 +410,19 @@ async fn remove_workspace(workspace: Arc<Workspace>) {
         })
     });
     let _ = removed.await;
+}
+
+impl SessionArgs {
+    fn record(&self) -> SessionRecord {
+        SessionRecord {
+            id: self.id,
+            owner: self.owner,
+            name: self.name.clone(),
+            created_at: self.created_at.clone(),
+            request: self.request.clone(),
+            slot: None,
+        }
+    }
 }
 
 impl SessionActorState {
@@ -527,6 +547,7 @@ impl SessionActorState {
     ) {
         match outcome {
             Ok((workspace, slot)) => {
+                self.log.append(EventBody::SessionCreated { name: self.args.name.to_string() });
                 self.workspace = Some(Arc::new(workspace));
                 self.slot = slot;
                 if !self.removing {
@@ -644,8 +665,9 @@ impl SessionActorState {
         self.queue.ended(result.cell);
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
         let result = Arc::new(result);
-        self.log.append(EventBody::CellFinished { result: Box::new((*result).clone()) });
-        let _ = ticket.done.send(result);
+        let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
+        // Nobody hears of a result that a death of the daemon could undo.
+        self.log.append_then(finished, None, move || drop(ticket.done.send(result)));
     }
 
     /// Ends every queued cell unrun.
@@ -691,9 +713,13 @@ impl SessionActorState {
             SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),
         };
         let session = myself.clone();
+        let (journal, id) = (self.args.journal.clone(), self.args.id);
         tokio::spawn(async move {
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
+            }
+            if let Err(error) = journal.remove_session(id).await {
+                tracing::warn!(%error, session = %id, "the removal of a session is not in the journal");
             }
             let _ = session.cast(SessionMsg::Removed { reply_to });
         });
@@ -755,7 +781,7 @@ impl SessionActorState {
             cells: self.cells,
             running: self.queue.foremost(),
             queued: self.queue.waiting(),
-            created_at: self.created_at.clone(),
+            created_at: self.args.created_at.clone(),
             idle_for_s: self.active_at.elapsed().as_secs(),
             last_event: self.log.newest(),
         }

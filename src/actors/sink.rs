@@ -9,19 +9,22 @@ use crate::protocol::frames::OutputFrame;
 use crate::protocol::ids::CellNumber;
 use crate::store::Recorder;
 
+/// Frames have no numbers yet, and without a sandbox attached the recorder stores none.
+const UNNUMBERED: u64 = 0;
+
 pub struct RecorderSink(pub Arc<Recorder>);
 
 impl Sink for RecorderSink {
     fn output(&mut self, frame: OutputFrame<'_>, number: u64) {
-        self.0.output(&frame);
+        self.0.output(&frame, number);
     }
 
     fn display(&mut self, cell: CellNumber, mime: Map<String, Value>, number: u64) {
-        self.0.display(cell, mime);
+        self.0.display(cell, mime, number);
     }
 
     fn gap(&mut self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64, number: u64) {
-        self.0.gap(cell, stdout_bytes, stderr_bytes);
+        self.0.gap(cell, stdout_bytes, stderr_bytes, number);
     }
 
     fn flush_at(&self) -> Option<Instant> {

@@ -10,6 +10,7 @@ use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::{Launcher, Wanted};
+use crate::store::Journal;
 use crate::tools;
 
 pub type SupervisorRef = ActorRef<SupervisorMsg>;
@@ -54,6 +55,7 @@ pub enum SupervisorMsg {
 }
 
 pub struct SupervisorArgs {
+    pub journal: Journal,
     pub launcher: Arc<Launcher>,
     pub tools: Arc<tools::Registry>,
 }
@@ -179,6 +181,9 @@ impl SupervisorState {
             id,
             name: name.clone(),
             owner: peer,
+            journal: self.args.journal.clone(),
+            request: serde_json::to_value(&request).unwrap_or_default(),
+            created_at: crate::protocol::clock::now(),
             supervisor: myself.clone(),
             launcher: Arc::clone(&self.args.launcher),
             tools: Arc::clone(&self.args.tools),

@@ -17,6 +17,7 @@ use crate::control::{self, App};
 use crate::protocol::limits::DRAIN;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::Service;
+use crate::store::{Journal, KEEP_REMOVED};
 use crate::tools;
 
 use boot::Lock;
@@ -26,6 +27,8 @@ use socket::SocketGuard;
 const EXIT_ALREADY_RUNNING: u8 = 75;
 const EXIT_USAGE: u8 = 64;
 const EXIT_FAILED: u8 = 125;
+/// Time between two clean-ups of the journal.
+const TIDY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time to remove the sandboxes of all sessions.
 const REMOVAL: Duration = Duration::from_secs(60);
 
@@ -77,21 +80,29 @@ fn start(config: Option<PathBuf>) -> Result<(), DaemonError> {
     let settings = Arc::new(loaded.settings);
     let instance = boot::instance(&paths)?;
     let launcher = Arc::new(Launcher::new(Service::of_this_process(), settings, paths, instance));
-    let served = runtime.block_on(serve(launcher));
+    let journal =
+        Journal::open(launcher.paths.home()).map_err(|error| DaemonError::Start(error.to_string()))?;
+    let served = runtime.block_on(serve(launcher, journal.clone()));
+    journal.close();
     // Blocking threads may hang in a dead file system; they must not hold the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
     served
 }
 
-async fn serve(launcher: Arc<Launcher>) -> Result<(), DaemonError> {
+async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonError> {
+    end_old_sessions(&journal).await;
+    tokio::spawn(keep_tidy(journal.clone()));
     // Containers first: nothing may still write into a folder that is being removed.
     let reaped = reaper::reap_containers(&launcher).await;
     reaper::clear_folders(&launcher);
     let (listener, _socket) = SocketGuard::bind(&launcher.paths)?;
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
     let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;
-    let args =
-        SupervisorArgs { launcher: Arc::clone(&launcher), tools: Arc::new(tools::Registry::built_in()) };
+    let args = SupervisorArgs {
+        journal,
+        launcher: Arc::clone(&launcher),
+        tools: Arc::new(tools::Registry::built_in()),
+    };
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
     let shutdown = CancellationToken::new();
     let app = App {
@@ -119,6 +130,29 @@ async fn serve(launcher: Arc<Launcher>) -> Result<(), DaemonError> {
     reaper.stop(None);
     supervisor.stop(None);
     ended
+}
+
+/// Their sandboxes are reaped, so nothing of them goes on.
+async fn end_old_sessions(journal: &Journal) {
+    let old = journal.sessions().unwrap_or_else(|error| {
+        tracing::error!(%error, "the sessions of before are unknown");
+        Vec::new()
+    });
+    for session in old {
+        if let Err(error) = journal.remove_session(session.id).await {
+            tracing::warn!(%error, session = %session.id, "an old session cannot be ended");
+        }
+    }
+}
+
+async fn keep_tidy(journal: Journal) {
+    loop {
+        match journal.tidy(std::time::SystemTime::now(), KEEP_REMOVED).await {
+            Ok(tidied) => tracing::info!(?tidied, "the journal is tidy"),
+            Err(error) => tracing::warn!(%error, "the journal cannot be tidied"),
+        }
+        tokio::time::sleep(TIDY).await;
+    }
 }
 
 /// An error only if the supervisor died.

@@ -1,58 +1,51 @@
-//! The events of one session: appended in order, read by sequence number, kept within a number
-//! and an amount of bytes. Whoever waits for more watches the newest number.
+//! The events of one session: appended in order, visible once the journal has them, read by
+//! sequence number. Whoever waits for more watches the newest number.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
+use super::journal::Core;
+use super::rows::{self, Applied, Carry, Content, Entry, Recorded, Rendered, Row};
 use super::spill::Range;
+use super::writer::{Durability, Group, JournalError};
 use crate::protocol::event::{Event, EventBody};
-use crate::protocol::ids::{CellNumber, Seq};
-use crate::protocol::limits::EVENTS_KEPT;
+use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
 use crate::protocol::result::Stream;
 
-/// Bytes of events of one session in memory; results with large displays push old ones out early.
-const EVENT_BYTES: usize = 32 * 1024 * 1024;
+/// Events and their bytes of one session that are served from memory; older ones come from the file.
+const TAIL_EVENTS: usize = 1_024;
+const TAIL_BYTES: usize = 4 * 1024 * 1024;
 
-#[derive(Debug)]
+/// A handle on the log of one session. All handles of a session share their state.
 pub struct EventLog {
+    state: Arc<LogState>,
+    core: Arc<Core>,
+    spill: PathBuf,
+}
+
+/// What the handles and the writer share. It does not hold the journal open.
+pub(super) struct LogState {
+    session: SessionId,
     inner: Mutex<Inner>,
     newest: watch::Sender<Seq>,
 }
 
-#[derive(Debug)]
 struct Inner {
-    /// Sequence number of the first entry that is kept.
+    /// Number of the next event.
+    next: Seq,
+    /// Everything up to here is committed.
+    committed: Seq,
+    /// Number of the first event in the tail.
     first: Seq,
-    entries: VecDeque<Entry>,
+    tail: VecDeque<Arc<Entry>>,
+    /// Bytes of the tail.
     bytes: usize,
+    received: HashMap<SandboxId, u64>,
     closed: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Entry {
-    at: String,
-    cell: Option<CellNumber>,
-    name: &'static str,
-    content: Content,
-}
-
-#[derive(Clone, Debug)]
-enum Content {
-    /// Serialised once, for any number of readers; its size is its cost.
-    Json(std::sync::Arc<str>),
-    /// Output stays on disk until somebody reads it.
-    Output { stream: Stream, range: Range },
-}
-
-/// An event ready to be sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rendered {
-    pub seq: Seq,
-    pub name: &'static str,
-    pub cell: Option<CellNumber>,
-    /// JSON of [`Event`].
-    pub json: std::sync::Arc<str>,
+    /// The journal ended before it had written everything.
+    abandoned: bool,
 }
 
 /// The events asked for are no longer kept.
@@ -62,154 +55,324 @@ pub struct Gone {
     pub first: Seq,
 }
 
-impl Default for EventLog {
-    fn default() -> Self {
-        let inner = Inner { first: 1, entries: VecDeque::new(), bytes: 0, closed: false };
-        Self { inner: Mutex::new(inner), newest: watch::Sender::new(0) }
+/// An event that has no number yet.
+pub(super) struct Draft {
+    pub body: DraftBody,
+    pub applied: Option<Applied>,
+    pub carry: Option<Carry>,
+}
+
+pub(super) enum DraftBody {
+    Event(EventBody),
+    Output { cell: Option<CellNumber>, stream: Stream, range: Range },
+}
+
+impl Draft {
+    fn of(body: EventBody, applied: Option<Applied>) -> Self {
+        Self { body: DraftBody::Event(body), applied, carry: None }
+    }
+
+    fn entry(body: DraftBody, seq: Seq) -> Entry {
+        let at = crate::protocol::clock::now();
+        match body {
+            DraftBody::Event(body) => {
+                let (cell, name) = (body.cell(), body.name());
+                let event = Event { seq, at: at.clone(), body };
+                let json = serde_json::to_string(&event).unwrap_or_default();
+                Entry { at, cell, name: name.into(), content: Content::Json(json.into()) }
+            }
+            DraftBody::Output { cell, stream, range } => {
+                let content = Content::Output { stream, start: range.start, bytes: range.bytes };
+                Entry { at, cell, name: "output".into(), content }
+            }
+        }
     }
 }
 
 impl EventLog {
-    pub fn append(&self, body: EventBody) -> Seq {
-        let (cell, name) = (body.cell(), body.name());
-        self.push(cell, name, |seq, at| {
-            let event = Event { seq, at, body };
-            Content::Json(serde_json::to_string(&event).unwrap_or_default().into())
-        })
+    pub(super) fn new(state: Arc<LogState>, core: Arc<Core>) -> Self {
+        let spill = core.spill_folder(state.session);
+        Self { state, core, spill }
     }
 
-    pub(super) fn append_output(&self, cell: Option<CellNumber>, stream: Stream, range: Range) -> Seq {
-        self.push(cell, "output", |_, _| Content::Output { stream, range })
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.state.session
+    }
+
+    /// Where the output of this session's cells has to be, so that its events find it.
+    #[must_use]
+    pub fn spill_folder(&self) -> &Path {
+        &self.spill
+    }
+
+    /// Numbers an event and has it written. Readers see it when it is committed.
+    pub fn append(&self, body: EventBody) -> Seq {
+        self.push(vec![Draft::of(body, None)], Durability::Normal, None)
+    }
+
+    /// Likewise, as the effect of a kernel's frame.
+    pub fn append_applied(&self, body: EventBody, applied: Applied) -> Seq {
+        self.push(vec![Draft::of(body, Some(applied))], Durability::Normal, None)
+    }
+
+    /// Likewise; `on_commit` runs on the writer's thread once the event is committed and visible.
+    /// It must not block. It is dropped unrun if the journal is closed before.
+    pub fn append_then(
+        &self,
+        body: EventBody,
+        applied: Option<Applied>,
+        on_commit: impl FnOnce() + Send + 'static,
+    ) -> Seq {
+        self.push(vec![Draft::of(body, applied)], Durability::Normal, Some(Box::new(on_commit)))
+    }
+
+    /// Like [`Self::append_then`], for an intent whose effect is outside of the journal: when
+    /// `on_commit` runs, not even a loss of power can make it unsaid.
+    pub fn append_durably_then(
+        &self,
+        body: EventBody,
+        applied: Option<Applied>,
+        on_commit: impl FnOnce() + Send + 'static,
+    ) -> Seq {
+        self.push(vec![Draft::of(body, applied)], Durability::Full, Some(Box::new(on_commit)))
+    }
+
+    /// Several that are committed together or not at all; the number of the last.
+    pub(super) fn append_group(&self, drafts: Vec<Draft>) -> Seq {
+        self.push(drafts, Durability::Normal, None)
     }
 
     fn push(
         &self,
-        cell: Option<CellNumber>,
-        name: &'static str,
-        content: impl FnOnce(Seq, String) -> Content,
+        drafts: Vec<Draft>,
+        durability: Durability,
+        on_commit: Option<Box<dyn FnOnce() + Send>>,
     ) -> Seq {
-        let mut inner = self.lock();
-        let seq = inner.first + inner.entries.len() as u64;
-        let at = crate::protocol::clock::now();
-        let entry = Entry { content: content(seq, at.clone()), at, cell, name };
-        inner.bytes += entry.cost();
-        inner.entries.push_back(entry);
-        while inner.entries.len() > EVENTS_KEPT || (inner.bytes > EVENT_BYTES && inner.entries.len() > 1) {
-            if let Some(oldest) = inner.entries.pop_front() {
-                inner.bytes -= oldest.cost();
-                inner.first += 1;
-            }
+        self.core.queue.wait_for_room();
+        let mut inner = self.state.lock();
+        let mut rows = Vec::with_capacity(drafts.len());
+        for Draft { body, applied, carry } in drafts {
+            let seq = inner.next;
+            let entry = Arc::new(Draft::entry(body, seq));
+            inner.next += 1;
+            inner.bytes += entry.cost();
+            inner.tail.push_back(Arc::clone(&entry));
+            rows.push(Row { session: self.state.session, seq, entry, applied, carry });
         }
-        self.newest.send_replace(seq);
-        seq
+        let newest = inner.next - 1;
+        // Under the lock, so that the writer gets the events in the order of their numbers.
+        let group = Group { log: Arc::clone(&self.state), rows, durability, on_commit };
+        let refused = self.core.queue.push_events(group).err();
+        if refused.is_some() {
+            inner.abandoned = true;
+        }
+        drop(inner);
+        if refused.is_some() {
+            self.state.newest.send_modify(|_| {});
+        }
+        newest
     }
 
     /// No more events will come; readers at the end stop waiting.
     pub fn close(&self) {
-        self.lock().closed = true;
-        self.newest.send_modify(|_| {});
+        self.state.lock().closed = true;
+        self.state.newest.send_modify(|_| {});
     }
 
+    /// No more events will become visible.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.lock().closed
+        let inner = self.state.lock();
+        inner.abandoned || (inner.closed && inner.lag() == 0)
     }
 
+    /// Number of the newest event that is committed.
     #[must_use]
     pub fn newest(&self) -> Seq {
-        *self.newest.borrow()
+        *self.state.newest.borrow()
     }
 
-    /// Marks each append, also one that happened since the receiver was last looked at.
+    /// Marks each commit, also one that happened since the receiver was last looked at.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Seq> {
-        self.newest.subscribe()
+        self.state.newest.subscribe()
     }
 
-    /// At most `limit` events after that number.
-    pub fn read(&self, after: Seq, limit: usize) -> Result<Vec<Rendered>, Gone> {
-        let (start, entries): (Seq, Vec<Entry>) = {
-            let inner = self.lock();
-            if after + 1 < inner.first {
-                return Err(Gone { first: inner.first });
+    /// Events that are appended and not committed yet.
+    #[must_use]
+    pub fn lag(&self) -> usize {
+        usize::try_from(self.state.lock().lag()).unwrap_or(usize::MAX)
+    }
+
+    /// Waits until at most that many events are not committed, or never will be.
+    pub async fn settled(&self, at_most: usize) {
+        self.until(|inner| inner.lag() <= at_most as u64).await;
+    }
+
+    /// Waits until everything that is appended now is committed, or never will be.
+    pub async fn flushed(&self) {
+        let last = self.state.lock().next - 1;
+        self.until(|inner| inner.committed >= last).await;
+    }
+
+    async fn until(&self, reached: impl Fn(&Inner) -> bool) {
+        let mut watch = self.watch();
+        loop {
+            watch.borrow_and_update();
+            {
+                let inner = self.state.lock();
+                if inner.abandoned || reached(&inner) {
+                    return;
+                }
             }
-            let skip = usize::try_from(after + 1 - inner.first).unwrap_or(usize::MAX);
-            (after + 1, inner.entries.iter().skip(skip).take(limit).cloned().collect())
+            if watch.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The highest number of that sandbox's frames whose effect is committed; 0 if there is none.
+    #[must_use]
+    pub fn received(&self, sandbox: &SandboxId) -> u64 {
+        self.state.lock().received.get(sandbox).copied().unwrap_or(0)
+    }
+
+    /// At most `limit` events after that number. Fewer do not mean that there are no more.
+    pub fn read(&self, after: Seq, limit: usize) -> Result<Vec<Rendered>, Gone> {
+        let (first, committed, entries) = {
+            let inner = self.state.lock();
+            if after >= inner.committed || limit == 0 {
+                return Ok(Vec::new());
+            }
+            let count = usize::try_from(inner.committed - after).unwrap_or(usize::MAX).min(limit);
+            let entries: Option<Vec<_>> = (after + 1).checked_sub(inner.first).map(|skip| {
+                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+                inner.tail.iter().skip(skip).take(count).cloned().collect()
+            });
+            (inner.first, inner.committed, entries)
         };
-        // Output is read from disk without the lock.
-        Ok(entries.into_iter().zip(start..).map(|(entry, seq)| entry.render(seq)).collect())
+        // Files are read without the lock.
+        if let Some(entries) = entries {
+            let numbered = entries.iter().zip(after + 1..);
+            return Ok(numbered.map(|(entry, seq)| entry.render(seq, &self.spill)).collect());
+        }
+        let session = self.state.session;
+        let stored =
+            self.core.read(|file, blobs| rows::read(file, blobs, session, (after, committed), limit));
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(error) => {
+                // They are not gone; the reader finds nothing for now.
+                tracing::error!(%error, %session, "events cannot be read");
+                return Ok(Vec::new());
+            }
+        };
+        match stored.first() {
+            Some((seq, _)) if *seq == after + 1 => {}
+            Some((seq, _)) => return Err(Gone { first: *seq }),
+            None => return Err(Gone { first }),
+        }
+        Ok(stored.iter().map(|(seq, entry)| entry.render(*seq, &self.spill)).collect())
     }
 
     /// The event with which that cell ended, if it is still kept.
     #[must_use]
     pub fn finished(&self, cell: CellNumber) -> Option<Rendered> {
-        let inner = self.lock();
-        let found = inner.entries.iter().enumerate().rev();
-        let (place, entry) =
-            found.into_iter().find(|(_, entry)| entry.cell == Some(cell) && entry.name == "cell_finished")?;
-        let (entry, seq) = (entry.clone(), inner.first + place as u64);
-        drop(inner);
-        Some(entry.render(seq))
+        let ends = |entry: &Entry| entry.cell == Some(cell) && entry.name == "cell_finished";
+        let (found, in_file) = {
+            let inner = self.state.lock();
+            let numbered = inner.tail.iter().enumerate().rev();
+            let mut visible = numbered
+                .map(|(place, entry)| (inner.first + place as u64, entry))
+                .skip_while(|(seq, _)| *seq > inner.committed);
+            let found = visible.find(|(_, entry)| ends(entry));
+            (found.map(|(seq, entry)| (seq, Arc::clone(entry))), inner.first > 1)
+        };
+        if let Some((seq, entry)) = found {
+            return Some(entry.render(seq, &self.spill));
+        }
+        if !in_file {
+            return None;
+        }
+        let session = self.state.session;
+        let found = self.core.read(|file, blobs| rows::finished(file, blobs, session, cell));
+        let (seq, entry) = found.ok().flatten()?;
+        // The file is ahead of what was published for the length of a moment.
+        (seq <= self.newest()).then(|| entry.render(seq, &self.spill))
+    }
+
+    /// What is committed of a cell since it last started.
+    pub(super) fn of_cell(&self, cell: CellNumber, each: impl FnMut(Recorded)) -> Result<(), JournalError> {
+        let session = self.state.session;
+        Ok(self.core.read(|file, blobs| rows::of_cell(file, blobs, session, cell, each))?)
+    }
+
+    pub(super) fn last_output(&self, between_cells: bool) -> Result<Option<Recorded>, JournalError> {
+        let session = self.state.session;
+        Ok(self.core.read(|file, blobs| rows::last_output(file, blobs, session, between_cells))?)
+    }
+
+    #[cfg(test)]
+    pub(super) fn tail(&self) -> (usize, usize) {
+        let inner = self.state.lock();
+        (inner.tail.len(), inner.bytes)
+    }
+}
+
+impl Inner {
+    fn lag(&self) -> u64 {
+        self.next - 1 - self.committed
+    }
+
+    /// What is not committed stays in memory in any case, because it is nowhere else.
+    fn trim(&mut self) {
+        while self.first <= self.committed && (self.tail.len() > TAIL_EVENTS || self.bytes > TAIL_BYTES) {
+            let Some(oldest) = self.tail.pop_front() else { break };
+            self.bytes -= oldest.cost();
+            self.first += 1;
+        }
+    }
+}
+
+impl LogState {
+    pub fn new(session: SessionId, newest: Seq, received: Vec<Applied>) -> Self {
+        let inner = Inner {
+            next: newest + 1,
+            committed: newest,
+            first: newest + 1,
+            tail: VecDeque::new(),
+            bytes: 0,
+            received: received.into_iter().map(|applied| (applied.sandbox, applied.received)).collect(),
+            closed: false,
+            abandoned: false,
+        };
+        Self { session, inner: Mutex::new(inner), newest: watch::Sender::new(newest) }
+    }
+
+    /// These rows are committed. Called by the writer only, in the order of their numbers.
+    pub fn publish(&self, rows: &[Row]) {
+        let mut inner = self.lock();
+        for row in rows {
+            inner.committed = row.seq;
+            if let Some(applied) = &row.applied {
+                match inner.received.get_mut(&applied.sandbox) {
+                    Some(highest) => *highest = applied.received.max(*highest),
+                    None => drop(inner.received.insert(applied.sandbox.clone(), applied.received)),
+                }
+            }
+        }
+        inner.trim();
+        self.newest.send_replace(inner.committed);
+    }
+
+    /// These rows will never be committed.
+    pub fn abandon(&self) {
+        self.lock().abandoned = true;
+        self.newest.send_modify(|_| {});
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Entry {
-    fn cost(&self) -> usize {
-        match &self.content {
-            Content::Json(text) => text.len(),
-            Content::Output { .. } => 0,
-        }
-    }
-
-    fn render(self, seq: Seq) -> Rendered {
-        let json = match self.content {
-            Content::Json(text) => text,
-            Content::Output { stream, range } => {
-                let body = EventBody::Output { cell: self.cell, stream, text: range.text() };
-                serde_json::to_string(&Event { seq, at: self.at, body }).unwrap_or_default().into()
-            }
-        };
-        Rendered { seq, name: self.name, cell: self.cell, json }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_are_numbered_without_gaps_and_read_from_anywhere() {
-        let log = EventLog::default();
-        for _ in 0..5 {
-            log.append(EventBody::Reset);
-        }
-        let seqs = |after, limit| log.read(after, limit).unwrap().iter().map(|e| e.seq).collect::<Vec<_>>();
-        assert_eq!(seqs(0, 10), [1, 2, 3, 4, 5]);
-        assert_eq!(seqs(3, 1), [4]);
-        assert_eq!(seqs(5, 10), Vec::<Seq>::new());
-    }
-
-    #[test]
-    fn old_events_are_dropped_at_the_bound_and_asking_for_them_says_so() {
-        let log = EventLog::default();
-        for _ in 0..EVENTS_KEPT + 3 {
-            log.append(EventBody::Reset);
-        }
-        assert_eq!(log.read(0, 1), Err(Gone { first: 4 }));
-        assert_eq!(log.read(3, 1).unwrap().first().map(|event| event.seq), Some(4));
-    }
-
-    #[test]
-    fn large_events_are_bounded_by_bytes() {
-        let log = EventLog::default();
-        for _ in 0..40 {
-            log.append(EventBody::SessionCreated { name: "x".repeat(EVENT_BYTES / 16) });
-        }
-        assert!(log.lock().bytes <= EVENT_BYTES);
-        assert_eq!(log.newest(), 40);
     }
 }

@@ -1,14 +1,33 @@
-//! What a session did: its events, in order, and the output of its cells.
+//! What must outlive the daemon: the sessions, their events in order, the output of their cells.
 //!
-//! Events are kept in memory and output in spill files, both within bounds; clients read by
-//! sequence number. Nothing here knows of HTTP or containers.
+//! The journal is one `SQLite` file with a thread that writes it; output lies in spill files, of
+//! which events hold ranges, and large values in files named by their hash. State is first in the
+//! journal, then told to others; clients read by sequence number. Nothing here knows of HTTP or
+//! containers.
 
+mod blobs;
 mod capture;
+mod crash;
 mod event_log;
+mod idempotency;
+mod journal;
 mod recorder;
+mod recovery;
+mod rows;
+mod schema;
+mod sessions;
 mod spill;
+#[cfg(test)]
+mod tests;
+mod writer;
 
 pub use capture::{Captured, OutputCaps};
-pub use event_log::{EventLog, Gone, Rendered};
+pub use event_log::{EventLog, Gone};
+pub use idempotency::{Answered, Claim, KEY_LIFE};
+pub use journal::Journal;
 pub use recorder::{CellRecord, Recorder};
+pub use rows::{Applied, Rendered};
+pub use schema::OpenError;
+pub use sessions::{KEEP_REMOVED, SessionRecord, Tidied};
 pub use spill::Spill;
+pub use writer::{Durability, JournalError};

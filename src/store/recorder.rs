@@ -1,5 +1,8 @@
 //! Records what a kernel sends while cells run: output into spill files and events, displays into
 //! events, both into the cell's result. Nothing it is sent can make it grow beyond its caps.
+//!
+//! Every event tells up to which frame of the kernel the journal is complete. Output that waits to
+//! be published counts as not received; after a death of the daemon the kernel sends it again.
 
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -7,11 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::capture::{Capture, Captured, OutputCaps, whole_characters};
-use super::event_log::EventLog;
+use super::event_log::{Draft, DraftBody, EventLog};
+use super::rows::{Applied, Carry, Rest};
 use super::spill::Spill;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::OutputFrame;
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::limits::{DISPLAY_BYTES, DISPLAYS, DISPLAYS_BYTES, OUTPUT_COALESCE, OUTPUT_EVENT_BYTES};
 use crate::protocol::result::{Display, Stream};
 
@@ -20,30 +24,35 @@ pub struct Recorder {
     state: Mutex<State>,
 }
 
-struct State {
-    spill: Spill,
-    caps: OutputCaps,
-    running: HashMap<CellNumber, Running>,
-    pending: Option<Pending>,
-    published: Option<Instant>,
+pub(super) struct State {
+    pub spill: Spill,
+    pub caps: OutputCaps,
+    /// Whose frames are being recorded.
+    pub sandbox: Option<SandboxId>,
+    pub running: HashMap<CellNumber, Running>,
+    pub pending: Option<Pending>,
+    pub published: Option<Instant>,
 }
 
-struct Running {
-    capture: Capture,
-    displays: Vec<Display>,
-    display_bytes: usize,
-    displays_dropped: u64,
-    dropped_bytes: u64,
-    cut_said: bool,
+pub(super) struct Running {
+    pub capture: Capture,
+    pub displays: Vec<Display>,
+    pub display_bytes: usize,
+    pub displays_dropped: u64,
+    /// Bytes on stdout and stderr that are not even in the spill file.
+    pub lost: [u64; 2],
+    pub cut_said: bool,
 }
 
 /// Output that waits to be published together with what follows.
-struct Pending {
-    cell: Option<CellNumber>,
-    stream: Stream,
-    data: Vec<u8>,
+pub(super) struct Pending {
+    pub cell: Option<CellNumber>,
+    pub stream: Stream,
+    pub data: Vec<u8>,
+    /// Number of the last frame in it.
+    pub received: u64,
     /// Only the beginning of a character is left, which waits for its end without a deadline.
-    partial: bool,
+    pub partial: bool,
 }
 
 /// All that was recorded of a cell.
@@ -56,27 +65,77 @@ pub struct CellRecord {
     pub dropped_bytes: u64,
 }
 
-impl Recorder {
-    #[must_use]
-    pub fn new(log: Arc<EventLog>, spill: Spill, caps: OutputCaps) -> Self {
-        let state = State { spill, caps, running: HashMap::new(), pending: None, published: None };
-        Self { log, state: Mutex::new(state) }
+impl State {
+    pub fn new(spill: Spill, caps: OutputCaps) -> Self {
+        Self { spill, caps, sandbox: None, running: HashMap::new(), pending: None, published: None }
     }
 
-    pub fn begin(&self, cell: CellNumber) {
-        let mut state = self.lock();
-        let running = Running {
-            capture: Capture::new(state.caps),
+    fn applied(&self, received: u64) -> Option<Applied> {
+        self.sandbox.clone().map(|sandbox| Applied { sandbox, received })
+    }
+
+    /// Says once per cell that output is no longer kept.
+    fn cut(&mut self, cell: CellNumber, applied: Option<Applied>, rest: Option<&Rest>) -> Option<Draft> {
+        let running = self.running.get_mut(&cell).filter(|running| !running.cut_said)?;
+        running.cut_said = true;
+        let carry = running.carry(0, rest);
+        Some(Draft { body: DraftBody::Event(EventBody::OutputCut { cell }), applied, carry })
+    }
+}
+
+impl Running {
+    pub fn new(caps: OutputCaps) -> Self {
+        Self {
+            capture: Capture::new(caps),
             displays: Vec::new(),
             display_bytes: 0,
             displays_dropped: 0,
-            dropped_bytes: 0,
+            lost: [0; 2],
             cut_said: false,
-        };
-        state.running.insert(cell, running);
+        }
     }
 
-    pub fn output(&self, frame: &OutputFrame<'_>) {
+    fn carry(&self, dropped: u64, rest: Option<&Rest>) -> Option<Carry> {
+        let displays_dropped = self.displays_dropped;
+        let carry = Carry { lost: self.lost, dropped, displays_dropped, rest: rest.cloned() };
+        (carry != Carry::default()).then_some(carry)
+    }
+
+    fn lose(&mut self, stdout_bytes: u64, stderr_bytes: u64) {
+        let [stdout, stderr] = &mut self.lost;
+        *stdout = stdout.saturating_add(stdout_bytes);
+        *stderr = stderr.saturating_add(stderr_bytes);
+    }
+}
+
+impl Recorder {
+    #[must_use]
+    pub fn new(log: Arc<EventLog>, spill: Spill, caps: OutputCaps) -> Self {
+        Self::with(log, State::new(spill, caps))
+    }
+
+    pub(super) fn with(log: Arc<EventLog>, state: State) -> Self {
+        Self { log, state: Mutex::new(state) }
+    }
+
+    /// From here on frames are those of that sandbox.
+    pub fn attach(&self, sandbox: SandboxId) {
+        let mut state = self.lock();
+        if state.sandbox.as_ref().is_some_and(|current| *current != sandbox) {
+            self.publish(&mut state, Publish::All);
+        }
+        state.sandbox = Some(sandbox);
+    }
+
+    /// A cell that was recovered goes on with what is recorded of it.
+    pub fn begin(&self, cell: CellNumber) {
+        let mut state = self.lock();
+        let caps = state.caps;
+        state.running.entry(cell).or_insert_with(|| Running::new(caps));
+    }
+
+    /// Output, with the number of the frame that brought it.
+    pub fn output(&self, frame: &OutputFrame<'_>, received: u64) {
         let mut state = self.lock();
         if let Some(cell) = frame.cell {
             // Output of a cell that is not running is forged or too late: nobody waits for it.
@@ -90,10 +149,11 @@ impl Recorder {
             cell: frame.cell,
             stream: frame.stream,
             data: Vec::new(),
+            received,
             partial: false,
         });
         held.data.extend_from_slice(frame.data);
-        held.partial = false;
+        (held.received, held.partial) = (received, false);
         let full = held.data.len() >= OUTPUT_EVENT_BYTES;
         let due = state.published.is_none_or(|at| at.elapsed() >= OUTPUT_COALESCE);
         if full || due {
@@ -101,9 +161,10 @@ impl Recorder {
         }
     }
 
-    pub fn display(&self, cell: CellNumber, mime: Map<String, Value>) {
+    pub fn display(&self, cell: CellNumber, mime: Map<String, Value>, received: u64) {
         let mut state = self.lock();
         self.publish(&mut state, Publish::All);
+        let applied = state.applied(received);
         let Some(running) = state.running.get_mut(&cell) else { return };
         let bytes = serde_json::to_string(&mime).map_or(usize::MAX, |text| text.len());
         let fits = bytes <= DISPLAY_BYTES
@@ -115,18 +176,20 @@ impl Recorder {
         }
         running.display_bytes += bytes;
         running.displays.push(Display { mime: mime.clone() });
-        self.log.append(EventBody::Display { cell, mime });
+        let (body, carry) = (DraftBody::Event(EventBody::Display { cell, mime }), running.carry(0, None));
+        self.log.append_group(vec![Draft { body, applied, carry }]);
     }
 
     /// Output that the kernel counted and did not send.
-    pub fn gap(&self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64) {
+    pub fn gap(&self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64, received: u64) {
         let mut state = self.lock();
         self.publish(&mut state, Publish::All);
-        if let Some(running) = state.running.get_mut(&cell) {
-            running.capture.skip(stdout_bytes, stderr_bytes);
-            running.dropped_bytes =
-                running.dropped_bytes.saturating_add(stdout_bytes).saturating_add(stderr_bytes);
-            self.say_cut(cell, running);
+        let Some(running) = state.running.get_mut(&cell) else { return };
+        running.capture.skip(stdout_bytes, stderr_bytes);
+        running.lose(stdout_bytes, stderr_bytes);
+        let applied = state.applied(received);
+        if let Some(cut) = state.cut(cell, applied, None) {
+            self.log.append_group(vec![cut]);
         }
     }
 
@@ -152,7 +215,7 @@ impl Recorder {
             captured: running.capture.finish(),
             displays: running.displays,
             displays_dropped: running.displays_dropped,
-            dropped_bytes: running.dropped_bytes,
+            dropped_bytes: running.lost.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
         }
     }
 
@@ -163,8 +226,8 @@ impl Recorder {
             Publish::WholeCharacters => whole_characters(&held.data),
         };
         let rest = held.data.split_off(end);
-        for chunk in held.data.chunks(OUTPUT_EVENT_BYTES) {
-            self.publish_chunk(state, held.cell, held.stream, chunk);
+        if !held.data.is_empty() {
+            self.publish_all(state, &held, &rest);
         }
         if !rest.is_empty() {
             state.pending = Some(Pending { data: rest, partial: true, ..held });
@@ -172,32 +235,49 @@ impl Recorder {
         state.published = Some(Instant::now());
     }
 
-    fn publish_chunk(&self, state: &mut State, cell: Option<CellNumber>, stream: Stream, chunk: &[u8]) {
-        let spilled = match state.spill.append(cell.unwrap_or(0), chunk) {
-            Ok(range) => range,
-            Err(error) => {
+    /// One group of events: a frame whose bytes are spread over several must not be committed in part.
+    fn publish_all(&self, state: &mut State, held: &Pending, rest: &[u8]) {
+        let Pending { cell, stream, ref data, received, .. } = *held;
+        let mut drafts = Vec::new();
+        let mut left = data.as_slice();
+        while !left.is_empty() {
+            let (chunk, after) = left.split_at(chunk_end(left));
+            let range = state.spill.append(cell, chunk).unwrap_or_else(|error| {
                 tracing::warn!(%error, "output cannot be spilled");
                 None
+            });
+            let Some(range) = range else { break };
+            let kept = usize::try_from(range.bytes).unwrap_or(chunk.len());
+            let body = DraftBody::Output { cell, stream, range };
+            drafts.push(Draft { body, applied: None, carry: None });
+            left = left.get(kept..).unwrap_or_default();
+            if kept < chunk.len() {
+                break;
             }
+            left = after;
+        }
+        let dropped = left.len() as u64;
+        let applied = state.applied(received);
+        let rest = (!rest.is_empty()).then(|| Rest { stream, bytes: rest.to_vec() });
+        let running = cell.and_then(|cell| state.running.get_mut(&cell));
+        let carry = match running {
+            Some(running) => {
+                match stream {
+                    Stream::Stdout => running.lose(dropped, 0),
+                    Stream::Stderr => running.lose(0, dropped),
+                }
+                running.carry(dropped, rest.as_ref())
+            }
+            None => rest.clone().map(|rest| Carry { rest: Some(rest), ..Carry::default() }),
         };
-        let kept = spilled.as_ref().map_or(0, |range| range.bytes);
-        if let Some(range) = spilled {
-            self.log.append_output(cell, stream, range);
+        if let Some(last) = drafts.last_mut() {
+            (last.applied, last.carry) = (applied.clone(), carry);
         }
-        let dropped = chunk.len() as u64 - kept;
-        if dropped > 0
-            && let Some(cell) = cell
-            && let Some(running) = state.running.get_mut(&cell)
-        {
-            running.dropped_bytes += dropped;
-            self.say_cut(cell, running);
+        if let Some(cell) = cell.filter(|_| dropped > 0) {
+            drafts.extend(state.cut(cell, applied, rest.as_ref()));
         }
-    }
-
-    fn say_cut(&self, cell: CellNumber, running: &mut Running) {
-        if !running.cut_said {
-            running.cut_said = true;
-            self.log.append(EventBody::OutputCut { cell });
+        if !drafts.is_empty() {
+            self.log.append_group(drafts);
         }
     }
 
@@ -213,24 +293,40 @@ enum Publish {
     WholeCharacters,
 }
 
+/// Length of the first chunk that makes an event, which does not end within a character.
+fn chunk_end(data: &[u8]) -> usize {
+    match data.get(..OUTPUT_EVENT_BYTES) {
+        Some(chunk) if chunk.len() < data.len() => match whole_characters(chunk) {
+            0 => chunk.len(),
+            end => end,
+        },
+        _ => data.len(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::protocol::event::Event;
+    use crate::protocol::ids::SessionId;
+    use crate::store::Journal;
 
     fn recorder(folder: &std::path::Path, spill_bytes: u64) -> (Arc<EventLog>, Recorder) {
-        let log = Arc::new(EventLog::default());
-        let spill = Spill::new(folder.join("spill"), spill_bytes);
+        let log = Journal::open(folder).unwrap().log(SessionId::fresh()).unwrap();
+        let spill = Spill::open(log.spill_folder(), spill_bytes).unwrap();
         (Arc::clone(&log), Recorder::new(log, spill, OutputCaps { head: 100, tail: 100 }))
     }
 
     fn events(log: &EventLog) -> Vec<EventBody> {
+        while log.lag() > 0 {
+            std::thread::yield_now();
+        }
         let read = log.read(0, 1000).unwrap();
         read.iter().map(|event| serde_json::from_str::<Event>(&event.json).unwrap().body).collect()
     }
 
     fn write(recorder: &Recorder, cell: Option<CellNumber>, data: &[u8]) {
-        recorder.output(&OutputFrame { stream: Stream::Stdout, cell, data });
+        recorder.output(&OutputFrame { stream: Stream::Stdout, cell, data }, 0);
     }
 
     #[test]
@@ -285,7 +381,7 @@ mod tests {
         let (_, recorder) = recorder(folder.path(), 1000);
         recorder.begin(1);
         for _ in 0..DISPLAYS + 2 {
-            recorder.display(1, Map::new());
+            recorder.display(1, Map::new(), 0);
         }
         let record = recorder.finish(1);
         assert_eq!((record.displays.len(), record.displays_dropped), (DISPLAYS, 2));

@@ -1,16 +1,18 @@
-//! Output of cells on disk: one append-only file per cell, bounded per cell and per session.
+//! Output of cells on disk: one file per cell, bounded per cell and per session. Files outlive the
+//! daemon; what of them counts is said by the ranges in the journal.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use crate::protocol::ids::CellNumber;
 
 /// All spill files of one session together; the oldest go first.
 const SESSION_BYTES: u64 = 1024 * 1024 * 1024;
+/// Stands for output between cells.
+const BETWEEN_CELLS: CellNumber = 0;
 
 #[derive(Debug)]
 pub struct Spill {
@@ -26,63 +28,114 @@ pub struct Spill {
 /// A run of bytes in a spill file.
 #[derive(Clone, Debug)]
 pub struct Range {
-    path: Arc<PathBuf>,
-    start: u64,
+    path: PathBuf,
+    pub start: u64,
     pub bytes: u64,
 }
 
 impl Range {
+    #[must_use]
+    pub fn new(folder: &Path, cell: Option<CellNumber>, start: u64, bytes: u64) -> Self {
+        Self { path: path(folder, cell.unwrap_or(BETWEEN_CELLS)), start, bytes }
+    }
+
+    pub fn read(&self) -> std::io::Result<Vec<u8>> {
+        let mut buffer = vec![0; usize::try_from(self.bytes).unwrap_or(0)];
+        File::open(&self.path)?.read_exact_at(&mut buffer, self.start)?;
+        Ok(buffer)
+    }
+
     /// Invalid UTF-8 is replaced: clients get text.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut buffer = vec![0; usize::try_from(self.bytes).unwrap_or(0)];
-        let read = File::open(&*self.path).and_then(|file| file.read_exact_at(&mut buffer, self.start));
-        match read {
-            Ok(()) => String::from_utf8_lossy(&buffer).into_owned(),
+        match self.read() {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(_) => "[this output is no longer kept]\n".into(),
         }
     }
 }
 
+fn path(folder: &Path, cell: CellNumber) -> PathBuf {
+    folder.join(format!("{cell}.out"))
+}
+
 impl Spill {
-    #[must_use]
-    pub fn new(folder: PathBuf, cell_bytes: u64) -> Self {
-        Self { folder, cell_bytes, files: BTreeMap::new(), bytes: 0, open: None }
+    /// Goes on with what is in the folder, which need not be there yet.
+    pub fn open(folder: &Path, cell_bytes: u64) -> std::io::Result<Self> {
+        let mut files = BTreeMap::new();
+        let entries = match std::fs::read_dir(folder) {
+            Ok(entries) => Some(entries),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        for entry in entries.into_iter().flatten() {
+            let entry = entry?;
+            let name = entry.file_name();
+            let cell = name.to_str().and_then(|name| name.strip_suffix(".out")?.parse().ok());
+            if let Some(cell) = cell {
+                files.insert(cell, entry.metadata()?.len());
+            }
+        }
+        let bytes = files.values().sum();
+        Ok(Self { folder: folder.to_owned(), cell_bytes, files, bytes, open: None })
     }
 
-    /// Appends as much as fits; none if nothing did. Cell 0 is output between cells.
-    pub fn append(&mut self, cell: CellNumber, data: &[u8]) -> std::io::Result<Option<Range>> {
+    /// Cuts off what was written and never committed, so that the next range begins at `end`.
+    ///
+    /// A file that is shorter lost its end with the power; the place of the lost bytes is not used again.
+    pub fn cut(&mut self, cell: Option<CellNumber>, end: u64) -> std::io::Result<()> {
+        let cell = cell.unwrap_or(BETWEEN_CELLS);
+        let Some(length) = self.files.get(&cell).copied() else {
+            if end > 0 {
+                self.files.insert(cell, end);
+            }
+            return Ok(());
+        };
+        if length > end {
+            File::options().write(true).open(path(&self.folder, cell))?.set_len(end)?;
+        }
+        self.files.insert(cell, end);
+        self.bytes = self.bytes - length.min(self.bytes) + end;
+        Ok(())
+    }
+
+    /// Appends as much as fits; none if nothing did. Without a cell it is output between cells.
+    pub fn append(&mut self, cell: Option<CellNumber>, data: &[u8]) -> std::io::Result<Option<Range>> {
+        let cell = cell.unwrap_or(BETWEEN_CELLS);
         let start = self.files.get(&cell).copied().unwrap_or(0);
         let room = usize::try_from(self.cell_bytes.saturating_sub(start)).unwrap_or(usize::MAX);
         let data = data.get(..room.min(data.len())).unwrap_or_default();
         if data.is_empty() {
             return Ok(None);
         }
-        let path = self.path(cell);
+        let path = path(&self.folder, cell);
         let file = match &mut self.open {
             Some((open, file)) if *open == cell => file,
             slot => {
-                std::fs::create_dir_all(&self.folder)?;
-                let file = File::options().append(true).create(true).mode(0o600).open(&path)?;
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+                let file =
+                    File::options().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
                 &mut slot.insert((cell, file)).1
             }
         };
-        if let Err(error) = file.write_all(data) {
-            // Half a chunk would shift every later range.
+        if let Err(error) = file.write_all_at(data, start) {
+            // Half a chunk is of no use on a full disk.
             file.set_len(start)?;
             return Err(error);
         }
-        let range = Range { path: Arc::new(path), start, bytes: data.len() as u64 };
+        let range = Range { path, start, bytes: data.len() as u64 };
         self.files.insert(cell, start + range.bytes);
         self.bytes += range.bytes;
         self.make_room(cell);
         Ok(Some(range))
     }
 
-    /// Drops the oldest files while the session holds too much.
+    /// Drops the oldest files while the session holds too much. The file of output between cells is
+    /// always in use: begun anew, it would answer for ranges of the old one.
     fn make_room(&mut self, current: CellNumber) {
         while self.bytes > SESSION_BYTES {
-            let Some(oldest) = self.files.keys().copied().find(|cell| *cell != current) else { break };
+            let droppable = |cell: &CellNumber| *cell != current && *cell != BETWEEN_CELLS;
+            let Some(oldest) = self.files.keys().copied().find(droppable) else { break };
             self.forget(oldest);
         }
     }
@@ -90,18 +143,8 @@ impl Spill {
     fn forget(&mut self, cell: CellNumber) {
         if let Some(bytes) = self.files.remove(&cell) {
             self.bytes = self.bytes.saturating_sub(bytes);
-            let _ = std::fs::remove_file(self.path(cell));
+            let _ = std::fs::remove_file(path(&self.folder, cell));
         }
-    }
-
-    fn path(&self, cell: CellNumber) -> PathBuf {
-        self.folder.join(format!("{cell}.out"))
-    }
-}
-
-impl Drop for Spill {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -112,14 +155,33 @@ mod tests {
     #[test]
     fn ranges_read_back_what_was_written_up_to_the_cap() {
         let folder = tempfile::tempdir().unwrap();
-        let mut spill = Spill::new(folder.path().join("s"), 8);
-        let first = spill.append(1, b"hello").unwrap().unwrap();
-        let second = spill.append(1, b"world").unwrap().unwrap();
+        let mut spill = Spill::open(&folder.path().join("s"), 8).unwrap();
+        let first = spill.append(Some(1), b"hello").unwrap().unwrap();
+        let second = spill.append(Some(1), b"world").unwrap().unwrap();
         assert_eq!((first.text(), second.text()), ("hello".into(), "wor".into()));
-        assert!(spill.append(1, b"x").unwrap().is_none());
-        assert_eq!(spill.append(2, b"y").unwrap().unwrap().text(), "y");
-        drop(spill);
-        assert!(!folder.path().join("s").exists());
+        assert!(spill.append(Some(1), b"x").unwrap().is_none());
+        assert_eq!(spill.append(Some(2), b"y").unwrap().unwrap().text(), "y");
+        std::fs::remove_file(folder.path().join("s/1.out")).unwrap();
         assert!(first.text().contains("no longer kept"));
+    }
+
+    #[test]
+    fn a_folder_is_gone_on_with_at_the_committed_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut spill = Spill::open(folder.path(), 100).unwrap();
+        let kept = spill.append(Some(3), b"committed").unwrap().unwrap();
+        spill.append(Some(3), b" not committed").unwrap();
+        spill.append(None, b"between").unwrap();
+        drop(spill);
+
+        let mut spill = Spill::open(folder.path(), 100).unwrap();
+        assert_eq!((spill.bytes, spill.files.len()), (30, 2));
+        spill.cut(Some(3), 9).unwrap();
+        spill.cut(Some(8), 0).unwrap();
+        let next = spill.append(Some(3), b" and on").unwrap().unwrap();
+        assert_eq!((next.start, kept.text() + &next.text()), (9, "committed and on".into()));
+        assert_eq!(std::fs::read(folder.path().join("3.out")).unwrap(), b"committed and on");
+        assert_eq!(spill.append(None, b"!").unwrap().unwrap().start, 7);
+        assert_eq!((spill.bytes, spill.files.len()), (24, 2));
     }
 }

@@ -19,6 +19,9 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
 
+/// Time a result has to get into the journal before its cell counts as unknown.
+const JOURNALLED: Duration = Duration::from_secs(2);
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunQuery {
@@ -81,6 +84,8 @@ pub async fn show(
 
 async fn ended(session: &SessionRef, cell: CellNumber) -> Answer<Json<CellView>> {
     let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    // A cell that has just ended is on its way into the journal.
+    let _ = tokio::time::timeout(JOURNALLED, handles.log.flushed()).await;
     let event = handles.log.finished(cell).and_then(|event| serde_json::from_str::<Event>(&event.json).ok());
     match event.map(|event| (event.seq, event.body)) {
         Some((seq, EventBody::CellFinished { result })) => {

@@ -1,0 +1,82 @@
+//! Large values as files named by the hash of their content, so that rows stay small.
+
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Events whose JSON is larger are kept as a file of their own.
+pub(super) const INLINE_BYTES: usize = 256 * 1024;
+
+#[derive(Clone, Debug)]
+pub(super) struct Blobs {
+    folder: PathBuf,
+}
+
+impl Blobs {
+    pub fn open(folder: PathBuf) -> std::io::Result<Self> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        Ok(Self { folder })
+    }
+
+    #[must_use]
+    pub fn name(content: &[u8]) -> String {
+        let mut name = String::with_capacity(64);
+        for byte in Sha256::digest(content) {
+            let _ = write!(name, "{byte:02x}");
+        }
+        name
+    }
+
+    /// Whole and on the disk when this returns: the row that names it is committed after.
+    pub fn put(&self, content: &[u8]) -> std::io::Result<String> {
+        let name = Self::name(content);
+        let path = self.folder.join(&name);
+        if path.exists() {
+            return Ok(name);
+        }
+        let draft = self.folder.join(format!(".{name}.draft"));
+        let written = File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft);
+        let written = written.and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_data()
+        });
+        if let Err(error) = written.and_then(|()| std::fs::rename(&draft, &path)) {
+            // Half a file on a full disk only makes it fuller.
+            let _ = std::fs::remove_file(&draft);
+            return Err(error);
+        }
+        Ok(name)
+    }
+
+    pub fn get(&self, name: &str) -> std::io::Result<String> {
+        std::fs::read_to_string(self.path(name)?)
+    }
+
+    /// Removes every file for which `used` is false, drafts included; gives how many.
+    pub fn sweep(&self, mut used: impl FnMut(&str) -> rusqlite::Result<bool>) -> rusqlite::Result<usize> {
+        let mut removed = 0;
+        let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(0) };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let kept = match name.to_str() {
+                Some(name) => used(name)?,
+                None => false,
+            };
+            if !kept && std::fs::remove_file(entry.path()).is_ok() {
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Names come from the database; one that is no hash never becomes a path.
+    fn path(&self, name: &str) -> std::io::Result<PathBuf> {
+        if name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(self.folder.join(Path::new(name)));
+        }
+        Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "no name of a blob"))
+    }
+}

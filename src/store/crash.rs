@@ -1,0 +1,67 @@
+//! Death on demand, for the test that kills the daemon at every commit in turn.
+//!
+//! `BELLJAR_CRASH_AT=n:before` aborts the process just before the n-th commit since the journal
+//! was opened, `n:after` just after it and before anybody was told. Release builds do not look.
+
+const VARIABLE: &str = "BELLJAR_CRASH_AT";
+
+#[derive(Debug, Default)]
+pub(super) struct CrashAt {
+    at: Option<(u64, When)>,
+    commits: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Before,
+    After,
+}
+
+impl CrashAt {
+    pub fn of_this_process() -> Self {
+        if !cfg!(debug_assertions) {
+            return Self::default();
+        }
+        let at = std::env::var(VARIABLE).ok().and_then(|text| parse(&text));
+        Self { at, commits: 0 }
+    }
+
+    pub fn before_commit(&mut self) {
+        self.commits += 1;
+        self.die_if(When::Before);
+    }
+
+    pub fn after_commit(&self) {
+        self.die_if(When::After);
+    }
+
+    fn die_if(&self, now: When) {
+        if self.at == Some((self.commits, now)) {
+            std::process::abort();
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<(u64, When)> {
+    let (number, when) = text.split_once(':')?;
+    let when = match when {
+        "before" => When::Before,
+        "after" => When::After,
+        _ => return None,
+    };
+    Some((number.parse().ok()?, when))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_a_number_and_a_side() {
+        assert_eq!(parse("3:before"), Some((3, When::Before)));
+        assert_eq!(parse("12:after"), Some((12, When::After)));
+        for wrong in ["", "3", "3:", ":after", "x:after", "3:between"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

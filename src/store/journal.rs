@@ -1,0 +1,131 @@
+//! The journal: everything that must outlive the daemon, in one `SQLite` file and folders beside it.
+
+use rusqlite::Connection;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use super::blobs::Blobs;
+use super::crash::CrashAt;
+use super::event_log::{EventLog, LogState};
+use super::rows;
+use super::schema::{self, OpenError};
+use super::writer::{Durability, JournalError, Queue, Writer};
+use crate::protocol::ids::SessionId;
+
+/// A handle; clones are cheap. Dropping the last one, logs included, writes what waits and ends
+/// the writer's thread.
+#[derive(Clone)]
+pub struct Journal {
+    pub(super) core: Arc<Core>,
+}
+
+pub(super) struct Core {
+    pub queue: Arc<Queue>,
+    folder: PathBuf,
+    blobs: Blobs,
+    /// Queries are short, so one connection serves all readers.
+    reader: Mutex<Connection>,
+    /// Two logs of one session would give the same numbers twice.
+    logs: Mutex<HashMap<SessionId, Weak<LogState>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Journal {
+    /// Opens or makes `journal.db` in that folder, with `blobs` and `spill` beside it.
+    pub fn open(folder: &Path) -> Result<Self, OpenError> {
+        let (connection, reader) = schema::open(folder)?;
+        let unusable = |error: std::io::Error| OpenError::unusable(folder, &error);
+        let blobs = Blobs::open(folder.join("blobs")).map_err(unusable)?;
+        let queue = Arc::new(Queue::new());
+        let writer = Writer {
+            queue: Arc::clone(&queue),
+            connection,
+            blobs: blobs.clone(),
+            durability: Durability::Normal,
+            crash: CrashAt::of_this_process(),
+        };
+        let thread = std::thread::Builder::new().name("journal".into()).spawn(move || writer.run());
+        let core = Core {
+            queue,
+            folder: folder.to_owned(),
+            blobs,
+            reader: Mutex::new(reader),
+            logs: Mutex::default(),
+            thread: Mutex::new(Some(thread.map_err(unusable)?)),
+        };
+        Ok(Self { core: Arc::new(core) })
+    }
+
+    /// The log of a session, numbered on from its newest event.
+    pub fn log(&self, session: SessionId) -> Result<Arc<EventLog>, JournalError> {
+        let mut logs = lock(&self.core.logs);
+        let state = match logs.get(&session).and_then(Weak::upgrade) {
+            Some(state) => state,
+            None => {
+                let (newest, received) = self.core.read(|file, _| {
+                    let newest = rows::newest(file, session)?;
+                    Ok((newest, if newest > 0 { rows::received(file, session)? } else { Vec::new() }))
+                })?;
+                let state = Arc::new(LogState::new(session, newest, received));
+                logs.retain(|_, state| state.strong_count() > 0);
+                logs.insert(session, Arc::downgrade(&state));
+                state
+            }
+        };
+        Ok(Arc::new(EventLog::new(state, Arc::clone(&self.core))))
+    }
+
+    /// Why nothing can be written at the moment, if that is so.
+    pub fn healthy(&self) -> Result<(), String> {
+        self.core.queue.healthy()
+    }
+
+    /// Where the output of a session's cells is.
+    #[must_use]
+    pub fn spill_folder(&self, session: SessionId) -> PathBuf {
+        self.core.spill_folder(session)
+    }
+
+    /// Writes what waits and ends the writer's thread; blocks until then. While the disk refuses,
+    /// what waits is tried once more and then given up.
+    pub fn close(&self) {
+        self.core.close();
+    }
+}
+
+impl Core {
+    pub fn spill_folder(&self, session: SessionId) -> PathBuf {
+        self.folder.join("spill").join(session.to_string())
+    }
+
+    pub fn read<T>(
+        &self,
+        query: impl FnOnce(&Connection, &Blobs) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        query(&lock(&self.reader), &self.blobs)
+    }
+
+    fn close(&self) {
+        self.queue.close();
+        let thread = lock(&self.thread).take();
+        // The last handle may be dropped by a callback, which runs on that very thread.
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the journal's thread panicked");
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,133 @@
+//! The recorder after a restart: what it knew of cells that were running, from what the journal has.
+
+use std::sync::Arc;
+
+use super::capture::OutputCaps;
+use super::event_log::EventLog;
+use super::recorder::{Pending, Recorder, Running, State};
+use super::rows::{Carry, Content, Recorded, Rest};
+use super::spill::{Range, Spill};
+use super::writer::JournalError;
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::ids::{CellNumber, SandboxId};
+use crate::protocol::result::{Display, Stream};
+
+impl Recorder {
+    /// A recorder that goes on where the journal ends: `running` are the cells that had not ended.
+    ///
+    /// Output that was spilled and not committed is cut off, because the kernel will send it again
+    /// with every frame after [`EventLog::received`].
+    pub fn recover(
+        log: Arc<EventLog>,
+        spill: Spill,
+        caps: OutputCaps,
+        sandbox: Option<SandboxId>,
+        running: &[CellNumber],
+    ) -> Result<Self, JournalError> {
+        let mut state = State::new(spill, caps);
+        state.sandbox = sandbox;
+        for cell in running {
+            let recovered = recover_cell(&log, *cell, caps)?;
+            cut(&mut state.spill, Some(*cell), recovered.end);
+            state.running.insert(*cell, recovered.running);
+        }
+        let between = log.last_output(true)?;
+        cut(&mut state.spill, None, between.as_ref().map_or(0, end));
+        if let Some(last) = log.last_output(false)? {
+            state.pending = unfinished(&mut state, last);
+        }
+        Ok(Self::with(log, state))
+    }
+}
+
+struct Recovered {
+    running: Running,
+    /// Committed bytes of its spill file.
+    end: u64,
+}
+
+fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Recovered, JournalError> {
+    let mut recovered = Recovered { running: Running::new(caps), end: 0 };
+    log.of_cell(cell, |recorded| {
+        let (running, end) = (&mut recovered.running, &mut recovered.end);
+        let dropped = recorded.carry.as_ref().map_or(0, |carry| carry.dropped);
+        let stream = match &recorded.entry.content {
+            Content::Output { stream, .. } => Some(*stream),
+            Content::Json(_) => None,
+        };
+        let after = match stream {
+            Some(Stream::Stdout) => [dropped, 0],
+            Some(Stream::Stderr) => [0, dropped],
+            None => [0, 0],
+        };
+        if let Some(carry) = &recorded.carry {
+            skip_lost(running, carry, after);
+        }
+        match &recorded.entry.content {
+            Content::Output { stream, start, bytes } => {
+                *end = (*end).max(start + bytes);
+                match Range::new(log.spill_folder(), Some(cell), *start, *bytes).read() {
+                    Ok(data) => running.capture.push(*stream, &data),
+                    Err(error) => {
+                        tracing::warn!(%error, cell, "committed output cannot be read");
+                        match stream {
+                            Stream::Stdout => running.capture.skip(*bytes, 0),
+                            Stream::Stderr => running.capture.skip(0, *bytes),
+                        }
+                    }
+                }
+            }
+            Content::Json(text) => take_event(running, text),
+        }
+        running.capture.skip(after[0], after[1]);
+    })?;
+    Ok(recovered)
+}
+
+/// Counts what was lost since the event before, except for what came after this event's own bytes.
+fn skip_lost(running: &mut Running, carry: &Carry, after: [u64; 2]) {
+    let [stdout, stderr] = [0, 1].map(|of: usize| {
+        let [now, before, later] = [carry.lost, running.lost, after].map(|bytes| bytes[of]);
+        now.saturating_sub(before).saturating_sub(later)
+    });
+    running.capture.skip(stdout, stderr);
+    running.lost = carry.lost;
+    running.displays_dropped = carry.displays_dropped;
+}
+
+fn take_event(running: &mut Running, text: &str) {
+    match serde_json::from_str::<Event>(text).map(|event| event.body) {
+        Ok(EventBody::Display { mime, .. }) => {
+            running.display_bytes += serde_json::to_string(&mime).map_or(0, |text| text.len());
+            running.displays.push(Display { mime });
+        }
+        Ok(EventBody::OutputCut { .. }) => running.cut_said = true,
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "an event is not understood"),
+    }
+}
+
+fn end(recorded: &Recorded) -> u64 {
+    match &recorded.entry.content {
+        Content::Output { start, bytes, .. } => start + bytes,
+        Content::Json(_) => 0,
+    }
+}
+
+fn cut(spill: &mut Spill, cell: Option<CellNumber>, end: u64) {
+    if let Err(error) = spill.cut(cell, end) {
+        // Not fatal: the next range is written at its own place in any case.
+        tracing::warn!(%error, "a spill file cannot be cut to its committed length");
+    }
+}
+
+/// The beginning of a character that came with the last committed frame.
+fn unfinished(state: &mut State, last: Recorded) -> Option<Pending> {
+    let Rest { stream, bytes } = last.carry.and_then(|carry| carry.rest)?;
+    if let Some(cell) = last.cell {
+        // A cell that has ended got its rest with its end.
+        state.running.get_mut(&cell)?.capture.push(stream, &bytes);
+    }
+    let received = last.received.unwrap_or(0);
+    Some(Pending { cell: last.cell, stream, data: bytes, received, partial: true })
+}

@@ -1,0 +1,285 @@
+//! Events as rows: how they are written, read and turned into what clients get.
+
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::blobs::{Blobs, INLINE_BYTES};
+use super::spill::Range;
+use super::writer::WriteError;
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
+use crate::protocol::result::Stream;
+
+/// Bytes of stored events that one read brings into memory, after the first event.
+const READ_BYTES: usize = 4 * 1024 * 1024;
+
+/// An event ready to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    pub seq: Seq,
+    pub name: Cow<'static, str>,
+    pub cell: Option<CellNumber>,
+    /// JSON of [`Event`].
+    pub json: Arc<str>,
+}
+
+/// The frame of a kernel whose effect an event is: after a restart, frames up to the highest
+/// number in the journal are not asked for again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    pub sandbox: SandboxId,
+    pub received: u64,
+}
+
+/// What the recorder needs beside the events to go on after a restart; clients never see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Carry {
+    /// Bytes of the cell on stdout and stderr so far that are in no event.
+    pub lost: [u64; 2],
+    /// How many of them came after the bytes of this very event.
+    pub dropped: u64,
+    pub displays_dropped: u64,
+    /// Beginning of a character that arrived with this event's frame and waits for its end.
+    pub rest: Option<Rest>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Rest {
+    pub stream: Stream,
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub at: String,
+    pub cell: Option<CellNumber>,
+    pub name: Cow<'static, str>,
+    pub content: Content,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// Serialised once, for any number of readers; its size is its cost.
+    Json(Arc<str>),
+    /// Output stays in its spill file until somebody reads it.
+    Output { stream: Stream, start: u64, bytes: u64 },
+}
+
+/// One row to be written.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub session: SessionId,
+    pub seq: Seq,
+    pub entry: Arc<Entry>,
+    pub applied: Option<Applied>,
+    pub carry: Option<Carry>,
+}
+
+/// An event of a cell as the recorder needs it to go on.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    pub cell: Option<CellNumber>,
+    pub entry: Entry,
+    pub carry: Option<Carry>,
+    pub received: Option<u64>,
+}
+
+/// `SQLite` has signed numbers only; nothing here counts that far.
+pub(super) fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+fn stream_name(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    }
+}
+
+impl Entry {
+    pub fn cost(&self) -> usize {
+        match &self.content {
+            Content::Json(text) => text.len(),
+            Content::Output { .. } => 0,
+        }
+    }
+
+    pub fn render(&self, seq: Seq, spill: &Path) -> Rendered {
+        let json = match &self.content {
+            Content::Json(text) => Arc::clone(text),
+            Content::Output { stream, start, bytes } => {
+                let text = Range::new(spill, self.cell, *start, *bytes).text();
+                let body = EventBody::Output { cell: self.cell, stream: *stream, text };
+                serde_json::to_string(&Event { seq, at: self.at.clone(), body }).unwrap_or_default().into()
+            }
+        };
+        Rendered { seq, name: self.name.clone(), cell: self.cell, json }
+    }
+}
+
+impl Row {
+    pub fn insert(&self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError> {
+        let (mut stream, mut start, mut bytes, mut blob, mut json) = (None, None, None, None, None);
+        match &self.entry.content {
+            Content::Json(text) if text.len() > INLINE_BYTES => blob = Some(blobs.put(text.as_bytes())?),
+            Content::Json(text) => json = Some(&**text),
+            Content::Output { stream: of, start: from, bytes: count } => {
+                (stream, start, bytes) = (Some(stream_name(*of)), Some(int(*from)), Some(int(*count)));
+            }
+        }
+        let carry = self.carry.as_ref().and_then(|carry| serde_json::to_string(carry).ok());
+        let sandbox = self.applied.as_ref().map(|applied| applied.sandbox.0.as_str());
+        let received = self.applied.as_ref().map(|applied| int(applied.received));
+        let mut statement = connection.prepare_cached(
+            "INSERT INTO events
+                (session, seq, at, name, cell, sandbox, received, stream, start, bytes, carry, blob, json)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        )?;
+        statement.execute(params![
+            self.session.0.as_bytes(),
+            int(self.seq),
+            self.entry.at,
+            self.entry.name,
+            self.entry.cell.map(int),
+            sandbox,
+            received,
+            stream,
+            start,
+            bytes,
+            carry,
+            blob,
+            json,
+        ])?;
+        Ok(())
+    }
+}
+
+const COLUMNS: &str = "seq, at, name, cell, stream, start, bytes, blob, json, carry, received";
+
+fn stored(row: &SqlRow<'_>, blobs: &Blobs) -> rusqlite::Result<(Seq, Recorded)> {
+    let seq = unsigned(row.get("seq")?);
+    let at: String = row.get("at")?;
+    let name: String = row.get("name")?;
+    let cell = row.get::<_, Option<i64>>("cell")?.map(unsigned);
+    let content = if let Some(stream) = row.get::<_, Option<String>>("stream")? {
+        let stream = if stream == "stderr" { Stream::Stderr } else { Stream::Stdout };
+        Content::Output { stream, start: unsigned(row.get("start")?), bytes: unsigned(row.get("bytes")?) }
+    } else if let Some(blob) = row.get::<_, Option<String>>("blob")? {
+        Content::Json(blobs.get(&blob).unwrap_or_else(|error| lost_blob(&error, seq, &at, &name)).into())
+    } else {
+        Content::Json(row.get::<_, Option<String>>("json")?.unwrap_or_default().into())
+    };
+    let carry: Option<String> = row.get("carry")?;
+    let carry = carry.and_then(|text| serde_json::from_str(&text).ok());
+    let received = row.get::<_, Option<i64>>("received")?.map(unsigned);
+    Ok((seq, Recorded { cell, entry: Entry { at, cell, name: name.into(), content }, carry, received }))
+}
+
+/// Somebody removed a file of the journal; the event keeps its place in the order.
+fn lost_blob(error: &std::io::Error, seq: Seq, at: &str, name: &str) -> String {
+    tracing::error!(%error, seq, "the content of an event is gone");
+    serde_json::json!({ "seq": seq, "at": at, "type": name, "lost": true }).to_string()
+}
+
+/// At most `limit` events after a number and up to another; fewer if they are large.
+pub(super) fn read(
+    connection: &Connection,
+    blobs: &Blobs,
+    session: SessionId,
+    (after, until): (Seq, Seq),
+    limit: usize,
+) -> rusqlite::Result<Vec<(Seq, Entry)>> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4"
+    ))?;
+    let bounds = params![session.0.as_bytes(), int(after), int(until), int(limit as u64)];
+    let mut rows = statement.query(bounds)?;
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    while bytes <= READ_BYTES
+        && let Some(row) = rows.next()?
+    {
+        let (seq, recorded) = stored(row, blobs)?;
+        bytes += recorded.entry.cost();
+        entries.push((seq, recorded.entry));
+    }
+    Ok(entries)
+}
+
+/// The event with which a cell ended.
+pub(super) fn finished(
+    connection: &Connection,
+    blobs: &Blobs,
+    session: SessionId,
+    cell: CellNumber,
+) -> rusqlite::Result<Option<(Seq, Entry)>> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM events WHERE session = ?1 AND cell = ?2 AND name = 'cell_finished'
+         ORDER BY seq DESC LIMIT 1"
+    ))?;
+    let found = statement.query_row(params![session.0.as_bytes(), int(cell)], |row| stored(row, blobs));
+    Ok(found.optional()?.map(|(seq, recorded)| (seq, recorded.entry)))
+}
+
+/// The number of the newest event.
+pub(super) fn newest(connection: &Connection, session: SessionId) -> rusqlite::Result<Seq> {
+    let query = "SELECT coalesce(max(seq), 0) FROM events WHERE session = ?1";
+    connection.query_row(query, [session.0.as_bytes()], |row| row.get(0)).map(unsigned)
+}
+
+/// The highest frame number applied, per sandbox.
+pub(super) fn received(connection: &Connection, session: SessionId) -> rusqlite::Result<Vec<Applied>> {
+    let mut statement = connection.prepare(
+        "SELECT sandbox, max(received) FROM events
+         WHERE session = ?1 AND sandbox IS NOT NULL GROUP BY sandbox",
+    )?;
+    let rows = statement.query_map([session.0.as_bytes()], |row| {
+        Ok(Applied { sandbox: SandboxId(row.get(0)?), received: unsigned(row.get(1)?) })
+    })?;
+    rows.collect()
+}
+
+/// What was recorded of a cell since it last started, in order.
+pub(super) fn of_cell(
+    connection: &Connection,
+    blobs: &Blobs,
+    session: SessionId,
+    cell: CellNumber,
+    mut each: impl FnMut(Recorded),
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare(&format!(
+        "SELECT {COLUMNS} FROM events
+         WHERE session = ?1 AND cell = ?2 AND name IN ('output', 'output_cut', 'display') AND seq > coalesce(
+            (SELECT seq FROM events WHERE session = ?1 AND cell = ?2 AND name = 'cell_started'
+             ORDER BY seq DESC LIMIT 1), 0)
+         ORDER BY seq"
+    ))?;
+    let mut rows = statement.query(params![session.0.as_bytes(), int(cell)])?;
+    while let Some(row) = rows.next()? {
+        each(stored(row, blobs)?.1);
+    }
+    Ok(())
+}
+
+/// The newest event of output, of any cell or of those between cells.
+pub(super) fn last_output(
+    connection: &Connection,
+    blobs: &Blobs,
+    session: SessionId,
+    between_cells: bool,
+) -> rusqlite::Result<Option<Recorded>> {
+    let of = if between_cells { "AND cell IS NULL AND name = 'output'" } else { "" };
+    let query = format!(
+        "SELECT {COLUMNS} FROM events WHERE session = ?1 AND name IN ('output', 'output_cut') {of}
+         ORDER BY seq DESC LIMIT 1"
+    );
+    let found = connection.query_row(&query, [session.0.as_bytes()], |row| stored(row, blobs)).optional()?;
+    Ok(found.map(|(_, recorded)| recorded))
+}

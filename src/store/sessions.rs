@@ -1,0 +1,173 @@
+//! The sessions that the journal knows, and how their rows end.
+
+use rusqlite::{Connection, ErrorCode, params};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::blobs::Blobs;
+use super::idempotency;
+use super::journal::Journal;
+use super::rows::int;
+use super::writer::{Durability, JournalError, Patience, WriteError};
+use crate::protocol::ids::{SessionId, SessionName};
+
+/// How long the journal of a removed session is kept, unless the caller says otherwise.
+pub const KEEP_REMOVED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Rows deleted in one transaction, so that nobody waits long behind a large session.
+const ROWS_DELETED: i64 = 5_000;
+/// Free pages given back to the disk after a clean-up.
+const PAGES_RETURNED: u32 = 10_000;
+
+/// What is needed to have a session again after a restart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionRecord {
+    pub id: SessionId,
+    pub owner: u32,
+    pub name: SessionName,
+    pub created_at: String,
+    /// What was asked for.
+    pub request: serde_json::Value,
+    /// User id of its guests, if it holds one of the range.
+    pub slot: Option<u32>,
+}
+
+/// What a clean-up removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tidied {
+    pub sessions: usize,
+    pub blobs: usize,
+    pub keys: usize,
+}
+
+/// Seconds since 1970.
+pub(super) fn seconds(at: SystemTime) -> i64 {
+    int(at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+}
+
+impl Journal {
+    /// Durable when it returns: what is made for the session afterwards can be found again.
+    pub async fn create_session(&self, record: &SessionRecord) -> Result<(), JournalError> {
+        let record = record.clone();
+        let insert = move |file: &Connection, _: &Blobs| insert(file, &record);
+        let made = self.core.queue.ask(Durability::Full, Patience::Fail, insert).await?;
+        if made { Ok(()) } else { Err(JournalError::NameTaken) }
+    }
+
+    /// Replaces the record of a living session; its name and owner stay.
+    pub async fn update_session(&self, record: &SessionRecord) -> Result<(), JournalError> {
+        let (id, text) = (record.id, to_text(record));
+        let update = move |file: &Connection, _: &Blobs| {
+            let query = "UPDATE sessions SET record = ?2 WHERE id = ?1 AND removed_at IS NULL";
+            Ok(file.execute(query, params![id.0.as_bytes(), text])?)
+        };
+        self.core.queue.ask(Durability::Full, Patience::Wait, update).await.map(drop)
+    }
+
+    /// From here on its name is free. Its events are kept until they are old or forgotten.
+    pub async fn remove_session(&self, id: SessionId) -> Result<(), JournalError> {
+        self.remove_session_at(id, SystemTime::now()).await
+    }
+
+    pub(super) async fn remove_session_at(&self, id: SessionId, now: SystemTime) -> Result<(), JournalError> {
+        let remove = move |file: &Connection, _: &Blobs| {
+            let query = "UPDATE sessions SET removed_at = ?2 WHERE id = ?1 AND removed_at IS NULL";
+            Ok(file.execute(query, params![id.0.as_bytes(), seconds(now)])?)
+        };
+        self.core.queue.ask(Durability::Full, Patience::Wait, remove).await.map(drop)
+    }
+
+    /// The living ones, oldest first.
+    pub fn sessions(&self) -> Result<Vec<SessionRecord>, JournalError> {
+        let found = self.core.read(|file, _| {
+            let mut statement =
+                file.prepare("SELECT record FROM sessions WHERE removed_at IS NULL ORDER BY id")?;
+            let records = statement.query_map([], |row| row.get::<_, String>(0))?;
+            records.collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        let parse = |text: String| match serde_json::from_str(&text) {
+            Ok(record) => Some(record),
+            Err(error) => {
+                tracing::error!(%error, "a session's record is not understood");
+                None
+            }
+        };
+        Ok(found.into_iter().filter_map(parse).collect())
+    }
+
+    /// Deletes all that is kept of a session: rows, output and, at the next clean-up, large values.
+    pub async fn forget(&self, id: SessionId) -> Result<(), JournalError> {
+        while self.delete_some(id).await? {}
+        let delete = move |file: &Connection, _: &Blobs| {
+            Ok(file.execute("DELETE FROM sessions WHERE id = ?1", [id.0.as_bytes()])?)
+        };
+        self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await?;
+        let folder = self.spill_folder(id);
+        // Up to a gigabyte in many files: not on the caller's thread.
+        let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
+        match removed {
+            Ok(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(%error, session = %id, "output of a session is left");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Deletes the oldest events of a session; false when there are none left.
+    async fn delete_some(&self, id: SessionId) -> Result<bool, JournalError> {
+        let delete = move |file: &Connection, _: &Blobs| {
+            let query = "DELETE FROM events WHERE session = ?1 AND seq <
+                (SELECT min(seq) FROM events WHERE session = ?1) + ?2";
+            Ok(file.execute(query, params![id.0.as_bytes(), ROWS_DELETED])?)
+        };
+        Ok(self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await? > 0)
+    }
+
+    /// Forgets sessions that were removed `keep` ago, keys that expired, and large values that no
+    /// event has any more. To be called after opening and every day.
+    pub async fn tidy(&self, now: SystemTime, keep: Duration) -> Result<Tidied, JournalError> {
+        let before = seconds(now).saturating_sub(int(keep.as_secs()));
+        let expired = self.core.read(|file, _| {
+            let mut statement = file.prepare("SELECT id FROM sessions WHERE removed_at <= ?1")?;
+            let ids = statement.query_map([before], |row| row.get::<_, [u8; 16]>(0))?;
+            ids.collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        let mut tidied = Tidied { sessions: expired.len(), ..Tidied::default() };
+        for id in expired {
+            self.forget(SessionId(uuid::Uuid::from_bytes(id))).await?;
+        }
+        let clean = move |file: &Connection, blobs: &Blobs| {
+            let keys = idempotency::expire(file, now)?;
+            let mut used = file.prepare("SELECT 1 FROM events WHERE blob = ?1 LIMIT 1")?;
+            // On the writer's thread, so that no event with a new blob comes in between.
+            let blobs = blobs.sweep(|name| used.exists([name]))?;
+            let mut vacuum = file.prepare(&format!("PRAGMA incremental_vacuum({PAGES_RETURNED})"))?;
+            let mut pages = vacuum.query([])?;
+            while pages.next()?.is_some() {}
+            Ok((keys, blobs))
+        };
+        (tidied.keys, tidied.blobs) = self.core.queue.ask(Durability::Normal, Patience::Wait, clean).await?;
+        Ok(tidied)
+    }
+}
+
+/// False if the name is taken.
+fn insert(file: &Connection, record: &SessionRecord) -> Result<bool, WriteError> {
+    let query = "INSERT INTO sessions (id, owner, name, record, created_at) VALUES (?1, ?2, ?3, ?4, ?5)";
+    let values = params![
+        record.id.0.as_bytes(),
+        record.owner,
+        record.name.as_str(),
+        to_text(record),
+        record.created_at
+    ];
+    match file.execute(query, values) {
+        Ok(_) => Ok(true),
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn to_text(record: &SessionRecord) -> String {
+    serde_json::to_string(record).unwrap_or_default()
+}

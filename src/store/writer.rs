@@ -1,0 +1,404 @@
+//! The one thread that writes the journal, and the queue in front of it.
+//!
+//! Whatever waits is written in one transaction, so that many small events cost little more than
+//! one. Nothing is told to anybody before its transaction is committed. When the disk refuses, the
+//! batch is kept and tried again: the order never changes and nothing is half written.
+
+use rusqlite::{Connection, TransactionBehavior};
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::blobs::Blobs;
+use super::crash::CrashAt;
+use super::event_log::LogState;
+use super::rows::Row;
+use super::schema;
+
+/// Commands other than events that may wait; those who ask for more wait for their turn.
+pub(super) const REQUESTS_WAITING: usize = 256;
+/// Bytes of events that may wait. Callers hold back long before (`EventLog::settled`); one that
+/// does not is stopped here, because losing events or memory without end would be worse.
+const EVENTS_WAITING_BYTES: usize = 256 * 1024 * 1024;
+/// What one event costs in the queue beside its JSON.
+const ROW_BYTES: usize = 512;
+/// Commands and bytes in one transaction.
+const BATCH_COMMANDS: usize = 4_096;
+const BATCH_BYTES: usize = 16 * 1024 * 1024;
+/// Time between two tries while the disk refuses.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a commit survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// Any death of the daemon.
+    Normal,
+    /// Also the loss of power.
+    Full,
+}
+
+/// What a request does while the disk refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Its caller is told.
+    Fail,
+    /// It stays in its place until it is written.
+    Wait,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteError {
+    #[error("{0}")]
+    Database(#[from] rusqlite::Error),
+    #[error("{0}")]
+    File(#[from] std::io::Error),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("the journal is closed")]
+    Closed,
+    #[error("there is a living session of this name already")]
+    NameTaken,
+    #[error("the journal cannot be written at the moment: {0}")]
+    Refused(String),
+    #[error("the journal cannot be read: {0}")]
+    Unreadable(#[from] rusqlite::Error),
+}
+
+/// Events of one log that become visible together.
+pub(super) struct Group {
+    pub log: Arc<LogState>,
+    pub rows: Vec<Row>,
+    pub durability: Durability,
+    pub on_commit: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// Anything else that is written. It may be applied several times, of which the last counts.
+trait Work: Send {
+    fn durability(&self) -> Durability;
+    fn patience(&self) -> Patience;
+    fn apply(&mut self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError>;
+    fn committed(self: Box<Self>);
+    fn refused(self: Box<Self>, reason: &str);
+}
+
+enum Command {
+    Events(Group),
+    Request(Box<dyn Work>),
+}
+
+impl Command {
+    fn cost(&self) -> usize {
+        match self {
+            Self::Events(group) => group.rows.iter().map(|row| row.entry.cost() + ROW_BYTES).sum(),
+            Self::Request(_) => 0,
+        }
+    }
+
+    fn durability(&self) -> Durability {
+        match self {
+            Self::Events(group) => group.durability,
+            Self::Request(work) => work.durability(),
+        }
+    }
+
+    fn apply(&mut self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError> {
+        match self {
+            Self::Events(group) => group.rows.iter().try_for_each(|row| row.insert(connection, blobs)),
+            Self::Request(work) => work.apply(connection, blobs),
+        }
+    }
+
+    fn committed(self) {
+        match self {
+            Self::Events(group) => {
+                group.log.publish(&group.rows);
+                if let Some(on_commit) = group.on_commit
+                    && std::panic::catch_unwind(AssertUnwindSafe(on_commit)).is_err()
+                {
+                    tracing::error!("a callback of the journal panicked");
+                }
+            }
+            Self::Request(work) => work.committed(),
+        }
+    }
+
+    fn abandon(self) {
+        match self {
+            Self::Events(group) => group.log.abandon(),
+            Self::Request(work) => drop(work),
+        }
+    }
+}
+
+struct Request<T, F> {
+    durability: Durability,
+    patience: Patience,
+    work: F,
+    outcome: Option<T>,
+    reply: oneshot::Sender<Result<T, JournalError>>,
+}
+
+impl<T, F> Work for Request<T, F>
+where
+    T: Send,
+    F: FnMut(&Connection, &Blobs) -> Result<T, WriteError> + Send,
+{
+    fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    fn apply(&mut self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError> {
+        self.outcome = Some((self.work)(connection, blobs)?);
+        Ok(())
+    }
+
+    fn committed(self: Box<Self>) {
+        if let Some(outcome) = self.outcome {
+            let _ = self.reply.send(Ok(outcome));
+        }
+    }
+
+    fn refused(self: Box<Self>, reason: &str) {
+        let _ = self.reply.send(Err(JournalError::Refused(reason.to_owned())));
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    commands: VecDeque<Command>,
+    bytes: usize,
+    closing: bool,
+    /// The writer has ended; nothing will be written any more.
+    ended: bool,
+}
+
+/// The queue, shared by everybody who writes and the one who does it.
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    /// Something to do, or the end.
+    work: Condvar,
+    /// Room for more events.
+    room: Condvar,
+    requests: Semaphore,
+    trouble: Mutex<Option<String>>,
+}
+
+impl Queue {
+    pub fn new() -> Self {
+        Self {
+            waiting: Mutex::default(),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            requests: Semaphore::new(REQUESTS_WAITING),
+            trouble: Mutex::default(),
+        }
+    }
+
+    /// Stops a caller who went far beyond what waits normally. Called before any other lock is taken.
+    pub fn wait_for_room(&self) {
+        let mut waiting = lock(&self.waiting);
+        while waiting.bytes > EVENTS_WAITING_BYTES && !waiting.closing {
+            waiting = self.room.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Never blocks. Gives the events back if the journal is closed.
+    pub fn push_events(&self, group: Group) -> Result<(), Box<dyn Send>> {
+        self.push(Command::Events(group)).map_err(|command| -> Box<dyn Send> { command })
+    }
+
+    /// Boxed, because it is the rare case.
+    fn push(&self, command: Command) -> Result<(), Box<Command>> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.ended || waiting.closing {
+            return Err(Box::new(command));
+        }
+        waiting.bytes += command.cost();
+        waiting.commands.push_back(command);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Has something written and answers when it is committed.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        durability: Durability,
+        patience: Patience,
+        work: impl FnMut(&Connection, &Blobs) -> Result<T, WriteError> + Send + 'static,
+    ) -> Result<T, JournalError> {
+        if patience == Patience::Fail {
+            self.healthy().map_err(JournalError::Refused)?;
+        }
+        let _permit = self.requests.acquire().await.map_err(|_| JournalError::Closed)?;
+        let (reply, answer) = oneshot::channel();
+        let request = Request { durability, patience, work, outcome: None, reply };
+        self.push(Command::Request(Box::new(request))).map_err(|_| JournalError::Closed)?;
+        answer.await.map_err(|_| JournalError::Closed)?
+    }
+
+    pub fn healthy(&self) -> Result<(), String> {
+        lock(&self.trouble).clone().map_or(Ok(()), Err)
+    }
+
+    /// What is queued is still written; what comes after is not.
+    pub fn close(&self) {
+        lock(&self.waiting).closing = true;
+        self.work.notify_all();
+        self.room.notify_all();
+    }
+
+    /// The next batch, or none at the end.
+    fn take(&self) -> Option<Vec<Command>> {
+        let mut waiting = lock(&self.waiting);
+        while waiting.commands.is_empty() && !waiting.closing {
+            waiting = self.work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < BATCH_COMMANDS
+            && bytes < BATCH_BYTES
+            && let Some(command) = waiting.commands.pop_front()
+        {
+            bytes += command.cost();
+            batch.push(command);
+        }
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    /// The batch is off the queue's account only when it is written.
+    fn settle(&self, bytes: usize) {
+        let mut waiting = lock(&self.waiting);
+        waiting.bytes = waiting.bytes.saturating_sub(bytes);
+        drop(waiting);
+        self.room.notify_all();
+    }
+
+    /// Waits for the next try; false if the journal is being closed.
+    fn wait_to_retry(&self) -> bool {
+        let waiting = lock(&self.waiting);
+        if waiting.closing {
+            return false;
+        }
+        let open = |waiting: &mut Waiting| !waiting.closing;
+        drop(self.work.wait_timeout_while(waiting, RETRY, open));
+        true
+    }
+
+    fn end(&self) {
+        let rest = {
+            let mut waiting = lock(&self.waiting);
+            (waiting.ended, waiting.closing, waiting.bytes) = (true, true, 0);
+            std::mem::take(&mut waiting.commands)
+        };
+        self.requests.close();
+        self.room.notify_all();
+        rest.into_iter().for_each(Command::abandon);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's own.
+pub(super) struct Writer {
+    pub queue: Arc<Queue>,
+    pub connection: Connection,
+    pub blobs: Blobs,
+    pub durability: Durability,
+    pub crash: CrashAt,
+}
+
+impl Writer {
+    pub fn run(mut self) {
+        // Also when this thread panics, those who wait are told.
+        let end = End(Arc::clone(&self.queue));
+        while let Some(batch) = self.queue.take() {
+            if !self.write(batch) {
+                break;
+            }
+        }
+        // The readers' connection is still there, so closing does not do this by itself.
+        let folded = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        if let Err(error) = folded {
+            tracing::debug!(%error, "the write-ahead log stays for the next start");
+        }
+        drop(end);
+    }
+
+    /// False if the batch was given up, because the journal is closed while the disk refuses.
+    fn write(&mut self, mut batch: Vec<Command>) -> bool {
+        let bytes = batch.iter().map(Command::cost).sum();
+        while let Err(error) = self.attempt(&mut batch) {
+            let reason = error.to_string();
+            let known = lock(&self.queue.trouble).replace(reason.clone()).is_some();
+            if !known {
+                tracing::error!(%error, "the journal cannot be written; trying again until it can");
+            }
+            batch = refuse_impatient(batch, &reason);
+            if !self.queue.wait_to_retry() {
+                tracing::error!(lost = batch.len(), "the journal is closed while it cannot be written");
+                batch.into_iter().for_each(Command::abandon);
+                return false;
+            }
+        }
+        if lock(&self.queue.trouble).take().is_some() {
+            tracing::info!("the journal can be written again");
+        }
+        batch.into_iter().for_each(Command::committed);
+        self.queue.settle(bytes);
+        true
+    }
+
+    fn attempt(&mut self, batch: &mut [Command]) -> Result<(), WriteError> {
+        let wanted = batch.iter().map(Command::durability).max().unwrap_or(Durability::Normal);
+        // Cannot be changed within a transaction.
+        if wanted != self.durability {
+            let level = match wanted {
+                Durability::Normal => "NORMAL",
+                Durability::Full => "FULL",
+            };
+            self.connection.pragma_update(None, "synchronous", level)?;
+            self.durability = wanted;
+        }
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if batch.is_empty() {
+            // All of a refused batch was taken out of it: only a write tells whether the disk is back.
+            schema::rewrite_version(&transaction)?;
+        }
+        for command in batch {
+            command.apply(&transaction, &self.blobs)?;
+        }
+        self.crash.before_commit();
+        transaction.commit()?;
+        self.crash.after_commit();
+        Ok(())
+    }
+}
+
+/// The transaction was undone, so a request that is taken out of it has left no trace.
+fn refuse_impatient(batch: Vec<Command>, reason: &str) -> Vec<Command> {
+    let mut kept = Vec::with_capacity(batch.len());
+    for command in batch {
+        match command {
+            Command::Request(work) if work.patience() == Patience::Fail => work.refused(reason),
+            other => kept.push(other),
+        }
+    }
+    kept
+}
+
+struct End(Arc<Queue>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
