@@ -106,6 +106,11 @@ impl Queue {
         Some(job)
     }
 
+    /// A cell that runs already.
+    pub fn resume(&mut self, start: CellStart) {
+        self.running.insert(start.cell, start);
+    }
+
     pub fn ended(&mut self, cell: CellNumber) {
         self.running.remove(&cell);
     }

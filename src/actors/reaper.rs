@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::protocol::ids::SessionId;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::remove_tree;
 
@@ -81,12 +82,12 @@ pub async fn reap_containers(launcher: &Launcher) -> usize {
     reaped
 }
 
-/// Before any session exists, nothing in these folders belongs to one.
-pub fn clear_folders(launcher: &Launcher) {
+/// Removes folders that belong to no sandbox that is expected and to none of these sessions. Before
+/// the first request, so that nobody makes one meanwhile.
+pub fn clear_folders(launcher: &Launcher, sessions: &[SessionId]) {
     let paths = &launcher.paths;
-    for folder in [paths.sandboxes_dir(), paths.workspaces_dir()] {
-        clear(&folder, |_| true);
-    }
+    clear(&paths.sandboxes_dir(), |name| !launcher.is_live(name));
+    clear(&paths.workspaces_dir(), |name| !sessions.iter().any(|session| session.to_string() == name));
     clear(&paths.kernel_dir(), |name| name.starts_with(".draft-"));
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
 use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
+use super::past::Past;
 use super::queue::{Job, Queue};
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::bridge::Turn;
@@ -26,8 +27,10 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
-use crate::store::{CellRecord, EventLog, Journal, OutputCaps, Recorder, SessionRecord, Spill};
+use crate::store::{Applied, CellRecord, EventLog, Journal, OutputCaps, Recorder, SessionRecord, Spill};
 use crate::tools;
+
+mod restore;
 
 /// How often idleness and age are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -118,6 +121,12 @@ pub enum SessionMsg {
 
     WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
     SandboxReady(Box<Receipt>),
+    /// The sandbox of before is there, with its variables.
+    SandboxAttached(Box<Receipt>),
+    /// End, and leave the sandbox running for the next daemon. The session itself stays.
+    Leave,
+    /// The executor has let go; the actor can end.
+    Left,
     SandboxFailed(Problem),
     SandboxGone {
         reason: String,
@@ -168,6 +177,14 @@ pub struct SessionArgs {
     pub seed: Map<String, Value>,
     /// Answered when the first sandbox is ready, or could not be made.
     pub created: Option<Answer<SessionView>>,
+    /// It was there before the daemon was started anew, with this user id of the range.
+    pub before: Option<Before>,
+}
+
+/// What the record of an earlier session says beside its request.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    pub slot: Option<u32>,
 }
 
 pub struct SessionActorState {
@@ -186,6 +203,8 @@ pub struct SessionActorState {
     note: Option<String>,
     active_at: Instant,
     removing: bool,
+    /// What was going on when the daemon ended, until the sandbox is attached or gone.
+    past: Option<Past>,
 }
 
 enum SandboxPhase {
@@ -223,10 +242,19 @@ impl Actor for Session {
         let spill = Spill::open(log.spill_folder(), cells.spill)?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
-        let recorder = Arc::new(Recorder::new(Arc::clone(&log), spill, caps));
+        let past = match args.before {
+            Some(_) => Past::of(restore::events(&log)),
+            None => Past::default(),
+        };
+        if let Some(receipt) = &past.sandbox {
+            args.launcher.expect(&receipt.sandbox);
+        }
+        let running: Vec<CellNumber> = past.running.iter().map(|(start, _)| start.cell).collect();
+        let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
+        let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
         make_workspace(&myself, &args);
         myself.send_interval(TICK, || SessionMsg::Tick);
-        Ok(SessionActorState {
+        let mut state = SessionActorState {
             args,
             log,
             recorder,
@@ -240,7 +268,10 @@ impl Actor for Session {
             note: None,
             active_at: Instant::now(),
             removing: false,
-        })
+            past: None,
+        };
+        state.recall(past);
+        Ok(state)
     }
 
     async fn handle(
@@ -322,6 +353,17 @@ impl Actor for Session {
                 state.sandbox_ready(*receipt);
                 state.pump(&myself).await;
             }
+            SessionMsg::SandboxAttached(receipt) => {
+                state.sandbox_attached(*receipt);
+                state.pump(&myself).await;
+            }
+            SessionMsg::Leave => state.leave(&myself),
+            SessionMsg::Left => {
+                state.log.flushed().await;
+                state.log.close();
+                let _ = state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to: None });
+                myself.stop(None);
+            }
             SessionMsg::SandboxFailed(problem) => state.sandbox_failed(problem),
             SessionMsg::SandboxGone { reason } => {
                 state.sandbox_gone(reason);
@@ -380,20 +422,32 @@ impl Actor for Session {
 fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
     let (launcher, session) = (Arc::clone(&args.launcher), myself.clone());
     let (folder, owner, id) = (args.workspace.clone(), args.owner, args.id);
-    let (journal, record) = (args.journal.clone(), args.record());
+    let (journal, mut record, before) = (args.journal.clone(), args.record(), args.before);
+    // An id of before is taken at once, so that nobody else gets it meanwhile.
+    let kept = before.and_then(|before| before.slot).map(|uid| launcher.keep_slot(uid));
     tokio::spawn(async move {
         let make = async {
-            // First in the journal: nothing may exist that the next start would not find.
-            journal
-                .create_session(&record)
-                .await
-                .map_err(|error| Problem::new(Code::Storage, error.to_string()).hint("free some space"))?;
+            let slot = match (&folder, kept) {
+                (Some(_), _) => None,
+                (None, Some(kept)) => Some(kept),
+                (None, None) => Some(launcher.take_slot()?),
+            };
+            record.slot = slot.as_ref().map(|slot| slot.uid);
+            if before.is_none() {
+                // First in the journal: nothing may exist that the next start would not find.
+                journal
+                    .create_session(&record)
+                    .await
+                    .map_err(|error| Problem::new(Code::Storage, error.to_string()).hint("free some space"))?;
+            }
             let mode = launcher.engine_mode().await?;
             let service = launcher.service;
             if let Some(folder) = folder {
                 return Ok((Workspace::of_caller(folder.as_ref(), service, mode, owner)?, None));
             }
-            let slot = launcher.take_slot()?;
+            let Some(slot) = slot else {
+                return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));
+            };
             let path = launcher.paths.workspaces_dir().join(id.to_string());
             Ok((Workspace::managed(path, service, mode, slot.uid)?, Some(slot)))
         };
@@ -506,8 +560,11 @@ impl SessionActorState {
 
     async fn start_sandbox(&mut self, myself: &SessionRef) {
         let Some(workspace) = self.workspace.clone() else { return };
-        let image = self.args.wanted.image.clone().unwrap_or_else(|| "default".into());
-        self.log.append(EventBody::SandboxStarting { backend: self.args.backend, image });
+        let attach = self.take_attach();
+        if attach.is_none() {
+            let image = self.args.wanted.image.clone().unwrap_or_else(|| "default".into());
+            self.log.append(EventBody::SandboxStarting { backend: self.args.backend, image });
+        }
         let args = ExecutorArgs {
             session: myself.clone(),
             launcher: Arc::clone(&self.args.launcher),
@@ -518,6 +575,7 @@ impl SessionActorState {
             context: self.tool_context(),
             recorder: Arc::clone(&self.recorder),
             log: Arc::clone(&self.log),
+            attach,
         };
         match Executor::spawn(args).await {
             Ok(executor) => self.sandbox = SandboxPhase::Starting(executor),
@@ -547,10 +605,12 @@ impl SessionActorState {
     ) {
         match outcome {
             Ok((workspace, slot)) => {
-                self.log.append(EventBody::SessionCreated { name: self.args.name.to_string() });
                 self.workspace = Some(Arc::new(workspace));
                 self.slot = slot;
-                if !self.removing {
+                if self.args.before.is_some() {
+                    self.go_on(myself).await;
+                } else if !self.removing {
+                    self.log.append(EventBody::SessionCreated { name: self.args.name.to_string() });
                     self.start_sandbox(myself).await;
                 }
             }
@@ -666,8 +726,10 @@ impl SessionActorState {
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
+        let sandbox = self.receipt.as_ref().map(|receipt| receipt.sandbox.clone());
+        let applied = sandbox.zip(turn.as_ref()).map(|(sandbox, turn)| Applied { sandbox, received: turn.number });
         // Nobody hears of a result that a death of the daemon could undo.
-        self.log.append_then(finished, None, move || drop(ticket.done.send(result)));
+        self.log.append_then(finished, applied, move || drop(ticket.done.send(result)));
     }
 
     /// Ends every queued cell unrun.

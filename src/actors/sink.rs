@@ -6,36 +6,39 @@ use std::time::Instant;
 
 use crate::bridge::Sink;
 use crate::protocol::frames::OutputFrame;
-use crate::protocol::ids::CellNumber;
-use crate::store::Recorder;
+use crate::protocol::ids::{CellNumber, SandboxId};
+use crate::store::{EventLog, Recorder};
 
-/// Frames have no numbers yet, and without a sandbox attached the recorder stores none.
-const UNNUMBERED: u64 = 0;
-
-pub struct RecorderSink(pub Arc<Recorder>);
+pub struct RecorderSink {
+    pub recorder: Arc<Recorder>,
+    pub log: Arc<EventLog>,
+    pub sandbox: SandboxId,
+}
 
 impl Sink for RecorderSink {
     fn output(&mut self, frame: OutputFrame<'_>, number: u64) {
-        self.0.output(&frame, number);
+        self.recorder.output(&frame, number);
     }
 
     fn display(&mut self, cell: CellNumber, mime: Map<String, Value>, number: u64) {
-        self.0.display(cell, mime, number);
+        self.recorder.display(cell, mime, number);
     }
 
     fn gap(&mut self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64, number: u64) {
-        self.0.gap(cell, stdout_bytes, stderr_bytes, number);
+        self.recorder.gap(cell, stdout_bytes, stderr_bytes, number);
     }
 
     fn flush_at(&self) -> Option<Instant> {
-        self.0.flush_at()
+        self.recorder.flush_at()
     }
 
     fn flush(&mut self) {
-        self.0.flush();
+        self.recorder.flush();
     }
 
+    /// Frames without an effect in the journal are settled when nothing before them waits for it.
     fn settled(&self, number: u64) -> u64 {
-        number
+        let idle = !self.recorder.has_pending() && self.log.lag() == 0;
+        if idle { number } else { self.log.received(&self.sandbox) }
     }
 }

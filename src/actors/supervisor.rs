@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::session::{Session, SessionArgs, SessionMsg, SessionRef};
+use super::session::{Before, Session, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::{Launcher, Wanted};
-use crate::store::Journal;
+use crate::store::{Journal, JournalError, SessionRecord};
 use crate::tools;
 
 pub type SupervisorRef = ActorRef<SupervisorMsg>;
@@ -48,8 +48,10 @@ pub enum SupervisorMsg {
         id: SessionId,
         reply_to: Option<Answer<()>>,
     },
-    /// Take no more sessions, remove all there are. Answered when the last is gone.
+    /// Take no more sessions; remove all there are, or leave them to the next daemon. Answered when
+    /// the last actor has ended.
     Shutdown {
+        remove: bool,
         reply_to: RpcReplyPort<()>,
     },
 }
@@ -89,10 +91,12 @@ impl Actor for Supervisor {
 
     async fn pre_start(
         &self,
-        _: SupervisorRef,
+        myself: SupervisorRef,
         args: SupervisorArgs,
     ) -> Result<SupervisorState, ActorProcessingErr> {
-        Ok(SupervisorState { args, sessions: BTreeMap::new(), shutting_down: None })
+        let mut state = SupervisorState { args, sessions: BTreeMap::new(), shutting_down: None };
+        state.restore(&myself).await?;
+        Ok(state)
     }
 
     async fn handle(
@@ -127,10 +131,13 @@ impl Actor for Supervisor {
                     let _ = reply_to.send(Ok(()));
                 }
             }
-            SupervisorMsg::Shutdown { reply_to } => {
+            SupervisorMsg::Shutdown { remove, reply_to } => {
                 state.shutting_down.get_or_insert_default().push(reply_to);
                 for entry in state.sessions.values() {
-                    let _ = entry.session.cast(SessionMsg::Remove { reply_to: None });
+                    let _ = entry.session.cast(match remove {
+                        true => SessionMsg::Remove { reply_to: None },
+                        false => SessionMsg::Leave,
+                    });
                 }
                 state.answer_shutdown();
             }
@@ -176,14 +183,46 @@ impl SupervisorState {
                 return;
             }
         };
-        let id = SessionId::fresh();
+        let record = SessionRecord {
+            id: SessionId::fresh(),
+            owner: peer,
+            name,
+            created_at: crate::protocol::clock::now(),
+            request: serde_json::to_value(&request).unwrap_or_default(),
+            slot: None,
+        };
+        self.spawn_session(myself, record, request, wanted, idle, Some(reply_to)).await;
+    }
+
+    /// Sessions that were there before the daemon was started anew.
+    async fn restore(&mut self, myself: &SupervisorRef) -> Result<(), JournalError> {
+        for record in self.args.journal.sessions()? {
+            let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
+            // What was allowed then is kept, even if the limits have changed since.
+            let (wanted, idle) = self.wishes(&request);
+            self.spawn_session(myself, record, request, wanted, idle, None).await;
+        }
+        Ok(())
+    }
+
+    async fn spawn_session(
+        &mut self,
+        myself: &SupervisorRef,
+        record: SessionRecord,
+        request: NewSession,
+        wanted: Wanted,
+        idle: Duration,
+        created: Option<Answer<SessionView>>,
+    ) {
+        let (id, peer, name) = (record.id, record.owner, record.name);
         let args = SessionArgs {
             id,
             name: name.clone(),
             owner: peer,
             journal: self.args.journal.clone(),
-            request: serde_json::to_value(&request).unwrap_or_default(),
-            created_at: crate::protocol::clock::now(),
+            request: record.request,
+            created_at: record.created_at,
+            before: created.is_none().then_some(Before { slot: record.slot }),
             supervisor: myself.clone(),
             launcher: Arc::clone(&self.args.launcher),
             tools: Arc::clone(&self.args.tools),
@@ -192,7 +231,7 @@ impl SupervisorState {
             workspace: request.workspace,
             idle,
             seed: request.seed,
-            created: Some(reply_to),
+            created,
         };
         match Session::spawn(args).await {
             Ok(session) => drop(self.sessions.insert(id, Entry { owner: peer, name, session })),
@@ -228,24 +267,34 @@ impl SupervisorState {
                 )));
         }
         let sandbox = &settings.sandbox;
+        let (wanted, idle) = self.wishes(request);
+        within("memory", wanted.memory_bytes, crate::config::MIN_MEMORY_BYTES, sandbox.max_memory_bytes)?;
+        cpus_within(wanted.cpus, sandbox.max_cpus)?;
+        within("pids", wanted.pids, MIN_PIDS, MAX_PIDS)?;
+        check_seed(&request.seed)?;
+        if idle.is_zero() {
+            return Err(Problem::new(Code::BadRequest, "`idle_s` has to be at least 1"));
+        }
+        if let Err(trouble) = self.args.journal.healthy() {
+            return Err(Problem::new(Code::Storage, format!("the journal cannot be written: {trouble}"))
+                .hint("free some space on the disk of `BELLJAR_HOME`"));
+        }
+        Ok((name, wanted, idle))
+    }
+
+    /// What is asked for, completed by the settings.
+    fn wishes(&self, request: &NewSession) -> (Wanted, Duration) {
+        let settings = &self.args.launcher.settings;
         let wanted = Wanted {
             image: request.image.clone(),
-            memory_bytes: within(
-                "memory",
-                request.memory_bytes.unwrap_or(sandbox.memory_bytes),
-                crate::config::MIN_MEMORY_BYTES,
-                sandbox.max_memory_bytes,
-            )?,
-            cpus: cpus_within(request.cpus.unwrap_or(sandbox.cpus), sandbox.max_cpus)?,
-            pids: within("pids", request.pids.unwrap_or(sandbox.pids), MIN_PIDS, MAX_PIDS)?,
+            memory_bytes: request.memory_bytes.unwrap_or(settings.sandbox.memory_bytes),
+            cpus: request.cpus.unwrap_or(settings.sandbox.cpus),
+            pids: request.pids.unwrap_or(settings.sandbox.pids),
         };
-        check_seed(&request.seed)?;
-        let idle = match request.idle_s {
-            Some(0) => return Err(Problem::new(Code::BadRequest, "`idle_s` has to be at least 1")),
-            Some(seconds) => Duration::from_secs(seconds.min(MAX_IDLE.as_secs())),
-            None => settings.sessions.idle,
-        };
-        Ok((name, wanted, idle))
+        let idle = request.idle_s.map_or(settings.sessions.idle, |seconds| {
+            Duration::from_secs(seconds.min(MAX_IDLE.as_secs()))
+        });
+        (wanted, idle)
     }
 
     fn forget(&mut self, id: SessionId) {
@@ -275,17 +324,17 @@ const MAX_PIDS: u64 = 32_768;
 const MIN_CPUS: f64 = 0.05;
 const MAX_IDLE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-fn within(what: &str, value: u64, least: u64, most: u64) -> Result<u64, Problem> {
+fn within(what: &str, value: u64, least: u64, most: u64) -> Result<(), Problem> {
     if (least..=most).contains(&value) {
-        return Ok(value);
+        return Ok(());
     }
     Err(Problem::new(Code::BadRequest, format!("{what} of {value} is not possible"))
         .hint(format!("use {least} to {most}")))
 }
 
-fn cpus_within(value: f64, most: f64) -> Result<f64, Problem> {
+fn cpus_within(value: f64, most: f64) -> Result<(), Problem> {
     if value >= MIN_CPUS && value <= most {
-        return Ok(value);
+        return Ok(());
     }
     Err(Problem::new(Code::BadRequest, format!("{value} CPUs are not possible"))
         .hint(format!("use {MIN_CPUS} to {most}")))

@@ -6,6 +6,7 @@ mod socket;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -90,59 +91,54 @@ fn start(config: Option<PathBuf>) -> Result<(), DaemonError> {
 }
 
 async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonError> {
-    end_old_sessions(&journal).await;
     tokio::spawn(keep_tidy(journal.clone()));
-    // Containers first: nothing may still write into a folder that is being removed.
-    let reaped = reaper::reap_containers(&launcher).await;
-    reaper::clear_folders(&launcher);
-    let (listener, _socket) = SocketGuard::bind(&launcher.paths)?;
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
-    let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;
     let args = SupervisorArgs {
-        journal,
+        journal: journal.clone(),
         launcher: Arc::clone(&launcher),
         tools: Arc::new(tools::Registry::built_in()),
     };
+    // Sessions of before claim their sandboxes first; what nobody claims is left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
+    let sessions = journal.sessions().map_err(|error| DaemonError::Start(error.to_string()))?;
+    let sessions: Vec<_> = sessions.into_iter().map(|record| record.id).collect();
+    // Containers first: nothing may still write into a folder that is being removed.
+    let reaped = reaper::reap_containers(&launcher).await;
+    reaper::clear_folders(&launcher, &sessions);
+    let (listener, _socket) = SocketGuard::bind(&launcher.paths)?;
+    let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;
     let shutdown = CancellationToken::new();
+    let remove_all = Arc::new(AtomicBool::new(false));
     let app = App {
         supervisor: supervisor.clone(),
         launcher: Arc::clone(&launcher),
         settings: Arc::clone(&launcher.settings),
         shutdown: shutdown.clone(),
+        remove_all: Arc::clone(&remove_all),
     };
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
     let serving = tokio::spawn(control::serve(listener, app.router(), shutdown.clone()));
 
     let ended = until_told_to_stop(&shutdown, supervision).await;
     shutdown.cancel();
+    let remove = remove_all.load(Ordering::Relaxed);
     let orderly = async {
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
-        let removed = supervisor.call(|reply_to| SupervisorMsg::Shutdown { reply_to }, Some(REMOVAL)).await;
+        // From here on sandboxes have no owner in this process.
+        reaper.stop(None);
+        let removed = supervisor.call(|reply_to| SupervisorMsg::Shutdown { remove, reply_to }, Some(REMOVAL)).await;
         tracing::info!(orderly = removed.is_ok(), "sessions ended");
-        // A container whose executor could not remove it has no other owner from here on.
-        reaper::reap_containers(&launcher).await;
+        if remove {
+            // What an executor could not remove.
+            reaper::reap_containers(&launcher).await;
+        }
     };
     tokio::select! {
         () = orderly => {}
         () = second_signal() => tracing::warn!("forced to end; what is left is reaped at the next start"),
     }
-    reaper.stop(None);
     supervisor.stop(None);
     ended
-}
-
-/// Their sandboxes are reaped, so nothing of them goes on.
-async fn end_old_sessions(journal: &Journal) {
-    let old = journal.sessions().unwrap_or_else(|error| {
-        tracing::error!(%error, "the sessions of before are unknown");
-        Vec::new()
-    });
-    for session in old {
-        if let Err(error) = journal.remove_session(session.id).await {
-            tracing::warn!(%error, session = %session.id, "an old session cannot be ended");
-        }
-    }
 }
 
 async fn keep_tidy(journal: Journal) {

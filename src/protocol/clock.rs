@@ -1,12 +1,32 @@
 //! Wall-clock time as text, for display only: every deadline goes by the monotonic clock.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// RFC 3339 in UTC with milliseconds.
 #[must_use]
 pub fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     rfc3339(since.as_secs(), since.subsec_millis())
+}
+
+/// Time since a moment that [`now`] gave; zero if it lies ahead or is none.
+#[must_use]
+pub fn since(at: &str) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    parse(at).map_or(Duration::ZERO, |at| now.saturating_sub(at))
+}
+
+/// The inverse of [`rfc3339`], since the epoch.
+fn parse(at: &str) -> Option<Duration> {
+    let number = |range: std::ops::Range<usize>| at.get(range)?.parse::<u64>().ok();
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second, millis) = (number(11..13)?, number(14..16)?, number(17..19)?, number(20..23)?);
+    // Years from March on, so that the leap day comes last.
+    let (from_march, year) = if month > 2 { (month - 3, year) } else { (month + 9, year.checked_sub(1)?) };
+    let (era, of_era) = (year / 400, year % 400);
+    let of_year = (153 * from_march + 2) / 5 + day.checked_sub(1)?;
+    let days = (era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year).checked_sub(719_468)?;
+    Some(Duration::from_millis(((days * 24 + hour) * 60 + minute) * 60_000 + second * 1_000 + millis))
 }
 
 fn rfc3339(seconds: u64, millis: u32) -> String {
@@ -40,5 +60,14 @@ mod tests {
         assert_eq!(rfc3339(1_709_251_199, 999), "2024-02-29T23:59:59.999Z");
         assert_eq!(rfc3339(1_709_251_200, 0), "2024-03-01T00:00:00.000Z");
         assert_eq!(rfc3339(4_102_444_800, 0), "2100-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_moment_is_read_back() {
+        for (seconds, millis) in [(0, 0), (951_782_400, 5), (1_709_251_199, 999), (4_102_444_800, 1)] {
+            let expected = Duration::from_secs(seconds) + Duration::from_millis(u64::from(millis));
+            assert_eq!(parse(&rfc3339(seconds, millis)), Some(expected));
+        }
+        assert_eq!(parse("yesterday"), None);
     }
 }

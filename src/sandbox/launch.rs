@@ -136,6 +136,17 @@ impl Launcher {
             .map_err(|error: EngineError| error.problem())
     }
 
+    /// A sandbox that will be adopted: the reaper has to leave it alone until then.
+    pub fn expect(&self, sandbox: &SandboxId) {
+        lock(&self.live).insert(sandbox.clone());
+    }
+
+    /// The user id that a session had before the daemon was started anew.
+    pub fn keep_slot(self: &Arc<Self>, uid: u32) -> UserSlot {
+        lock(&self.slots).insert(uid);
+        UserSlot { launcher: Arc::clone(self), uid }
+    }
+
     /// A user id that no other session has.
     pub fn take_slot(self: &Arc<Self>) -> Result<UserSlot, Problem> {
         let sandbox = &self.settings.sandbox;
@@ -225,6 +236,8 @@ impl Launcher {
         workspace: &Workspace,
     ) -> Result<Option<Sandbox>, Problem> {
         let container = spec::container_name(&receipt.sandbox);
+        let claim = Claim { launcher: Arc::clone(self), sandbox: receipt.sandbox.clone() };
+        let folder = Folder::of(self.paths.sandboxes_dir().join(&receipt.sandbox.0));
         let inspected = match self.engine.inspect(&container).await {
             Ok(inspected) => inspected,
             Err(EngineError::NotFound(_)) => return Ok(None),
@@ -240,15 +253,14 @@ impl Launcher {
         let spec = self
             .spec(&receipt.sandbox, wanted, workspace, receipt.image.clone())
             .map_err(|error| storage_problem(&workspace.path, &error))?;
-        lock(&self.live).insert(receipt.sandbox.clone());
-        let claim = Claim { launcher: Arc::clone(self), sandbox: receipt.sandbox.clone() };
+        self.expect(&receipt.sandbox);
         let cgroup = attest::container_pid(&inspected).and_then(Cgroup::of_process);
         Ok(Some(Sandbox {
             container,
             removed: AtomicBool::new(false),
             inspected,
             cgroup,
-            folder: Folder::of(self.paths.sandboxes_dir().join(&receipt.sandbox.0)),
+            folder,
             spec,
             _claim: claim,
             launcher: Arc::clone(self),

@@ -200,6 +200,12 @@ impl Recorder {
         if waiting { state.published.map(|at| at + OUTPUT_COALESCE) } else { None }
     }
 
+    /// Output waits to be published, if only for the end of a character.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        self.lock().pending.is_some()
+    }
+
     pub fn flush(&self) {
         let mut state = self.lock();
         self.publish(&mut state, Publish::WholeCharacters);

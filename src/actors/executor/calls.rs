@@ -9,6 +9,7 @@ use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_NAME_CHARS;
+use crate::store::Applied;
 
 /// Names of completed tool calls that a result lists.
 const TOOL_CALLS_LISTED: usize = 100;
@@ -47,12 +48,17 @@ impl ExecutorState {
             }
         }
         let shown: String = name.chars().filter(|c| !c.is_control()).take(TOOL_NAME_CHARS).collect();
-        self.args.log.append(EventBody::ToolCalled {
+        let called = EventBody::ToolCalled {
             cell,
             call,
             name: shown.clone(),
             arguments: arguments.clone(),
+        };
+        let applied = self.cage.as_ref().map(|cage| Applied {
+            sandbox: cage.sandbox.id().clone(),
+            received: turn.number,
         });
+        self.args.log.append_then(called, applied, || {});
         let executor = myself.clone();
         let begun = self.args.tools.call(name, arguments, self.args.context.clone());
         let task = tokio::spawn(async move {

@@ -32,6 +32,12 @@ pub(super) struct Running {
     pub timers: Vec<AbortHandle>,
 }
 
+impl Running {
+    pub fn of(start: CellStart, since: Instant, before: Counters) -> Self {
+        Self { start, since, before, ended_by: None, completed: Vec::new(), timers: Vec::new() }
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         self.timers.iter().for_each(AbortHandle::abort);
@@ -76,16 +82,21 @@ impl ExecutorState {
         self.args.recorder.begin(cell);
         let before = cage.sandbox.counters();
         let sent = cage.link.send(&frame);
-        let timers = vec![
-            myself.send_after(start.timeout, move || ExecutorMsg::Deadline(cell)).abort_handle(),
-            myself.send_interval(QUOTA_LOOK, move || ExecutorMsg::QuotaLook(cell)).abort_handle(),
-        ];
-        let since = Instant::now();
-        let running = Running { start, since, before, ended_by: None, completed: Vec::new(), timers };
-        self.running.insert(cell, running);
+        let timeout = start.timeout;
+        self.running.insert(cell, Running::of(start, Instant::now(), before));
+        self.arm(myself, cell, timeout);
         if sent.is_err() {
             self.give_up(myself, "the kernel does not take cells any more".into());
         }
+    }
+
+    /// Starts the clocks of a cell.
+    pub(super) fn arm(&mut self, myself: &ExecutorRef, cell: CellNumber, timeout: Duration) {
+        let Some(running) = self.running.get_mut(&cell) else { return };
+        running.timers.extend([
+            myself.send_after(timeout, move || ExecutorMsg::Deadline(cell)).abort_handle(),
+            myself.send_interval(QUOTA_LOOK, move || ExecutorMsg::QuotaLook(cell)).abort_handle(),
+        ]);
     }
 
     pub(super) fn interrupt(&mut self, myself: &ExecutorRef, cell: CellNumber) {

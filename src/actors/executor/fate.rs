@@ -69,6 +69,15 @@ impl ExecutorState {
         myself.stop(None);
     }
 
+    /// The kernel goes on alone; the next daemon finds it.
+    pub(super) fn leave(&mut self, myself: &ExecutorRef, reply_to: RpcReplyPort<()>) {
+        if let Some(cage) = self.cage.take() {
+            cage.sandbox.leave();
+        }
+        let _ = reply_to.send(());
+        myself.stop(None);
+    }
+
     pub(super) fn shut_down(&mut self, myself: &ExecutorRef, reply_to: RpcReplyPort<()>) {
         self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is being removed"));
         let cage = self.cage.take();

@@ -1,9 +1,10 @@
 //! The executor: one sandbox and its bridge. It owns the deadlines, interrupts and tool calls in
 //! flight, and tells the session how each cell ended. It ends with its sandbox.
 //!
-//! `cells` begins and ends cells, `requests` is everything else that is asked of the kernel, `calls`
+//! `attach` goes on where an earlier daemon ended, `cells` begins and ends cells, `requests` is everything else that is asked of the kernel, `calls`
 //! the tool calls that the kernel makes, `fate` the end of the sandbox.
 
+mod attach;
 mod calls;
 mod cells;
 mod fate;
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::launch::{Ready, launch};
+use super::launch::{Ready, attach, launch};
 use super::outcome::{CellStart, EndedBy};
 use super::session::{SessionMsg, SessionRef};
 use super::sink::RecorderSink;
@@ -24,6 +25,7 @@ use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
 use crate::sandbox::artifacts::{self, Snapshot};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxEnd, Wanted};
@@ -42,6 +44,8 @@ pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
 pub enum ExecutorMsg {
     /// The launching task is done.
     Launched(Box<Result<Ready, Problem>>),
+    /// The attaching task is done; none if the sandbox is gone.
+    Attached(Box<Result<Option<Ready>, Problem>>),
     /// Run a cell; its end is reported to the session as `CellFinished`. In `main` mode only after
     /// the previous one has ended.
     Run(CellStart),
@@ -65,6 +69,10 @@ pub enum ExecutorMsg {
     Undo {
         cells: u64,
         reply_to: Answer<CellNumber>,
+    },
+    /// Leave the sandbox running for the next daemon, and end.
+    Leave {
+        reply_to: RpcReplyPort<()>,
     },
     /// Remove the sandbox and end. Answered when it is gone.
     Shutdown {
@@ -110,6 +118,19 @@ pub struct ExecutorArgs {
     pub context: tools::Context,
     pub recorder: Arc<Recorder>,
     pub log: Arc<EventLog>,
+    /// The sandbox to take over, instead of a new one.
+    pub attach: Option<Attach>,
+}
+
+/// A sandbox that an earlier daemon left running, and what is known of it.
+pub struct Attach {
+    pub receipt: Receipt,
+    /// Frames of its kernel that had their effect.
+    pub received: u64,
+    /// Cells that were running, and for how long they had been.
+    pub running: Vec<(CellStart, Duration)>,
+    /// Tool calls that wait for an answer which nobody works on any more.
+    pub open_calls: Vec<u64>,
 }
 
 pub struct ExecutorState {
@@ -155,10 +176,16 @@ impl Actor for Executor {
     ) -> Result<ExecutorState, ActorProcessingErr> {
         let (launcher, wanted, workspace) =
             (Arc::clone(&args.launcher), args.wanted.clone(), Arc::clone(&args.workspace));
+        let adopted = args.attach.as_ref().map(|attach| (attach.receipt.clone(), attach.received));
         tokio::spawn(async move {
-            let outcome = Box::pin(launch(launcher, wanted, workspace)).await;
+            let message = match adopted {
+                None => ExecutorMsg::Launched(Box::new(Box::pin(launch(launcher, wanted, workspace)).await)),
+                Some((receipt, received)) => ExecutorMsg::Attached(Box::new(
+                    Box::pin(attach(launcher, receipt, wanted, workspace, received)).await,
+                )),
+            };
             // If nobody is there any more, dropping what was launched removes it.
-            let _ = myself.cast(ExecutorMsg::Launched(Box::new(outcome)));
+            let _ = myself.cast(message);
         });
         let snapshot = artifacts::scan(&args.workspace.root);
         Ok(ExecutorState {
@@ -183,6 +210,7 @@ impl Actor for Executor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             ExecutorMsg::Launched(outcome) => state.launched(&myself, *outcome),
+            ExecutorMsg::Attached(outcome) => state.attached(&myself, *outcome),
             ExecutorMsg::Run(start) => state.run(&myself, start),
             ExecutorMsg::Interrupt(cell) => state.interrupt(&myself, cell),
             ExecutorMsg::Variables { private, reply_to } => {
@@ -206,6 +234,7 @@ impl Actor for Executor {
                 let frame = |request| HostFrame::Undo { request, cells };
                 state.request(&myself, Request::Undo(reply_to), frame, Duration::ZERO);
             }
+            ExecutorMsg::Leave { reply_to } => state.leave(&myself, reply_to),
             ExecutorMsg::Shutdown { reply_to } => state.shut_down(&myself, reply_to),
             ExecutorMsg::Arrived(frame, turn) => state.arrived(&myself, *frame, turn),
             ExecutorMsg::Closed(closed) => state.closed(&myself, closed),
@@ -245,25 +274,37 @@ impl ExecutorState {
                 return;
             }
         };
-        let executor = myself.clone();
-        let sink = RecorderSink(Arc::clone(&self.args.recorder));
-        let link = Link::start(ready.socket, ready.received, sink, move |incoming| {
-            let _ = executor.cast(match incoming {
-                Incoming::Frame(frame, turn) => ExecutorMsg::Arrived(frame, turn),
-                Incoming::Closed(closed) => ExecutorMsg::Closed(closed),
-            });
-        });
+        let receipt = ready.receipt.clone();
+        self.take_in(myself, ready);
         let configure = HostFrame::Configure { seed: self.args.seed.clone(), tools: self.args.tools.specs() };
-        let configured = link.send(&configure);
-        self.cage = Some(Cage { sandbox: Arc::new(ready.sandbox), link });
-        if let Err(error) = configured {
+        let configured = self.cage.as_ref().map(|cage| cage.link.send(&configure));
+        if let Some(Err(error)) = configured {
             let problem =
                 Problem::new(Code::TooLarge, format!("the seed cannot be sent to the kernel: {error}"));
             self.tell(SessionMsg::SandboxFailed(problem));
             myself.stop(None);
             return;
         }
-        self.tell(SessionMsg::SandboxReady(Box::new(ready.receipt)));
+        self.tell(SessionMsg::SandboxReady(Box::new(receipt)));
+    }
+
+    /// From here on the kernel is heard.
+    fn take_in(&mut self, myself: &ExecutorRef, ready: Ready) {
+        let sandbox = ready.receipt.sandbox.clone();
+        self.args.recorder.attach(sandbox.clone());
+        let executor = myself.clone();
+        let sink = RecorderSink {
+            recorder: Arc::clone(&self.args.recorder),
+            log: Arc::clone(&self.args.log),
+            sandbox,
+        };
+        let link = Link::start(ready.socket, ready.received, sink, move |incoming| {
+            let _ = executor.cast(match incoming {
+                Incoming::Frame(frame, turn) => ExecutorMsg::Arrived(frame, turn),
+                Incoming::Closed(closed) => ExecutorMsg::Closed(closed),
+            });
+        });
+        self.cage = Some(Cage { sandbox: Arc::new(ready.sandbox), link });
     }
 
     fn arrived(&mut self, myself: &ExecutorRef, frame: KernelFrame, turn: Turn) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::outcome::{EndedBy, Ending};
 use super::super::session::SessionMsg;
+use super::attach::Fence;
 use super::{Answer, ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, RefusedCode, StateAfter};
@@ -20,6 +21,8 @@ pub(super) enum Request {
     Compute(Answer<Computed>),
     Reset(Answer<()>),
     Undo(Answer<CellNumber>),
+    /// Answered when the kernel has told everything again that came before.
+    Fence(Fence),
 }
 
 impl ExecutorState {
@@ -71,7 +74,13 @@ impl ExecutorState {
                     let _ = reply_to.send(Ok(state_of));
                 }
             }
-            KernelFrame::Names { request, names } => self.names_arrived(myself, request, names),
+            KernelFrame::Names { request, names } => {
+                if let Some(Request::Fence(fence)) = self.requests.remove(&request) {
+                    self.fence_passed(myself, &fence);
+                } else {
+                    self.names_arrived(myself, request, names);
+                }
+            }
             KernelFrame::Refused { code, message, request, cell } => {
                 self.refused(myself, code, &message, request, cell);
             }
@@ -145,6 +154,7 @@ impl Request {
             Self::Compute(reply_to) => drop(reply_to.send(Err(problem))),
             Self::Reset(reply_to) => drop(reply_to.send(Err(problem))),
             Self::Undo(reply_to) => drop(reply_to.send(Err(problem))),
+            Self::Fence(_) => {}
         }
     }
 }

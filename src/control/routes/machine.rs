@@ -37,16 +37,16 @@ pub async fn openapi() -> Response {
         .into_response()
 }
 
-/// Until a journal keeps sessions over a restart, nobody could come back to a sandbox that was left
-/// running, so both forms remove them.
+/// Sandboxes are left running for the next daemon, unless they are to be removed.
 pub async fn shut_down(
     State(app): State<App>,
     peer: Peer,
-    JsonBody(_): JsonBody<Shutdown>,
+    JsonBody(body): JsonBody<Shutdown>,
 ) -> Answer<Json<Done>> {
     if peer.uid != 0 && peer.uid != app.launcher.service.uid {
         return Err(Problem::new(Code::Forbidden, "only the daemon's own user and root may stop it").into());
     }
+    app.remove_all.store(body.remove, std::sync::atomic::Ordering::Relaxed);
     app.shutdown.cancel();
     Ok(Json(Done {}))
 }

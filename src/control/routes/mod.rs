@@ -13,6 +13,7 @@ use axum::http::request::Parts;
 use axum::routing::{get, post};
 use ractor::{ActorRef, RpcReplyPort};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +32,8 @@ pub struct App {
     pub launcher: Arc<Launcher>,
     pub settings: Arc<Settings>,
     pub shutdown: CancellationToken,
+    /// At the end the sandboxes go too.
+    pub remove_all: Arc<AtomicBool>,
 }
 
 impl App {

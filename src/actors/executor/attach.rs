@@ -1,0 +1,81 @@
+//! Going on with a sandbox that an earlier daemon left running.
+
+use std::time::{Duration, Instant};
+
+use super::super::launch::Ready;
+use super::super::outcome::Ending;
+use super::super::session::SessionMsg;
+use super::cells::Running;
+use super::requests::Request;
+use super::{ExecutorRef, ExecutorState};
+use crate::protocol::event::{EventBody, ToolOutcome};
+use crate::protocol::frames::{HostFrame, StateAfter, ToolFailure};
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::Problem;
+
+/// Cells that the kernel knew of and did not run any more when it said hello.
+pub(super) struct Fence {
+    pub ended: Vec<CellNumber>,
+    pub state_of: CellNumber,
+}
+
+impl ExecutorState {
+    pub(super) fn attached(&mut self, myself: &ExecutorRef, outcome: Result<Option<Ready>, Problem>) {
+        let Some(attach) = self.args.attach.take() else { return };
+        let ready = match outcome {
+            Ok(Some(ready)) => ready,
+            Ok(None) => return self.not_attached(myself, "it ended while no daemon ran"),
+            Err(problem) => return self.not_attached(myself, &problem.message),
+        };
+        let (hello, receipt) = (ready.hello.clone(), Box::new(ready.receipt.clone()));
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            attach.running.into_iter().partition(|(start, _)| start.cell <= hello.last_cell);
+        let before = ready.sandbox.counters();
+        self.tell(SessionMsg::SandboxAttached(receipt));
+        self.take_in(myself, ready);
+        let mut fence = Fence { ended: Vec::new(), state_of: hello.state_of };
+        for (start, elapsed) in known {
+            let (cell, left) = (start.cell, start.timeout.saturating_sub(elapsed));
+            if !hello.running.contains(&cell) {
+                fence.ended.push(cell);
+            }
+            let since = Instant::now().checked_sub(elapsed).unwrap_or_else(Instant::now);
+            self.running.insert(cell, Running::of(start, since, before));
+            self.arm(myself, cell, left);
+        }
+        self.answer_open_calls(myself, &attach.open_calls);
+        // The journal knew of these before the kernel did.
+        for (start, _) in unknown {
+            self.run(myself, start);
+        }
+        // When this is answered, all that the kernel had to tell again has been told.
+        let frame = |request| HostFrame::Names { request, code: String::new() };
+        self.request(myself, Request::Fence(fence), frame, Duration::ZERO);
+    }
+
+    fn not_attached(&mut self, myself: &ExecutorRef, why: &str) {
+        self.tell(SessionMsg::SandboxGone { reason: why.to_owned() });
+        myself.stop(None);
+    }
+
+    fn answer_open_calls(&mut self, myself: &ExecutorRef, calls: &[u64]) {
+        for call in calls {
+            let error = ToolFailure {
+                code: "interrupted".into(),
+                message: "the daemon was started anew while the tool ran; it is not known whether it took effect"
+                    .into(),
+            };
+            let outcome = ToolOutcome::Failure(error.clone());
+            self.args.log.append(EventBody::ToolAnswered { call: *call, outcome });
+            self.send(myself, &HostFrame::ToolFailed { call: *call, error });
+        }
+    }
+
+    /// A cell that neither runs nor was told to have ended died in the moment in which the daemon did.
+    pub(super) fn fence_passed(&mut self, myself: &ExecutorRef, fence: &Fence) {
+        for cell in &fence.ended {
+            let after = StateAfter::Restored(fence.state_of);
+            self.finish(myself, *cell, Ending::Lost { exit_code: -9, after, names: Vec::new() }, None);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A session after the daemon was started anew: what the journal says, and going on from there.
+
+use tokio::sync::oneshot;
+
+use super::super::executor::{Attach, ExecutorMsg};
+use super::super::past::Past;
+use super::super::queue::Job;
+use super::{Pending, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
+use crate::protocol::clock;
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::ids::Seq;
+use crate::protocol::receipt::Receipt;
+use crate::store::EventLog;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Events read at a time.
+const BATCH: usize = 256;
+
+/// All events of a session, without the text of its output.
+pub(super) fn events(log: &EventLog) -> Vec<Event> {
+    let mut found = Vec::new();
+    // Nothing of a session that lives is ever dropped from the journal, so it begins at 1.
+    let mut after = 0;
+    while let Ok(batch) = log.read(after, BATCH) {
+        let Some(last) = batch.last() else { break };
+        after = last.seq;
+        let told = batch.iter().filter(|event| event.name != "output" && event.name != "display");
+        found.extend(told.filter_map(|event| serde_json::from_str::<Event>(&event.json).ok()));
+    }
+    found
+}
+
+impl SessionActorState {
+    /// Takes up cells that had not ended.
+    pub(super) fn recall(&mut self, past: Past) {
+        self.cells = past.cells;
+        for start in &past.queued {
+            self.expect_end(start.cell, self.log.newest());
+            self.queue.push(Job::Cell { start: start.clone(), patient: false });
+        }
+        for (start, _) in &past.running {
+            self.expect_end(start.cell, self.log.newest());
+            self.queue.resume(start.clone());
+        }
+        if self.args.before.is_some() {
+            self.receipt = past.sandbox.clone().map(Arc::new);
+            self.past = Some(past);
+        }
+    }
+
+    /// Nobody waits for its result, but it will be in the events.
+    fn expect_end(&mut self, cell: u64, events_after: Seq) {
+        let (done, _) = oneshot::channel();
+        self.tickets.insert(cell, Pending { events_after, done });
+    }
+
+    /// The sandbox to take over, if there was one.
+    pub(super) fn take_attach(&mut self) -> Option<Attach> {
+        let past = self.past.take()?;
+        let receipt = past.sandbox?;
+        Some(Attach {
+            received: self.log.received(&receipt.sandbox),
+            receipt,
+            running: past.running.into_iter().map(|(start, at)| (start, clock::since(&at))).collect(),
+            open_calls: past.open_calls,
+        })
+    }
+
+    /// The workspace is there again: attach to the sandbox, or say that it is gone.
+    pub(super) async fn go_on(&mut self, myself: &SessionRef) {
+        if self.removing {
+            return;
+        }
+        if self.past.as_ref().is_some_and(|past| past.sandbox.is_some()) {
+            self.start_sandbox(myself).await;
+            return;
+        }
+        self.past = None;
+        self.conclude_lost(None);
+        self.pump(myself).await;
+    }
+
+    pub(super) fn sandbox_attached(&mut self, receipt: Receipt) {
+        let SandboxPhase::Starting(executor) = &self.sandbox else { return };
+        self.sandbox = SandboxPhase::Ready { executor: executor.clone(), since: Instant::now() };
+        self.log.append(EventBody::SandboxAttached);
+        self.receipt = Some(Arc::new(receipt));
+        self.touch();
+    }
+
+    /// Ends the actor and leaves everything else as it is.
+    pub(super) fn leave(&mut self, myself: &SessionRef) {
+        self.removing = true;
+        let executor = match std::mem::replace(&mut self.sandbox, SandboxPhase::None) {
+            SandboxPhase::None => None,
+            SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),
+        };
+        let session = myself.clone();
+        tokio::spawn(async move {
+            if let Some(executor) = executor {
+                let _ = executor.call(|reply_to| ExecutorMsg::Leave { reply_to }, None).await;
+            }
+            let _ = session.cast(SessionMsg::Left);
+        });
+    }
+}
