@@ -214,7 +214,7 @@ mod tests {
         std::fs::create_dir_all(top.join("a/b")).unwrap();
         std::fs::write(top.join("a/b/file"), "x").unwrap();
         for path in ["a/b", "a", "."] {
-            std::fs::set_permissions(top.join(path), std::fs::Permissions::from_mode(0)).unwrap();
+            std::fs::set_permissions(top.join(path), std::fs::Permissions::from_mode(0o000)).unwrap();
         }
         remove_tree(&top).unwrap();
         assert!(!top.exists());
