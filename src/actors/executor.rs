@@ -34,6 +34,8 @@ const TOOL_CALLS_LISTED: usize = 100;
 const QUOTA_LOOK: Duration = Duration::from_secs(1);
 /// Time a request without a cell (variables, reset, compute) may take on top of its own limit.
 const REQUEST_SLACK: Duration = Duration::from_secs(10);
+/// Time until a cell is sent again that found no worker.
+const WORKER_PAUSE: Duration = Duration::from_millis(100);
 
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
 
@@ -72,6 +74,8 @@ pub enum ExecutorMsg {
     InterruptOverdue(CellNumber),
     KillOverdue(CellNumber),
     RequestOverdue(u64),
+    /// A cell that came while its worker was being replaced.
+    SendAgain(CellNumber),
     QuotaLook(CellNumber),
     QuotaExceeded {
         cell: CellNumber,
@@ -241,6 +245,7 @@ impl Actor for Executor {
                     state.give_up(&myself, "the kernel did not answer a request".into());
                 }
             }
+            ExecutorMsg::SendAgain(cell) => state.send_again(&myself, cell),
             ExecutorMsg::QuotaLook(cell) => state.look_at_quota(&myself, cell),
             ExecutorMsg::QuotaExceeded { cell, bytes } => {
                 let limit = state.args.launcher.settings.sandbox.workspace_bytes;
@@ -458,6 +463,9 @@ impl ExecutorState {
             };
             request.fail(Problem::new(code, format!("the kernel refused: {message}")));
         } else if let Some(cell) = cell {
+            if code == RefusedCode::NoProcess && self.waits_for_worker(myself, cell) {
+                return;
+            }
             if let Some(running) = self.running.get_mut(&cell) {
                 let why = format!("The sandbox could not run the cell: {message}.");
                 running.ended_by.get_or_insert(EndedBy::Policy(why));
@@ -465,6 +473,22 @@ impl ExecutorState {
             // Nothing of it ran, so nothing but the cell is lost.
             self.finish_as(myself, cell, Ending::Lost { exit_code: 1 }, Mode::Fork);
         }
+    }
+
+    /// After a fork bomb it takes the kernel a while until it can have a process again. Nothing of
+    /// the cell ran, so it is sent once more; its own deadline ends the waiting.
+    fn waits_for_worker(&mut self, myself: &ExecutorRef, cell: CellNumber) -> bool {
+        let waiting = |running: &&mut Running| running.ended_by.is_none() && running.start.mode == Mode::Main;
+        let Some(running) = self.running.get_mut(&cell).filter(waiting) else { return false };
+        let again = myself.send_after(WORKER_PAUSE, move || ExecutorMsg::SendAgain(cell));
+        running.timers.push(again.abort_handle());
+        true
+    }
+
+    fn send_again(&mut self, myself: &ExecutorRef, cell: CellNumber) {
+        let Some(start) = self.running.get(&cell).map(|running| &running.start) else { return };
+        let (code, mode, expression) = (start.code.clone(), start.mode, start.expression);
+        self.send(myself, &HostFrame::Cell { cell, code, mode, expression });
     }
 
     fn finish(&mut self, myself: &ExecutorRef, cell: CellNumber, ending: Ending) {

@@ -109,6 +109,9 @@ async fn serve(launcher: Arc<Launcher>) -> Result<(), DaemonError> {
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
         let removed = supervisor.call(|reply_to| SupervisorMsg::Shutdown { reply_to }, Some(REMOVAL)).await;
         tracing::info!(orderly = removed.is_ok(), "sessions ended");
+        if tokio::time::timeout(REMOVAL, launcher.all_let_go()).await.is_err() {
+            tracing::warn!("a sandbox was still being made at the end");
+        }
         // A container whose executor could not remove it has no other owner from here on.
         reaper::reap_containers(&launcher).await;
     };
