@@ -361,7 +361,8 @@ impl Actor for Session {
             SessionMsg::Left => {
                 state.log.flushed().await;
                 state.log.close();
-                let _ = state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to: None });
+                let _ =
+                    state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to: None });
                 myself.stop(None);
             }
             SessionMsg::SandboxFailed(problem) => state.sandbox_failed(problem),
@@ -435,10 +436,9 @@ fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
             record.slot = slot.as_ref().map(|slot| slot.uid);
             if before.is_none() {
                 // First in the journal: nothing may exist that the next start would not find.
-                journal
-                    .create_session(&record)
-                    .await
-                    .map_err(|error| Problem::new(Code::Storage, error.to_string()).hint("free some space"))?;
+                journal.create_session(&record).await.map_err(|error| {
+                    Problem::new(Code::Storage, error.to_string()).hint("free some space")
+                })?;
             }
             let mode = launcher.engine_mode().await?;
             let service = launcher.service;
@@ -727,7 +727,8 @@ impl SessionActorState {
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
         let sandbox = self.receipt.as_ref().map(|receipt| receipt.sandbox.clone());
-        let applied = sandbox.zip(turn.as_ref()).map(|(sandbox, turn)| Applied { sandbox, received: turn.number });
+        let applied =
+            sandbox.zip(turn.as_ref()).map(|(sandbox, turn)| Applied { sandbox, received: turn.number });
         // Nobody hears of a result that a death of the daemon could undo.
         self.log.append_then(finished, applied, move || drop(ticket.done.send(result)));
     }

@@ -291,9 +291,9 @@ impl SupervisorState {
             cpus: request.cpus.unwrap_or(settings.sandbox.cpus),
             pids: request.pids.unwrap_or(settings.sandbox.pids),
         };
-        let idle = request.idle_s.map_or(settings.sessions.idle, |seconds| {
-            Duration::from_secs(seconds.min(MAX_IDLE.as_secs()))
-        });
+        let idle = request
+            .idle_s
+            .map_or(settings.sessions.idle, |seconds| Duration::from_secs(seconds.min(MAX_IDLE.as_secs())));
         (wanted, idle)
     }
 

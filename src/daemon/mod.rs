@@ -126,8 +126,12 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
         // From here on sandboxes have no owner in this process.
         reaper.stop(None);
-        let removed = supervisor.call(|reply_to| SupervisorMsg::Shutdown { remove, reply_to }, Some(REMOVAL)).await;
+        let removed =
+            supervisor.call(|reply_to| SupervisorMsg::Shutdown { remove, reply_to }, Some(REMOVAL)).await;
         tracing::info!(orderly = removed.is_ok(), "sessions ended");
+        if tokio::time::timeout(REMOVAL, launcher.all_let_go()).await.is_err() {
+            tracing::warn!("a sandbox was still being made at the end");
+        }
         if remove {
             // What an executor could not remove.
             reaper::reap_containers(&launcher).await;

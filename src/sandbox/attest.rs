@@ -9,6 +9,7 @@ use super::cgroup::Cgroup;
 use super::facts;
 use super::spec::{
     BRIDGE_DIR, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SECCOMP_PROFILE, SandboxSpec, WORKSPACE, nano_cpus,
+    session_container,
 };
 use crate::protocol::frames::Probe;
 use crate::protocol::receipt::{Backend, ImageFact, LimitFact, MountFact, ProcessFact, Receipt};
@@ -102,6 +103,10 @@ pub fn differences(
     check(host.device_requests.unwrap_or_default().is_empty(), "requested devices");
     check(host.device_cgroup_rules.unwrap_or_default().is_empty(), "rules for devices");
     check(host.volumes_from.unwrap_or_default().is_empty(), "volumes of others");
+    let asked = session_container(spec).host_config.unwrap_or_default();
+    check(host.tmpfs == asked.tmpfs, "the temporary folders");
+    check(host.shm_size == asked.shm_size, "the shared memory");
+    check(host.cgroupns_mode == asked.cgroupns_mode, "the cgroup namespace");
     check(hides(host.masked_paths.as_deref(), &MASKED_PATHS), "the masked paths");
     check(hides(host.readonly_paths.as_deref(), &READONLY_PATHS), "the read-only paths");
     check(host.pid_mode.unwrap_or_default().is_empty(), "the pid namespace");

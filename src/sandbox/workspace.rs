@@ -182,3 +182,51 @@ fn mapped(engine: EngineMode, uid: u32, gid: u32) -> Option<GuestUser> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_deeper_than_any_stack_is_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let top = home.path().join("w");
+        std::fs::create_dir(&top).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", top.join("link")).unwrap();
+        let mut folder = open_folder(&top).unwrap();
+        for _ in 0..5_000 {
+            rustix::fs::mkdirat(&folder, "d", Mode::from_raw_mode(0o700)).unwrap();
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            folder = rustix::fs::openat(&folder, "d", flags, Mode::empty()).unwrap();
+        }
+        let small = std::thread::Builder::new().stack_size(256 * 1024);
+        small.spawn(move || remove_tree(&top).unwrap()).unwrap().join().unwrap();
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+        assert!(Path::new("/etc/passwd").exists());
+        remove_tree(&home.path().join("w")).unwrap();
+    }
+
+    #[test]
+    fn folders_that_are_closed_to_their_owner_are_removed() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let top = home.path().join("w");
+        std::fs::create_dir_all(top.join("a/b")).unwrap();
+        std::fs::write(top.join("a/b/file"), "x").unwrap();
+        for path in ["a/b", "a", "."] {
+            std::fs::set_permissions(top.join(path), std::fs::Permissions::from_mode(0o000)).unwrap();
+        }
+        remove_tree(&top).unwrap();
+        assert!(!top.exists());
+    }
+
+    #[test]
+    fn no_guest_is_of_the_group_of_root() {
+        let home = tempfile::tempdir().unwrap();
+        let mut found = rustix::fs::stat(home.path()).unwrap();
+        (found.st_uid, found.st_gid) = (1000, 0);
+        assert_eq!(guest_group(&found), 1000);
+        found.st_gid = 50;
+        assert_eq!(guest_group(&found), 50);
+    }
+}

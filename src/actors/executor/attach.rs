@@ -62,8 +62,9 @@ impl ExecutorState {
         for call in calls {
             let error = ToolFailure {
                 code: "interrupted".into(),
-                message: "the daemon was started anew while the tool ran; it is not known whether it took effect"
-                    .into(),
+                message:
+                    "the daemon was started anew while the tool ran; it is not known whether it took effect"
+                        .into(),
             };
             let outcome = ToolOutcome::Failure(error.clone());
             self.args.log.append(EventBody::ToolAnswered { call: *call, outcome });

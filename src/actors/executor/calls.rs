@@ -48,16 +48,11 @@ impl ExecutorState {
             }
         }
         let shown: String = name.chars().filter(|c| !c.is_control()).take(TOOL_NAME_CHARS).collect();
-        let called = EventBody::ToolCalled {
-            cell,
-            call,
-            name: shown.clone(),
-            arguments: arguments.clone(),
-        };
-        let applied = self.cage.as_ref().map(|cage| Applied {
-            sandbox: cage.sandbox.id().clone(),
-            received: turn.number,
-        });
+        let called = EventBody::ToolCalled { cell, call, name: shown.clone(), arguments: arguments.clone() };
+        let applied = self
+            .cage
+            .as_ref()
+            .map(|cage| Applied { sandbox: cage.sandbox.id().clone(), received: turn.number });
         self.args.log.append_then(called, applied, || {});
         let executor = myself.clone();
         let begun = self.args.tools.call(name, arguments, self.args.context.clone());

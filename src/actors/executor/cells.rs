@@ -19,6 +19,8 @@ use crate::store::CellRecord;
 
 /// Time between two looks at the size of the workspace while a cell runs.
 const QUOTA_LOOK: Duration = Duration::from_secs(1);
+/// Time until a cell is sent again that found no worker.
+const WORKER_PAUSE: Duration = Duration::from_millis(100);
 /// Characters of a name that a lost cell may have assigned.
 const NAME_CHARS: usize = 100;
 
@@ -249,6 +251,22 @@ impl ExecutorState {
             let result = Box::new(finishing.conclude(Changes { artifacts, cut }));
             let _ = executor.cast(ExecutorMsg::Concluded { result, snapshot, turn });
         });
+    }
+
+    /// After a fork bomb it takes the kernel a while until it can have a process again. Nothing of
+    /// the cell ran, so it is sent once more; its own deadline ends the waiting.
+    pub(super) fn waits_for_worker(&mut self, myself: &ExecutorRef, cell: CellNumber) -> bool {
+        let waiting = |running: &&mut Running| running.ended_by.is_none() && running.start.mode == Mode::Main;
+        let Some(running) = self.running.get_mut(&cell).filter(waiting) else { return false };
+        let again = myself.send_after(WORKER_PAUSE, move || ExecutorMsg::SendAgain(cell));
+        running.timers.push(again.abort_handle());
+        true
+    }
+
+    pub(super) fn send_again(&mut self, myself: &ExecutorRef, cell: CellNumber) {
+        let Some(start) = self.running.get(&cell).map(|running| &running.start) else { return };
+        let (code, mode, expression) = (start.code.clone(), start.mode, start.expression);
+        self.send(myself, &HostFrame::Cell { cell, code, mode, expression });
     }
 
     /// The kernel could not take a `fork` cell now: it waits for the main line.

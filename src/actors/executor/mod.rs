@@ -81,6 +81,8 @@ pub enum ExecutorMsg {
 
     /// The next frame comes when the turn is given back.
     Arrived(Box<KernelFrame>, Turn),
+    /// A cell that came while its worker was being replaced.
+    SendAgain(CellNumber),
     Closed(Closed),
     Deadline(CellNumber),
     InterruptOverdue(CellNumber),
@@ -229,6 +231,7 @@ impl Actor for Executor {
                 let frame = |request| HostFrame::Reset { request };
                 state.request(&myself, Request::Reset(reply_to), frame, Duration::ZERO);
             }
+            ExecutorMsg::SendAgain(cell) => state.send_again(&myself, cell),
             ExecutorMsg::FilesChanged => state.snapshot_is_old = true,
             ExecutorMsg::Undo { cells, reply_to } => {
                 let frame = |request| HostFrame::Undo { request, cells };

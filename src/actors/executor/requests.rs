@@ -17,7 +17,10 @@ const REQUEST_SLACK: Duration = Duration::from_secs(10);
 const MESSAGE_CHARS: usize = 500;
 
 pub(super) enum Request {
-    Variables { private: bool, reply_to: Answer<VariableList> },
+    Variables {
+        private: bool,
+        reply_to: Answer<VariableList>,
+    },
     Compute(Answer<Computed>),
     Reset(Answer<()>),
     Undo(Answer<CellNumber>),
@@ -113,6 +116,9 @@ impl ExecutorState {
         } else if let Some(cell) = cell {
             if code == RefusedCode::Busy {
                 self.put_back(cell);
+                return;
+            }
+            if code == RefusedCode::NoProcess && self.waits_for_worker(myself, cell) {
                 return;
             }
             if let Some(running) = self.running.get_mut(&cell) {

@@ -1,7 +1,8 @@
 //! Each single difference is found, and by its own name.
 
 use bollard::models::{
-    ContainerInspectResponse, ContainerState, DeviceMapping, DeviceRequest, HostConfig, MountPoint,
+    ContainerInspectResponse, ContainerState, DeviceMapping, DeviceRequest, HostConfig,
+    HostConfigCgroupnsModeEnum, MountPoint,
 };
 
 use super::*;
@@ -160,6 +161,9 @@ fn settings_of_the_engine_are_compared() {
         ("the masked paths", |seen| seen.host().masked_paths = Some(Vec::new())),
         ("the masked paths", |seen| drop(seen.host().masked_paths.as_mut().unwrap().remove(4))),
         ("the read-only paths", |seen| seen.host().readonly_paths = None),
+        ("the temporary folders", |seen| seen.host().tmpfs = None),
+        ("the shared memory", |seen| seen.host().shm_size = Some(64 << 20)),
+        ("the cgroup namespace", |seen| seen.host().cgroupns_mode = Some(HostConfigCgroupnsModeEnum::HOST)),
         ("the pid namespace", |seen| seen.host().pid_mode = Some("host".into())),
         ("the host name's namespace", |seen| seen.host().uts_mode = Some("host".into())),
         ("the user namespace", |seen| seen.host().userns_mode = Some("host".into())),

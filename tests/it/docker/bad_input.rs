@@ -284,7 +284,7 @@ fn rest_of(mut stream: UnixStream) -> String {
 #[test]
 fn broken_and_slow_requests_are_hung_up_on() {
     let daemon = Daemon::with_environment("", &[DEAD_ENGINE]);
-    // First, because it takes longest: heads that never end, one of them a byte at a time.
+    // First, because it takes longest: a head that never ends, and one that never begins.
     let slow = raw(&daemon, b"GET /v1/health HTTP/1.1\r\nHost: ");
     let silent = raw(&daemon, b"");
     let begun = Instant::now();

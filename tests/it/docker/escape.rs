@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, engine};
+use crate::support::{Daemon, User, docker_group, engine};
 
 const PROBES: &str = include_str!("../../escape/probes.py");
 /// Probes in the script; a lower number would mean that some did not run.
@@ -161,11 +161,18 @@ fn the_bridge_and_the_kernel_cannot_be_replaced() {
     if !engine() {
         return;
     }
-    let daemon = Daemon::start();
-    daemon.session("a", base());
+    // A guest of a user's daemon is that user, who owns these files: only the mount protects them.
+    let user = User { uid: 61_004, gid: 61_004, group: Some(docker_group()) };
+    for daemon in [Daemon::start(), Daemon::as_user(user)] {
+        daemon.session("a", base());
+        bridge_and_kernel_hold(&daemon);
+    }
+}
+
+fn bridge_and_kernel_hold(daemon: &Daemon) {
     let before = daemon.containers();
     all_refused(
-        &daemon,
+        daemon,
         "import os, socket\nsock = '/belljar/bridge/bridge.sock'\nmain = '/belljar/kernel/__main__.py'\nunix = lambda: socket.socket(socket.AF_UNIX)",
         &[
             "unix().connect(sock)",
@@ -188,7 +195,7 @@ fn the_bridge_and_the_kernel_cannot_be_replaced() {
             "os.mkdir('/belljar/other')",
         ],
     );
-    answers(&daemon, "a");
+    answers(daemon, "a");
     assert_eq!(daemon.containers(), before);
 }
 

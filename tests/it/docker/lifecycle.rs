@@ -96,6 +96,44 @@ fn a_running_cell_of_a_removed_session_is_cancelled() {
 }
 
 #[test]
+fn a_session_can_be_removed_while_it_starts() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    daemon.session("warm", base());
+    let warm = daemon.containers();
+    std::thread::scope(|scope| {
+        let making = scope.spawn(|| {
+            let request = json!({"name": "a", "image": "belljar/base"}).to_string();
+            daemon.http("POST", "/v1/sessions", request.as_bytes())
+        });
+        eventually("the session is there", || {
+            (daemon.http("GET", "/v1/sessions/a", b"").status == 200).then_some(())
+        });
+        assert_eq!(daemon.http("DELETE", "/v1/sessions/a", b"").status, 200);
+        let answer = making.join().expect("an answer");
+        assert!([201, 404].contains(&answer.status), "{}", answer.text());
+    });
+    eventually("its sandbox is gone", || (daemon.containers() == warm).then_some(()));
+    assert_eq!(daemon.run("warm", "6 * 7")["result"]["repr"], "42");
+
+    // The client goes away while its session is made, and the daemon is told to end.
+    let mut stream = std::os::unix::net::UnixStream::connect(daemon.socket()).expect("it serves");
+    let body = json!({"name": "b", "image": "belljar/base"}).to_string();
+    let head =
+        format!("POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    std::io::Write::write_all(&mut stream, head.as_bytes()).expect("it reads");
+    eventually("the session is there", || {
+        (daemon.http("GET", "/v1/sessions/b", b"").status == 200).then_some(())
+    });
+    drop(stream);
+    daemon.signal("TERM");
+    assert_eq!(daemon.wait(), Some(0));
+    assert_nothing_left(&daemon, &warm);
+}
+
+#[test]
 fn sigterm_ends_all_in_order() {
     if !engine() {
         return;
