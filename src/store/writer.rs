@@ -189,6 +189,9 @@ pub(super) struct Queue {
     room: Condvar,
     requests: Semaphore,
     trouble: Mutex<Option<String>>,
+    /// Durability and size of each batch.
+    #[cfg(test)]
+    pub batches: Mutex<Vec<(Durability, usize)>>,
 }
 
 impl Queue {
@@ -199,6 +202,8 @@ impl Queue {
             room: Condvar::new(),
             requests: Semaphore::new(REQUESTS_WAITING),
             trouble: Mutex::default(),
+            #[cfg(test)]
+            batches: Mutex::default(),
         }
     }
 
@@ -352,6 +357,8 @@ impl Writer {
         if lock(&self.queue.trouble).take().is_some() {
             tracing::info!("the journal can be written again");
         }
+        #[cfg(test)]
+        lock(&self.queue.batches).push((self.durability, batch.len()));
         batch.into_iter().for_each(Command::committed);
         self.queue.settle(bytes);
         true
