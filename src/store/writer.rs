@@ -302,6 +302,7 @@ impl Queue {
             (waiting.ended, waiting.closing, waiting.bytes) = (true, true, 0);
             std::mem::take(&mut waiting.commands)
         };
+        lock(&self.trouble).get_or_insert_with(|| "it is closed".into());
         self.requests.close();
         self.room.notify_all();
         rest.into_iter().for_each(Command::abandon);

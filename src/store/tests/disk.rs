@@ -1,6 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::*;
 use crate::protocol::frames::OutputFrame;
@@ -134,7 +135,7 @@ async fn output_that_finds_no_room_is_counted_and_later_output_is_kept() {
     };
     write(b"before ");
     disk.fill();
-    write(&[b'x'; 60_000]);
+    write(&vec![b'x'; 60_000]);
     disk.empty();
     write(b"after");
     let record = recorder.finish(1);

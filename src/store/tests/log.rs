@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, mpsc};
 
+use super::Durability::{Full, Normal};
 use super::*;
 use crate::protocol::ids::SandboxId;
 use crate::store::{Applied, Gone};
@@ -201,7 +202,6 @@ async fn a_batch_with_an_intent_is_committed_fully_and_others_are_not() {
     log.append(EventBody::Reset);
     log.flushed().await;
     journal.create_session(&record("a")).await.unwrap();
-    use Durability::{Full, Normal};
     let batches = journal.core.queue.batches.lock().unwrap().clone();
     assert_eq!(batches, [(Normal, 1), (Normal, 1), (Full, 3), (Normal, 1), (Full, 1)]);
 }
@@ -251,7 +251,11 @@ async fn after_the_end_nothing_hangs() {
     log.settled(0).await;
     assert!(log.is_closed());
     assert_eq!((log.newest(), Arc::strong_count(&dropped_unrun)), (0, 1));
-    assert!(matches!(journal.create_session(&record("a")).await, Err(crate::store::JournalError::Closed)));
+    assert!(journal.healthy().is_err());
+    assert!(matches!(
+        journal.remove_session(SessionId::fresh()).await,
+        Err(crate::store::JournalError::Closed)
+    ));
 }
 
 #[tokio::test]

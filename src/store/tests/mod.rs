@@ -16,7 +16,7 @@ mod recovery;
 mod speed;
 
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::writer::{Durability, Patience};
 use super::{EventLog, Journal, SessionRecord};
@@ -68,14 +68,6 @@ fn bodies(log: &EventLog) -> Vec<EventBody> {
 
 fn seqs(log: &EventLog, after: Seq, limit: usize) -> Vec<Seq> {
     log.read(after, limit).unwrap().iter().map(|event| event.seq).collect()
-}
-
-fn wait_until(what: &str, reached: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !reached() {
-        assert!(since.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Keeps the writer busy until the sender is dropped.

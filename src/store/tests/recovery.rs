@@ -179,7 +179,7 @@ async fn a_frame_in_several_events_is_committed_whole() {
     let held = hold_writer(&journal);
     // It waits for the next; together they are more than one event holds.
     recorder.hold_back();
-    out(&recorder, &[b'y'; 65_000], 2);
+    out(&recorder, &vec![b'y'; 65_000], 2);
     out(&recorder, "ä".repeat(32_000).as_bytes(), 3);
     drop(held);
     log.flushed().await;
