@@ -34,6 +34,8 @@ const TOOL_CALLS_LISTED: usize = 100;
 const QUOTA_LOOK: Duration = Duration::from_secs(1);
 /// Time a request without a cell (variables, reset, compute) may take on top of its own limit.
 const REQUEST_SLACK: Duration = Duration::from_secs(10);
+/// Time until a cell is sent again that found no worker.
+const WORKER_PAUSE: Duration = Duration::from_millis(100);
 
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
 
@@ -59,6 +61,8 @@ pub enum ExecutorMsg {
     Reset {
         reply_to: Answer<()>,
     },
+    /// Not by a cell: the next one is not to be credited with it.
+    FilesChanged,
     /// Remove the sandbox and end. Answered when it is gone.
     Shutdown {
         reply_to: RpcReplyPort<()>,
@@ -70,6 +74,8 @@ pub enum ExecutorMsg {
     InterruptOverdue(CellNumber),
     KillOverdue(CellNumber),
     RequestOverdue(u64),
+    /// A cell that came while its worker was being replaced.
+    SendAgain(CellNumber),
     QuotaLook(CellNumber),
     QuotaExceeded {
         cell: CellNumber,
@@ -112,6 +118,8 @@ pub struct ExecutorState {
     calls: Calls<CallGuard>,
     /// The workspace as the last cell left it.
     snapshot: Snapshot,
+    /// Somebody else has changed files since.
+    snapshot_is_old: bool,
     /// Workers whose end has been told with a cell or was asked for.
     replacements_told: u32,
 }
@@ -186,6 +194,7 @@ impl Actor for Executor {
             next_request: 1,
             calls: Calls::default(),
             snapshot,
+            snapshot_is_old: false,
             replacements_told: 0,
         })
     }
@@ -212,9 +221,7 @@ impl Actor for Executor {
                 state.request(&myself, Request::Compute(reply_to), frame, timeout);
             }
             ExecutorMsg::Reset { reply_to } => {
-                for running in state.running.values_mut() {
-                    running.ended_by.get_or_insert(EndedBy::Cancel);
-                }
+                state.cancel_running(&myself);
                 state.request(
                     &myself,
                     Request::Reset(reply_to),
@@ -222,6 +229,7 @@ impl Actor for Executor {
                     Duration::ZERO,
                 );
             }
+            ExecutorMsg::FilesChanged => state.snapshot_is_old = true,
             ExecutorMsg::Shutdown { reply_to } => state.shut_down(&myself, reply_to),
             ExecutorMsg::Arrived(frame, _permit) => state.arrived(&myself, *frame),
             ExecutorMsg::Closed(closed) => state.closed(&myself, closed),
@@ -237,6 +245,7 @@ impl Actor for Executor {
                     state.give_up(&myself, "the kernel did not answer a request".into());
                 }
             }
+            ExecutorMsg::SendAgain(cell) => state.send_again(&myself, cell),
             ExecutorMsg::QuotaLook(cell) => state.look_at_quota(&myself, cell),
             ExecutorMsg::QuotaExceeded { cell, bytes } => {
                 let limit = state.args.launcher.settings.sandbox.workspace_bytes;
@@ -291,6 +300,9 @@ impl ExecutorState {
             self.conclude_without_running(start, Ending::SandboxGone { end: None });
             return;
         };
+        if std::mem::take(&mut self.snapshot_is_old) {
+            self.snapshot = artifacts::scan(&self.args.workspace.root);
+        }
         let (cell, mode) = (start.cell, start.mode);
         let frame = HostFrame::Cell { cell, code: start.code.clone(), mode, expression: start.expression };
         self.args.recorder.begin(cell);
@@ -322,6 +334,22 @@ impl ExecutorState {
             myself.send_after(INTERRUPT_GRACE, move || ExecutorMsg::InterruptOverdue(cell)).abort_handle(),
         );
         self.send(myself, &HostFrame::Interrupt { cell });
+    }
+
+    /// Before a reset, which ends the main line; copies of it have to be ended one by one.
+    fn cancel_running(&mut self, myself: &ExecutorRef) {
+        let mut copies = Vec::new();
+        for (cell, running) in &mut self.running {
+            match running.start.mode {
+                Mode::Main => {
+                    running.ended_by.get_or_insert(EndedBy::Cancel);
+                }
+                Mode::Fork => copies.push(*cell),
+            }
+        }
+        for cell in copies {
+            self.end_cell(myself, cell, EndedBy::Cancel);
+        }
     }
 
     /// Tells the guardian to kill the cell's runner, once.
@@ -403,6 +431,8 @@ impl ExecutorState {
                 }
             }
             KernelFrame::ResetDone { request } => {
+                // Said in place of the replacement, whatever ended the worker first.
+                self.replacements_told = 0;
                 if let Some(Request::Reset(reply_to)) = self.requests.remove(&request) {
                     let _ = reply_to.send(Ok(()));
                 }
@@ -433,6 +463,9 @@ impl ExecutorState {
             };
             request.fail(Problem::new(code, format!("the kernel refused: {message}")));
         } else if let Some(cell) = cell {
+            if code == RefusedCode::NoProcess && self.waits_for_worker(myself, cell) {
+                return;
+            }
             if let Some(running) = self.running.get_mut(&cell) {
                 let why = format!("The sandbox could not run the cell: {message}.");
                 running.ended_by.get_or_insert(EndedBy::Policy(why));
@@ -440,6 +473,22 @@ impl ExecutorState {
             // Nothing of it ran, so nothing but the cell is lost.
             self.finish_as(myself, cell, Ending::Lost { exit_code: 1 }, Mode::Fork);
         }
+    }
+
+    /// After a fork bomb it takes the kernel a while until it can have a process again. Nothing of
+    /// the cell ran, so it is sent once more; its own deadline ends the waiting.
+    fn waits_for_worker(&mut self, myself: &ExecutorRef, cell: CellNumber) -> bool {
+        let waiting = |running: &&mut Running| running.ended_by.is_none() && running.start.mode == Mode::Main;
+        let Some(running) = self.running.get_mut(&cell).filter(waiting) else { return false };
+        let again = myself.send_after(WORKER_PAUSE, move || ExecutorMsg::SendAgain(cell));
+        running.timers.push(again.abort_handle());
+        true
+    }
+
+    fn send_again(&mut self, myself: &ExecutorRef, cell: CellNumber) {
+        let Some(start) = self.running.get(&cell).map(|running| &running.start) else { return };
+        let (code, mode, expression) = (start.code.clone(), start.mode, start.expression);
+        self.send(myself, &HostFrame::Cell { cell, code, mode, expression });
     }
 
     fn finish(&mut self, myself: &ExecutorRef, cell: CellNumber, ending: Ending) {
@@ -451,9 +500,7 @@ impl ExecutorState {
     fn finish_as(&mut self, myself: &ExecutorRef, cell: CellNumber, ending: Ending, state_mode: Mode) {
         // A result for a cell that does not run is forged or late: it is dropped.
         let Some(mut running) = self.running.remove(&cell) else { return };
-        // After a reset the kernel answers that, and tells of no replacement.
-        let by_reset = running.ended_by == Some(EndedBy::Cancel);
-        if matches!((&ending, state_mode), (Ending::Lost { .. }, Mode::Main)) && !by_reset {
+        if matches!((&ending, state_mode), (Ending::Lost { .. }, Mode::Main)) {
             self.replacements_told += 1;
         }
         drop(self.calls.cancel_cell(cell));

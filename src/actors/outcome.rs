@@ -81,7 +81,7 @@ pub fn conclude(
     elapsed: Duration,
 ) -> ExecutionResult {
     let (status, reason, exit_code) = verdict(&ending, &cause);
-    let state = state_after(&start, &ending, &cause, status);
+    let state = state_after(&start, &ending, &cause);
     let (result, exception, displays_dropped) = match ending {
         Ending::Done { result, exception, displays_dropped, .. } => {
             (result.map(bounded_value), exception.map(bounded_exception), displays_dropped)
@@ -162,17 +162,19 @@ fn killed_by(cause: &Cause) -> Option<(Status, Reason)> {
     })
 }
 
-fn state_after(start: &CellStart, ending: &Ending, cause: &Cause, status: Status) -> StateReport {
+fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport {
     let kind = match (ending, start.mode) {
         (Ending::Done { .. } | Ending::Cancelled, _) | (Ending::Lost { .. }, Mode::Fork) => StateKind::Kept,
         (Ending::Lost { .. }, Mode::Main) | (Ending::SandboxGone { .. }, _) => StateKind::Lost,
     };
     let mut notes: Vec<String> = start.note.iter().cloned().collect();
-    if let Some(EndedBy::Policy(why)) = &cause.ended_by {
-        notes.push(why.clone());
-    }
-    if status == Status::Interrupted && kind == StateKind::Lost {
-        notes.push("The cell did not stop when it was interrupted, so its process was killed.".into());
+    match &cause.ended_by {
+        Some(EndedBy::Policy(why)) => notes.push(why.clone()),
+        Some(EndedBy::Cancel) => notes.push("The session was reset or removed while the cell ran.".into()),
+        Some(EndedBy::Interrupt) if !matches!(ending, Ending::Done { .. }) => {
+            notes.push("The cell did not stop when it was interrupted, so its process was killed.".into());
+        }
+        Some(EndedBy::Interrupt | EndedBy::Deadline) | None => {}
     }
     StateReport {
         kind,

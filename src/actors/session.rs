@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
-use super::outcome::{Cause, CellStart, Changes, Ending, conclude};
+use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::protocol::api::{Computed, Interrupted, SessionLimits, SessionState, SessionView, VariableList};
 use crate::protocol::event::EventBody;
@@ -20,11 +20,13 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
-use crate::store::{CellRecord, EventLog, Journal, OutputCaps, Recorder, SessionRecord, Spill};
+use crate::store::{CellRecord, EventLog, Journal, JournalError, OutputCaps, Recorder, SessionRecord, Spill};
 use crate::tools;
 
 /// How often idleness and age are looked at.
 const TICK: Duration = Duration::from_secs(1);
+/// Time for a removal to get into the journal before it goes on without.
+const REMOVAL_NOTED: Duration = Duration::from_secs(2);
 
 pub type SessionRef = ActorRef<SessionMsg>;
 
@@ -94,6 +96,8 @@ pub enum SessionMsg {
     Handles {
         reply_to: Answer<Handles>,
     },
+    /// Files of the workspace were changed from outside.
+    FilesChanged,
     /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,
     /// when the name is free again.
     Remove {
@@ -156,7 +160,7 @@ pub struct SessionActorState {
     sandbox: SandboxPhase,
     receipt: Option<Arc<Receipt>>,
     queue: VecDeque<Job>,
-    running: Option<CellNumber>,
+    running: Option<CellStart>,
     tickets: HashMap<CellNumber, Pending>,
     cells: CellNumber,
     /// To be told with the next cell's result.
@@ -241,10 +245,11 @@ impl Actor for Session {
             SessionMsg::Standing { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
             SessionMsg::Interrupt { reply_to } => {
                 state.touch();
-                if let (Some(cell), SandboxPhase::Ready { executor, .. }) = (state.running, &state.sandbox) {
+                let running = state.running_cell();
+                if let (Some(cell), SandboxPhase::Ready { executor, .. }) = (running, &state.sandbox) {
                     let _ = executor.cast(ExecutorMsg::Interrupt(cell));
                 }
-                let _ = reply_to.send(Ok(Interrupted { cell: state.running }));
+                let _ = reply_to.send(Ok(Interrupted { cell: running }));
             }
             SessionMsg::Variables { private, reply_to } => {
                 state.touch();
@@ -285,6 +290,12 @@ impl Actor for Session {
                 let _ = reply_to
                     .send(handles.ok_or_else(|| Problem::new(Code::Busy, "the session is being made")));
             }
+            SessionMsg::FilesChanged => match &state.sandbox {
+                SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => {
+                    let _ = executor.cast(ExecutorMsg::FilesChanged);
+                }
+                SandboxPhase::None => {}
+            },
             SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
             SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
             SessionMsg::SandboxReady(receipt) => {
@@ -304,10 +315,8 @@ impl Actor for Session {
             SessionMsg::Removed { reply_to } => {
                 state.log.append(EventBody::SessionRemoved);
                 state.log.close();
-                if let Some(workspace) = &state.workspace
-                    && let Err(error) = workspace.remove()
-                {
-                    tracing::warn!(%error, path = %workspace.path.display(), "a workspace is left to the reaper");
+                if let Some(workspace) = state.workspace.clone() {
+                    remove_workspace(workspace).await;
                 }
                 let _ = state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to });
                 myself.stop(None);
@@ -347,10 +356,7 @@ fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
     tokio::spawn(async move {
         let make = async {
             // First in the journal: nothing may exist that the next start would not find.
-            journal
-                .create_session(&record)
-                .await
-                .map_err(|error| Problem::new(Code::Storage, error.to_string()).hint("free some space"))?;
+            journal.create_session(&record).await.map_err(|error| unrecorded(&error))?;
             let mode = launcher.engine_mode().await?;
             let service = launcher.service;
             if let Some(folder) = folder {
@@ -362,6 +368,24 @@ fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
         };
         let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(make.await)));
     });
+}
+
+fn unrecorded(error: &JournalError) -> Problem {
+    match error {
+        JournalError::NameTaken => Problem::new(Code::SessionExists, error.to_string()),
+        JournalError::Closed => Problem::new(Code::ShuttingDown, error.to_string()),
+        JournalError::Refused(_) | JournalError::Unreadable(_) => {
+            Problem::new(Code::Storage, error.to_string()).hint("free some space where the daemon's home is")
+        }
+    }
+}
+
+/// A full disk must not hold up a removal that may free it: the note stays queued, the wait ends.
+async fn note_removal(journal: &Journal, id: SessionId) {
+    let noted = tokio::time::timeout(REMOVAL_NOTED, journal.remove_session(id)).await;
+    if !matches!(noted, Ok(Ok(()))) {
+        tracing::warn!(session = %id, "the removal of a session is not in the journal yet");
+    }
 }
 
 impl SessionArgs {
@@ -377,9 +401,24 @@ impl SessionArgs {
     }
 }
 
+/// A guest may have left a million files; other actors go on meanwhile.
+async fn remove_workspace(workspace: Arc<Workspace>) {
+    let removed = tokio::task::spawn_blocking(move || {
+        workspace.remove().inspect_err(|error| {
+            let path = workspace.path.display();
+            tracing::warn!(%error, %path, "a workspace is left to the reaper");
+        })
+    });
+    let _ = removed.await;
+}
+
 impl SessionActorState {
     fn touch(&mut self) {
         self.active_at = Instant::now();
+    }
+
+    fn running_cell(&self) -> Option<CellNumber> {
+        self.running.as_ref().map(|start| start.cell)
     }
 
     fn is_current(&self, executor: ractor::ActorId) -> bool {
@@ -440,7 +479,7 @@ impl SessionActorState {
                 }
                 Job::Cell(mut start) => {
                     start.note = self.note.take();
-                    self.running = Some(start.cell);
+                    self.running = Some(start.clone());
                     self.log.append(EventBody::CellStarted { cell: start.cell });
                     executor.cast(ExecutorMsg::Run(start))
                 }
@@ -528,7 +567,11 @@ impl SessionActorState {
             // It never lived: the name is freed before the caller hears of it.
             self.removing = true;
             let (id, problem) = (self.args.id, problem);
-            let _ = self.args.supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
+            let (supervisor, journal) = (self.args.supervisor.clone(), self.args.journal.clone());
+            tokio::spawn(async move {
+                note_removal(&journal, id).await;
+                let _ = supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
+            });
             return;
         }
         self.log.append(EventBody::SandboxGone { reason: problem.message.clone() });
@@ -537,27 +580,19 @@ impl SessionActorState {
 
     fn sandbox_gone(&mut self, reason: String) {
         self.sandbox = SandboxPhase::None;
-        if let Some(cell) = self.running {
-            // The executor did not live to report it.
-            self.conclude_lost(cell);
-        }
+        // If it still runs, the executor did not live to report it.
+        self.conclude_lost(Cause::default());
         self.note = Some(format!("The sandbox is a new one, because the old one is gone: {reason}."));
         self.log.append(EventBody::SandboxGone { reason });
     }
 
-    fn conclude_lost(&mut self, cell: CellNumber) {
-        let start = CellStart {
-            cell,
-            code: String::new(),
-            mode: Mode::Main,
-            expression: false,
-            timeout: Duration::ZERO,
-            note: None,
-        };
-        let record = self.recorder.finish(cell);
+    /// Ends the running cell, if there is one, without its executor.
+    fn conclude_lost(&mut self, cause: Cause) {
+        let Some(start) = self.running.take() else { return };
+        let record = self.recorder.finish(start.cell);
         let changes = Changes { artifacts: Vec::new(), cut: false };
         let ending = Ending::SandboxGone { end: None };
-        self.finished(conclude(start, ending, Cause::default(), record, changes, Duration::ZERO));
+        self.finished(conclude(start, ending, cause, record, changes, Duration::ZERO));
     }
 
     fn worker_replaced(&mut self, exit_code: i32) {
@@ -569,7 +604,7 @@ impl SessionActorState {
 
     fn finished(&mut self, result: ExecutionResult) {
         self.touch();
-        if self.running == Some(result.cell) {
+        if self.running_cell() == Some(result.cell) {
             self.running = None;
         }
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
@@ -610,9 +645,7 @@ impl SessionActorState {
         self.removing = true;
         let cancelled = Problem::new(Code::NoSuchSession, "the session was removed");
         self.cancel_queue("The session was removed before this cell ran.", &cancelled);
-        if let Some(cell) = self.running {
-            self.conclude_lost(cell);
-        }
+        self.conclude_lost(Cause { ended_by: Some(EndedBy::Cancel), ..Cause::default() });
         if let Some(created) = self.args.created.take() {
             let _ = created.send(Err(cancelled));
         }
@@ -626,9 +659,7 @@ impl SessionActorState {
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
             }
-            if let Err(error) = journal.remove_session(id).await {
-                tracing::warn!(%error, session = %id, "the removal of a session is not in the journal");
-            }
+            note_removal(&journal, id).await;
             let _ = session.cast(SessionMsg::Removed { reply_to });
         });
     }
@@ -657,7 +688,7 @@ impl SessionActorState {
 
     fn standing(&self, cell: CellNumber) -> Standing {
         match self.tickets.get(&cell) {
-            Some(ticket) if self.running == Some(cell) => Standing::Running(ticket.events_after),
+            Some(ticket) if self.running_cell() == Some(cell) => Standing::Running(ticket.events_after),
             Some(ticket) => Standing::Queued(ticket.events_after),
             None => Standing::Unknown,
         }
@@ -669,7 +700,7 @@ impl SessionActorState {
             id: self.args.id,
             name: self.args.name.clone(),
             owner: self.args.owner,
-            state: match (&self.sandbox, self.running) {
+            state: match (&self.sandbox, &self.running) {
                 (SandboxPhase::None, _) => SessionState::Asleep,
                 (SandboxPhase::Starting(_), _) => SessionState::Starting,
                 (SandboxPhase::Ready { .. }, Some(_)) => SessionState::Busy,
@@ -687,7 +718,7 @@ impl SessionActorState {
             },
             workspace: self.workspace.as_ref().map(|w| w.path.display().to_string()).unwrap_or_default(),
             cells: self.cells,
-            running: self.running,
+            running: self.running_cell(),
             queued: self.queue.len(),
             created_at: self.args.created_at.clone(),
             idle_for_s: self.active_at.elapsed().as_secs(),

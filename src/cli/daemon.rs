@@ -1,5 +1,6 @@
 //! `belljar daemon`: become it, ask about it, stop it.
 
+use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -59,13 +60,14 @@ async fn stop(context: &mut Context, remove: bool) -> Result<u8, Failure> {
     if connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e)) {
         return not_running(context, exit::SUCCESS);
     }
-    let answer = context.client_of_running_daemon().post("/v1/shutdown", &Shutdown { remove }).await?;
+    let client = context.client_of_running_daemon();
+    let version: Version = client.get("/v1/version").await?.parse()?;
+    let answer = client.post("/v1/shutdown", &Shutdown { remove }).await?;
     let deadline = Instant::now() + DRAIN + STOP_MARGIN;
-    while !connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e)) {
+    while has_not_ended(context, &version).await {
         if Instant::now() > deadline {
-            let pid_file = context.paths.pid_file();
-            return Err(Failure::new("the daemon was told to stop, but still answers")
-                .hint(format!("its process id is in `{}`", pid_file.display())));
+            return Err(Failure::new("the daemon was told to stop, but still runs")
+                .hint(format!("its process id is {}", version.pid)));
         }
         sleep(POLL).await;
     }
@@ -75,6 +77,14 @@ async fn stop(context: &mut Context, remove: bool) -> Result<u8, Failure> {
         context.screen.note("the daemon has stopped")?;
     }
     Ok(exit::SUCCESS)
+}
+
+/// It hangs up first and removes its sandboxes then; the file with its process id goes last.
+async fn has_not_ended(context: &Context, daemon: &Version) -> bool {
+    let answers = !connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e));
+    let pid = std::fs::read_to_string(Path::new(&daemon.home).join("daemon.pid"));
+    let is_there = Path::new("/proc").join(daemon.pid.to_string()).exists();
+    answers || (is_there && pid.is_ok_and(|pid| pid.trim() == daemon.pid.to_string()))
 }
 
 async fn status(context: &mut Context) -> Result<u8, Failure> {

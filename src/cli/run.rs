@@ -69,7 +69,10 @@ impl Run {
         } else {
             std::fs::read_to_string(&self.file)
         };
-        read.map_err(|e| Failure::io(format_args!("failed to read `{}`", self.file.display()), &e))
+        read.map_err(|e| {
+            Failure::io(format_args!("failed to read `{}`", self.file.display()), &e)
+                .hint("name a script in UTF-8, or `-` to read it from stdin")
+        })
     }
 }
 

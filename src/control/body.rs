@@ -69,6 +69,22 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
+/// What stands between the slashes, with the mistake in words.
+pub struct Path<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
+        axum::extract::Path::from_request_parts(parts, app)
+            .await
+            .map(|axum::extract::Path(value)| Self(value))
+            .map_err(|error| {
+                Problem::new(Code::BadRequest, error.body_text()).hint("see `GET /openapi.json`").into()
+            })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

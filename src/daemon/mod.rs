@@ -92,8 +92,9 @@ fn start(config: Option<PathBuf>) -> Result<(), DaemonError> {
 async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonError> {
     end_old_sessions(&journal).await;
     tokio::spawn(keep_tidy(journal.clone()));
-    reaper::clear_folders(&launcher);
+    // Containers first: nothing may still write into a folder that is being removed.
     let reaped = reaper::reap_containers(&launcher).await;
+    reaper::clear_folders(&launcher);
     let (listener, _socket) = SocketGuard::bind(&launcher.paths)?;
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
     let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;
@@ -119,6 +120,9 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
         let removed = supervisor.call(|reply_to| SupervisorMsg::Shutdown { reply_to }, Some(REMOVAL)).await;
         tracing::info!(orderly = removed.is_ok(), "sessions ended");
+        if tokio::time::timeout(REMOVAL, launcher.all_let_go()).await.is_err() {
+            tracing::warn!("a sandbox was still being made at the end");
+        }
         // A container whose executor could not remove it has no other owner from here on.
         reaper::reap_containers(&launcher).await;
     };

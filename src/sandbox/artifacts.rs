@@ -5,7 +5,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::files::{join, names, size, stat_at};
+use super::files::{beneath, join, names, size, stat_at};
 use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES, ARTIFACTS};
 use crate::protocol::result::{Artifact, Change};
 
@@ -31,10 +31,11 @@ pub struct Snapshot {
 pub fn scan(root: &OwnedFd) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let mut looked_at = 0_usize;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(top) = rustix::fs::openat(root, ".", flags, Mode::empty()) else { return snapshot };
-    let mut pending = vec![(top, String::new(), 0_usize)];
-    while let Some((folder, prefix, depth)) = pending.pop() {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    // By name, not open: a guest can make more folders than the daemon may have descriptors.
+    let mut pending = vec![(String::new(), 0_usize)];
+    while let Some((prefix, depth)) = pending.pop() {
+        let Ok(folder) = beneath(root.as_fd(), &prefix, flags, Mode::empty()) else { continue };
         for name in names(folder.as_fd()).unwrap_or_default() {
             looked_at += 1;
             if looked_at > ARTIFACT_SCAN_ENTRIES {
@@ -45,11 +46,7 @@ pub fn scan(root: &OwnedFd) -> Snapshot {
             let path = join(&prefix, &name.to_string_lossy());
             match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory if depth + 1 >= ARTIFACT_SCAN_DEPTH => snapshot.cut = true,
-                FileType::Directory => {
-                    if let Ok(inner) = rustix::fs::openat(&folder, name.as_c_str(), flags, Mode::empty()) {
-                        pending.push((inner, path, depth + 1));
-                    }
-                }
+                FileType::Directory => pending.push((path, depth + 1)),
                 FileType::RegularFile => {
                     snapshot.bytes += u64::try_from(found.st_blocks).unwrap_or(0) * 512;
                     let version = Version {

@@ -7,7 +7,10 @@ use std::path::Path;
 
 use super::cgroup::Cgroup;
 use super::facts;
-use super::spec::{BRIDGE_DIR, KERNEL_DIR, SECCOMP_PROFILE, SandboxSpec, WORKSPACE, nano_cpus};
+use super::spec::{
+    BRIDGE_DIR, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SECCOMP_PROFILE, SandboxSpec, WORKSPACE, nano_cpus,
+    session_container,
+};
 use crate::protocol::frames::Probe;
 use crate::protocol::receipt::{Backend, ImageFact, LimitFact, MountFact, ProcessFact, Receipt};
 
@@ -75,6 +78,8 @@ pub fn differences(
     let process = &evidence.process;
     check(process.uid == spec.user.host_uid, "the user id of the process");
     check(process.uid != 0, "the process is root on the host");
+    check(process.gid == spec.user.host_gid, "the group id of the process");
+    check(process.gid != 0, "the process is of root's group on the host");
     check(is_zero_hex(&process.cap_eff) && is_zero_hex(&process.cap_bnd), "capabilities");
     check(process.no_new_privs, "no-new-privileges");
     check(process.seccomp == 2, "the seccomp filter");
@@ -95,6 +100,15 @@ pub fn differences(
     check(host.cap_add.unwrap_or_default().is_empty(), "added capabilities");
     check(host.binds.unwrap_or_default().is_empty(), "foreign binds");
     check(host.devices.unwrap_or_default().is_empty(), "devices");
+    check(host.device_requests.unwrap_or_default().is_empty(), "requested devices");
+    check(host.device_cgroup_rules.unwrap_or_default().is_empty(), "rules for devices");
+    check(host.volumes_from.unwrap_or_default().is_empty(), "volumes of others");
+    let asked = session_container(spec).host_config.unwrap_or_default();
+    check(host.tmpfs == asked.tmpfs, "the temporary folders");
+    check(host.shm_size == asked.shm_size, "the shared memory");
+    check(host.cgroupns_mode == asked.cgroupns_mode, "the cgroup namespace");
+    check(hides(host.masked_paths.as_deref(), &MASKED_PATHS), "the masked paths");
+    check(hides(host.readonly_paths.as_deref(), &READONLY_PATHS), "the read-only paths");
     check(host.pid_mode.unwrap_or_default().is_empty(), "the pid namespace");
     check(host.uts_mode.unwrap_or_default().is_empty(), "the host name's namespace");
     check(host.userns_mode.unwrap_or_default().is_empty(), "the user namespace");
@@ -185,6 +199,10 @@ fn bind_mounts(inspected: &ContainerInspectResponse) -> impl Iterator<Item = Mou
     })
 }
 
+fn hides(found: Option<&[String]>, wanted: &[&str]) -> bool {
+    found.is_some_and(|found| wanted.iter().all(|path| found.iter().any(|hidden| hidden == path)))
+}
+
 fn is_zero_hex(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte == b'0')
 }
@@ -196,3 +214,6 @@ fn hex(bytes: &[u8]) -> String {
         text
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
 use super::workspace::{Service, Workspace};
@@ -44,12 +44,18 @@ pub fn clean(path: &str) -> Result<String, Problem> {
         parts.remove(0);
     }
     if path.contains('\0') {
-        return Err(Problem::new(Code::BadRequest, "a path holds a zero byte"));
+        return Err(Problem::new(Code::BadRequest, "a path holds a zero byte")
+            .hint("use a path below the workspace, without `..`"));
     }
     Ok(parts.join("/"))
 }
 
-fn beneath(root: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+pub(super) fn beneath(
+    root: BorrowedFd<'_>,
+    path: &str,
+    flags: OFlags,
+    mode: Mode,
+) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH
         | ResolveFlags::NO_SYMLINKS
         | ResolveFlags::NO_MAGICLINKS
@@ -70,6 +76,11 @@ pub fn open(workspace: &Workspace, path: &str) -> Result<Opened, Problem> {
         .map_err(|error| explain(path, error))?;
     let found = rustix::fs::fstat(&fd).map_err(|error| explain(path, error))?;
     match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile if size(&found) > FILE_BYTES => Err(Problem::new(
+            Code::TooLarge,
+            format!("`{}` has {} bytes, more than {FILE_BYTES}", path.escape_default(), size(&found)),
+        )
+        .hint("split the file, or use a workspace of your own (`--workspace DIR`)")),
         FileType::RegularFile => Ok(Opened::File { bytes: size(&found), file: File::from(fd) }),
         FileType::Directory => Ok(Opened::Folder(fd)),
         _ => Err(not_a_file(path)),
@@ -232,27 +243,68 @@ fn empty_folder(folder: &OwnedFd, depth: usize) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Gives the owner access to every folder of a tree again, so that it can be removed.
-pub fn unlock_tree(folder: &OwnedFd) -> std::io::Result<()> {
-    rustix::fs::fchmod(folder, Mode::from_raw_mode(0o700))?;
-    for name in names(folder.as_fd())? {
-        let found = stat_at(folder.as_fd(), &name)?;
-        if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
-            // Opening for reading needs the right that is missing; a path handle does not.
-            rustix::fs::chmodat(folder, name.as_c_str(), Mode::from_raw_mode(0o700), AtFlags::empty())?;
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            unlock_tree(&rustix::fs::openat(folder, name.as_c_str(), flags, Mode::empty())?)?;
-        }
-    }
+/// Folders within folders that are held open at once while a tree is removed.
+const REMOVAL_DEPTH: usize = 32;
+
+/// Removes all in a folder whose guest is gone. A guest can nest folders deeper than a stack or a
+/// limit on descriptors reaches, so what lies too deep is moved up to the top first; and it can take
+/// its own user's rights away, so they are given back where they are missing.
+pub fn empty_tree(root: &OwnedFd) -> std::io::Result<()> {
+    let mut moved = 0;
+    empty_below(root, root, 0, &mut moved)?;
     Ok(())
 }
 
+fn empty_below(root: &OwnedFd, folder: &OwnedFd, depth: usize, moved: &mut u64) -> rustix::io::Result<()> {
+    use rustix::io::Errno;
+    let found = rustix::fs::fstat(folder)?;
+    if found.st_mode & 0o700 != 0o700 {
+        rustix::fs::fchmod(folder, Mode::from_raw_mode(0o700))?;
+    }
+    loop {
+        // Never more than a bounded number at once, so until none is left.
+        let names = names(folder.as_fd())?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        for name in names {
+            match rustix::fs::unlinkat(folder, name.as_c_str(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => continue,
+                Err(Errno::ISDIR | Errno::PERM) => {}
+                Err(error) => return Err(error),
+            }
+            let inner = open_unlocked(folder, &name)?;
+            if depth < REMOVAL_DEPTH {
+                empty_below(root, &inner, depth + 1, moved)?;
+                rustix::fs::unlinkat(folder, name.as_c_str(), AtFlags::REMOVEDIR)?;
+            } else {
+                *moved += 1;
+                let place = format!(".belljar-{}-{moved}", uuid::Uuid::new_v4().simple());
+                rustix::fs::renameat(folder, name.as_c_str(), root, place)?;
+            }
+        }
+    }
+}
+
+/// Opens a folder, with its owner's rights given back if they are missing.
+fn open_unlocked(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(parent, name, flags | OFlags::RDONLY, Mode::empty());
+    let Err(rustix::io::Errno::ACCESS) = opened else { return opened };
+    // Opening for reading needs the right that is missing; a path handle does not.
+    let handle = rustix::fs::openat(parent, name, flags | OFlags::PATH, Mode::empty())?;
+    rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_raw_fd()), Mode::from_raw_mode(0o700))?;
+    rustix::fs::openat(parent, name, flags | OFlags::RDONLY, Mode::empty())
+}
+
 /// Writes a folder as a tar stream: regular files and folders; anything else is left out.
-pub fn write_tar(folder: OwnedFd, out: impl Write) -> std::io::Result<()> {
+pub fn write_tar(root: &OwnedFd, out: impl Write) -> std::io::Result<()> {
     let mut builder = tar::Builder::new(out);
-    let mut pending = vec![(folder, String::new(), 0_usize)];
+    // By name, not open: a guest can make more folders than the daemon may have descriptors.
+    let mut pending = vec![(String::new(), 0_usize)];
     let mut entries = 0_usize;
-    while let Some((folder, prefix, depth)) = pending.pop() {
+    while let Some((prefix, depth)) = pending.pop() {
+        let folder = beneath(root.as_fd(), &prefix, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         for name in names(folder.as_fd())? {
             entries += 1;
             if entries > FOLDER_ENTRIES || depth > ARTIFACT_SCAN_DEPTH {
@@ -265,14 +317,8 @@ pub fn write_tar(folder: OwnedFd, out: impl Write) -> std::io::Result<()> {
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => {
-                    let inner = rustix::fs::openat(
-                        &folder,
-                        name.as_c_str(),
-                        flags | OFlags::DIRECTORY,
-                        Mode::empty(),
-                    )?;
                     append(&mut builder, &path, tar::EntryType::Directory, &found, 0, std::io::empty())?;
-                    pending.push((inner, path, depth + 1));
+                    pending.push((path, depth + 1));
                 }
                 FileType::RegularFile => {
                     let fd = rustix::fs::openat(&folder, name.as_c_str(), flags, Mode::empty())?;

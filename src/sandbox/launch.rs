@@ -25,6 +25,9 @@ use crate::protocol::receipt::{ImageFact, Receipt};
 /// Time to compile the kernel's bytecode for a new image.
 const COMPILE: Duration = Duration::from_secs(60);
 
+/// Time between two looks whether all sandboxes are let go.
+const LET_GO_POLL: Duration = Duration::from_millis(20);
+
 /// Makes sandboxes; one for the whole daemon.
 pub struct Launcher {
     pub engine: Engine,
@@ -117,6 +120,14 @@ impl Launcher {
         lock(&self.live).contains(&SandboxId(sandbox.to_owned()))
     }
 
+    /// Waits until no sandbox is owned or being made. One whose session ended while it was being made
+    /// is removed when its launch is over.
+    pub async fn all_let_go(&self) {
+        while !lock(&self.live).is_empty() {
+            tokio::time::sleep(LET_GO_POLL).await;
+        }
+    }
+
     pub async fn engine_mode(&self) -> Result<EngineMode, Problem> {
         self.mode
             .get_or_try_init(|| async { Ok(engine_mode(&self.engine.info().await?)) })
@@ -145,10 +156,13 @@ impl Launcher {
         wanted: &Wanted,
         workspace: &Workspace,
     ) -> Result<Prepared, Problem> {
+        // Before anything is waited for: from here on the end of the daemon waits for this launch.
+        let sandbox = SandboxId::fresh();
+        lock(&self.live).insert(sandbox.clone());
+        let claim = Claim { launcher: Arc::clone(self), sandbox: sandbox.clone() };
         let settings = &self.settings.sandbox;
         let requested = wanted.image.as_deref().or(settings.image.as_deref());
         let image = images::resolve(&self.engine, requested, &settings.images, settings.pull).await?;
-        let sandbox = SandboxId::fresh();
         let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         let storage = |error: std::io::Error| {
             Problem::new(Code::Storage, format!("`{}` cannot be made: {error}", folder.display()))
@@ -160,7 +174,7 @@ impl Launcher {
         // The guest may pass through to the socket, and nothing else.
         std::fs::set_permissions(&bridge_dir, std::fs::Permissions::from_mode(0o711)).map_err(storage)?;
         let mut spec = SandboxSpec {
-            sandbox: sandbox.clone(),
+            sandbox,
             instance: self.instance.clone(),
             image,
             runtime: settings.runtime.clone(),
@@ -180,8 +194,6 @@ impl Launcher {
             bridge_dir,
             kernel_dir: PathBuf::new(),
         };
-        lock(&self.live).insert(sandbox.clone());
-        let claim = Claim { launcher: Arc::clone(self), sandbox };
         spec.kernel_dir = self.kernel_for(&spec).await?;
         Ok(Prepared { spec, folder: guard, claim, launcher: Arc::clone(self) })
     }

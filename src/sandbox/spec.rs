@@ -32,7 +32,7 @@ const CPU_SHARES: i64 = 256;
 const LOCKED_MEMORY_BYTES: i64 = 64 * 1024;
 
 /// Naming the list replaces the engine's own, so an old engine gets the newest one too.
-const MASKED_PATHS: [&str; 18] = [
+pub(super) const MASKED_PATHS: [&str; 18] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -52,7 +52,8 @@ const MASKED_PATHS: [&str; 18] = [
     "/sys/firmware",
     "/sys/fs/selinux",
 ];
-const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+pub(super) const READONLY_PATHS: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Who a guest is: inside the container, and as the host sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,4 +262,99 @@ fn strings(items: &[&str]) -> Vec<String> {
 
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A sandbox like any other.
+    pub fn spec() -> SandboxSpec {
+        SandboxSpec {
+            sandbox: SandboxId("0123456789abcdef".into()),
+            instance: "00000000-0000-4000-8000-000000000000".into(),
+            image: ImageFact { reference: "belljar/base".into(), id: "sha256:1234".into() },
+            runtime: None,
+            user: GuestUser { uid: 200_000, gid: 200_000, host_uid: 200_000, host_gid: 200_000 },
+            limits: Limits {
+                memory_bytes: 1 << 30,
+                cpus: 1.5,
+                pids: 256,
+                open_files: 1024,
+                file_bytes: 1 << 30,
+                tmp_bytes: 64 << 20,
+                tmp_inodes: 16_384,
+                shm_bytes: 16 << 20,
+            },
+            workspace: "/home/w".into(),
+            workspace_identity: (1, 2),
+            bridge_dir: "/home/s/0123456789abcdef/b".into(),
+            kernel_dir: "/home/kernel/1234".into(),
+        }
+    }
+
+    /// The profile is a file of its own, so only its place is shown.
+    fn shown(container: &ContainerCreateBody) -> String {
+        let mut value = serde_json::to_value(container).unwrap();
+        let options = value["HostConfig"]["SecurityOpt"].as_array_mut().unwrap();
+        let profile =
+            options.iter_mut().find(|option| option.as_str().unwrap().starts_with("seccomp=")).unwrap();
+        assert_eq!(profile.as_str().unwrap(), format!("seccomp={SECCOMP_PROFILE}"));
+        *profile = "seccomp=<config/seccomp.json>".into();
+        serde_json::to_string_pretty(&value).unwrap()
+    }
+
+    #[test]
+    fn every_setting_of_a_session_is_meant() {
+        insta::assert_snapshot!(shown(&session_container(&spec())));
+    }
+
+    #[test]
+    fn compiling_is_confined_as_a_session_is() {
+        insta::assert_snapshot!(shown(&compile_container(&spec())));
+    }
+
+    #[test]
+    fn the_profile_denies_what_it_does_not_name() {
+        let profile: serde_json::Value = serde_json::from_str(SECCOMP_PROFILE).unwrap();
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+        let allowed: Vec<&str> = profile["syscalls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|rule| rule["action"] == "SCMP_ACT_ALLOW")
+            .flat_map(|rule| rule["names"].as_array().unwrap())
+            .map(|name| name.as_str().unwrap())
+            .collect();
+        for never in [
+            "add_key",
+            "bpf",
+            "delete_module",
+            "finit_module",
+            "init_module",
+            "io_uring_setup",
+            "kexec_load",
+            "keyctl",
+            "mount",
+            "mount_setattr",
+            "open_by_handle_at",
+            "perf_event_open",
+            "pivot_root",
+            "process_vm_readv",
+            "process_vm_writev",
+            "ptrace",
+            "request_key",
+            "setns",
+            "unshare",
+            "userfaultfd",
+        ] {
+            assert!(!allowed.contains(&never), "{never}");
+        }
+    }
+
+    #[test]
+    fn threads_follow_the_cpus() {
+        assert_eq!([0.05, 1.0, 1.5, 16.0, 1e9].map(threads), [1, 1, 2, 16, 1024]);
+        assert_eq!(nano_cpus(1.5), 1_500_000_000);
+    }
 }

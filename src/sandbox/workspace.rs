@@ -54,19 +54,25 @@ impl Workspace {
     /// A folder of the caller's. The guest runs as its owner, who is never root.
     pub fn of_caller(path: &Path, service: Service, engine: EngineMode, peer: u32) -> Result<Self, Problem> {
         let shown = path.display();
+        // Root's eyes see more than the peer's, and an error must not tell what is where.
+        let borrowed_eyes = service.system && peer != 0;
+        let not_yours = || {
+            Problem::new(Code::Forbidden, format!("the workspace `{shown}` is not a folder of yours"))
+                .hint("use a folder that you own")
+        };
         let bad = |what: String| Problem::new(Code::BadRequest, what);
+        let hidden = |problem: Problem| if borrowed_eyes { not_yours() } else { problem };
         if !path.is_absolute() {
             return Err(bad(format!("the workspace `{shown}` is not an absolute path")));
         }
         let path = std::fs::canonicalize(path)
-            .map_err(|error| bad(format!("the workspace `{shown}` cannot be opened: {error}")))?;
+            .map_err(|error| hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}"))))?;
         let root = open_folder(&path).map_err(|error| {
-            bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder")
+            hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder"))
         })?;
         let found = rustix::fs::fstat(&root).map_err(|error| bad(format!("`{shown}`: {error}")))?;
         if peer != 0 && found.st_uid != peer {
-            return Err(Problem::new(Code::Forbidden, format!("the workspace `{shown}` is not yours"))
-                .hint("use a folder that you own"));
+            return Err(not_yours());
         }
         let user = if service.system {
             if found.st_uid == 0 {
@@ -76,7 +82,7 @@ impl Workspace {
                 )
                 .hint("use a folder of another user, for example after `chown nobody DIR`, or a managed workspace"));
             }
-            mapped(engine, found.st_uid, found.st_gid).ok_or_else(|| {
+            mapped(engine, found.st_uid, guest_group(&found)).ok_or_else(|| {
                 Problem::new(
                     Code::Forbidden,
                     format!("the engine cannot run a guest as the owner of `{shown}`"),
@@ -105,15 +111,27 @@ impl Workspace {
     }
 }
 
-/// Removes a tree that a guest may have made unreadable for its own user.
+/// Removes a tree that a guest may have made unreadable for its own user, or deeper than any stack.
 pub fn remove_tree(path: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            let root = open_folder(path)?;
-            super::files::unlock_tree(&root)?;
-            std::fs::remove_dir_all(path)
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.is_dir() {
+        return std::fs::remove_file(path);
+    }
+    super::files::empty_tree(&open_folder_of_ours(path)?)?;
+    std::fs::remove_dir(path)
+}
+
+/// A guest of the same user may have closed even the workspace itself.
+fn open_folder_of_ours(path: &Path) -> rustix::io::Result<OwnedFd> {
+    match open_folder(path) {
+        Err(rustix::io::Errno::ACCESS) => {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+                .map_err(|_| rustix::io::Errno::ACCESS)?;
+            open_folder(path)
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }
@@ -146,6 +164,11 @@ fn guest(service: Service, engine: EngineMode, slot: u32) -> GuestUser {
     }
 }
 
+/// `chown USER DIR` leaves the group as it was, and no guest is of root's group.
+fn guest_group(found: &rustix::fs::Stat) -> u32 {
+    if found.st_gid == 0 { found.st_uid } else { found.st_gid }
+}
+
 /// The id inside the container for a user of the host.
 fn mapped(engine: EngineMode, uid: u32, gid: u32) -> Option<GuestUser> {
     match engine {
@@ -157,5 +180,53 @@ fn mapped(engine: EngineMode, uid: u32, gid: u32) -> Option<GuestUser> {
             host_uid: uid,
             host_gid: gid,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_deeper_than_any_stack_is_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let top = home.path().join("w");
+        std::fs::create_dir(&top).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", top.join("link")).unwrap();
+        let mut folder = open_folder(&top).unwrap();
+        for _ in 0..5_000 {
+            rustix::fs::mkdirat(&folder, "d", Mode::from_raw_mode(0o700)).unwrap();
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            folder = rustix::fs::openat(&folder, "d", flags, Mode::empty()).unwrap();
+        }
+        let small = std::thread::Builder::new().stack_size(256 * 1024);
+        small.spawn(move || remove_tree(&top).unwrap()).unwrap().join().unwrap();
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+        assert!(Path::new("/etc/passwd").exists());
+        remove_tree(&home.path().join("w")).unwrap();
+    }
+
+    #[test]
+    fn folders_that_are_closed_to_their_owner_are_removed() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let top = home.path().join("w");
+        std::fs::create_dir_all(top.join("a/b")).unwrap();
+        std::fs::write(top.join("a/b/file"), "x").unwrap();
+        for path in ["a/b", "a", "."] {
+            std::fs::set_permissions(top.join(path), std::fs::Permissions::from_mode(0o000)).unwrap();
+        }
+        remove_tree(&top).unwrap();
+        assert!(!top.exists());
+    }
+
+    #[test]
+    fn no_guest_is_of_the_group_of_root() {
+        let home = tempfile::tempdir().unwrap();
+        let mut found = rustix::fs::stat(home.path()).unwrap();
+        (found.st_uid, found.st_gid) = (1000, 0);
+        assert_eq!(guest_group(&found), 1000);
+        found.st_gid = 50;
+        assert_eq!(guest_group(&found), 50);
     }
 }

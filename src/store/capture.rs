@@ -83,25 +83,34 @@ impl HeadTail {
         }
     }
 
+    /// A character of which the cut left only a part counts as cut.
+    fn settle(&mut self) {
+        if self.cut == 0 {
+            return;
+        }
+        if let Some((_, bytes)) = self.head.last_mut() {
+            let whole = whole_characters(bytes);
+            self.cut += (bytes.len() - whole) as u64;
+            bytes.truncate(whole);
+        }
+        if let Some((_, bytes)) = self.tail.front_mut() {
+            let partial = bytes.iter().take(3).take_while(|byte| *byte & 0xC0 == 0x80).count();
+            self.cut += partial as u64;
+            bytes.drain(..partial);
+        }
+    }
+
+    /// Bytes are joined before they become text: a character may lie across head and tail.
     fn segments(self) -> Vec<OutputSegment> {
-        let mut segments: Vec<OutputSegment> = self
-            .head
-            .into_iter()
-            .map(|(stream, bytes)| OutputSegment { stream, text: lossy(&bytes) })
-            .collect();
+        let mut pieces = self.head;
         if self.cut > 0 {
-            let stream = segments.last().map_or(Stream::Stdout, |segment| segment.stream);
-            segments.push(OutputSegment { stream, text: cut_notice(self.cut) });
+            let stream = pieces.last().map_or(Stream::Stdout, |(stream, _)| *stream);
+            append(&mut pieces, stream, cut_notice(self.cut).as_bytes());
         }
-        for (stream, bytes) in self.tail {
-            let bytes = Vec::from(bytes);
-            let text = lossy(if self.cut > 0 { skip_partial_character(&bytes) } else { &bytes });
-            match segments.last_mut() {
-                Some(last) if last.stream == stream => last.text.push_str(&text),
-                _ => segments.push(OutputSegment { stream, text }),
-            }
+        for (stream, mut bytes) in self.tail {
+            append(&mut pieces, stream, bytes.make_contiguous());
         }
-        segments
+        pieces.into_iter().map(|(stream, bytes)| OutputSegment { stream, text: lossy(&bytes) }).collect()
     }
 
     fn text(self) -> String {
@@ -113,10 +122,30 @@ fn cut_notice(bytes: u64) -> String {
     format!("\n[… {bytes} bytes cut …]\n")
 }
 
-/// Bytes that continue a character which was cut off are left out.
-fn skip_partial_character(bytes: &[u8]) -> &[u8] {
-    let start = bytes.iter().take(3).take_while(|byte| *byte & 0xC0 == 0x80).count();
-    bytes.get(start..).unwrap_or_default()
+fn append(pieces: &mut Vec<(Stream, Vec<u8>)>, stream: Stream, data: &[u8]) {
+    match pieces.last_mut() {
+        Some((last, bytes)) if *last == stream => bytes.extend_from_slice(data),
+        _ => pieces.push((stream, data.to_vec())),
+    }
+}
+
+/// Length without an unfinished UTF-8 character at the end.
+pub(super) fn whole_characters(data: &[u8]) -> usize {
+    for back in 1..=data.len().min(3) {
+        let place = data.len() - back;
+        let byte = data.get(place).copied().unwrap_or(0);
+        if byte & 0xC0 == 0x80 {
+            continue;
+        }
+        let needed = match byte {
+            0xC0..=0xDF => 2,
+            0xE0..=0xEF => 3,
+            0xF0..=0xF7 => 4,
+            _ => 1,
+        };
+        return if needed > back { place } else { data.len() };
+    }
+    data.len()
 }
 
 fn lossy(bytes: &[u8]) -> String {
@@ -168,7 +197,10 @@ impl Capture {
     }
 
     #[must_use]
-    pub fn finish(self) -> Captured {
+    pub fn finish(mut self) -> Captured {
+        for part in [&mut self.both, &mut self.stdout, &mut self.stderr] {
+            part.settle();
+        }
         Captured {
             stdout_cut: self.stdout.cut,
             stderr_cut: self.stderr.cut,
@@ -215,6 +247,24 @@ mod tests {
         capture.push(Stream::Stdout, b"end");
         let captured = capture.finish();
         assert_eq!(captured.stdout, "01234567\n[… 1002 bytes cut …]\nend");
+    }
+
+    #[test]
+    fn a_character_across_head_and_tail_is_whole() {
+        let mut capture = Capture::new(CAPS);
+        capture.push(Stream::Stdout, "中文中文".as_bytes());
+        let captured = capture.finish();
+        assert_eq!((captured.stdout.as_str(), captured.stdout_cut), ("中文中文", 0));
+        assert_eq!(captured.output, [OutputSegment { stream: Stream::Stdout, text: "中文中文".into() }]);
+    }
+
+    #[test]
+    fn a_character_that_the_cut_splits_is_cut_whole() {
+        let mut capture = Capture::new(CAPS);
+        capture.push(Stream::Stdout, "中文字符太多了".as_bytes());
+        let captured = capture.finish();
+        assert_eq!(captured.stdout, "中文\n[… 9 bytes cut …]\n多了");
+        assert_eq!(captured.stdout_cut, 9);
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::capture::{Capture, Captured, OutputCaps};
+use super::capture::{Capture, Captured, OutputCaps, whole_characters};
 use super::event_log::{Draft, DraftBody, EventLog};
 use super::rows::{Applied, Carry, Rest};
 use super::spill::Spill;
@@ -308,25 +308,6 @@ fn chunk_end(data: &[u8]) -> usize {
         },
         _ => data.len(),
     }
-}
-
-/// Length without an unfinished UTF-8 character at the end.
-fn whole_characters(data: &[u8]) -> usize {
-    for back in 1..=data.len().min(3) {
-        let place = data.len() - back;
-        let byte = data.get(place).copied().unwrap_or(0);
-        if byte & 0xC0 == 0x80 {
-            continue;
-        }
-        let needed = match byte {
-            0xC0..=0xDF => 2,
-            0xE0..=0xEF => 3,
-            0xF0..=0xF7 => 4,
-            _ => 1,
-        };
-        return if needed > back { place } else { data.len() };
-    }
-    data.len()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Cells and expressions.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{App, ask, ask_patiently};
 use crate::actors::session::{CellRequest, SessionMsg, SessionRef, Standing, Ticket};
-use crate::control::body::{JsonBody, Query};
+use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::Answer;
 use crate::control::sse::{self, Until};

@@ -1,13 +1,13 @@
 //! The event stream of a session.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 
 use super::{App, ask_patiently};
 use crate::actors::session::SessionMsg;
-use crate::control::body::Query;
+use crate::control::body::{Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::Answer;
 use crate::control::sse::{self, Until};

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::TryStreamExt;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::{App, ask_patiently};
-use crate::actors::session::SessionMsg;
+use crate::actors::session::{SessionMsg, SessionRef};
+use crate::control::body::Path;
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::{Done, FolderView};
@@ -22,9 +23,10 @@ use crate::sandbox::workspace::Workspace;
 const TAR: &str = "application/x-tar";
 const CHUNK: usize = 64 * 1024;
 
-async fn workspace(app: &App, peer: Peer, key: &str) -> Answer<Arc<Workspace>> {
+async fn workspace(app: &App, peer: Peer, key: &str) -> Answer<(SessionRef, Arc<Workspace>)> {
     let session = app.session(peer, key).await?;
-    Ok(ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?.workspace)
+    let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    Ok((session, handles.workspace))
 }
 
 async fn blocking<T: Send + 'static>(
@@ -49,7 +51,7 @@ pub async fn get(
     Path((key, path)): Path<(String, String)>,
     headers: HeaderMap,
 ) -> Answer<Response> {
-    let workspace = workspace(&app, peer, &key).await?;
+    let (_, workspace) = workspace(&app, peer, &key).await?;
     let path = files::clean(&path)?;
     let as_json = accepts_json(&headers);
     let shown = path.clone();
@@ -75,7 +77,7 @@ pub async fn get(
             let (reader, writer) = tokio::io::duplex(CHUNK);
             tokio::task::spawn_blocking(move || {
                 let mut writer = SyncIoBridge::new(writer);
-                if let Err(error) = files::write_tar(folder, &mut writer) {
+                if let Err(error) = files::write_tar(&folder, &mut writer) {
                     // The stream ends without tar's end mark, so the client notices.
                     tracing::warn!(%error, "a folder could not be sent whole");
                 }
@@ -108,7 +110,7 @@ pub async fn put(
     Path((key, path)): Path<(String, String)>,
     request: Request,
 ) -> Answer<Json<Done>> {
-    let workspace = workspace(&app, peer, &key).await?;
+    let (session, workspace) = workspace(&app, peer, &key).await?;
     let path = files::clean(&path)?;
     let service = app.launcher.service;
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
@@ -133,6 +135,7 @@ pub async fn put(
         upload.finish().map(drop)
     })
     .await?;
+    let _ = session.cast(SessionMsg::FilesChanged);
     Ok(Json(Done {}))
 }
 
@@ -141,8 +144,9 @@ pub async fn remove(
     peer: Peer,
     Path((key, path)): Path<(String, String)>,
 ) -> Answer<Json<Done>> {
-    let workspace = workspace(&app, peer, &key).await?;
+    let (session, workspace) = workspace(&app, peer, &key).await?;
     let path = files::clean(&path)?;
     blocking(move || files::remove(&workspace, &path)).await?;
+    let _ = session.cast(SessionMsg::FilesChanged);
     Ok(Json(Done {}))
 }

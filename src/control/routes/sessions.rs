@@ -1,14 +1,14 @@
 //! Sessions: make, list, show, remove; and what acts on a session as a whole.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::{App, answered, ask, ask_patiently};
 use crate::actors::session::SessionMsg;
 use crate::actors::supervisor::SupervisorMsg;
-use crate::control::body::{JsonBody, Query};
+use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::{Done, Interrupted, NewSession, SessionList, SessionView, VariableList};

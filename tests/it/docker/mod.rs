@@ -1,4 +1,17 @@
 //! Against a real engine. Without one these tests fail, unless BELLJAR_TEST_NO_DOCKER=1 says that
 //! they shall not run.
 
+mod bad_input;
+mod bombs;
+mod cases;
+mod escape;
+mod files;
+mod helpers;
+mod laws;
+mod lifecycle;
+mod modes;
+mod output;
+mod receipt;
+mod rich;
 mod smoke;
+mod users;

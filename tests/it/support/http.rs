@@ -37,6 +37,16 @@ impl Response {
 pub fn request(socket: &Path, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
     let mut stream = UnixStream::connect(socket).expect("the daemon serves");
     stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
+    stream.write_all(head(method, path, headers, body).as_bytes()).expect("it takes the head");
+    // A request that is refused early may be hung up on while its body is being sent.
+    let _ = stream.write_all(body);
+    let mut raw = Vec::new();
+    let _ = stream.read_to_end(&mut raw);
+    parse(&raw)
+}
+
+/// The head of a request with that body.
+pub fn head(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> String {
     let mut head = format!(
         "{method} {path} HTTP/1.1\r\nHost: belljar\r\nConnection: close\r\nContent-Length: {}\r\n",
         body.len()
@@ -45,15 +55,10 @@ pub fn request(socket: &Path, method: &str, path: &str, headers: &[(&str, &str)]
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     head.push_str("\r\n");
-    stream.write_all(head.as_bytes()).expect("it takes the head");
-    // A request that is refused early may be hung up on while its body is being sent.
-    let _ = stream.write_all(body);
-    let mut raw = Vec::new();
-    let _ = stream.read_to_end(&mut raw);
-    parse(&raw)
+    head
 }
 
-fn parse(raw: &[u8]) -> Response {
+pub fn parse(raw: &[u8]) -> Response {
     let end = raw.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
     let head = String::from_utf8_lossy(&raw[..end]).into_owned();
     let mut lines = head.lines();

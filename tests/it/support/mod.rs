@@ -2,8 +2,12 @@
 //! over the socket, the engine's own CLI.
 
 mod http;
+mod leftovers;
+mod users;
 
 pub use http::Response;
+pub use leftovers::{assert_nothing_left, processes_of};
+pub use users::{docker_group, http_as};
 
 use serde_json::{Value, json};
 use std::ffi::OsStr;
@@ -53,6 +57,8 @@ pub struct Daemon {
     child: Option<Child>,
     /// Runs daemon and commands as that user, in its groups.
     user: Option<User>,
+    /// For the daemon and for every command.
+    environment: Vec<(String, String)>,
 }
 
 #[derive(Clone, Copy)]
@@ -100,21 +106,28 @@ impl Daemon {
 
     /// With a configuration file of that text.
     pub fn with_config(config: &str) -> Self {
-        Self::launch(config, None)
+        Self::launch(config, None, &[])
+    }
+
+    /// With more in its environment.
+    pub fn with_environment(config: &str, environment: &[(&str, &str)]) -> Self {
+        Self::launch(config, None, environment)
     }
 
     /// As another user, in user mode.
     pub fn as_user(user: User) -> Self {
-        Self::launch("", Some(user))
+        Self::launch("", Some(user), &[])
     }
 
-    fn launch(config: &str, user: Option<User>) -> Self {
+    fn launch(config: &str, user: Option<User>, environment: &[(&str, &str)]) -> Self {
         let home = tempfile::Builder::new().prefix("bj").tempdir_in("/tmp").expect("a folder");
         std::fs::write(home.path().join("config.toml"), config).expect("a configuration");
         if let Some(user) = user {
             std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid)).expect("chown");
         }
-        let mut daemon = Self { home, child: None, user };
+        let environment =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let mut daemon = Self { home, child: None, user, environment };
         daemon.restart();
         daemon
     }
@@ -167,6 +180,21 @@ impl Daemon {
         eventually("the daemon ends", || child.try_wait().expect("wait")).code()
     }
 
+    /// What the daemon wrote into its log files.
+    pub fn log(&self) -> String {
+        let files = std::fs::read_dir(self.home.path().join("logs")).into_iter().flatten().flatten();
+        files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect()
+    }
+
+    /// Answers, and never panicked.
+    #[track_caller]
+    pub fn assert_sound(&self) {
+        self.http("GET", "/v1/health", b"").expect_status(200);
+        for text in [self.stderr(), self.log()] {
+            assert!(!text.contains("panicked") && !text.contains("internal problem"), "{text}");
+        }
+    }
+
     /// The command line, set up to talk to this daemon and never to start another.
     pub fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = match self.user {
@@ -188,7 +216,8 @@ impl Daemon {
             .env("BELLJAR_SOCKET", self.socket())
             .env("BELLJAR_CONFIG", self.home.path().join("config.toml"))
             .env("BELLJAR_NO_AUTOSTART", "1")
-            .env_remove("BELLJAR_SESSION");
+            .env_remove("BELLJAR_SESSION")
+            .envs(self.environment.iter().cloned());
         command
     }
 

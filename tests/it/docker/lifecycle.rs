@@ -1,0 +1,418 @@
+//! Every way to end, and what is left after it: nothing.
+
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{Daemon, SOON, assert_nothing_left, binary, docker, engine, eventually};
+
+const FOREVER: &str = "import time\nprint('begun', flush=True)\nwhile True:\n    time.sleep(0.1)";
+
+fn base() -> Value {
+    json!({"image": "belljar/base"})
+}
+
+/// Starts a cell that never ends and returns when it runs; gives its number.
+#[track_caller]
+fn keep_busy(daemon: &Daemon, session: &str) -> u64 {
+    let request = json!({"code": FOREVER, "timeout_s": 300}).to_string();
+    let path = format!("/v1/sessions/{session}/cells");
+    let view = daemon.http("POST", &path, request.as_bytes()).expect_status(202);
+    eventually("the cell prints", || {
+        daemon.events(session, 0).iter().any(|event| event["type"] == "output").then_some(())
+    });
+    view["cell"].as_u64().expect("a number")
+}
+
+#[track_caller]
+fn ended(daemon: &Daemon, session: &str, cell: u64) -> Value {
+    let path = format!("/v1/sessions/{session}/cells/{cell}");
+    eventually("the cell ends", || {
+        let view = daemon.http("GET", &path, b"").expect_status(200);
+        (view["state"] == "done").then(|| view["result"].clone())
+    })
+}
+
+fn with_processes_and_files(daemon: &Daemon, session: &str) {
+    let code = "
+import subprocess, sys, os
+subprocess.Popen(['sleep', '3600'], start_new_session=True)
+open('file', 'w').write('x')
+os.mkdir('closed')
+os.chmod('closed', 0)
+print('x' * 1_000_000)
+";
+    assert_eq!(daemon.run(session, code)["status"], "success");
+}
+
+#[test]
+fn rm_leaves_nothing() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", base());
+    daemon.session("b", base());
+    with_processes_and_files(&daemon, "a");
+    let cell = keep_busy(&daemon, "b");
+    let containers = daemon.containers();
+    let waiting = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| daemon.http("POST", "/v1/sessions/b/eval", br#"{"expression": "1"}"#));
+        eventually("the expression waits", || {
+            let view = daemon.http("GET", "/v1/sessions/b", b"").expect_status(200);
+            (view["queued"] == 1).then_some(())
+        });
+        daemon.cli(["rm", "a", "b"]).ok();
+        waiter.join().expect("no panic")
+    });
+    // Whoever waited is told.
+    assert_eq!(waiting.expect_status(200)["reason"], "by_cancel");
+    assert_eq!(cell, 1);
+    assert_nothing_left(&daemon, &containers);
+    assert_eq!(daemon.http("GET", "/v1/sessions", b"").expect_status(200)["sessions"], json!([]));
+    // The name is free.
+    daemon.session("a", base());
+    assert_eq!(daemon.run("a", "'x' in globals()")["result"]["repr"], "False");
+}
+
+#[test]
+fn a_running_cell_of_a_removed_session_is_cancelled() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", base());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| daemon.run_with("a", json!({"code": FOREVER, "timeout_s": 300})));
+        eventually("the cell prints", || {
+            daemon.events("a", 0).iter().any(|event| event["type"] == "output").then_some(())
+        });
+        daemon.cli(["rm", "a"]).ok();
+        let result = waiter.join().expect("an answer");
+        assert_eq!((&result["status"], &result["reason"]), (&json!("interrupted"), &json!("by_cancel")));
+        assert_eq!((&result["code"], &result["stdout"]), (&json!(FOREVER), &json!("begun\n")));
+    });
+}
+
+#[test]
+fn a_session_can_be_removed_while_it_starts() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    daemon.session("warm", base());
+    let warm = daemon.containers();
+    std::thread::scope(|scope| {
+        let making = scope.spawn(|| {
+            let request = json!({"name": "a", "image": "belljar/base"}).to_string();
+            daemon.http("POST", "/v1/sessions", request.as_bytes())
+        });
+        eventually("the session is there", || {
+            (daemon.http("GET", "/v1/sessions/a", b"").status == 200).then_some(())
+        });
+        assert_eq!(daemon.http("DELETE", "/v1/sessions/a", b"").status, 200);
+        let answer = making.join().expect("an answer");
+        assert!([201, 404].contains(&answer.status), "{}", answer.text());
+    });
+    eventually("its sandbox is gone", || (daemon.containers() == warm).then_some(()));
+    assert_eq!(daemon.run("warm", "6 * 7")["result"]["repr"], "42");
+
+    // The client goes away while its session is made, and the daemon is told to end.
+    let mut stream = std::os::unix::net::UnixStream::connect(daemon.socket()).expect("it serves");
+    let body = json!({"name": "b", "image": "belljar/base"}).to_string();
+    let head =
+        format!("POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    std::io::Write::write_all(&mut stream, head.as_bytes()).expect("it reads");
+    eventually("the session is there", || {
+        (daemon.http("GET", "/v1/sessions/b", b"").status == 200).then_some(())
+    });
+    drop(stream);
+    daemon.signal("TERM");
+    assert_eq!(daemon.wait(), Some(0));
+    assert_nothing_left(&daemon, &warm);
+}
+
+#[test]
+fn sigterm_ends_all_in_order() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    daemon.session("a", base());
+    daemon.session("b", base());
+    with_processes_and_files(&daemon, "a");
+    keep_busy(&daemon, "b");
+    let containers = daemon.containers();
+    assert_eq!(containers.len(), 2);
+    daemon.signal("TERM");
+    assert_eq!(daemon.wait(), Some(0), "{}", daemon.stderr());
+    assert_nothing_left(&daemon, &containers);
+    assert!(!daemon.socket().exists() && !daemon.home().join("daemon.pid").exists());
+}
+
+#[test]
+fn a_second_sigterm_forces_and_the_next_start_clears() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    daemon.session("a", base());
+    let containers = daemon.containers();
+    std::thread::scope(|scope| {
+        let daemon = &mut daemon;
+        let path = daemon.socket();
+        // Somebody waits for the result: the drain would last until its end.
+        let waiter = scope.spawn(move || {
+            use std::io::{Read, Write};
+            let mut stream = std::os::unix::net::UnixStream::connect(path).expect("it serves");
+            stream.set_read_timeout(Some(SOON)).expect("a timeout");
+            let body = json!({"code": FOREVER, "timeout_s": 300}).to_string();
+            let head = format!(
+                "POST /v1/sessions/a/cells?wait=true HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(head.as_bytes()).expect("it reads");
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+        });
+        eventually("the cell prints", || {
+            daemon.events("a", 0).iter().any(|event| event["type"] == "output").then_some(())
+        });
+        daemon.signal("TERM");
+        eventually("it drains", || std::os::unix::net::UnixStream::connect(daemon.socket()).err());
+        let begun = Instant::now();
+        daemon.signal("TERM");
+        daemon.wait();
+        assert!(begun.elapsed() < Duration::from_secs(4), "forcing took {:?}", begun.elapsed());
+        waiter.join().expect("the waiter is let go");
+    });
+    daemon.restart();
+    assert_nothing_left(&daemon, &containers);
+    daemon.session("a", base());
+    assert_eq!(daemon.run("a", "6 * 7")["result"]["repr"], "42");
+}
+
+#[test]
+fn daemon_stop_returns_when_all_is_gone() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    daemon.session("a", base());
+    with_processes_and_files(&daemon, "a");
+    keep_busy(&daemon, "a");
+    let containers = daemon.containers();
+    daemon.cli(["daemon", "stop", "--remove"]).ok();
+    // At once, without waiting for it: the command has waited.
+    assert_eq!(daemon.containers(), Vec::<String>::new());
+    assert!(!daemon.home().join("daemon.pid").exists() && !daemon.socket().exists());
+    assert_eq!(daemon.wait(), Some(0));
+    assert_nothing_left(&daemon, &containers);
+    daemon.cli(["daemon", "status"]).exits(1);
+    daemon.cli(["daemon", "stop"]).ok();
+}
+
+#[test]
+fn after_a_killed_daemon_the_next_one_clears() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    daemon.session("a", base());
+    daemon.session("b", base());
+    with_processes_and_files(&daemon, "a");
+    keep_busy(&daemon, "b");
+    let containers = daemon.containers();
+    daemon.signal("KILL");
+    assert_eq!(daemon.wait(), None);
+    assert!(daemon.socket().exists(), "a killed daemon cannot remove its socket");
+    assert_eq!(daemon.containers().len(), 2);
+    daemon.restart();
+    assert_nothing_left(&daemon, &containers);
+    assert_eq!(daemon.http("GET", "/v1/sessions", b"").expect_status(200)["sessions"], json!([]));
+    daemon.session("a", base());
+    assert_eq!(daemon.run("a", "6 * 7")["result"]["repr"], "42");
+}
+
+#[test]
+fn a_container_that_is_taken_away_is_told_and_replaced() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", base());
+    for (round, take) in [["rm", "-f"].as_slice(), &["kill"], &["stop", "-t", "0"]].iter().enumerate() {
+        daemon.run("a", "x = 1");
+        let mut seen = daemon.events("a", 0).len();
+        let request = json!({"code": FOREVER, "timeout_s": 300}).to_string();
+        let view = daemon.http("POST", "/v1/sessions/a/cells", request.as_bytes()).expect_status(202);
+        eventually("the cell prints", || {
+            daemon.events("a", seen as u64).iter().any(|event| event["type"] == "output").then_some(())
+        });
+        seen = daemon.containers().len();
+        assert_eq!(seen, 1);
+        let container = daemon.containers().remove(0);
+        let begun = Instant::now();
+        let taken = Command::new("docker").args(*take).arg(&container).stdout(Stdio::null()).status();
+        assert!(taken.expect("docker").success());
+        let result = ended(&daemon, "a", view["cell"].as_u64().expect("a number"));
+        assert!(begun.elapsed() < Duration::from_secs(15), "round {round}: {:?}", begun.elapsed());
+        assert_eq!((&result["status"], &result["reason"]), (&json!("crashed"), &json!("sandbox_lost")));
+        assert_eq!((&result["stdout"], &result["exit_code"]), (&json!("begun\n"), &Value::Null));
+        assert_eq!(result["state"]["kind"], "lost");
+
+        let next = daemon.run("a", "'x' in globals()");
+        assert_eq!(next["result"]["repr"], "False", "{next}");
+        let note = next["state"]["note"].as_str().expect("a note");
+        assert!(note.contains("sandbox is a new one"), "{note}");
+        assert!(!daemon.containers().contains(&container), "the dead container was left");
+    }
+    // Also between cells.
+    docker(["rm", "-f", &daemon.containers().remove(0)]);
+    eventually("the session notices", || {
+        (daemon.http("GET", "/v1/sessions/a", b"").expect_status(200)["state"] == "asleep").then_some(())
+    });
+    assert_eq!(daemon.run("a", "6 * 7")["result"]["repr"], "42");
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_frozen_container_is_replaced_when_its_cell_is_over_time() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", base());
+    let request = json!({"code": FOREVER, "timeout_s": 3}).to_string();
+    let view = daemon.http("POST", "/v1/sessions/a/cells", request.as_bytes()).expect_status(202);
+    let container = daemon.containers().remove(0);
+    docker(["pause", &container]);
+    let result = ended(&daemon, "a", view["cell"].as_u64().expect("a number"));
+    assert_eq!(
+        (&result["status"], &result["reason"]),
+        (&json!("timeout"), &json!("cell_deadline")),
+        "{result}"
+    );
+    assert_eq!(result["state"]["kind"], "lost");
+    assert_eq!(daemon.run("a", "6 * 7")["result"]["repr"], "42");
+    eventually("it is removed", || (!daemon.containers().contains(&container)).then_some(()));
+}
+
+/// Runs a second daemon to its end.
+fn second(daemon: &Daemon, home: &std::path::Path, socket: &std::path::Path) -> (Option<i32>, String) {
+    let mut child = daemon
+        .command(["daemon"])
+        .env("BELLJAR_HOME", home)
+        .env("BELLJAR_SOCKET", socket)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let status = eventually("the second daemon ends", || child.try_wait().expect("wait"));
+    let output = child.wait_with_output().expect("it has ended");
+    (status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_home_and_a_socket_have_one_daemon() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", base());
+    let before = daemon.containers();
+    let other = tempfile::tempdir_in("/tmp").expect("a folder");
+    let pid = format!("pid {}", daemon.pid());
+
+    let (code, said) = second(&daemon, daemon.home(), &daemon.socket());
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.starts_with("error: ") && said.contains(&pid), "{said}");
+    let (code, said) = second(&daemon, daemon.home(), &other.path().join("s"));
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains(&pid), "{said}");
+    let (code, said) = second(&daemon, other.path(), &daemon.socket());
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains(&pid), "{said}");
+
+    assert_eq!(daemon.containers(), before, "a second daemon touched the first one's sandboxes");
+    assert_eq!(daemon.run("a", "6 * 7")["result"]["repr"], "42");
+    assert_eq!(
+        std::fs::read_to_string(daemon.home().join("daemon.pid")).expect("a file").trim(),
+        daemon.pid().to_string()
+    );
+
+    // What is no socket is never removed.
+    let file = other.path().join("precious");
+    std::fs::write(&file, "data").expect("written");
+    let (code, said) = second(&daemon, other.path(), &file);
+    assert_eq!(code, Some(125), "{said}");
+    assert!(said.contains("is no socket") && said.contains("hint: "), "{said}");
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "data");
+    let link = other.path().join("link");
+    std::os::unix::fs::symlink(&file, &link).expect("a link");
+    assert_eq!(second(&daemon, other.path(), &link).0, Some(125));
+    assert!(link.is_symlink() && file.exists());
+}
+
+#[test]
+fn daemons_of_different_homes_leave_each_other_alone() {
+    if !engine() {
+        return;
+    }
+    let first = Daemon::start();
+    first.session("a", base());
+    let before = first.containers();
+    let mut other = Daemon::start();
+    other.session("a", base());
+    other.signal("KILL");
+    other.wait();
+    other.restart();
+    assert_eq!(other.containers(), Vec::<String>::new());
+    drop(other);
+    assert_eq!(first.containers(), before);
+    assert_eq!(first.run("a", "6 * 7")["result"]["repr"], "42");
+}
+
+#[test]
+fn a_command_starts_a_daemon_where_there_is_none() {
+    if !engine() {
+        return;
+    }
+    let home = tempfile::Builder::new().prefix("bj").tempdir_in("/tmp").expect("a folder");
+    // As a careless umask leaves it.
+    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let run = |arguments: &[&str]| {
+        let output = Command::new(binary())
+            .args(arguments)
+            .env("BELLJAR_HOME", home.path())
+            .env_remove("BELLJAR_SOCKET")
+            .env_remove("BELLJAR_CONFIG")
+            .env_remove("BELLJAR_NO_AUTOSTART")
+            .stdin(Stdio::null())
+            .output()
+            .expect("belljar runs");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    // Several at once, and only one daemon.
+    std::thread::scope(|scope| {
+        let starts: Vec<_> = (0..4).map(|_| scope.spawn(|| run(&["ps"]))).collect();
+        starts.into_iter().for_each(|start| drop(start.join().expect("it starts or finds one")));
+    });
+    let pid = std::fs::read_to_string(home.path().join("daemon.pid")).expect("it serves");
+    run(&["new", "a", "--image", "belljar/base"]);
+    assert_eq!(run(&["exec", "-s", "a", "6 * 7"]), "42\n");
+    assert_eq!(std::fs::read_to_string(home.path().join("daemon.pid")).expect("it serves"), pid);
+    for entry in std::fs::read_dir(home.path()).expect("the home").flatten() {
+        let mode = entry.metadata().expect("stat").permissions().mode();
+        if entry.file_type().expect("a type").is_dir() {
+            assert_eq!(mode & 0o777, 0o700, "{}", entry.path().display());
+        }
+    }
+    assert_eq!(std::fs::metadata(home.path()).expect("stat").permissions().mode() & 0o777, 0o700);
+    let socket = std::fs::metadata(home.path().join("belljar.sock")).expect("stat");
+    assert_eq!(socket.permissions().mode() & 0o077, 0, "others may use the socket");
+    run(&["daemon", "stop", "--remove"]);
+    assert!(!std::path::Path::new("/proc").join(pid.trim()).join("exe").exists(), "it still runs");
+}

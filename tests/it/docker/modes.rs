@@ -1,0 +1,506 @@
+//! Copies, expressions, variables, the queue, and what stops a cell or its session's sandbox.
+
+use serde_json::{Value, json};
+
+use super::helpers::{
+    S, assert_ended, go, list, names, number, outcome, post, printed, queue, session, session_with, text,
+    value, wait_for_line, with_go,
+};
+use crate::support::{Daemon, eventually};
+
+fn fork(daemon: &Daemon, code: &str) -> Value {
+    daemon.run_with(S, json!({"code": code, "mode": "fork"}))
+}
+
+fn compute(daemon: &Daemon, expression: &str, values: Value) -> Value {
+    let request = json!({"expression": expression, "isolated": true, "values": values, "timeout_s": 5});
+    post(daemon, "eval", &request).expect_status(200)
+}
+
+#[test]
+fn a_fork_cell_sees_everything_and_changes_nothing() {
+    let Some(daemon) = session() else { return };
+    printed(&daemon, "import os\nx = [1]\ndef f(): return x");
+    let result = fork(&daemon, "x.append(2); y = 3; del f; import json; os.chdir('/'); print(x, y)\nx");
+    assert_ended(&result, "success", "ok", 0);
+    assert_eq!((text(&result, "mode"), text(&result, "/state/kind")), ("fork", "kept"));
+    assert_eq!((text(&result, "stdout"), text(&result, "/result/repr")), ("[1, 2] 3\n", "[1, 2]"));
+    assert_eq!(
+        value(&daemon, "(f(), 'y' in globals(), 'json' in globals(), os.getcwd())"),
+        "([1], False, False, '/workspace')"
+    );
+    // However it ends.
+    let result = fork(&daemon, "x.append(9)\nraise ValueError(x)");
+    assert_ended(&result, "failure", "exception", 0);
+    assert_eq!(text(&result, "/exception/value"), "[1, 9]");
+    let result = fork(&daemon, "print('dying')\nos._exit(139)");
+    assert_ended(&result, "crashed", "exit_call", 139);
+    assert_eq!((text(&result, "/state/kind"), text(&result, "stdout")), ("kept", "dying\n"));
+    let result =
+        daemon.run_with(S, json!({"code": "print(1)\nwhile True: pass", "mode": "fork", "timeout_s": 0.5}));
+    assert_ended(&result, "timeout", "cell_deadline", -15);
+    assert_eq!((text(&result, "/state/kind"), text(&result, "stdout")), ("kept", "1\n"));
+    let cell = queue(&daemon, &json!({"code": "print('stop me')\nwhile True: pass", "mode": "fork"}));
+    wait_for_line(&daemon, cell, "stop me");
+    assert_eq!(post(&daemon, "interrupt", &json!({})).expect_status(200)["cell"], json!(cell));
+    assert_ended(&outcome(&daemon, cell), "interrupted", "by_user", 0);
+    assert_eq!(value(&daemon, "f()"), "[1]");
+    // Files are not variables: they stay.
+    assert_eq!(
+        fork(&daemon, "open('f', 'w').write('x')")["artifacts"],
+        json!([{"path": "f", "bytes": 1, "change": "new"}])
+    );
+    assert_eq!(value(&daemon, "open('f').read()"), "'x'");
+}
+
+#[test]
+fn eval_changes_nothing_and_takes_one_expression() {
+    let Some(daemon) = session() else { return };
+    printed(&daemon, "x = [1]");
+    let eval =
+        |expression: &str| post(&daemon, "eval", &json!({ "expression": expression })).expect_status(200);
+    let result = eval("x.append(2) or x");
+    assert_ended(&result, "success", "ok", 0);
+    assert_eq!(text(&result, "/result/repr"), "[1, 2]");
+    assert_eq!(text(&eval("(y := 7)"), "/result/repr"), "7");
+    assert_eq!(text(&eval("  len(x)\n"), "/result/repr"), "1");
+    assert_eq!((names(&daemon), value(&daemon, "x")), (vec!["x".to_owned()], "[1]".into()));
+    for statement in ["y = 1", "import os", "for i in x: pass", "", "1; 2"] {
+        assert_ended(&eval(statement), "failure", "syntax", 0);
+    }
+    let failed = eval("x[5]");
+    assert_ended(&failed, "failure", "exception", 0);
+    assert_eq!(text(&failed, "/exception/type"), "IndexError");
+    let refused = post(&daemon, "eval", &json!({"expression": "1", "values": {"a": 1}}));
+    assert_eq!(text(&refused.expect_status(400), "code"), "bad_request");
+}
+
+#[test]
+fn isolated_expressions_compute() {
+    let Some(daemon) = session() else { return };
+    printed(&daemon, "secret = 'of the session'");
+    for (expression, expected) in [
+        ("'abc123'[::-1]", "321cba"),
+        ("'a,b,c'.split(',')[1]", "b"),
+        ("''.join(reversed('abc'))", "cba"),
+        ("sum(map(lambda v: v * 2, [1, 2, 3]))", "12"),
+        ("[n ** 2 for n in range(4) if n % 2]", "[1, 9]"),
+        ("{k: v for k, v in zip('ab', (1, 2))}", "{'a': 1, 'b': 2}"),
+        ("2 ** 200", "1606938044258990275541962092341162602522202993782792835301376"),
+        ("7 // 2, 7 % 2, 7 / 2, round(2.567, 1)", "(3, 1, 3.5, 2.6)"),
+        ("sorted(set('hello'))[-1].upper()", "O"),
+        ("max(enumerate([3, 9, 4]), key=lambda pair: pair[1])", "(1, 9)"),
+        ("re.sub('[aeiou]', '*', 'education')", "*d*c*t**n"),
+        ("[chr(ord(c) + 1) for c in 'HAL']", "['I', 'B', 'M']"),
+        ("None", "None"),
+    ] {
+        assert_eq!(
+            compute(&daemon, expression, json!({})),
+            json!({"result": expected, "error": null}),
+            "{expression}"
+        );
+    }
+    // `last_result` and given values, also where Python makes a scope of its own.
+    let values = json!({"last_result": "321cba", "factor": 3});
+    for (expression, expected) in [
+        ("last_result.upper()", "321CBA"),
+        ("[c * factor for c in last_result][0]", "333"),
+        ("(lambda: last_result)()", "321cba"),
+        ("list(c for c in last_result if c in last_result)[1]", "2"),
+    ] {
+        assert_eq!(text(&compute(&daemon, expression, values.clone()), "result"), expected, "{expression}");
+    }
+    // It sees nothing of the session, works while a cell runs, and leaves nothing.
+    assert!(text(&compute(&daemon, "secret", json!({})), "error").starts_with("PythonError: NameError: "));
+    let cell = queue(&daemon, &json!({"code": with_go("print('busy')\nwait_for_go()")}));
+    wait_for_line(&daemon, cell, "busy");
+    assert_eq!(compute(&daemon, "1 + 1", json!({}))["result"], "2");
+    go(&daemon);
+    assert_eq!(text(&outcome(&daemon, cell), "status"), "success");
+}
+
+#[test]
+fn isolated_expressions_cannot_get_out() {
+    let Some(daemon) = session() else { return };
+    let error = |expression: &str| {
+        let answer = compute(&daemon, expression, json!({"last_result": "x"}));
+        assert_eq!(answer["result"], json!(null), "{expression}: {answer}");
+        let error = text(&answer, "error").to_owned();
+        assert!(error.starts_with("PythonError: "), "{error}");
+        error
+    };
+    assert!(error("__import__('os').system('ls')").contains("import"));
+    for expression in [
+        "().__class__.__base__.__subclasses__()",
+        "(1).__class__",
+        "open('/etc/passwd').read()",
+        "os.getcwd()",
+        "getattr('', 'join')",
+        "eval('1')",
+        "exec('x = 1')",
+        "compile('1', '', 'eval')",
+        "globals()",
+        "vars()",
+        "'{0.__class__}'.format(1)",
+        "'{a.__class__}'.format_map({'a': 1})",
+        "f'{().__class__}'",
+        "(lambda: 0).__globals__",
+        "(g for g in ()).gi_frame",
+        "[c for c in ().__class__.__mro__]",
+        "str.mro()",
+        "__builtins__",
+        "__name__",
+        "re.__loader__",
+        "re.compile('').__class__",
+        "json.codecs",
+        "statistics.sys",
+        "last_result.__class__",
+    ] {
+        let error = error(expression);
+        let named = ["NameError", "AttributeError"]
+            .iter()
+            .any(|kind| error.starts_with(&format!("PythonError: {kind}: ")));
+        assert!(named, "{expression}: {error}");
+    }
+    for statement in [
+        "import os",
+        "x = 1",
+        "for i in []: pass",
+        "def f(): pass",
+        "class C: pass",
+        "while 1: pass",
+        "(x := 1)",
+        "(yield 1)",
+        "await x",
+        "1; 2",
+        "",
+        "del last_result",
+    ] {
+        assert!(
+            error(statement).starts_with("PythonError: SyntaxError"),
+            "{statement}: {}",
+            error(statement)
+        );
+    }
+    // Burning time and memory is bounded, and the sandbox outlives it.
+    let request = json!({"expression": "9 ** 9 ** 9", "isolated": true, "timeout_s": 0.5});
+    let answer = post(&daemon, "eval", &request).expect_status(200);
+    assert!(text(&answer, "error").starts_with("PythonError: "), "{answer}");
+    let request =
+        json!({"expression": "sum(1 for _ in itertools.count())", "isolated": true, "timeout_s": 0.5});
+    let answer = post(&daemon, "eval", &request).expect_status(200);
+    assert_eq!(text(&answer, "error"), "PythonError: TimeoutError: longer than 500 ms");
+    assert!(error("list(range(10 ** 10))").starts_with("PythonError: MemoryError"));
+    assert!(error("'x' * 10 ** 12").starts_with("PythonError: MemoryError"));
+    assert_eq!(error("1 / 0"), "PythonError: ZeroDivisionError: division by zero");
+    assert_eq!(error("[][0]"), "PythonError: IndexError: list index out of range");
+    assert!(error(&format!("{}1{}", "(".repeat(5000), ")".repeat(5000))).starts_with("PythonError: "));
+    assert_eq!(compute(&daemon, "6 * 7", json!({})), json!({"result": "42", "error": null}));
+    assert_eq!(printed(&daemon, "print('alive')"), "alive\n");
+}
+
+#[test]
+fn variables_are_listed() {
+    let Some(daemon) = session_with("", json!({"seed": {"seeded": [1, 2]}})) else { return };
+    let code = "import numpy as np, math\narray = np.zeros((3, 4))\nhuge = list(range(10**6))\n_private = 1\n\
+                class Bad:\n    def __repr__(self): raise ValueError\n    def __len__(self): raise ValueError\n\
+                bad = Bad()\ndef function(): pass\ntext = '中文'";
+    printed(&daemon, code);
+    let listing = daemon.http("GET", "/v1/sessions/s/variables", b"").expect_status(200);
+    let rows: Vec<(&str, &str, &Value)> = list(&listing, "variables")
+        .iter()
+        .map(|variable| (text(variable, "name"), text(variable, "type"), &variable["shape"]))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("Bad", "type", &json!(null)),
+            ("array", "numpy.ndarray", &json!("(3, 4)")),
+            ("bad", "Bad", &json!(null)),
+            ("function", "function", &json!(null)),
+            ("huge", "list", &json!("[1000000]")),
+            ("seeded", "list", &json!("[2]")),
+            ("text", "str", &json!("[2]")),
+        ]
+    );
+    assert_eq!(number(&listing, "/total"), 7);
+    let row = |name: &str| {
+        list(&listing, "variables").iter().find(|row| row["name"] == name).expect("a row").clone()
+    };
+    assert_eq!(
+        (text(&row("array"), "preview"), number(&row("array"), "/bytes")),
+        ("numpy.ndarray (3, 4) float64", 96)
+    );
+    assert_eq!((text(&row("seeded"), "preview"), text(&row("text"), "preview")), ("[1, 2]", "'中文'"));
+    assert!(
+        text(&row("huge"), "preview").starts_with("[0, 1, 2, ")
+            && text(&row("huge"), "preview").chars().count() <= 200
+    );
+    let private = daemon.http("GET", "/v1/sessions/s/variables?private=true", b"").expect_status(200);
+    assert!(list(&private, "variables").iter().any(|row| row["name"] == "_private"), "{private}");
+    // A listing of very many is cut, and says how many there are.
+    printed(&daemon, "globals().update({f'v{n:04}': n for n in range(1000)})");
+    let listing = daemon.http("GET", "/v1/sessions/s/variables", b"").expect_status(200);
+    assert_eq!((list(&listing, "variables").len(), number(&listing, "/total")), (500, 1007));
+    // It waits for a running cell, and shows what that left.
+    let cell = queue(&daemon, &json!({"code": with_go("print('busy')\nwait_for_go()\naaa = 'new'")}));
+    wait_for_line(&daemon, cell, "busy");
+    let listed = std::thread::scope(|scope| {
+        let listing = scope.spawn(|| names(&daemon));
+        go(&daemon);
+        listing.join().expect("a listing")
+    });
+    assert!(listed.contains(&"aaa".to_owned()));
+}
+
+#[test]
+fn cells_run_first_in_first_out_and_the_queue_is_bounded() {
+    let Some(daemon) = session() else { return };
+    let first = queue(&daemon, &json!({"code": with_go("order = [0]\nprint('busy')\nwait_for_go()")}));
+    wait_for_line(&daemon, first, "busy");
+    let waiting: Vec<u64> =
+        (1..=16).map(|n| queue(&daemon, &json!({"code": format!("order.append({n})")}))).collect();
+    assert_eq!(waiting, (first + 1..=first + 16).collect::<Vec<_>>());
+    let refused = post(&daemon, "cells", &json!({"code": "order.append('too many')"}));
+    assert_eq!(text(&refused.expect_status(409), "code"), "busy");
+    let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+    assert_eq!(
+        (&view["state"], &view["running"], &view["queued"]),
+        (&json!("busy"), &json!(first), &json!(16))
+    );
+    let view = daemon.http("GET", &format!("/v1/sessions/s/cells/{}", waiting[3]), b"").expect_status(200);
+    assert_eq!(view["state"], "queued");
+    go(&daemon);
+    for cell in waiting {
+        assert_eq!(text(&outcome(&daemon, cell), "status"), "success");
+    }
+    assert_eq!(value(&daemon, "order == list(range(17))"), "True");
+    let started: Vec<u64> = daemon
+        .events(S, 0)
+        .iter()
+        .filter(|event| event["type"] == "cell_started")
+        .map(|event| number(event, "/cell"))
+        .collect();
+    assert_eq!(started, (1..=18).collect::<Vec<_>>());
+}
+
+#[test]
+fn waiting_is_not_counted_as_run_time() {
+    let Some(daemon) = session() else { return };
+    // The second one waits three times as long as it may run.
+    let first = queue(&daemon, &json!({"code": "import time; time.sleep(1.5)"}));
+    let result = daemon.run_with(S, json!({"code": "1 + 1", "timeout_s": 0.5}));
+    assert_ended(&result, "success", "ok", 0);
+    assert_eq!(text(&outcome(&daemon, first), "status"), "success");
+}
+
+#[test]
+fn a_reset_ends_what_runs_and_what_waits_and_starts_afresh() {
+    let Some(daemon) = session_with("", json!({"seed": {"a": 1}})) else { return };
+    printed(&daemon, "a = 2; b = 3; open('file', 'w').write('kept')");
+    for mode in ["main", "fork"] {
+        let code =
+            "print('busy')\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass";
+        let running = queue(&daemon, &json!({"code": code, "mode": mode}));
+        let waiting = queue(&daemon, &json!({"code": "a = 'ran'"}));
+        wait_for_line(&daemon, running, "busy");
+        post(&daemon, "reset", &json!({})).expect_status(200);
+        let result = outcome(&daemon, running);
+        assert_ended(&result, "interrupted", "by_cancel", -9);
+        assert_eq!(text(&result, "stdout"), "busy\n", "{mode}");
+        assert_eq!(text(&result, "/state/note"), "The session was reset or removed while the cell ran.");
+        let result = outcome(&daemon, waiting);
+        assert_eq!((text(&result, "status"), text(&result, "reason")), ("interrupted", "by_cancel"));
+        assert_eq!(text(&result, "/state/note"), "The session was reset before this cell ran.");
+        assert_eq!(names(&daemon), ["a"]);
+        assert_eq!(value(&daemon, "(a, open('file').read())"), "(1, 'kept')");
+        printed(&daemon, "c = 4");
+    }
+    // While nothing runs.
+    post(&daemon, "reset", &json!({})).expect_status(200);
+    assert_eq!(names(&daemon), ["a"]);
+    let events = daemon.events(S, 0);
+    assert_eq!(events.iter().filter(|event| event["type"] == "reset").count(), 3);
+    assert!(!events.iter().any(|event| event["type"] == "state_lost"), "a reset is no accident");
+}
+
+#[test]
+fn a_removal_tells_the_running_cell() {
+    let Some(daemon) = session() else { return };
+    let code = "print('busy', flush=True)\nwhile True: pass";
+    let result = std::thread::scope(|scope| {
+        let running = scope.spawn(|| daemon.run(S, code));
+        wait_for_line(&daemon, 1, "busy");
+        daemon.http("DELETE", "/v1/sessions/s", b"").expect_status(200);
+        running.join().expect("a result")
+    });
+    assert_eq!((text(&result, "status"), text(&result, "reason")), ("interrupted", "by_cancel"));
+    assert_eq!((text(&result, "code"), text(&result, "stdout")), (code, "busy\n"));
+    assert_eq!(text(&result, "/state/kind"), "lost");
+    assert_eq!(daemon.http("GET", "/v1/sessions/s", b"").status, 404);
+}
+
+#[test]
+fn an_interrupt_keeps_the_state() {
+    let Some(daemon) = session() else { return };
+    printed(&daemon, "x = 1");
+    for (code, doing) in [
+        ("x += 1; print('looping')\nwhile True: pass", "looping"),
+        ("x += 1; print('sleeping')\nimport time; time.sleep(1000)", "sleeping"),
+        ("x += 1; print('child')\nimport subprocess; subprocess.run(['sleep', '1000'])", "child"),
+        ("x += 1; print('reading')\nimport os; os.read(os.pipe()[0], 1)", "reading"),
+        ("x += 1; print('joining')\nimport threading; threading.Event().wait()", "joining"),
+    ] {
+        let cell = queue(&daemon, &json!({ "code": code }));
+        wait_for_line(&daemon, cell, doing);
+        post(&daemon, "interrupt", &json!({})).expect_status(200);
+        let result = outcome(&daemon, cell);
+        assert_ended(&result, "interrupted", "by_user", 0);
+        assert_eq!(
+            (text(&result, "/state/kind"), &result["state"]["note"]),
+            ("kept", &json!(null)),
+            "{doing}"
+        );
+        assert_eq!(text(&result, "/exception/type"), "KeyboardInterrupt");
+    }
+    assert_eq!(value(&daemon, "x"), "6");
+    // Many at once do no more harm than one.
+    let cell = queue(&daemon, &json!({"code": "print('many')\nwhile True: pass"}));
+    wait_for_line(&daemon, cell, "many");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| post(&daemon, "interrupt", &json!({})).expect_status(200));
+        }
+    });
+    assert_eq!(text(&outcome(&daemon, cell), "status"), "interrupted");
+    assert_eq!(value(&daemon, "x"), "6");
+}
+
+#[test]
+fn an_interrupt_reaches_a_cell_however_early_it_comes() {
+    let Some(daemon) = session() else { return };
+    printed(&daemon, "x = 1");
+    for round in 0..40 {
+        let mode = if round % 2 == 0 { "main" } else { "fork" };
+        let cell = queue(&daemon, &json!({"code": "while True: pass", "mode": mode}));
+        eventually("there is a cell to interrupt", || {
+            let told = post(&daemon, "interrupt", &json!({})).expect_status(200);
+            (told["cell"] == json!(cell)).then_some(())
+        });
+        assert_ended(&outcome(&daemon, cell), "interrupted", "by_user", 0);
+    }
+    assert_eq!(value(&daemon, "x"), "1");
+}
+
+#[test]
+fn an_interrupt_of_a_stubborn_cell_ends_it() {
+    let Some(daemon) = session() else { return };
+    let code = "import itertools\nprint('stubborn')\nall(itertools.repeat(True))";
+    let cell = queue(&daemon, &json!({"code": code, "timeout_s": 60}));
+    wait_for_line(&daemon, cell, "stubborn");
+    post(&daemon, "interrupt", &json!({})).expect_status(200);
+    let result = outcome(&daemon, cell);
+    assert_ended(&result, "interrupted", "by_user", -15);
+    assert_eq!(text(&result, "stdout"), "stubborn\n");
+    let note = "The cell did not stop when it was interrupted, so its process was killed.";
+    assert_eq!(text(&result, "/state/note"), note);
+    assert_eq!(printed(&daemon, "print('alive')"), "alive\n");
+}
+
+#[test]
+fn an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one() {
+    let Some(daemon) = session_with("", json!({"idle_s": 1, "seed": {"a": 1}})) else { return };
+    printed(&daemon, "a = 2; b = 3; open('file', 'w').write('kept')");
+    let receipt = |daemon: &Daemon| daemon.http("GET", "/v1/sessions/s/receipt", b"");
+    let old = daemon.containers();
+    eventually("the session sleeps", || {
+        let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+        (view["state"] == "asleep").then_some(())
+    });
+    eventually("its container is gone", || daemon.containers().is_empty().then_some(()));
+    assert_eq!(text(&receipt(&daemon).expect_status(409), "code"), "busy");
+    let result = daemon.run(S, "(a, 'b' in globals(), open('file').read())");
+    assert_eq!(text(&result, "/result/repr"), "(1, False, 'kept')");
+    let note = "The sandbox is a new one, because the old one is gone: it was not used for 1 s.";
+    assert_eq!(text(&result, "/state/note"), note);
+    let new = daemon.containers();
+    assert_eq!(new.len(), 1);
+    assert_ne!(new, old);
+    let events = daemon.events(S, 0);
+    let kinds: Vec<&str> =
+        events.iter().map(|event| text(event, "type")).filter(|kind| kind.starts_with("sandbox")).collect();
+    assert_eq!(
+        kinds[..5],
+        ["sandbox_starting", "sandbox_ready", "sandbox_gone", "sandbox_starting", "sandbox_ready"]
+    );
+    // A cell that runs for longer than that is use.
+    let result = daemon.run(S, "import time; time.sleep(2.5); 'awake'");
+    assert_eq!(text(&result, "/result/repr"), "'awake'");
+}
+
+#[test]
+fn a_sandbox_that_dies_is_replaced_and_the_loss_is_told() {
+    let Some(daemon) = session() else { return };
+    let cell = queue(&daemon, &json!({"code": "x = 1; print('busy')\nwhile True: pass"}));
+    wait_for_line(&daemon, cell, "busy");
+    for container in daemon.containers() {
+        crate::support::docker(["kill", &container]);
+    }
+    let result = outcome(&daemon, cell);
+    assert_eq!((text(&result, "status"), text(&result, "reason")), ("crashed", "sandbox_lost"));
+    assert_eq!((text(&result, "stdout"), &result["exit_code"]), ("busy\n", &json!(null)));
+    assert_eq!(text(&result, "/state/kind"), "lost");
+    let result = daemon.run(S, "'x' in globals()");
+    assert_eq!(text(&result, "/result/repr"), "False");
+    assert!(text(&result, "/state/note").starts_with("The sandbox is a new one"), "{result:#}");
+}
+
+#[test]
+fn tools_of_the_host_are_callables() {
+    let Some(daemon) = session_with("", json!({"memory_bytes": 512 << 20})) else { return };
+    assert_eq!(value(&daemon, "session_info()['memory_bytes']"), (512 << 20).to_string());
+    assert_eq!(value(&daemon, "tools.session_info() == session_info()"), "True");
+    assert_eq!(
+        value(&daemon, "(session_info()['session'], session_info()['workspace'])"),
+        "('s', '/workspace')"
+    );
+    assert_eq!(
+        value(&daemon, "session_info.__doc__.splitlines()[0]"),
+        "'Name, limits and image of this session, as a dict.'"
+    );
+    assert_eq!(value(&daemon, "import inspect; str(inspect.signature(session_info))[:2]"), "'()'");
+    let code = "import threading\nfound = []\nthreads = [threading.Thread(target=lambda: \
+                found.append(session_info()['session'])) for _ in range(100)]\n\
+                for t in threads: t.start()\nfor t in threads: t.join()\nfound == ['s'] * 100";
+    assert_eq!(value(&daemon, code), "True");
+    let code = "import asyncio\nanswers = await asyncio.gather(*(tools.aio.session_info() for _ in range(200)))\n\
+                len([a for a in answers if a['session'] == 's'])";
+    assert_eq!(value(&daemon, code), "200");
+    assert_eq!(value(&daemon, "sum(session_info()['session'] == 's' for _ in range(1000))"), "1000");
+    let fork = fork(&daemon, "session_info()['session']");
+    assert_eq!(text(&fork, "/result/repr"), "'s'");
+
+    // Wrong use, and tools that are not there.
+    let failed = daemon.run(S, "session_info(unknown=1)");
+    assert_ended(&failed, "failure", "exception", 0);
+    assert!(text(&failed, "/exception/type") == "TypeError", "{failed:#}");
+    let failed = daemon.run(S, "tools.no_such_tool()");
+    assert_eq!(text(&failed, "/exception/type"), "AttributeError");
+    let code = "fake = type(session_info)(session_info._box, \
+                {'name': 'no_such_tool', 'description': '', 'parameters': {'type': 'object', 'properties': {}}})\nfake()";
+    let failed = daemon.run(S, code);
+    assert_ended(&failed, "failure", "exception", 0);
+    assert_eq!(text(&failed, "/exception/type"), "tools.ToolError");
+    let message = "there is no tool `no_such_tool`; known are: session_info [unknown_tool]";
+    assert_eq!(text(&failed, "/exception/value"), message);
+    assert!(!text(&failed, "/exception/traceback").contains("belljar_kernel"), "{failed:#}");
+    // Calls that had completed in a cell whose state is lost are told.
+    let result = daemon.run(S, "session_info(); session_info(); import os; os._exit(1)");
+    assert_eq!(result["state"]["completed_tool_calls"], json!(["session_info", "session_info"]));
+    // An interrupt reaches a cell that calls all the time.
+    let cell = queue(&daemon, &json!({"code": "print('calling')\nwhile True: session_info()"}));
+    wait_for_line(&daemon, cell, "calling");
+    post(&daemon, "interrupt", &json!({})).expect_status(200);
+    assert_ended(&outcome(&daemon, cell), "interrupted", "by_user", 0);
+    assert_eq!(value(&daemon, "session_info()['session']"), "'s'");
+}

@@ -1,0 +1,36 @@
+//! What a session must not leave behind.
+
+use super::{Daemon, eventually};
+
+/// Processes of the host that are in the control group of a container.
+pub fn processes_of(container: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
+    pids.filter(|pid| {
+        std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(container))
+    })
+    .collect()
+}
+
+/// No container, folder or process of these sandboxes is there any more, or soon.
+#[track_caller]
+pub fn assert_nothing_left(daemon: &Daemon, containers: &[String]) {
+    let listed = |folder: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(daemon.home().join(folder)).into_iter().flatten().flatten();
+        entries.map(|entry| format!("{folder}/{}", entry.file_name().to_string_lossy())).collect()
+    };
+    let left = || -> Vec<String> {
+        let folders = ["s", "w", "spill"].into_iter().flat_map(listed);
+        let running = containers.iter().flat_map(|id| processes_of(id)).map(|pid| format!("process {pid}"));
+        let drafts = listed("kernel").into_iter().filter(|name| name.contains("draft"));
+        daemon.containers().into_iter().chain(folders).chain(running).chain(drafts).collect()
+    };
+    let mut last = Vec::new();
+    let gone = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        eventually("nothing is left", || {
+            last = left();
+            last.is_empty().then_some(())
+        });
+    }));
+    assert!(gone.is_ok(), "left behind: {last:?}");
+}

@@ -1,0 +1,53 @@
+//! Other users: the kernel tells the daemon who connects, so a process of that user has to.
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::{Response, User, http};
+
+/// The group that may use the engine.
+pub fn docker_group() -> u32 {
+    std::fs::metadata("/var/run/docker.sock").expect("the engine's socket").gid()
+}
+
+/// Where the relay connects.
+const RELAY: &str = "BELLJAR_TEST_RELAY";
+
+/// No test: this binary, run as another user, passes stdin to a socket and the answer to stderr.
+#[test]
+#[ignore = "only `http_as` runs it"]
+fn relay() {
+    let Some(socket) = std::env::var_os(RELAY) else { return };
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the daemon serves");
+    stream.set_read_timeout(Some(super::SOON * 4)).expect("a timeout");
+    std::io::copy(&mut std::io::stdin(), &mut stream).expect("it takes the request");
+    let _ = std::io::copy(&mut stream, &mut std::io::stderr());
+}
+
+/// One request, sent by a process of another user.
+pub fn http_as(
+    user: User,
+    socket: &Path,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Response {
+    let mut child = Command::new("setpriv")
+        .args([format!("--reuid={}", user.uid), format!("--regid={}", user.gid), "--clear-groups".into()])
+        .arg(std::env::current_exe().expect("this binary"))
+        .args(["--exact", "support::users::relay", "--ignored", "--nocapture"])
+        .env(RELAY, socket)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("setpriv");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(http::head(method, path, headers, body).as_bytes()).expect("a head");
+    stdin.write_all(body).expect("a body");
+    drop(stdin);
+    http::parse(&child.wait_with_output().expect("it ends").stderr)
+}
