@@ -27,7 +27,9 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
-use crate::store::{Applied, CellRecord, EventLog, Journal, OutputCaps, Recorder, SessionRecord, Spill};
+use crate::store::{
+    Applied, CellRecord, EventLog, Journal, JournalError, OutputCaps, Recorder, SessionRecord, Spill,
+};
 use crate::tools;
 
 mod restore;
@@ -36,6 +38,8 @@ mod restore;
 const TICK: Duration = Duration::from_secs(1);
 /// Lists of variables that wait for the main line.
 const VIEWS_WAITING: usize = 16;
+/// Time for a removal to get into the journal before it goes on without.
+const REMOVAL_NOTED: Duration = Duration::from_secs(2);
 
 pub type SessionRef = ActorRef<SessionMsg>;
 
@@ -436,9 +440,7 @@ fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
             record.slot = slot.as_ref().map(|slot| slot.uid);
             if before.is_none() {
                 // First in the journal: nothing may exist that the next start would not find.
-                journal.create_session(&record).await.map_err(|error| {
-                    Problem::new(Code::Storage, error.to_string()).hint("free some space")
-                })?;
+                journal.create_session(&record).await.map_err(|error| unrecorded(&error))?;
             }
             let mode = launcher.engine_mode().await?;
             let service = launcher.service;
@@ -464,6 +466,24 @@ async fn remove_workspace(workspace: Arc<Workspace>) {
         })
     });
     let _ = removed.await;
+}
+
+fn unrecorded(error: &JournalError) -> Problem {
+    match error {
+        JournalError::NameTaken => Problem::new(Code::SessionExists, error.to_string()),
+        JournalError::Closed => Problem::new(Code::ShuttingDown, error.to_string()),
+        JournalError::Refused(_) | JournalError::Unreadable(_) => {
+            Problem::new(Code::Storage, error.to_string()).hint("free some space where the daemon's home is")
+        }
+    }
+}
+
+/// A full disk must not hold up a removal that may free it: the note stays queued, the wait ends.
+async fn note_removal(journal: &Journal, id: SessionId) {
+    let noted = tokio::time::timeout(REMOVAL_NOTED, journal.remove_session(id)).await;
+    if !matches!(noted, Ok(Ok(()))) {
+        tracing::warn!(session = %id, "the removal of a session is not in the journal yet");
+    }
 }
 
 impl SessionArgs {
@@ -641,7 +661,11 @@ impl SessionActorState {
             // It never lived: the name is freed before the caller hears of it.
             self.removing = true;
             let (id, problem) = (self.args.id, problem);
-            let _ = self.args.supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
+            let (supervisor, journal) = (self.args.supervisor.clone(), self.args.journal.clone());
+            tokio::spawn(async move {
+                note_removal(&journal, id).await;
+                let _ = supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
+            });
             return;
         }
         self.log.append(EventBody::SandboxGone { reason: problem.message.clone() });
@@ -781,9 +805,7 @@ impl SessionActorState {
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
             }
-            if let Err(error) = journal.remove_session(id).await {
-                tracing::warn!(%error, session = %id, "the removal of a session is not in the journal");
-            }
+            note_removal(&journal, id).await;
             let _ = session.cast(SessionMsg::Removed { reply_to });
         });
     }

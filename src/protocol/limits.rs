@@ -51,8 +51,6 @@ pub const ARTIFACT_SCAN_DEPTH: usize = 16;
 
 /// Characters of a session's name.
 pub const SESSION_NAME_CHARS: usize = 64;
-/// Events of a session that can be read again. Older ones are gone until the journal keeps them.
-pub const EVENTS_KEPT: usize = 10_000;
 /// Bytes of one `output` event's text.
 pub const OUTPUT_EVENT_BYTES: usize = 64 * 1024;
 /// While output flows, events are at least this far apart; the first is never delayed.

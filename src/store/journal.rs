@@ -61,18 +61,17 @@ impl Journal {
     /// The log of a session, numbered on from its newest event.
     pub fn log(&self, session: SessionId) -> Result<Arc<EventLog>, JournalError> {
         let mut logs = lock(&self.core.logs);
-        let state = match logs.get(&session).and_then(Weak::upgrade) {
-            Some(state) => state,
-            None => {
-                let (newest, received) = self.core.read(|file, _| {
-                    let newest = rows::newest(file, session)?;
-                    Ok((newest, if newest > 0 { rows::received(file, session)? } else { Vec::new() }))
-                })?;
-                let state = Arc::new(LogState::new(session, newest, received));
-                logs.retain(|_, state| state.strong_count() > 0);
-                logs.insert(session, Arc::downgrade(&state));
-                state
-            }
+        let state = if let Some(state) = logs.get(&session).and_then(Weak::upgrade) {
+            state
+        } else {
+            let (newest, received) = self.core.read(|file, _| {
+                let newest = rows::newest(file, session)?;
+                Ok((newest, if newest > 0 { rows::received(file, session)? } else { Vec::new() }))
+            })?;
+            let state = Arc::new(LogState::new(session, newest, received));
+            logs.retain(|_, state| state.strong_count() > 0);
+            logs.insert(session, Arc::downgrade(&state));
+            state
         };
         Ok(Arc::new(EventLog::new(state, Arc::clone(&self.core))))
     }

@@ -287,6 +287,12 @@ impl Recorder {
         }
     }
 
+    /// What comes next waits, however slow the test is.
+    #[cfg(test)]
+    pub(super) fn hold_back(&self) {
+        self.lock().published = Some(Instant::now() + std::time::Duration::from_secs(3_600));
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -189,6 +189,9 @@ pub(super) struct Queue {
     room: Condvar,
     requests: Semaphore,
     trouble: Mutex<Option<String>>,
+    /// Durability and size of each batch.
+    #[cfg(test)]
+    pub batches: Mutex<Vec<(Durability, usize)>>,
 }
 
 impl Queue {
@@ -199,6 +202,8 @@ impl Queue {
             room: Condvar::new(),
             requests: Semaphore::new(REQUESTS_WAITING),
             trouble: Mutex::default(),
+            #[cfg(test)]
+            batches: Mutex::default(),
         }
     }
 
@@ -297,6 +302,7 @@ impl Queue {
             (waiting.ended, waiting.closing, waiting.bytes) = (true, true, 0);
             std::mem::take(&mut waiting.commands)
         };
+        lock(&self.trouble).get_or_insert_with(|| "it is closed".into());
         self.requests.close();
         self.room.notify_all();
         rest.into_iter().for_each(Command::abandon);
@@ -352,6 +358,8 @@ impl Writer {
         if lock(&self.queue.trouble).take().is_some() {
             tracing::info!("the journal can be written again");
         }
+        #[cfg(test)]
+        lock(&self.queue.batches).push((self.durability, batch.len()));
         batch.into_iter().for_each(Command::committed);
         self.queue.settle(bytes);
         true

@@ -1,1 +1,101 @@
-//! What the journal promises.
+//! What the journal promises, one file a kind of promise.
+
+/// Death of the process at every commit.
+mod crash;
+/// A disk that refuses, and one that is back.
+mod disk;
+/// Files that are not ours to open.
+mod files;
+/// Sessions, keys, and how long they are kept.
+mod keeping;
+/// Order, visibility and reading of events.
+mod log;
+/// Recording over a restart.
+mod recovery;
+/// Numbers, printed and not judged.
+mod speed;
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::writer::{Durability, Patience};
+use super::{EventLog, Journal, SessionRecord};
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::ids::{Seq, SessionId, SessionName};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn created(name: &str) -> EventBody {
+    EventBody::SessionCreated { name: name.into() }
+}
+
+fn append(log: &EventLog, events: u64) {
+    for _ in 0..events {
+        log.append(EventBody::Reset);
+    }
+}
+
+fn record(name: &str) -> SessionRecord {
+    SessionRecord {
+        id: SessionId::fresh(),
+        owner: 1000,
+        name: SessionName::parse(name).unwrap(),
+        created_at: "2026-01-01T00:00:00.000Z".into(),
+        request: serde_json::json!({ "cpus": 2.0 }),
+        slot: None,
+    }
+}
+
+/// All events of a log, read in small steps.
+fn bodies(log: &EventLog) -> Vec<EventBody> {
+    let (mut after, mut found) = (0, Vec::new());
+    loop {
+        let events = log.read(after, 7).unwrap();
+        if events.is_empty() {
+            return found;
+        }
+        for event in events {
+            assert_eq!(event.seq, after + 1);
+            let parsed: Event = serde_json::from_str(&event.json).unwrap();
+            assert_eq!((parsed.seq, parsed.body.name()), (event.seq, &*event.name));
+            assert_eq!(parsed.body.cell(), event.cell);
+            found.push(parsed.body);
+            after = event.seq;
+        }
+    }
+}
+
+fn seqs(log: &EventLog, after: Seq, limit: usize) -> Vec<Seq> {
+    log.read(after, limit).unwrap().iter().map(|event| event.seq).collect()
+}
+
+/// Keeps the writer busy until the sender is dropped.
+fn hold_writer(journal: &Journal) -> mpsc::Sender<()> {
+    let (release, released) = mpsc::channel::<()>();
+    let (entered, is_held) = mpsc::channel();
+    let journal = journal.clone();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let work = move |_: &rusqlite::Connection, _: &super::blobs::Blobs| {
+            let _ = entered.send(());
+            let _ = released.recv();
+            Ok(())
+        };
+        let _ = runtime.block_on(journal.core.queue.ask(Durability::Normal, Patience::Wait, work));
+    });
+    is_held.recv_timeout(PATIENCE).unwrap();
+    release
+}
+
+/// As an older version may have written it: only what every result has.
+fn finished(cell: u64) -> EventBody {
+    let result = serde_json::json!({
+        "cell": cell, "mode": "main", "status": "success", "reason": "ok", "exit_code": 0,
+        "code": "1", "timeout_s": 30.0, "stdout": "", "stderr": "", "output": [], "result": null,
+        "displays": [], "artifacts": [], "exception": null, "duration_ms": 1.0,
+        "truncated": { "stdout_bytes": 0, "stderr_bytes": 0, "dropped_bytes": 0, "displays": 0, "artifacts": false },
+        "state": { "kind": "kept" },
+    });
+    EventBody::CellFinished { result: serde_json::from_value(result).unwrap() }
+}

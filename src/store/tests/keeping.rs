@@ -1,0 +1,111 @@
+use serde_json::json;
+use std::time::SystemTime;
+
+use super::*;
+use crate::store::{Answered, Claim, JournalError, KEEP_REMOVED, KEY_LIFE, Tidied};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn sessions_live_until_they_are_removed_and_their_names_are_free_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let (mut first, second) = (record("a"), record("a"));
+    let other = SessionRecord { owner: 7, ..record("a") };
+    journal.create_session(&first).await.unwrap();
+    assert!(matches!(journal.create_session(&second).await, Err(JournalError::NameTaken)));
+    journal.create_session(&other).await.unwrap();
+    first.slot = Some(70_001);
+    journal.update_session(&first).await.unwrap();
+    assert_eq!(journal.sessions().unwrap(), [first.clone(), other.clone()]);
+    journal.remove_session(first.id).await.unwrap();
+    journal.create_session(&second).await.unwrap();
+    journal.close();
+    let journal = Journal::open(folder.path()).unwrap();
+    let mut living = vec![other, second];
+    living.sort_by_key(|record| record.id);
+    assert_eq!(journal.sessions().unwrap(), living);
+}
+
+#[tokio::test]
+async fn what_is_left_of_removed_sessions_goes_after_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let now = SystemTime::now();
+    let [old, recent, living] = ["old", "recent", "living"].map(record);
+    let large = "x".repeat(2 * crate::store::blobs::INLINE_BYTES);
+    for session in [&old, &recent, &living] {
+        journal.create_session(session).await.unwrap();
+        let log = journal.log(session.id).unwrap();
+        append(&log, 12_000);
+        log.append(created(&large));
+        std::fs::create_dir_all(log.spill_folder()).unwrap();
+        std::fs::write(log.spill_folder().join("1.out"), "output").unwrap();
+        log.flushed().await;
+    }
+    std::fs::write(folder.path().join("blobs/.x.draft"), "half").unwrap();
+    journal.remove_session_at(old.id, now - KEEP_REMOVED).await.unwrap();
+    journal.remove_session_at(recent.id, now - KEEP_REMOVED + 2 * SECOND).await.unwrap();
+    let blobs = || std::fs::read_dir(folder.path().join("blobs")).unwrap().count();
+    assert_eq!(blobs(), 4);
+    let tidied = journal.tidy(now, KEEP_REMOVED).await.unwrap();
+    assert_eq!(tidied, Tidied { sessions: 1, blobs: 2, keys: 0 });
+    assert_eq!(journal.tidy(now, KEEP_REMOVED).await.unwrap(), Tidied::default());
+    assert_eq!(blobs(), 2);
+    assert!(!journal.spill_folder(old.id).exists() && journal.spill_folder(recent.id).exists());
+    journal.close();
+    let journal = Journal::open(folder.path()).unwrap();
+    let kept = [&old, &recent, &living].map(|session| bodies(&journal.log(session.id).unwrap()).len());
+    assert_eq!(kept, [0, 12_001, 12_001]);
+}
+
+#[tokio::test]
+async fn a_key_stands_for_one_request_of_one_owner_for_a_day() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let now = SystemTime::now();
+    let claim = |owner, hash: &'static str, at| {
+        let journal = journal.clone();
+        async move { journal.claim_at(owner, "key", hash, at).await.unwrap() }
+    };
+    assert_eq!(claim(1, "h1", now).await, Claim::New);
+    assert_eq!(claim(1, "h1", now).await, Claim::Known { target: None, answer: None });
+    assert_eq!(claim(1, "h2", now).await, Claim::Conflict);
+    assert_eq!(claim(2, "h2", now).await, Claim::New);
+    journal.aim(1, "key", &json!({ "cell": 4 })).await.unwrap();
+    journal.answer(1, "key", 202, &json!({ "ok": true }), None).await.unwrap();
+    journal.release(2, "key").await.unwrap();
+    journal.close();
+
+    let journal = Journal::open(folder.path()).unwrap();
+    let answer = Some(Answered { status: 202, body: json!({ "ok": true }) });
+    let known = Claim::Known { target: Some(json!({ "cell": 4 })), answer };
+    assert_eq!(journal.claim(1, "key", "h1").await.unwrap(), known);
+    journal.release(1, "key").await.unwrap();
+    assert_eq!(journal.claim(1, "key", "h1").await.unwrap(), known, "an answered key is not given back");
+    assert_eq!(journal.claim(2, "key", "h3").await.unwrap(), Claim::New);
+    let later = now + KEY_LIFE;
+    assert_eq!(journal.claim_at(1, "key", "h9", later).await.unwrap(), Claim::New);
+    assert_eq!(journal.tidy(later + 2 * SECOND, KEEP_REMOVED).await.unwrap().keys, 1);
+    assert_eq!(
+        journal.claim_at(1, "key", "h9", later).await.unwrap(),
+        Claim::Known { target: None, answer: None }
+    );
+}
+
+#[tokio::test]
+async fn of_many_who_claim_a_key_at_once_one_gets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let claims: Vec<_> = (0..600)
+        .map(|_| {
+            let journal = journal.clone();
+            tokio::spawn(async move { journal.claim(1, "key", "hash").await.unwrap() })
+        })
+        .collect();
+    let mut new = 0;
+    for claim in claims {
+        new += usize::from(claim.await.unwrap() == Claim::New);
+    }
+    assert_eq!(new, 1);
+}

@@ -1,0 +1,276 @@
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, mpsc};
+
+use super::Durability::{Full, Normal};
+use super::*;
+use crate::protocol::ids::SandboxId;
+use crate::store::{Applied, Gone};
+
+#[tokio::test]
+async fn numbers_have_no_gaps_however_many_append_at_once() {
+    const THREADS: usize = 8;
+    const EACH: usize = 500;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(SessionId::fresh()).unwrap();
+    let appending: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let log = Arc::clone(&log);
+            std::thread::spawn(move || (0..EACH).map(|_| log.append(EventBody::Reset)).collect::<Vec<_>>())
+        })
+        .collect();
+    let given: BTreeSet<Seq> = appending.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    log.flushed().await;
+    let total = THREADS * EACH;
+    assert_eq!(given, (1..=total as u64).collect());
+    assert_eq!((bodies(&log).len(), log.newest(), log.lag()), (total, total as u64, 0));
+    assert!(journal.core.queue.batches.lock().unwrap().len() < total, "what waits is written together");
+}
+
+#[tokio::test]
+async fn an_event_is_visible_only_when_it_is_committed() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(SessionId::fresh()).unwrap();
+    let held = hold_writer(&journal);
+    let (told, tell) = mpsc::channel();
+    let later = Arc::clone(&log);
+    let seq = log.append_then(created("a"), None, move || {
+        let _ = told.send((later.newest(), seqs(&later, 0, 9)));
+    });
+    log.append(EventBody::Reset);
+    log.close();
+    let watch = log.watch();
+    assert_eq!((seq, log.lag(), log.newest(), log.is_closed()), (1, 2, 0, false));
+    assert_eq!(log.read(0, 10), Ok(Vec::new()));
+    assert!(tell.try_recv().is_err() && !watch.has_changed().unwrap());
+    drop(held);
+    log.settled(1).await;
+    log.flushed().await;
+    assert_eq!(tell.recv().unwrap(), (1, vec![1]), "told after it is visible, before the next is");
+    assert_eq!(
+        (log.newest(), log.is_closed(), bodies(&log)),
+        (2, true, vec![created("a"), EventBody::Reset])
+    );
+    assert!(watch.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn a_reader_never_sees_what_the_file_has_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(SessionId::fresh()).unwrap();
+    let file = rusqlite::Connection::open(folder.path().join("journal.db")).unwrap();
+    let appending = std::thread::spawn({
+        let log = Arc::clone(&log);
+        move || append(&log, 2_000)
+    });
+    let mut watch = log.watch();
+    let mut after = 0;
+    while after < 2_000 {
+        let seen = *watch.borrow_and_update();
+        let events = seqs(&log, after, 100);
+        after = events.last().copied().unwrap_or(after);
+        let stored: i64 = file.query_row("SELECT max(seq) FROM events", [], |row| row.get(0)).unwrap_or(0);
+        assert!(stored >= i64::try_from(seen.max(after)).unwrap());
+        if events.is_empty() {
+            watch.changed().await.unwrap();
+        }
+    }
+    appending.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_journal_opened_again_has_everything_and_numbers_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (session, other) = (SessionId::fresh(), SessionId::fresh());
+    let large = "x".repeat(crate::store::blobs::INLINE_BYTES * 2);
+    {
+        let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
+        for number in 0..3_000 {
+            log.append(created(&number.to_string()));
+        }
+        log.append(created(&large));
+        // Dropping the last handle writes what waits.
+    }
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(session).unwrap();
+    assert_eq!((log.newest(), log.append(EventBody::Reset)), (3_001, 3_002));
+    assert_eq!(journal.log(other).unwrap().append(EventBody::Reset), 1);
+    log.flushed().await;
+    let found = bodies(&log);
+    let mut expected: Vec<_> = (0..3_000).map(|number| created(&number.to_string())).collect();
+    expected.extend([created(&large), EventBody::Reset]);
+    assert_eq!(found, expected);
+    assert_eq!(seqs(&log, 2_990, 3), [2_991, 2_992, 2_993]);
+    assert_eq!(seqs(&log, 3_002, 3), Vec::<Seq>::new());
+}
+
+#[tokio::test]
+async fn the_tail_in_memory_is_bounded_and_the_file_has_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = Journal::open(folder.path()).unwrap().log(SessionId::fresh()).unwrap();
+    for number in 0..2_000 {
+        log.append(created(&number.to_string()));
+    }
+    log.flushed().await;
+    assert!(log.tail().0 <= 1_024);
+    for _ in 0..12 {
+        log.append(created(&"x".repeat(1024 * 1024)));
+    }
+    log.flushed().await;
+    assert!(log.tail().1 <= 4 * 1024 * 1024);
+    assert_eq!(bodies(&log).len(), 2_012);
+    let several = log.read(2_000, 12).unwrap().len();
+    assert!((1..12).contains(&several), "a read of large events stops early: {several}");
+}
+
+#[tokio::test]
+async fn large_events_are_files_and_read_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionId::fresh();
+    let large = created(&"ä".repeat(crate::store::blobs::INLINE_BYTES));
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(session).unwrap();
+    log.append(large.clone());
+    log.append(created("small"));
+    log.flushed().await;
+    let blobs: Vec<_> = std::fs::read_dir(folder.path().join("blobs")).unwrap().flatten().collect();
+    assert_eq!((blobs.len(), blobs[0].file_name().len()), (1, 64));
+    assert_eq!(bodies(&log), [large.clone(), created("small")]);
+    journal.close();
+    let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
+    assert_eq!(bodies(&log), [large, created("small")]);
+
+    std::fs::remove_file(blobs[0].path()).unwrap();
+    let lost = log.read(0, 1).unwrap().remove(0);
+    assert_eq!((lost.seq, lost.json.contains("\"lost\":true")), (1, true));
+}
+
+#[tokio::test]
+async fn the_end_of_a_cell_is_found_in_memory_and_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionId::fresh();
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(session).unwrap();
+    let held = hold_writer(&journal);
+    log.append(finished(1));
+    assert_eq!(log.finished(1), None);
+    drop(held);
+    log.append(EventBody::CellStarted { cell: 2 });
+    log.flushed().await;
+    assert_eq!((log.finished(1).map(|event| event.seq), log.finished(2)), (Some(1), None));
+    journal.close();
+    let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
+    assert_eq!((log.finished(1).map(|event| event.seq), log.finished(2)), (Some(1), None));
+}
+
+#[tokio::test]
+async fn frames_are_received_when_their_effect_is_committed() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionId::fresh();
+    let [one, two, three] = ["one", "two", "three"].map(|name| SandboxId(name.into()));
+    let applied = |sandbox: &SandboxId, received| Applied { sandbox: sandbox.clone(), received };
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(session).unwrap();
+    let held = hold_writer(&journal);
+    log.append_applied(EventBody::Reset, applied(&one, 7));
+    log.append_then(EventBody::Reset, Some(applied(&one, 5)), || {});
+    log.append_durably_then(EventBody::Reset, Some(applied(&two, 2)), || {});
+    assert_eq!(log.received(&one), 0);
+    drop(held);
+    log.flushed().await;
+    assert_eq!([&one, &two, &three].map(|sandbox| log.received(sandbox)), [7, 2, 0]);
+    journal.close();
+    let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
+    assert_eq!([&one, &two, &three].map(|sandbox| log.received(sandbox)), [7, 2, 0]);
+}
+
+#[tokio::test]
+async fn a_batch_with_an_intent_is_committed_fully_and_others_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(SessionId::fresh()).unwrap();
+    log.append(EventBody::Reset);
+    log.flushed().await;
+    let held = hold_writer(&journal);
+    log.append(EventBody::Reset);
+    log.append_durably_then(EventBody::Reset, None, || {});
+    log.append(EventBody::Reset);
+    drop(held);
+    log.flushed().await;
+    log.append(EventBody::Reset);
+    log.flushed().await;
+    journal.create_session(&record("a")).await.unwrap();
+    let batches = journal.core.queue.batches.lock().unwrap().clone();
+    assert_eq!(batches, [(Normal, 1), (Normal, 1), (Full, 3), (Normal, 1), (Full, 1)]);
+}
+
+#[tokio::test]
+async fn two_handles_of_a_session_are_one_log_also_over_a_drop() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let session = SessionId::fresh();
+    let held = hold_writer(&journal);
+    let log = journal.log(session).unwrap();
+    assert_eq!(
+        (log.append(EventBody::Reset), journal.log(session).unwrap().append(EventBody::Reset)),
+        (1, 2)
+    );
+    drop(log);
+    // Not in the file yet, and nobody but the queue knows of them.
+    let log = journal.log(session).unwrap();
+    assert_eq!(log.append(EventBody::Reset), 3);
+    drop(held);
+    log.flushed().await;
+    assert_eq!(bodies(&log).len(), 3);
+}
+
+#[tokio::test]
+async fn events_that_were_deleted_are_said_to_be_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionId::fresh();
+    append(&Journal::open(folder.path()).unwrap().log(session).unwrap(), 5);
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(session).unwrap();
+    journal.forget(session).await.unwrap();
+    assert_eq!(log.read(0, 1), Err(Gone { first: 6 }));
+    assert_eq!(log.read(5, 1), Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn after_the_end_nothing_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(SessionId::fresh()).unwrap();
+    let dropped_unrun = Arc::new(Mutex::new(()));
+    journal.close();
+    let guard = Arc::clone(&dropped_unrun);
+    log.append_then(EventBody::Reset, None, move || drop(guard));
+    log.flushed().await;
+    log.settled(0).await;
+    assert!(log.is_closed());
+    assert_eq!((log.newest(), Arc::strong_count(&dropped_unrun)), (0, 1));
+    assert!(journal.healthy().is_err());
+    assert!(matches!(
+        journal.remove_session(SessionId::fresh()).await,
+        Err(crate::store::JournalError::Closed)
+    ));
+}
+
+#[tokio::test]
+async fn the_last_handle_may_be_dropped_by_a_callback() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(SessionId::fresh()).unwrap();
+    let (told, tell) = mpsc::channel();
+    let held = hold_writer(&journal);
+    let last = Arc::clone(&log);
+    log.append_then(EventBody::Reset, None, move || {
+        drop(last);
+        let _ = told.send(());
+    });
+    drop((log, journal));
+    drop(held);
+    tell.recv_timeout(PATIENCE).unwrap();
+}

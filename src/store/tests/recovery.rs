@@ -1,0 +1,190 @@
+use serde_json::{Map, json};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::*;
+use crate::protocol::frames::OutputFrame;
+use crate::protocol::ids::SandboxId;
+use crate::protocol::result::Stream;
+use crate::store::{OutputCaps, Recorder, Spill};
+
+const CAPS: OutputCaps = OutputCaps { head: 20, tail: 20 };
+const SPILL: u64 = 1_000;
+
+fn sandbox() -> SandboxId {
+    SandboxId("0123456789abcdef".into())
+}
+
+fn first(folder: &Path, session: SessionId) -> (Journal, Arc<EventLog>, Recorder) {
+    let journal = Journal::open(folder).unwrap();
+    let log = journal.log(session).unwrap();
+    let recorder = Recorder::new(Arc::clone(&log), Spill::open(log.spill_folder(), SPILL).unwrap(), CAPS);
+    recorder.attach(sandbox());
+    (journal, log, recorder)
+}
+
+/// As if the process had died: what the recorder holds back is lost.
+fn restarted(
+    folder: &Path,
+    session: SessionId,
+    old: (Journal, Arc<EventLog>, Recorder),
+) -> (Arc<EventLog>, Recorder) {
+    old.0.close();
+    drop(old);
+    let log = Journal::open(folder).unwrap().log(session).unwrap();
+    let spill = Spill::open(log.spill_folder(), SPILL).unwrap();
+    let recorder = Recorder::recover(Arc::clone(&log), spill, CAPS, Some(sandbox()), &[1]).unwrap();
+    (log, recorder)
+}
+
+fn out(recorder: &Recorder, text: &[u8], received: u64) {
+    recorder.output(&OutputFrame { stream: Stream::Stdout, cell: Some(1), data: text }, received);
+}
+
+fn text_of(log: &EventLog) -> String {
+    let texts = bodies(log).into_iter().filter_map(|body| match body {
+        EventBody::Output { text, .. } => Some(text),
+        _ => None,
+    });
+    texts.collect()
+}
+
+#[tokio::test]
+async fn a_running_cell_goes_on_where_the_journal_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionId::fresh();
+    let old = first(folder.path(), session);
+    let (_, log, recorder) = &old;
+    log.append(EventBody::CellStarted { cell: 1 });
+    recorder.begin(1);
+    out(recorder, b"one ", 1);
+    recorder.output(&OutputFrame { stream: Stream::Stderr, cell: Some(1), data: b"warning " }, 2);
+    let mime: Map<_, _> = [("text/plain".to_owned(), json!("a picture"))].into_iter().collect();
+    recorder.display(1, mime.clone(), 3);
+    out(recorder, b"two ", 4);
+    recorder.flush();
+    log.flushed().await;
+    assert_eq!(log.received(&sandbox()), 4);
+    // Held back, so not received.
+    recorder.hold_back();
+    out(recorder, b"three ", 5);
+    log.flushed().await;
+    assert_eq!(log.received(&sandbox()), 4);
+    // Spilled, never committed.
+    let spilled = log.spill_folder().join("1.out");
+    let garbage = std::fs::read(&spilled).unwrap();
+    std::fs::write(&spilled, [&garbage, b"garbage".as_slice()].concat()).unwrap();
+
+    let (log, recorder) = restarted(folder.path(), session, old);
+    assert_eq!(std::fs::read(&spilled).unwrap(), b"one warning two ");
+    assert_eq!(log.received(&sandbox()), 4);
+    recorder.begin(1);
+    out(&recorder, b"three ", 5);
+    out(&recorder, b"four", 6);
+    let record = recorder.finish(1);
+    log.flushed().await;
+    assert_eq!(log.received(&sandbox()), 6);
+    assert_eq!(
+        (record.captured.stdout.as_str(), record.captured.stderr.as_str()),
+        ("one two three four", "warning ")
+    );
+    let order: String = record.captured.output.iter().map(|segment| segment.text.as_str()).collect();
+    assert!(order.starts_with("one warning two "), "{order}");
+    assert_eq!(record.displays.iter().map(|display| &display.mime).collect::<Vec<_>>(), [&mime]);
+    assert_eq!((record.displays_dropped, record.dropped_bytes), (0, 0));
+    assert_eq!(text_of(&log), "one warning two three four");
+}
+
+#[tokio::test]
+async fn half_a_character_is_kept_over_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionId::fresh();
+    let old = first(folder.path(), session);
+    let (_, log, recorder) = &old;
+    log.append(EventBody::CellStarted { cell: 1 });
+    recorder.begin(1);
+    let text = "größer 中".as_bytes();
+    out(recorder, &text[..3], 1);
+    log.flushed().await;
+    assert_eq!((text_of(log).as_str(), log.received(&sandbox())), ("gr", 1));
+    let (log, recorder) = restarted(folder.path(), session, old);
+    recorder.begin(1);
+    out(&recorder, &text[3..], 2);
+    let record = recorder.finish(1);
+    log.flushed().await;
+    assert_eq!((record.captured.stdout.as_str(), text_of(&log).as_str()), ("größer 中", "größer 中"));
+}
+
+#[tokio::test]
+async fn what_was_cut_is_still_counted_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionId::fresh();
+    let old = first(folder.path(), session);
+    let (_, log, recorder) = &old;
+    log.append(EventBody::CellStarted { cell: 1 });
+    recorder.begin(1);
+    out(recorder, b"begin ", 1);
+    recorder.gap(1, 500, 5, 2);
+    out(recorder, &[b'x'; 990], 3);
+    recorder.flush();
+    // Beyond the spill file: 4 bytes fit.
+    out(recorder, b"0123456789", 4);
+    recorder.flush();
+    log.flushed().await;
+    assert_eq!(log.received(&sandbox()), 4);
+    let (log, recorder) = restarted(folder.path(), session, old);
+    recorder.begin(1);
+    out(&recorder, b"the end", 5);
+    let record = recorder.finish(1);
+    log.flushed().await;
+    assert_eq!(record.dropped_bytes, 500 + 5 + 6 + 7);
+    let shown = "begin ".len() + "the end".len();
+    assert_eq!(record.captured.stdout_cut, (6 + 500 + 990 + 10 + 7 - shown) as u64);
+    assert_eq!(record.captured.stderr_cut, 5);
+    assert!(record.captured.stdout.starts_with("begin ") && record.captured.stdout.ends_with("the end"));
+    let cuts = bodies(&log).iter().filter(|body| matches!(body, EventBody::OutputCut { cell: 1 })).count();
+    assert_eq!(cuts, 1);
+}
+
+#[tokio::test]
+async fn output_between_cells_goes_on_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionId::fresh();
+    let old = first(folder.path(), session);
+    let (_, log, recorder) = &old;
+    let between = |recorder: &Recorder, data: &[u8], received| {
+        recorder.output(&OutputFrame { stream: Stream::Stderr, cell: None, data }, received);
+        recorder.flush();
+    };
+    between(recorder, b"tick ", 1);
+    log.flushed().await;
+    std::fs::write(log.spill_folder().join("0.out"), b"tick garbage").unwrap();
+    let (log, recorder) = restarted(folder.path(), session, old);
+    between(&recorder, b"tock", 2);
+    log.flushed().await;
+    assert_eq!((text_of(&log).as_str(), log.received(&sandbox())), ("tick tock", 2));
+    assert_eq!(std::fs::read(log.spill_folder().join("0.out")).unwrap(), b"tick tock");
+}
+
+#[tokio::test]
+async fn a_frame_in_several_events_is_committed_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, log, _) = first(folder.path(), SessionId::fresh());
+    let spill = Spill::open(log.spill_folder(), u64::MAX).unwrap();
+    let recorder = Recorder::new(Arc::clone(&log), spill, CAPS);
+    recorder.attach(sandbox());
+    recorder.begin(1);
+    out(&recorder, b"a", 1);
+    log.flushed().await;
+    let held = hold_writer(&journal);
+    // It waits for the next; together they are more than one event holds.
+    recorder.hold_back();
+    out(&recorder, &vec![b'y'; 65_000], 2);
+    out(&recorder, "ä".repeat(32_000).as_bytes(), 3);
+    drop(held);
+    log.flushed().await;
+    let batches = journal.core.queue.batches.lock().unwrap().clone();
+    assert_eq!(batches.last().map(|(_, commands)| *commands), Some(1), "{batches:?}");
+    assert_eq!((log.newest(), log.received(&sandbox())), (3, 3));
+    assert_eq!(text_of(&log), format!("a{}{}", "y".repeat(65_000), "ä".repeat(32_000)));
+}
