@@ -154,6 +154,7 @@ class MainLine:
 
     def undo(self, cells):
         """Put the state of that many cells ago in place. False if there is none."""
+        self._trim()
         wanted = self.worker.position - cells
         target = next((handle for handle in self._ring if handle.position == wanted), None)
         if target is None:
