@@ -143,10 +143,12 @@ class MainLine:
         to its memory: then copies of changed pages, which are not the cell's fault, fill the
         budget. If the cell itself takes too much, it is its worker that has to go.
         """
-        if not self._ring or any(handle.role == RETIRED for handle in self._runners.all()):
-            return  # what one held is free only when it has ended
+        if not self._ring or self.worker is None:
+            return
+        if any(handle.role == RETIRED for handle in self._runners.all()):
+            return  # what it held is free only when it has ended
         limits = self._runners.limits
-        pids = [handle.pid for handle in (self.worker, *self._ring) if handle is not None and handle.pid]
+        pids = [handle.pid for handle in (self.worker, *self._ring) if handle.pid]
         in_use = self._memory.in_use(limits, pids)
         if in_use <= limits.memory_bytes:
             return
@@ -154,6 +156,9 @@ class MainLine:
             if in_use <= limits.memory_bytes + limits.checkpoint_bytes * BUDGET_SCARCE:
                 return
             if in_use - memory.held_alone(self._ring[0].pid) > limits.memory_bytes:
+                return
+            # What it shared with a worker that is just ending is not a copy.
+            if not memory.held_alone(self.worker.pid):
                 return
         self._retire(self._ring.pop(0))
 
