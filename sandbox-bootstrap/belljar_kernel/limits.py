@@ -39,6 +39,8 @@ VIEW_S = 10.0
 # sandbox's own and it has to be summed up, less often.
 MEMORY_CHECK_S = 0.05
 MEMORY_SUM_S = 1.0
+# From this part of the budget for checkpoints on, the last one may have to go too.
+BUDGET_SCARCE = 0.75
 WORKER_START_TRIES = 20
 WORKER_START_RETRY_S = 0.1
 # Orphans are reaped this often while cells run, and while none does.

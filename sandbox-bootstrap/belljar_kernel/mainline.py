@@ -8,10 +8,9 @@ puts an older one there.
 import os
 import signal
 
-from . import process, runner, wire
+from . import memory, process, runner, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
-from .limits import PROMOTE_S, VIEW_S, WORKER_START_RETRY_S, WORKER_START_TRIES
-from .memory import MemoryWatch
+from .limits import BUDGET_SCARCE, PROMOTE_S, VIEW_S, WORKER_START_RETRY_S, WORKER_START_TRIES
 
 _MEMORY_TIMER = "memory"
 LOST = "lost"
@@ -28,7 +27,7 @@ class MainLine:
         self._poller = poller
         self._workspace = workspace
         self._on_hopeless = on_hopeless
-        self._memory = MemoryWatch()
+        self._memory = memory.MemoryWatch()
         self.hello = None
         self.configure = None
         self.worker = None
@@ -138,13 +137,30 @@ class MainLine:
             self._poller.after(_MEMORY_TIMER, self._memory.pause_s, self._watch_memory)
 
     def check_memory(self):
-        """Above the session's own memory checkpoints go, one at a time, the oldest first."""
-        if not self._ring or any(handle.role == RETIRED for handle in self._runners.all()):
-            return  # what one held is free only when it has ended
+        """Above the session's own memory checkpoints go, one at a time, the oldest first.
+
+        The newest protects the cell that runs. It goes only if without it the session would keep
+        to its memory: then copies of changed pages, which are not the cell's fault, fill the
+        budget. If the cell itself takes too much, it is its worker that has to go.
+        """
+        if not self._ring or self.worker is None:
+            return
+        if any(handle.role == RETIRED for handle in self._runners.all()):
+            return  # what it held is free only when it has ended
         limits = self._runners.limits
-        pids = [handle.pid for handle in (self.worker, *self._ring) if handle is not None and handle.pid]
-        if self._memory.in_use(limits, pids) > limits.memory_bytes:
-            self._retire(self._ring.pop(0))
+        pids = [handle.pid for handle in (self.worker, *self._ring) if handle.pid]
+        in_use = self._memory.in_use(limits, pids)
+        if in_use <= limits.memory_bytes:
+            return
+        if len(self._ring) == 1:
+            if in_use <= limits.memory_bytes + limits.checkpoint_bytes * BUDGET_SCARCE:
+                return
+            if in_use - memory.held_alone(self._ring[0].pid) > limits.memory_bytes:
+                return
+            # What it shared with a worker that is just ending is not a copy.
+            if not memory.held_alone(self.worker.pid):
+                return
+        self._retire(self._ring.pop(0))
 
     # Going back.
 
@@ -154,6 +170,7 @@ class MainLine:
 
     def undo(self, cells):
         """Put the state of that many cells ago in place. False if there is none."""
+        self._trim()
         wanted = self.worker.position - cells
         target = next((handle for handle in self._ring if handle.position == wanted), None)
         if target is None:

@@ -64,11 +64,22 @@ def _statistic(path, key):
 
 def _share(pid):
     """What a process uses, where a page that n processes share counts as an nth."""
+    return _mapped(pid, b"Pss:")
+
+
+def held_alone(pid):
+    """What would be free without this process."""
+    return _mapped(pid, b"Private_")
+
+
+def _mapped(pid, key):
+    """The sum of the lines that start so; the kernel has to walk all pages for it."""
+    total = 0
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
+                if line.startswith(key):
+                    total += int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass
-    return 0
+    return total

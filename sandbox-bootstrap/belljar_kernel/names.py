@@ -12,15 +12,20 @@ def assigned(code, most):
         tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return []
-    names = {}  # ordered
+    found = []  # (line, column, name)
     waiting = [tree]
-    while waiting and len(names) < most:
+    while waiting:
         node = waiting.pop()
-        for name in _named(node):
-            names.setdefault(name)
-        # The last one in goes first out.
-        waiting.extend(reversed(list(_same_scope(node))))
-    return list(names)[:most]
+        found += ((*_place(node), name) for name in _named(node))
+        waiting += _same_scope(node)
+    found.sort(key=lambda each: each[:2])
+    return list(dict.fromkeys(name for _, _, name in found))[:most]
+
+
+def _place(node):
+    if type(node).__name__ == "MatchMapping":
+        return node.end_lineno, node.end_col_offset  # its `**rest` is the last thing in it
+    return node.lineno, node.col_offset
 
 
 def _named(node):
@@ -44,7 +49,7 @@ def _named(node):
 
 
 def _same_scope(node):
-    """Children whose assignments are of the module, in the order of the text."""
+    """Children whose assignments are of the module."""
     if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
         yield from node.decorator_list
         yield from _global_names(node)
@@ -66,4 +71,4 @@ def _global_names(scope):
     for node in ast.walk(scope):
         if isinstance(node, ast.Global):
             for name in node.names:
-                yield ast.Name(name, ast.Store())
+                yield ast.copy_location(ast.Name(name, ast.Store()), scope)

@@ -204,6 +204,11 @@ class Runner:
             posix.close(descriptor)
         if made == copies.FAILED:
             self.send(wire.SPAWN_FAILED, str(index).encode())
+        elif not self._messages and not select.select([self._control], (), (), 0)[0]:
+            try:
+                self._cells.rehearse()
+            except Exception:
+                pass  # user code may have left little stack or memory
 
     def _part(self, given, is_checkpoint):
         """In a copy: let go of what is the original's."""

@@ -58,7 +58,9 @@ class Runners:
         return sorted(handle.cell for handle in self._handles.values() if handle.cell)
 
     def living(self):
-        return frozenset(self._by_pid) | self._computes.pids()
+        """Pids of what shall live on."""
+        runners = (pid for pid, handle in self._by_pid.items() if handle.role != RETIRED)
+        return self._computes.pids().union(runners)
 
     # Handles.
 

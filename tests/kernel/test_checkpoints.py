@@ -14,8 +14,7 @@ LETHAL = {
     "import os; os._exit(0)": 0,
     "import os; os.kill(os.getpid(), 9)": -signal.SIGKILL,
     "import os; os.killpg(0, 9)": -signal.SIGKILL,
-    # Deeper and deeper in C: each level compares two lists that hold each other.
-    "import sys; sys.setrecursionlimit(10**8)\nclass A:\n    def __getattr__(self, n): return getattr(self, n)\nA().x": -signal.SIGSEGV,
+    "import ctypes; ctypes.CDLL(None).regcomp(bytes(1000), b'(' * 10**7, 1)": -signal.SIGSEGV,  # too deep in C
     "import os\nos.closerange(0, 4096)": 1,
 }
 
@@ -133,7 +132,9 @@ class Rollback(CheckpointTest):
         newest = max(pid for pid in self.runners() if pid != worker)
         os.kill(newest, signal.SIGKILL)
         self.assertEqual(self.lose("os._exit(1)").end["after"], {"restored": 1})
-        for pid in self.runners():
+        worker = int(self.value("import os; os.getpid()"))
+        self.wait_until(lambda: len(self.runners()) == 4, "three checkpoints")
+        for pid in sorted(self.runners(), key=lambda pid: pid == worker):
             os.kill(pid, signal.SIGKILL)
         self.kernel.expect("worker_replaced", after="lost", exit_code=-9)
         self.assertEqual(self.value("'x' in globals()"), "False")
@@ -187,23 +188,28 @@ class OneOnly(CheckpointTest):
         self.wait_until(lambda: len(self.runners()) == 2, "one checkpoint")
         self.assertEqual(self.lose("import os; os._exit(1)").end["after"], {"restored": 5})
         self.assertEqual(self.value("x"), "4")
+        self.wait_until(lambda: len(self.runners()) == 2, "one checkpoint")
         self.assertEqual(self.undo(1)["message"], "undo reaches 0 cells back")
 
 
 class Budget(CheckpointTest):
-    limits = {"memory_bytes": 120 * 2**20, "checkpoint_bytes": 0}
+    """Where no counter of the sandbox's own is there, as here, memory is summed up every second."""
 
-    def test_above_the_sessions_memory_checkpoints_go_and_the_result_says_so(self):
-        self.assertTrue(self.run_ok("x = 1").end["protected"])
-        run = self.run_ok("b = bytearray(b'x') * (200 * 2**20)\nimport time; time.sleep(1.5)")
+    limits = {"memory_bytes": 120 * 2**20, "checkpoint_bytes": 40 * 2**20}
+
+    def test_above_the_sessions_memory_only_the_newest_stays(self):
+        for _ in range(4):
+            self.run_ok("x = 1")
+        run = self.run_ok("b = bytearray(b'x') * (180 * 2**20)")
+        self.wait_until(lambda: len(self.runners()) == 2, "the older ones are dropped")
+        run = self.run_ok("import time; time.sleep(1.5)")
+        self.assertTrue(run.end["protected"])
+        self.assertEqual(self.lose("import os; os._exit(1)").end["after"], {"restored": run.cell})
+
+    def test_it_goes_too_when_copies_fill_the_budget_and_the_result_says_so(self):
+        self.run_ok("b = bytearray(b'x') * (80 * 2**20)")
+        run = self.run_ok("for i in range(0, len(b), 4096): b[i] = 1\nimport time; time.sleep(2.5)")
         self.assertFalse(run.end["protected"])
-        self.assertEqual(self.kernel.run("import os; os._exit(1)").end["after"], "lost")
-
-    def test_copies_of_what_changed_count(self):
-        self.run_ok("b = bytearray(b'x') * (40 * 2**20)")
-        for number in range(6):
-            self.run_ok(f"for i in range(0, len(b), 4096): b[i] = {number}")
-        self.wait_until(lambda: len(self.runners()) < 5, "checkpoints are dropped")
         self.assertTrue(self.run_ok("1").end["protected"])
 
 
@@ -356,17 +362,17 @@ class Endurance(CheckpointTest):
         for number in range(60):
             self.assertEqual(self.kernel.run(deaths[number % 3]).end["after"], {"restored": 1})
             if number in (19, 59):
-                self.wait_until(lambda: len(self.runners()) == 3, "the checkpoint after it")
+                self.wait_until(lambda: len(self.runners()) == 3, "the last checkpoint")
                 sizes.append(self.size())
         first, last = sizes
-        self.assertEqual(first[:3], last[:3])
-        self.assertLess(last[3] - first[3], 512 * 1024)
+        self.assertEqual(first[:2], last[:2])
+        self.assertLess(last[2] - first[2], 512 * 1024)
 
     def size(self):
-        """Descriptors of guardian and worker, processes, memory of the guardian."""
+        """Descriptors of guardian and worker, memory of the guardian."""
         guardian = self.kernel.process.pid
         with open(f"/proc/{guardian}/statm", encoding="ascii") as file:
             resident = int(file.read().split()[1]) * 4096
         own = self.kernel.run("len(os.listdir('/proc/self/fd'))", mode="fork").value
-        self.wait_until(lambda: len(self.runners()) == 3, "the fork cell ends")
-        return len(os.listdir(f"/proc/{guardian}/fd")), int(own), len(self.runners()), resident
+        time.sleep(0.2)  # until all that has ended is reaped
+        return len(os.listdir(f"/proc/{guardian}/fd")), int(own), resident
