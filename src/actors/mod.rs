@@ -9,6 +9,7 @@ mod outcome;
 mod past;
 mod queue;
 pub mod reaper;
+pub mod replay;
 pub mod session;
 mod sink;
 pub mod supervisor;

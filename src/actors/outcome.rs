@@ -23,6 +23,18 @@ pub struct CellStart {
     pub timeout: Duration,
     /// Something to tell with the result, e.g. that the sandbox is a new one.
     pub note: Option<String>,
+    /// Tool calls are answered from this record instead of being made.
+    pub replay: Option<Replay>,
+}
+
+/// The tool calls of a cell as they once were, in their order.
+pub type Replay = std::collections::VecDeque<RecordedCall>;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordedCall {
+    pub name: String,
+    pub arguments: serde_json::Map<String, serde_json::Value>,
+    pub outcome: Result<serde_json::Value, crate::protocol::frames::ToolFailure>,
 }
 
 /// How the kernel, or its absence, reported the end.
@@ -242,7 +254,7 @@ mod tests {
 
     fn start(mode: Mode) -> CellStart {
         let timeout = Duration::from_secs(3);
-        CellStart { cell: 4, code: "x".into(), mode, expression: false, timeout, note: None }
+        CellStart { cell: 4, code: "x".into(), mode, expression: false, timeout, note: None, replay: None }
     }
 
     fn ended(mode: Mode, ending: Ending, cause: Cause) -> (Status, Reason, Option<i32>, StateKind) {

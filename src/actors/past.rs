@@ -54,7 +54,7 @@ impl Fold {
         match event.body {
             EventBody::CellQueued { cell, mode, code, expression, timeout_s } => {
                 let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or_default();
-                let start = CellStart { cell, code, mode, expression, timeout, note: None };
+                let start = CellStart { cell, code, mode, expression, timeout, note: None, replay: None };
                 self.open.insert(cell, (start, None));
                 past.cells = past.cells.max(cell);
             }

@@ -132,7 +132,15 @@ mod tests {
 
     fn cell(cell: CellNumber, mode: Mode, patient: bool) -> Job {
         let timeout = Duration::from_secs(1);
-        let start = CellStart { cell, code: String::new(), mode, expression: false, timeout, note: None };
+        let start = CellStart {
+            cell,
+            code: String::new(),
+            mode,
+            expression: false,
+            timeout,
+            note: None,
+            replay: None,
+        };
         Job::Cell { start, patient }
     }
 

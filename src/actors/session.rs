@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
-use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
+use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, Replay, conclude};
 use super::past::Past;
 use super::queue::{Job, Queue};
 use super::supervisor::{SupervisorMsg, SupervisorRef};
@@ -34,6 +34,8 @@ use crate::tools;
 
 mod restore;
 
+pub(super) use restore::events as events_of;
+
 /// How often idleness and age are looked at.
 const TICK: Duration = Duration::from_secs(1);
 /// Lists of variables that wait for the main line.
@@ -52,6 +54,8 @@ pub struct CellRequest {
     pub mode: Mode,
     pub expression: bool,
     pub timeout: Duration,
+    /// Tool calls are answered from this record instead of being made.
+    pub replay: Option<Replay>,
 }
 
 /// A cell that was taken into the queue. Dropping `done` does not stop the cell.
@@ -100,6 +104,14 @@ pub enum SessionMsg {
     Undo {
         cells: u64,
         reply_to: Answer<Undone>,
+    },
+    /// Stop all processes of the sandbox; a running cell's clock stops too. The next request, or
+    /// `Thaw`, lets them go on.
+    Freeze {
+        reply_to: Answer<()>,
+    },
+    Thaw {
+        reply_to: Answer<()>,
     },
     /// Drops queued cells, ends the running one, starts afresh.
     Reset {
@@ -207,6 +219,7 @@ pub struct SessionActorState {
     note: Option<String>,
     active_at: Instant,
     removing: bool,
+    frozen: bool,
     /// What was going on when the daemon ended, until the sandbox is attached or gone.
     past: Option<Past>,
 }
@@ -272,6 +285,7 @@ impl Actor for Session {
             note: None,
             active_at: Instant::now(),
             removing: false,
+            frozen: false,
             past: None,
         };
         state.recall(past);
@@ -293,6 +307,7 @@ impl Actor for Session {
             SessionMsg::Standing { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
             SessionMsg::Interrupt { reply_to } => {
                 state.touch();
+                state.thaw();
                 if let (Some(cell), SandboxPhase::Ready { executor, .. }) =
                     (state.queue.foremost(), &state.sandbox)
                 {
@@ -313,6 +328,7 @@ impl Actor for Session {
             }
             SessionMsg::Compute { expression, values, timeout, reply_to } => {
                 state.touch();
+                state.thaw();
                 match &state.sandbox {
                     SandboxPhase::Ready { executor, .. } => {
                         let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
@@ -378,6 +394,21 @@ impl Actor for Session {
             SessionMsg::PutBack(start) => {
                 state.queue.put_back(Job::Cell { start, patient: true });
                 state.pump(&myself).await;
+            }
+            SessionMsg::Freeze { reply_to } => match &state.sandbox {
+                SandboxPhase::Ready { executor, .. } => {
+                    state.frozen = true;
+                    let _ = executor.cast(ExecutorMsg::Freeze { reply_to });
+                }
+                SandboxPhase::None | SandboxPhase::Starting(_) => {
+                    let problem = Problem::new(Code::Busy, "the session has no sandbox at the moment");
+                    let _ = reply_to.send(Err(problem.hint("there is nothing to freeze")));
+                }
+            },
+            SessionMsg::Thaw { reply_to } => {
+                state.touch();
+                state.thaw();
+                let _ = reply_to.send(Ok(()));
             }
             SessionMsg::Undo { cells, reply_to } => state.undo(&myself, cells, reply_to),
             SessionMsg::UndoDone { outcome, reply_to } => {
@@ -504,6 +535,15 @@ impl SessionActorState {
         self.active_at = Instant::now();
     }
 
+    /// Before anything is asked of a frozen sandbox. What is sent meanwhile waits in its socket.
+    fn thaw(&mut self) {
+        if std::mem::take(&mut self.frozen)
+            && let SandboxPhase::Ready { executor, .. } = &self.sandbox
+        {
+            let _ = executor.cast(ExecutorMsg::Thaw);
+        }
+    }
+
     fn is_current(&self, executor: ractor::ActorId) -> bool {
         match &self.sandbox {
             SandboxPhase::None => false,
@@ -517,6 +557,12 @@ impl SessionActorState {
         self.touch();
         if self.removing {
             return Err(Problem::new(Code::NoSuchSession, "the session is being removed"));
+        }
+        if let Err(trouble) = self.args.journal.healthy() {
+            return Err(Problem::new(Code::Storage, format!("the journal cannot be written: {trouble}"))
+                .hint(
+                    "free some space where the daemon's home is; cells run again as soon as there is some",
+                ));
         }
         let limit = self.args.launcher.settings.cells.queue;
         if self.queue.waiting() >= limit {
@@ -542,6 +588,7 @@ impl SessionActorState {
             expression: request.expression,
             timeout: request.timeout,
             note: None,
+            replay: request.replay,
         };
         self.queue.push(Job::Cell { start, patient: false });
         Ok(Ticket { cell, events_after, done: receiver })
@@ -560,6 +607,7 @@ impl SessionActorState {
                 return;
             }
         };
+        self.thaw();
         while let Some(job) = self.queue.next() {
             let sent = match job {
                 Job::Variables { private, reply_to, .. } => {
@@ -674,6 +722,7 @@ impl SessionActorState {
 
     fn sandbox_gone(&mut self, reason: String) {
         self.sandbox = SandboxPhase::None;
+        self.frozen = false;
         // What the executor did not live to report.
         self.conclude_lost(None);
         self.note = Some(format!("The sandbox is a new one, because the old one is gone: {reason}."));
@@ -703,6 +752,7 @@ impl SessionActorState {
 
     fn undo(&mut self, myself: &SessionRef, cells: u64, reply_to: Answer<Undone>) {
         self.touch();
+        self.thaw();
         let refused = match &self.sandbox {
             SandboxPhase::Ready { .. } if !self.queue.is_idle() => {
                 Problem::new(Code::Busy, "a cell runs or waits").hint("wait for it, or interrupt it")
@@ -777,6 +827,7 @@ impl SessionActorState {
 
     fn reset(&mut self, reply_to: Answer<()>) {
         self.touch();
+        self.thaw();
         let cancelled = Problem::new(Code::Busy, "the session was reset");
         self.cancel_queue("The session was reset before this cell ran.", &cancelled);
         self.log.append(EventBody::Reset);
@@ -849,6 +900,7 @@ impl SessionActorState {
             state: match (&self.sandbox, self.queue.foremost()) {
                 (SandboxPhase::None, _) => SessionState::Asleep,
                 (SandboxPhase::Starting(_), _) => SessionState::Starting,
+                (SandboxPhase::Ready { .. }, _) if self.frozen => SessionState::Frozen,
                 (SandboxPhase::Ready { .. }, Some(_)) => SessionState::Busy,
                 (SandboxPhase::Ready { .. }, None) => SessionState::Idle,
             },

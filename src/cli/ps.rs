@@ -55,6 +55,7 @@ pub(super) fn state(session: &SessionView) -> String {
         SessionState::Starting => "starting",
         SessionState::Idle => "idle",
         SessionState::Busy => "busy",
+        SessionState::Frozen => "frozen",
         SessionState::Asleep => "asleep",
     };
     if session.queued > 0 { format!("{word} +{}", session.queued) } else { word.to_owned() }

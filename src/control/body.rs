@@ -28,7 +28,7 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     }
 }
 
-async fn read(body: Body, limit: usize) -> Result<bytes::Bytes, Problem> {
+pub async fn read(body: Body, limit: usize) -> Result<bytes::Bytes, Problem> {
     let collected = tokio::time::timeout(REQUEST_BODY, Limited::new(body, limit).collect()).await;
     match collected {
         Err(_) => Err(Problem::new(

@@ -2,6 +2,7 @@
 //! into messages for the actors and answers back into HTTP, and knows nothing of containers.
 
 mod body;
+mod idempotency;
 pub mod openapi;
 mod peer;
 mod problems;
@@ -9,6 +10,7 @@ mod routes;
 mod server;
 mod sse;
 
+pub use idempotency::InWork;
 pub use peer::Peer;
 pub use routes::App;
 pub use server::serve;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::protocol::api::{
     CellView, Computed, Done, Eval, FolderView, Health, ImageList, Interrupted, NewSession, PullImage,
-    RunCell, SessionList, SessionView, Shutdown, Undo, Undone, VariableList, Version,
+    ReplayReport, RunCell, SessionList, SessionView, Shutdown, Undo, Undone, VariableList, Version,
 };
 use crate::protocol::event::Event;
 use crate::protocol::problem::Problem;
@@ -161,6 +161,21 @@ fn session_routes(document: &mut Document) {
     let (schema, request) = (document.schema::<Undone>(), document.schema::<Undo>());
     document.add("post", "/v1/sessions/{session}/undo", "Take back the last cells", schema).request =
         Some((JSON, request));
+    let schema = document.schema::<ReplayReport>();
+    document.add(
+        "post",
+        "/v1/sessions/{session}/replay",
+        "Run the kept cells again in a fresh worker",
+        schema,
+    );
+    let schema = document.schema::<Done>();
+    document.add(
+        "post",
+        "/v1/sessions/{session}/freeze",
+        "Stop all processes of the sandbox",
+        schema.clone(),
+    );
+    document.add("post", "/v1/sessions/{session}/thaw", "Let them go on", schema);
     let schema = document.schema::<Interrupted>();
     document.add(
         "post",
@@ -200,7 +215,8 @@ fn cell_routes(document: &mut Document) {
         ),
         ("stream", json!({"type": "boolean"}), "Answer with the cell's events (text/event-stream)"),
     ];
-    document.add("get", "/v1/sessions/{session}/cells/{cell}", "One cell and its result", view);
+    document.add("get", "/v1/sessions/{session}/cells/{cell}", "One cell and its result", view).query =
+        vec![("wait", json!({"type": "boolean"}), "Answer when it has ended")];
     let (computed, request) = (document.schema::<Computed>(), document.schema::<Eval>());
     let either = json!({"anyOf": [result, computed]});
     document

@@ -115,6 +115,8 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
         settings: Arc::clone(&launcher.settings),
         shutdown: shutdown.clone(),
         remove_all: Arc::clone(&remove_all),
+        journal,
+        in_work: control::InWork::default(),
     };
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
     let serving = tokio::spawn(control::serve(listener, app.router(), shutdown.clone()));

@@ -35,6 +35,8 @@ pub enum SessionState {
     Starting,
     Idle,
     Busy,
+    /// Its sandbox is frozen; the next request thaws it.
+    Frozen,
     /// Its sandbox is gone; the next cell gets a new one.
     Asleep,
 }
@@ -164,6 +166,22 @@ pub struct Undone {
     pub state_of: CellNumber,
     /// Files that the undone cells changed: they are not rewound.
     pub files_changed: Vec<String>,
+}
+
+/// `POST /v1/sessions/{s}/replay`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReplayReport {
+    pub cells: Vec<ReplayedCell>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReplayedCell {
+    /// The cell as it first ran.
+    pub cell: CellNumber,
+    /// The number of its new run.
+    pub replayed_as: CellNumber,
+    /// What came out differently: `status`, `stdout`, `stderr`, `result`, `exception`.
+    pub differences: Vec<String>,
 }
 
 /// `GET /v1/sessions/{s}/variables`

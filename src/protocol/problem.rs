@@ -35,6 +35,10 @@ pub enum Code {
     PolicyViolation,
     /// The sandbox could not be started, or ended while it was needed.
     SandboxFailed,
+    /// An idempotency key was used for another request.
+    KeyReused,
+    /// The daemon ended over the first request with this key.
+    OutcomeUnknown,
     /// There is no checkpoint that far back.
     OutOfReach,
     /// Events that were asked for are no longer kept.
@@ -56,7 +60,9 @@ impl Code {
             Self::Forbidden | Self::ImageForbidden => 403,
             Self::NoSuchSession | Self::NoSuchCell | Self::NoSuchFile | Self::NoSuchRoute => 404,
             Self::TooSlow => 408,
-            Self::SessionExists | Self::Busy | Self::OutOfReach => 409,
+            Self::SessionExists | Self::Busy | Self::OutOfReach | Self::KeyReused | Self::OutcomeUnknown => {
+                409
+            }
             Self::EventsGone => 410,
             Self::TooLarge => 413,
             Self::ImageMissing => 424,

@@ -450,6 +450,18 @@ impl Sandbox {
         &self.spec.bridge_dir
     }
 
+    pub async fn freeze(&self) -> Result<(), EngineError> {
+        self.launcher.engine.pause(&self.container).await
+    }
+
+    /// One that is not frozen is a success.
+    pub async fn thaw(&self) -> Result<(), EngineError> {
+        match self.launcher.engine.unpause(&self.container).await {
+            Err(EngineError::Refused { message, .. }) if message.contains("not paused") => Ok(()),
+            other => other,
+        }
+    }
+
     /// Leaves the container running for the next daemon.
     pub fn leave(&self) {
         self.removed.store(true, Ordering::Relaxed);

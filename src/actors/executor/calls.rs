@@ -10,6 +10,7 @@ use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_NAME_CHARS;
 use crate::store::Applied;
+use crate::tools::ToolFuture;
 
 /// Names of completed tool calls that a result lists.
 const TOOL_CALLS_LISTED: usize = 100;
@@ -21,6 +22,11 @@ impl Drop for CallGuard {
     fn drop(&mut self) {
         self.0.abort();
     }
+}
+
+enum Begun {
+    Recorded(Result<Value, ToolFailure>),
+    Called(Result<ToolFuture, ToolFailure>),
 }
 
 impl ExecutorState {
@@ -55,15 +61,39 @@ impl ExecutorState {
             .map(|cage| Applied { sandbox: cage.sandbox.id().clone(), received: turn.number });
         self.args.log.append_then(called, applied, || {});
         let executor = myself.clone();
-        let begun = self.args.tools.call(name, arguments, self.args.context.clone());
+        let recorded = self.recorded(cell, name, &arguments);
+        let begun = match recorded {
+            Some(outcome) => Begun::Recorded(outcome),
+            None => Begun::Called(self.args.tools.call(name, arguments, self.args.context.clone())),
+        };
         let task = tokio::spawn(async move {
             let outcome = match begun {
-                Ok(work) => work.await,
-                Err(failure) => Err(failure),
+                Begun::Recorded(outcome) => outcome,
+                Begun::Called(Ok(work)) => work.await,
+                Begun::Called(Err(failure)) => Err(failure),
             };
             let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });
         });
         self.calls.begin(call, cell, shown, CallGuard(task));
+    }
+
+    /// In a replay nothing outside happens again: the answer is the recorded one, and a call that is
+    /// not the recorded one fails.
+    fn recorded(
+        &mut self,
+        cell: Option<CellNumber>,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Option<Result<Value, ToolFailure>> {
+        let replay = self.running.get_mut(&cell?)?.start.replay.as_mut()?;
+        Some(match replay.pop_front() {
+            Some(call) if call.name == name && call.arguments == *arguments => call.outcome,
+            _ => Err(ToolFailure {
+                code: "replay_differs".into(),
+                message: "this call was not made when the cell first ran, so there is no answer to replay"
+                    .into(),
+            }),
+        })
     }
 
     pub(super) fn tool_done(&mut self, call: u64, outcome: Result<Value, ToolFailure>) {

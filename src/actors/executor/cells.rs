@@ -40,9 +40,15 @@ impl Running {
     }
 }
 
+impl Running {
+    pub fn stop_clocks(&mut self) {
+        self.timers.drain(..).for_each(|timer| timer.abort());
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
-        self.timers.iter().for_each(AbortHandle::abort);
+        self.stop_clocks();
     }
 }
 

@@ -8,6 +8,7 @@ mod attach;
 mod calls;
 mod cells;
 mod fate;
+mod frost;
 mod requests;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
@@ -70,6 +71,13 @@ pub enum ExecutorMsg {
         cells: u64,
         reply_to: Answer<CellNumber>,
     },
+    /// Stop all processes of the sandbox and the clocks of its cells.
+    Freeze {
+        reply_to: Answer<()>,
+    },
+    Thaw,
+    /// The engine has let them go on.
+    Thawed,
     /// Leave the sandbox running for the next daemon, and end.
     Leave {
         reply_to: RpcReplyPort<()>,
@@ -148,6 +156,7 @@ pub struct ExecutorState {
     snapshot: Snapshot,
     /// Somebody else has changed files since.
     snapshot_is_old: bool,
+    frozen_at: Option<std::time::Instant>,
     /// What the last cell of the main line left running in the worker.
     live: Live,
 }
@@ -200,6 +209,7 @@ impl Actor for Executor {
             calls: Calls::default(),
             snapshot,
             snapshot_is_old: false,
+            frozen_at: None,
             live: Live::default(),
         })
     }
@@ -237,6 +247,9 @@ impl Actor for Executor {
                 let frame = |request| HostFrame::Undo { request, cells };
                 state.request(&myself, Request::Undo(reply_to), frame, Duration::ZERO);
             }
+            ExecutorMsg::Freeze { reply_to } => state.freeze(reply_to),
+            ExecutorMsg::Thaw => state.thaw(&myself),
+            ExecutorMsg::Thawed => state.thawed(&myself),
             ExecutorMsg::Leave { reply_to } => state.leave(&myself, reply_to),
             ExecutorMsg::Shutdown { reply_to } => state.shut_down(&myself, reply_to),
             ExecutorMsg::Arrived(frame, turn) => state.arrived(&myself, *frame, turn),

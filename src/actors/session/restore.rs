@@ -18,7 +18,7 @@ use std::time::Instant;
 const BATCH: usize = 256;
 
 /// All events of a session, without the text of its output.
-pub(super) fn events(log: &EventLog) -> Vec<Event> {
+pub(in crate::actors) fn events(log: &EventLog) -> Vec<Event> {
     let mut found = Vec::new();
     // Nothing of a session that lives is ever dropped from the journal, so it begins at 1.
     let mut after = 0;

@@ -1,15 +1,17 @@
 //! Cells and expressions.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
+use serde_json::json;
 use std::time::Duration;
 
 use super::{App, ask, ask_patiently};
 use crate::actors::session::{CellRequest, SessionMsg, SessionRef, Standing, Ticket};
 use crate::control::body::{JsonBody, Path, Query};
+use crate::control::idempotency::Key;
 use crate::control::peer::Peer;
 use crate::control::problems::Answer;
 use crate::control::sse::{self, Until};
@@ -17,7 +19,7 @@ use crate::protocol::api::{CellState, CellView, Eval, RunCell};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::result::Mode;
+use crate::protocol::result::{ExecutionResult, Mode};
 
 /// Time a result has to get into the journal before its cell counts as unknown.
 const JOURNALLED: Duration = Duration::from_secs(2);
@@ -36,12 +38,20 @@ pub async fn run(
     peer: Peer,
     Path(key): Path<String>,
     Query(query): Query<RunQuery>,
+    idempotency: Option<Extension<Key>>,
     JsonBody(body): JsonBody<RunCell>,
 ) -> Answer<Response> {
     let session = app.session(peer, &key).await?;
     let timeout = timeout(&app, body.timeout_s)?;
-    let request = CellRequest { code: body.code, mode: body.mode, expression: false, timeout };
+    let request = CellRequest { code: body.code, mode: body.mode, expression: false, timeout, replay: None };
     let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    if let Some(Extension(Key(idempotency_key))) = idempotency {
+        // If the daemon dies over it, this is where the answer will be.
+        let target = json!({"session": key, "cell": ticket.cell});
+        if let Err(error) = app.journal.aim(peer.uid, &idempotency_key, &target).await {
+            tracing::warn!(%error, "the target of a key is not noted");
+        }
+    }
     if query.stream {
         let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
         return Ok(sse::respond(
@@ -71,8 +81,12 @@ pub async fn show(
     State(app): State<App>,
     peer: Peer,
     Path((key, cell)): Path<(String, CellNumber)>,
+    Query(query): Query<ShowQuery>,
 ) -> Answer<Json<CellView>> {
     let session = app.session(peer, &key).await?;
+    if query.wait {
+        wait_for(&session, cell).await?;
+    }
     let standing = ask(&session, |reply_to| SessionMsg::Standing { cell, reply_to }).await?;
     let view = |state, events_after| CellView { cell, state, events_after, result: None };
     match standing {
@@ -80,6 +94,33 @@ pub async fn show(
         Standing::Running(events_after) => Ok(Json(view(CellState::Running, events_after))),
         Standing::Unknown => ended(&session, cell).await,
     }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShowQuery {
+    #[serde(default)]
+    wait: bool,
+}
+
+/// Waits until a cell has ended. The client may leave and come back.
+async fn wait_for(session: &SessionRef, cell: CellNumber) -> Answer<()> {
+    let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let mut watch = handles.log.watch();
+    loop {
+        watch.borrow_and_update();
+        let standing = ask(session, |reply_to| SessionMsg::Standing { cell, reply_to }).await?;
+        if standing == Standing::Unknown || handles.log.is_closed() || watch.changed().await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// The result of a cell, when it has ended.
+pub async fn result_of(session: &SessionRef, cell: CellNumber) -> Answer<ExecutionResult> {
+    wait_for(session, cell).await?;
+    let view = ended(session, cell).await?.0;
+    view.result.ok_or_else(|| Problem::new(Code::NoSuchCell, format!("cell {cell} has no result")).into())
 }
 
 async fn ended(session: &SessionRef, cell: CellNumber) -> Answer<Json<CellView>> {
@@ -117,7 +158,7 @@ pub async fn eval(
             .hint("seed the session, or set `isolated`")
             .into());
     }
-    let request = CellRequest { code: expression, mode: Mode::Fork, expression: true, timeout };
+    let request = CellRequest { code: expression, mode: Mode::Fork, expression: true, timeout, replay: None };
     finished(ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?).await
 }
 

@@ -1,6 +1,6 @@
 //! The routes, one file a resource.
 
-mod cells;
+pub mod cells;
 mod events;
 mod files;
 mod images;
@@ -17,6 +17,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+use super::idempotency::{self, InWork};
 use super::peer::Peer;
 use super::problems::{Answer, Refused};
 use crate::actors::session::{SessionMsg, SessionRef};
@@ -24,6 +25,7 @@ use crate::actors::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::config::Settings;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::Launcher;
+use crate::store::Journal;
 
 /// What handlers work with.
 #[derive(Clone)]
@@ -34,6 +36,8 @@ pub struct App {
     pub shutdown: CancellationToken,
     /// At the end the sandboxes go too.
     pub remove_all: Arc<AtomicBool>,
+    pub journal: Journal,
+    pub in_work: InWork,
 }
 
 impl App {
@@ -52,6 +56,9 @@ impl App {
             .route("/v1/sessions/{session}/interrupt", post(sessions::interrupt))
             .route("/v1/sessions/{session}/reset", post(sessions::reset))
             .route("/v1/sessions/{session}/undo", post(sessions::undo))
+            .route("/v1/sessions/{session}/replay", post(sessions::replay))
+            .route("/v1/sessions/{session}/freeze", post(sessions::freeze))
+            .route("/v1/sessions/{session}/thaw", post(sessions::thaw))
             .route("/v1/sessions/{session}/events", get(events::stream))
             .route("/v1/sessions/{session}/variables", get(sessions::variables))
             .route("/v1/sessions/{session}/receipt", get(sessions::receipt))
@@ -63,6 +70,7 @@ impl App {
             )
             .fallback(no_such_route)
             .method_not_allowed_fallback(no_such_route)
+            .layer(axum::middleware::from_fn_with_state(self.clone(), idempotency::once))
             .with_state(self)
     }
 

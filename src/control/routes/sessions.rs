@@ -6,13 +6,14 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::{App, answered, ask, ask_patiently};
+use crate::actors::replay;
 use crate::actors::session::SessionMsg;
 use crate::actors::supervisor::SupervisorMsg;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::{
-    Done, Interrupted, NewSession, SessionList, SessionView, Undo, Undone, VariableList,
+    Done, Interrupted, NewSession, ReplayReport, SessionList, SessionView, Undo, Undone, VariableList,
 };
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
@@ -101,4 +102,27 @@ pub async fn undo(
     }
     let session = app.session(peer, &key).await?;
     Ok(Json(ask_patiently(&session, |reply_to| SessionMsg::Undo { cells: body.cells, reply_to }).await?))
+}
+
+/// Takes as long as its cells do.
+pub async fn replay(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+) -> Answer<Json<ReplayReport>> {
+    let session = app.session(peer, &key).await?;
+    let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    Ok(Json(replay::replay(&session, &handles.log).await?))
+}
+
+pub async fn freeze(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+    let session = app.session(peer, &key).await?;
+    ask_patiently(&session, |reply_to| SessionMsg::Freeze { reply_to }).await?;
+    Ok(Json(Done {}))
+}
+
+pub async fn thaw(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+    let session = app.session(peer, &key).await?;
+    ask_patiently(&session, |reply_to| SessionMsg::Thaw { reply_to }).await?;
+    Ok(Json(Done {}))
 }

@@ -1,0 +1,41 @@
+//! `belljar replay`: rebuild the variables of a session by running its cells again.
+
+use clap::Args;
+
+use crate::protocol::api::ReplayReport;
+
+use super::args::SessionArg;
+use super::context::Context;
+use super::exit;
+use super::failure::Failure;
+
+/// Run the cells that made the session's variables again, in a fresh worker.
+///
+/// Cells that were undone, timed out or crashed are left out; tools are not called again, their
+/// recorded answers are used. Exits with 1 if something came out differently.
+#[derive(Debug, Args)]
+pub(super) struct Replay {
+    #[command(flatten)]
+    session: SessionArg,
+}
+
+impl Replay {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let session = self.session.resolve()?;
+        let answer = context.client().post_empty(&format!("/v1/sessions/{session}/replay")).await?;
+        let report: ReplayReport = answer.parse()?;
+        let same = report.cells.iter().all(|cell| cell.differences.is_empty());
+        if context.json {
+            context.screen.line(&answer.text())?;
+        } else {
+            for cell in &report.cells {
+                let how = match cell.differences.is_empty() {
+                    true => "the same".to_owned(),
+                    false => format!("different in {}", cell.differences.join(", ")),
+                };
+                context.screen.line(&format!("cell {} ran again as {}: {how}", cell.cell, cell.replayed_as))?;
+            }
+        }
+        Ok(if same { exit::SUCCESS } else { exit::FAILURE })
+    }
+}

@@ -1,0 +1,178 @@
+//! `Idempotency-Key`: a `POST` that is sent twice has one effect and one answer, for a day, also if
+//! the daemon dies in between. The same key with another request is refused.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt, Limited};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
+
+use super::body;
+use super::peer::Peer;
+use super::problems::{Answer, Refused};
+use super::routes::{App, cells};
+use crate::protocol::limits::FRAME_BYTES;
+use crate::protocol::problem::{Code, Problem};
+use crate::store::{Answered, Claim, JournalError};
+
+pub const HEADER: &str = "idempotency-key";
+const KEY_CHARS: usize = 200;
+/// Largest answer that is kept for a repetition: a result with all its displays.
+const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
+
+/// The key of a request, for handlers that can say early what they are about to make.
+#[derive(Clone, Debug)]
+pub struct Key(pub String);
+
+/// Requests with a key that are being worked on: a repetition waits for the first.
+#[derive(Clone, Default)]
+pub struct InWork(Arc<Mutex<HashMap<(u32, String), watch::Receiver<()>>>>);
+
+impl InWork {
+    fn begin(&self, owner: u32, key: &str) -> Work {
+        let (sender, receiver) = watch::channel(());
+        self.lock().insert((owner, key.to_owned()), receiver);
+        Work { in_work: self.clone(), at: (owner, key.to_owned()), _done: sender }
+    }
+
+    fn find(&self, owner: u32, key: &str) -> Option<watch::Receiver<()>> {
+        self.lock().get(&(owner, key.to_owned())).cloned()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(u32, String), watch::Receiver<()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whoever waits is woken when this is dropped.
+struct Work {
+    in_work: InWork,
+    at: (u32, String),
+    _done: watch::Sender<()>,
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.in_work.lock().remove(&self.at);
+    }
+}
+
+/// Around every route. Without the header it does nothing.
+pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Next) -> Answer<Response> {
+    let Some(key) = key_of(&request)? else { return Ok(next.run(request).await) };
+    let (parts, body) = request.into_parts();
+    let limit = usize::try_from(app.settings.api.body).unwrap_or(usize::MAX);
+    let bytes = body::read(body, limit).await?;
+    let hash = hash(parts.method.as_str(), &parts.uri.to_string(), &bytes);
+    loop {
+        // Taken before the claim, so that the end of the first cannot be missed.
+        let first = app.in_work.find(peer.uid, &key);
+        let claim = app.journal.claim(peer.uid, &key, &hash).await.map_err(|error| storage(&error))?;
+        match (claim, first) {
+            (Claim::Conflict, _) => return Err(conflict(&key).into()),
+            (Claim::Known { answer: Some(answer), .. }, _) => return Ok(again(answer)),
+            (Claim::Known { answer: None, .. }, Some(mut first)) => {
+                // Ends with the sender; then there is an answer, or the key is free again.
+                while first.changed().await.is_ok() {}
+            }
+            (Claim::Known { answer: None, target }, None) => return resume(&app, peer, target).await,
+            (Claim::New, _) => {
+                let work = app.in_work.begin(peer.uid, &key);
+                let mut request = Request::from_parts(parts, Body::from(bytes));
+                request.extensions_mut().insert(Key(key.clone()));
+                // The client may leave: the work and its answer are for whoever asks again.
+                let done = tokio::spawn(act(app, peer, key, request, next, work));
+                return done.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+            }
+        }
+    }
+}
+
+async fn act(
+    app: App,
+    peer: Peer,
+    key: String,
+    request: Request,
+    next: Next,
+    work: Work,
+) -> Answer<Response> {
+    let response = next.run(request).await;
+    let (parts, body) = response.into_parts();
+    let is_stream = parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+    if is_stream {
+        // Its answer is the stream of events, which can be read again anyway.
+        return Ok(Response::from_parts(parts, body));
+    }
+    let bytes = Limited::new(body, ANSWER_BYTES)
+        .collect()
+        .await
+        .map_err(|error| Problem::new(Code::TooLarge, format!("the answer cannot be kept: {error}")))?
+        .to_bytes();
+    let kept = if parts.status.is_success() {
+        let answer: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        app.journal.answer(peer.uid, &key, parts.status.as_u16(), &answer, None).await
+    } else {
+        // Nothing was done, so the key may be used for a better try.
+        app.journal.release(peer.uid, &key).await
+    };
+    kept.map_err(|error| storage(&error))?;
+    drop(work);
+    Ok(Response::from_parts(parts, Body::from(bytes)))
+}
+
+fn key_of(request: &Request) -> Result<Option<String>, Problem> {
+    let Some(value) = request.headers().get(HEADER).filter(|_| request.method() == Method::POST) else {
+        return Ok(None);
+    };
+    let key = value.to_str().ok().filter(|key| !key.is_empty() && key.len() <= KEY_CHARS);
+    key.map(|key| Some(key.to_owned())).ok_or_else(|| {
+        Problem::new(Code::BadRequest, "the `Idempotency-Key` cannot be used")
+            .hint(format!("use 1 to {KEY_CHARS} visible ASCII characters, such as a UUID"))
+    })
+}
+
+fn hash(method: &str, uri: &str, body: &[u8]) -> String {
+    let mut digest = Sha256::new();
+    for part in [method.as_bytes(), uri.as_bytes(), body] {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    }
+    digest.finalize().iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+fn again(answer: Answered) -> Response {
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
+    let mut response = (status, axum::Json(answer.body)).into_response();
+    response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
+    response
+}
+
+/// The daemon died over the first request. What it was about to make may tell the answer.
+async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response> {
+    let cell = target.as_ref().and_then(|target| {
+        Some((target.get("session")?.as_str()?.to_owned(), target.get("cell")?.as_u64()?))
+    });
+    if let Some((session, cell)) = cell {
+        let session = app.session(peer, &session).await?;
+        return Ok(axum::Json(cells::result_of(&session, cell).await?).into_response());
+    }
+    Err(Refused(
+        Problem::new(Code::OutcomeUnknown, "the daemon ended while it worked on this request")
+            .hint("look at `GET /v1/sessions` for what was done, then ask anew with another key"),
+    ))
+}
+
+fn conflict(key: &str) -> Problem {
+    Problem::new(Code::KeyReused, format!("the key `{}` was used for another request", key.escape_default()))
+        .hint("use a new key for each request, and the same one only to repeat it")
+}
+
+fn storage(error: &JournalError) -> Problem {
+    Problem::new(Code::Storage, error.to_string()).hint("free some space where the daemon's home is")
+}
