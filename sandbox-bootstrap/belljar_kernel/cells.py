@@ -64,6 +64,7 @@ class CellRunner:
         copied here, while nobody waits, rather than when the next one is to be answered.
         """
         frame = wire.decode_json(_REHEARSAL)
+        self._refresh_workspace_imports()
         body, last = _compile(frame["code"], "<rehearsal>", frame["expression"])
         scope = {}
         eval(body, scope)

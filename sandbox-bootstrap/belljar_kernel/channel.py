@@ -95,6 +95,10 @@ class Channel:
             self._watch()
             return False
         self._reader.feed(data)
+        return self.handle_read()
+
+    def handle_read(self):
+        """Handle the messages that were read and are whole. False if it has ended."""
         try:
             while not self._ended:  # a callback may close
                 message = self._reader.next()

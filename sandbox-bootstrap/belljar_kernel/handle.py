@@ -152,6 +152,7 @@ class RunnerHandle:
     def take_last_words(self):
         """After its end: messages that it had sent."""
         for channel in (self.tools, self.control):
+            channel.handle_read()  # its end may have been found while the first of them was handled
             while channel.receive():
                 pass
 

@@ -182,19 +182,21 @@ class MainLine:
         for handle in (undone, *newer):
             self.forget_checkpoint(handle)
             self._retire(handle)
-        self._kill_what_is_unknown()
+        self._kill_younger(target)
         return True
 
     def settle_after_undo(self):
         """After the answer, so that it need not wait."""
         self._take_checkpoint()
 
-    def _promote(self, checkpoint):
+    def _promote(self, checkpoint, meanwhile=None):
         """Make it the worker. False if it does not answer; then it is given up."""
         self._ring.remove(checkpoint)
         checkpoint.role = WORKER
         checkpoint.signal(signal.SIGCONT)  # user code may have stopped it
         checkpoint.control.send(wire.pack(wire.PROMOTE))
+        if meanwhile is not None:
+            meanwhile(checkpoint)
         if checkpoint.wait_for(lambda: checkpoint.promoted, PROMOTE_S):
             self.worker = checkpoint
             checkpoint.read(not self._runners.bridge.pressed)
@@ -202,9 +204,9 @@ class MainLine:
         self._retire(checkpoint)
         return False
 
-    def _kill_what_is_unknown(self):
-        """Processes that were started since the present state was put by, which knows nothing of them."""
-        process.kill_younger(self.worker.pid, self._runners.living())
+    def _kill_younger(self, checkpoint):
+        """Kill processes that were started since that state was put by: it knows nothing of them."""
+        process.kill_younger(checkpoint.pid, self._runners.living())
 
     # The end of a worker and the start of a fresh one.
 
@@ -215,8 +217,7 @@ class MainLine:
         self.worker = None
         self._runners.drop(handle)
         while self._ring and not was_reset:
-            if self._promote(self._ring[-1]):
-                self._kill_what_is_unknown()
+            if self._promote(self._ring[-1], self._kill_younger):
                 self._tell_end(handle, cell, exit_code, {"restored": self.worker.state_of})
                 self._take_checkpoint()
                 return

@@ -195,13 +195,14 @@ class Runners:
         self.drop(handle)
 
     def _settle_copies(self, parent, exit_code):
-        """Copies that have not shown up when a runner ends: those it was asked for may never come.
+        """Copies that have not shown up when the runner ends that was asked for them.
 
-        As long as one may be on its way it holds its end of the control socket open. Which one is
-        which has to be known before strays are killed.
+        As long as one may be on its way it holds its end of the control socket open. When the
+        worker ends, the others are waited for too: their pids have to be known before strays are
+        killed.
         """
         for handle in self.all():
-            if handle.pid is None and handle is not parent:
+            if handle.pid is None and parent in (handle.parent, self.line.worker):
                 handle.wait_for(lambda copy=handle: copy.pid is not None, SETTLE_S)
                 if handle.pid is None and handle.parent is parent:
                     self.line.forget_checkpoint(handle)

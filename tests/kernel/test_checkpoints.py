@@ -81,7 +81,9 @@ class Rollback(CheckpointTest):
             self.run_ok(f"x = {number}")
             lost = self.kernel.run("import os; os.kill(os.getpid(), 9)")
             self.assertEqual(lost.end["after"], {"restored": lost.cell - 1})
-            self.assertEqual(self.kernel.run("x", mode="fork").value, str(number))
+            check = self.kernel.run("x", mode="fork")
+            self.assertEqual(check.end.get("status"), "success", check.end)
+            self.assertEqual(check.value, str(number))
 
     def test_the_seed_and_the_tools_that_came_meanwhile_are_kept(self):
         self.kernel.configure({"a": 1})

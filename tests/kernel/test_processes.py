@@ -263,6 +263,13 @@ class PidOne(KernelTest):
         self.assertEqual(ends, {1: "cell_lost", 2: "cell_done"})
         self.assertEqual(self.value("1"), "1")
 
+    def test_when_worker_and_checkpoints_are_killed_the_state_is_lost_and_says_so(self):
+        self.run_ok("x = 1")
+        run = self.kernel.run("import subprocess, time\nsubprocess.run(['sh', '-c', 'kill -9 -1'])\ntime.sleep(60)")
+        self.assertEqual((run.end["type"], run.end["after"]), ("cell_lost", "lost"))
+        self.assertEqual(self.value("'x' in globals()"), "False")
+        self.assertTrue(self.run_ok("1").end["protected"])
+
     def test_processes_that_fork_all_the_time_are_killed_with_their_worker(self):
         run = self.kernel.submit(
             "import os, time\nprint('chain')\nif os.fork() == 0:\n    os.setsid()\n"
