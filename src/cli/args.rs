@@ -15,8 +15,8 @@ use crate::protocol::result::Mode;
 use super::failure::Failure;
 use super::screen::Color;
 use super::{
-    cp, daemon, eval, exec, image, interrupt, logs, new, ps, receipt, reset, rm, run, show, undo, vars,
-    version,
+    cp, daemon, eval, exec, frost, image, interrupt, logs, new, ps, receipt, replay, reset, rm, run, show,
+    undo, vars, version, wait,
 };
 
 /// Runs model-written Python under glass: stateful sessions in hardened, network-less containers.
@@ -52,6 +52,10 @@ pub(super) enum Command {
     Interrupt(interrupt::Interrupt),
     Reset(reset::Reset),
     Undo(undo::Undo),
+    Replay(replay::Replay),
+    Freeze(frost::Freeze),
+    Thaw(frost::Thaw),
+    Wait(wait::Wait),
     Rm(rm::Rm),
     Image(image::Image),
     Daemon(daemon::Daemon),

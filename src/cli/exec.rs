@@ -2,13 +2,13 @@
 
 use clap::Args;
 
-use crate::protocol::api::RunCell;
+use crate::protocol::api::{CellView, RunCell};
 use crate::protocol::result::Mode;
 
 use super::args::{SessionFlag, code_or_stdin, mode, seconds};
 use super::cell::{End, Stops, show_end, stream};
 use super::context::Context;
-use super::exit::exit_code;
+use super::exit::{self, exit_code};
 use super::failure::Failure;
 
 /// Run Python in a session and watch its output.
@@ -24,6 +24,9 @@ pub(super) struct Exec {
     /// `fork` runs in a copy whose changes are dropped.
     #[arg(long, value_parser = mode(), default_value = "main")]
     mode: Mode,
+    /// Do not wait: print the number of the cell, for `belljar wait`.
+    #[arg(long)]
+    detach: bool,
     /// The code, or `-` to read it from stdin.
     code: String,
 }
@@ -33,6 +36,15 @@ impl Exec {
         let session = self.session.resolve()?;
         let cell = RunCell { code: code_or_stdin(&self.code)?, timeout_s: self.timeout, mode: self.mode };
         let client = context.client();
+        if self.detach {
+            let answer = client.post(&format!("/v1/sessions/{session}/cells"), &cell).await?;
+            let text = match context.json {
+                true => answer.text(),
+                false => answer.parse::<CellView>()?.cell.to_string(),
+            };
+            context.screen.line(&text)?;
+            return Ok(exit::SUCCESS);
+        }
         let mut stops = Stops::new()?;
         match stream(context, &client, &session, &cell, &mut stops).await? {
             End::Left(code) => {

@@ -33,7 +33,9 @@ impl Replay {
                     true => "the same".to_owned(),
                     false => format!("different in {}", cell.differences.join(", ")),
                 };
-                context.screen.line(&format!("cell {} ran again as {}: {how}", cell.cell, cell.replayed_as))?;
+                context
+                    .screen
+                    .line(&format!("cell {} ran again as {}: {how}", cell.cell, cell.replayed_as))?;
             }
         }
         Ok(if same { exit::SUCCESS } else { exit::FAILURE })
