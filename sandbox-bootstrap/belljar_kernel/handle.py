@@ -205,6 +205,13 @@ def bytes_in_pipe(descriptor):
     return count[0]
 
 
+def bytes_unread(descriptor):
+    """Bytes that were sent on a socket and not received by its peer."""
+    count = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.TIOCOUTQ, count)
+    return count[0]
+
+
 def _grow_pipe(descriptor):
     try:
         fcntl.fcntl(descriptor, getattr(fcntl, "F_SETPIPE_SZ", 1031), PIPE_BYTES)

@@ -82,7 +82,7 @@ class Displays:
             return
         self._shown += 1
         self._bytes += len(bundle)
-        self._runner.send(wire.RELAY, b'{"type":"display","cell":%d,"mime":%b}' % (cell, bundle))
+        self._runner.send_in_order(wire.RELAY, b'{"type":"display","cell":%d,"mime":%b}' % (cell, bundle))
 
 
 def bounded_repr(value, chars):

@@ -13,6 +13,7 @@ from collections import deque
 
 from . import copies, descriptors, fonts, process, variables, wire
 from .cells import CellRunner
+from .handle import bytes_unread
 from .interrupts import Interrupts
 from .limits import CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
 from .loops import EventLoop
@@ -99,6 +100,11 @@ class Runner:
             raise RuntimeError("a child process of a cell cannot speak for it")
         with self.interrupts, self._send_lock:
             self._control.sendall(wire.pack(kind, payload))
+
+    def send_in_order(self, kind, payload):
+        """Likewise, at its place in the output."""
+        control = self._control.fileno()
+        self._streams.in_order(lambda: self.send(kind, payload), lambda: bytes_unread(control))
 
     def current_cell(self):
         return self._cells.current

@@ -82,6 +82,19 @@ class Streams:
         while bytes_in_pipe(previous) and _now() < deadline:
             _sleep(STREAM_SWITCH_POLL_S)
 
+    def in_order(self, send, unread):
+        """Send something beside the pipes so that it keeps its place between what they carry.
+
+        What was printed before has to be read first, and `unread()`, the bytes of it that are not read
+        yet, has to be 0 before more is printed. Both waits are bounded.
+        """
+        deadline = _now() + STREAM_SWITCH_WAIT_S
+        while any(bytes_in_pipe(spare) for spare in self._spares.values()) and _now() < deadline:
+            _sleep(STREAM_SWITCH_POLL_S)
+        send()
+        while unread() and _now() < deadline:
+            _sleep(STREAM_SWITCH_POLL_S)
+
     def say(self, text):
         """A line of the kernel's own on stderr, wherever `sys.stderr` leads by now."""
         self.switch_to(2)
