@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
 use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, Replay, conclude};
@@ -207,6 +208,8 @@ pub struct SessionActorState {
     args: SessionArgs,
     log: Arc<EventLog>,
     recorder: Arc<Recorder>,
+    /// Makes the workspace.
+    making: Option<JoinHandle<()>>,
     workspace: Option<Arc<Workspace>>,
     /// Held for the life of the session, so that nobody else gets its user id.
     slot: Option<UserSlot>,
@@ -269,12 +272,13 @@ impl Actor for Session {
         let running: Vec<CellNumber> = past.running.iter().map(|(start, _)| start.cell).collect();
         let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
         let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
-        make_workspace(&myself, &args);
+        let making = make_workspace(&myself, &args);
         myself.send_interval(TICK, || SessionMsg::Tick);
         let mut state = SessionActorState {
             args,
             log,
             recorder,
+            making: Some(making),
             workspace: None,
             slot: None,
             sandbox: SandboxPhase::None,
@@ -455,7 +459,7 @@ impl Actor for Session {
 }
 
 /// The workspace needs to know how the engine maps users, and the engine may be slow.
-fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
+fn make_workspace(myself: &SessionRef, args: &SessionArgs) -> JoinHandle<()> {
     let (launcher, session) = (Arc::clone(&args.launcher), myself.clone());
     let (folder, owner, id) = (args.workspace.clone(), args.owner, args.id);
     let (journal, mut record, before) = (args.journal.clone(), args.record(), args.before);
@@ -485,7 +489,7 @@ fn make_workspace(myself: &SessionRef, args: &SessionArgs) {
             Ok((Workspace::managed(path, service, mode, slot.uid)?, Some(slot)))
         };
         let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(make.await)));
-    });
+    })
 }
 
 /// A guest may have left a million files; other actors go on meanwhile.
@@ -852,7 +856,12 @@ impl SessionActorState {
         };
         let session = myself.clone();
         let (journal, id) = (self.args.journal.clone(), self.args.id);
+        let making = self.making.take();
         tokio::spawn(async move {
+            if let Some(making) = making {
+                // A workspace that came to be after the end would be nobody's.
+                let _ = making.await;
+            }
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
             }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::reaper::{self, Reaper};
@@ -91,6 +91,8 @@ fn start(config: Option<PathBuf>) -> Result<(), DaemonError> {
 }
 
 async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonError> {
+    // Before anybody can know that there is a daemon to stop.
+    let signals = Signals::listen()?;
     tokio::spawn(keep_tidy(journal.clone()));
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
     let args = SupervisorArgs {
@@ -121,7 +123,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
     let serving = tokio::spawn(control::serve(listener, app.router(), shutdown.clone()));
 
-    let ended = until_told_to_stop(&shutdown, supervision).await;
+    let ended = until_told_to_stop(&shutdown, signals, supervision).await;
     shutdown.cancel();
     let remove = remove_all.load(Ordering::Relaxed);
     let orderly = async {
@@ -157,17 +159,27 @@ async fn keep_tidy(journal: Journal) {
     }
 }
 
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, DaemonError> {
+        let listen = |kind| signal(kind).map_err(|error| DaemonError::Start(format!("signals: {error}")));
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+}
+
 /// An error only if the supervisor died.
 async fn until_told_to_stop(
     shutdown: &CancellationToken,
+    mut signals: Signals,
     supervision: tokio::task::JoinHandle<()>,
 ) -> Result<(), DaemonError> {
-    let no_signals = |error: std::io::Error| DaemonError::Start(format!("signals: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
     tokio::select! {
-        _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
-        _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
+        _ = signals.terminate.recv() => tracing::info!("SIGTERM: draining"),
+        _ = signals.interrupt.recv() => tracing::info!("SIGINT: draining"),
         () = shutdown.cancelled() => tracing::info!("asked to stop: draining"),
         _ = supervision => return Err(DaemonError::Start("the supervisor died; see the log".into())),
     }

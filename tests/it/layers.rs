@@ -14,7 +14,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("tools", &["config", "protocol"]),
     ("actors", &["agent", "bridge", "config", "protocol", "sandbox", "store", "tools"]),
     ("control", &["actors", "config", "protocol", "sandbox", "store", "tools"]),
-    ("daemon", &["actors", "config", "control", "protocol", "sandbox", "tools"]),
+    ("daemon", &["actors", "config", "control", "protocol", "sandbox", "store", "tools"]),
     ("cli", &["config", "protocol"]),
     ("schemas.rs", &["control", "protocol"]),
 ];
@@ -59,8 +59,12 @@ fn no_layer_knows_the_one_above_it() {
 #[test]
 fn libraries_stay_in_their_rooms() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let rooms =
-        [("ractor", &["actors", "control", "daemon"][..]), ("bollard", &["sandbox"]), ("axum", &["control"])];
+    let rooms = [
+        ("ractor", &["actors", "control", "daemon"][..]),
+        ("bollard", &["sandbox"]),
+        ("axum", &["control"]),
+        ("rusqlite", &["store"]),
+    ];
     for path in sources(&src) {
         let relative = path.strip_prefix(&src).unwrap().to_str().unwrap().to_owned();
         let text = std::fs::read_to_string(&path).unwrap();
