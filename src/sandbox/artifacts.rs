@@ -20,8 +20,6 @@ struct Version {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     files: BTreeMap<String, Version>,
-    /// Disk space of all files seen.
-    pub bytes: u64,
     /// The scan stopped at its limit, so absence means nothing.
     pub cut: bool,
 }
@@ -48,7 +46,6 @@ pub fn scan(root: &OwnedFd) -> Snapshot {
                 FileType::Directory if depth + 1 >= ARTIFACT_SCAN_DEPTH => snapshot.cut = true,
                 FileType::Directory => pending.push((path, depth + 1)),
                 FileType::RegularFile => {
-                    snapshot.bytes += u64::try_from(found.st_blocks).unwrap_or(0) * 512;
                     let version = Version {
                         bytes: size(&found),
                         inode: found.st_ino,

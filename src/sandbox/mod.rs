@@ -14,4 +14,5 @@ pub mod images;
 pub mod kernel_files;
 pub mod launch;
 pub mod spec;
+pub mod usage;
 pub mod workspace;

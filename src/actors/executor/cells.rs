@@ -15,10 +15,9 @@ use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, N
 use crate::protocol::result::Mode;
 use crate::sandbox::artifacts;
 use crate::sandbox::cgroup::Counters;
+use crate::sandbox::usage::{self, Usage};
 use crate::store::CellRecord;
 
-/// Time between two looks at the size of the workspace while a cell runs.
-const QUOTA_LOOK: Duration = Duration::from_secs(1);
 /// Time until a cell is sent again that found no worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(100);
 /// Characters of a name that a lost cell may have assigned.
@@ -101,10 +100,7 @@ impl ExecutorState {
     /// Starts the clocks of a cell.
     pub(super) fn arm(&mut self, myself: &ExecutorRef, cell: CellNumber, timeout: Duration) {
         let Some(running) = self.running.get_mut(&cell) else { return };
-        running.timers.extend([
-            myself.send_after(timeout, move || ExecutorMsg::Deadline(cell)).abort_handle(),
-            myself.send_interval(QUOTA_LOOK, move || ExecutorMsg::QuotaLook(cell)).abort_handle(),
-        ]);
+        running.timers.push(myself.send_after(timeout, move || ExecutorMsg::Deadline(cell)).abort_handle());
     }
 
     pub(super) fn interrupt(&mut self, myself: &ExecutorRef, cell: CellNumber) {
@@ -282,15 +278,30 @@ impl ExecutorState {
         self.tell(SessionMsg::PutBack(running.start.clone()));
     }
 
-    pub(super) fn look_at_quota(&self, myself: &ExecutorRef, cell: CellNumber) {
+    pub(super) fn look_at_quota(&self, myself: &ExecutorRef) {
         let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
         let limit = self.args.launcher.settings.sandbox.workspace_bytes;
         tokio::task::spawn_blocking(move || {
-            let bytes = artifacts::scan(&workspace.root).bytes;
-            if bytes > limit {
-                let _ = executor.cast(ExecutorMsg::QuotaExceeded { cell, bytes });
+            let usage = usage::measure(&workspace.root);
+            if let Some(why) = usage.beyond(limit) {
+                let _ = executor.cast(ExecutorMsg::QuotaExceeded { why, usage });
             }
         });
+    }
+
+    /// Ends the cells that run. If none does and the workspace still grows, something that an earlier
+    /// one left behind writes on: only the end of the sandbox stops that.
+    pub(super) fn quota_exceeded(&mut self, myself: &ExecutorRef, why: &str, usage: Usage) {
+        let cells: Vec<CellNumber> = self.running.keys().copied().collect();
+        for cell in &cells {
+            self.end_cell(myself, *cell, EndedBy::Policy(why.to_owned()));
+        }
+        let idle = cells.is_empty() && self.finishing.is_empty();
+        let before = std::mem::replace(&mut self.idle_excess, idle.then_some(usage));
+        let grows = |before: Usage| usage.bytes > before.bytes || usage.entries > before.entries;
+        if idle && before.is_some_and(grows) {
+            self.give_up(myself, why.to_owned());
+        }
     }
 }
 

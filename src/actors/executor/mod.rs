@@ -30,6 +30,7 @@ use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
 use crate::sandbox::artifacts::{self, Snapshot};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxEnd, Wanted};
+use crate::sandbox::usage::Usage;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{EventLog, Recorder};
 use crate::tools;
@@ -37,6 +38,9 @@ use crate::tools;
 use calls::CallGuard;
 use cells::{Finishing, Running};
 use requests::Request;
+
+/// Time between two looks at the size of the workspace.
+const QUOTA_LOOK: Duration = Duration::from_secs(1);
 
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
 
@@ -96,10 +100,10 @@ pub enum ExecutorMsg {
     InterruptOverdue(CellNumber),
     KillOverdue(CellNumber),
     RequestOverdue(u64),
-    QuotaLook(CellNumber),
+    QuotaLook,
     QuotaExceeded {
-        cell: CellNumber,
-        bytes: u64,
+        why: String,
+        usage: Usage,
     },
     ToolDone {
         call: u64,
@@ -156,6 +160,8 @@ pub struct ExecutorState {
     snapshot: Snapshot,
     /// Somebody else has changed files since.
     snapshot_is_old: bool,
+    /// A workspace that was too large while no cell ran.
+    idle_excess: Option<Usage>,
     frozen_at: Option<std::time::Instant>,
     /// What the last cell of the main line left running in the worker.
     live: Live,
@@ -164,6 +170,16 @@ pub struct ExecutorState {
 struct Cage {
     sandbox: Arc<Sandbox>,
     link: Link,
+    _quota: QuotaClock,
+}
+
+/// Looks at the workspace from time to time, also between cells: processes of earlier ones may write.
+struct QuotaClock(tokio::task::AbortHandle);
+
+impl Drop for QuotaClock {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 pub struct Executor;
@@ -209,6 +225,7 @@ impl Actor for Executor {
             calls: Calls::default(),
             snapshot,
             snapshot_is_old: false,
+            idle_excess: None,
             frozen_at: None,
             live: Live::default(),
         })
@@ -262,13 +279,8 @@ impl Actor for Executor {
                 }
             }
             ExecutorMsg::RequestOverdue(request) => state.request_overdue(&myself, request),
-            ExecutorMsg::QuotaLook(cell) => state.look_at_quota(&myself, cell),
-            ExecutorMsg::QuotaExceeded { cell, bytes } => {
-                let limit = state.args.launcher.settings.sandbox.workspace_bytes;
-                let why =
-                    format!("The workspace held {bytes} bytes, more than the {limit} that it may hold.");
-                state.end_cell(&myself, cell, EndedBy::Policy(why));
-            }
+            ExecutorMsg::QuotaLook => state.look_at_quota(&myself),
+            ExecutorMsg::QuotaExceeded { why, usage } => state.quota_exceeded(&myself, &why, usage),
             ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
             ExecutorMsg::Concluded { result, snapshot, turn } => {
                 state.snapshot = snapshot;
@@ -320,7 +332,8 @@ impl ExecutorState {
                 Incoming::Closed(closed) => ExecutorMsg::Closed(closed),
             });
         });
-        self.cage = Some(Cage { sandbox: Arc::new(ready.sandbox), link });
+        let quota = QuotaClock(myself.send_interval(QUOTA_LOOK, || ExecutorMsg::QuotaLook).abort_handle());
+        self.cage = Some(Cage { sandbox: Arc::new(ready.sandbox), link, _quota: quota });
     }
 
     fn arrived(&mut self, myself: &ExecutorRef, frame: KernelFrame, turn: Turn) {

@@ -18,6 +18,7 @@ use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::{Done, FolderView};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::files::{self, Opened, Upload};
+use crate::sandbox::usage;
 use crate::sandbox::workspace::Workspace;
 
 const TAR: &str = "application/x-tar";
@@ -116,7 +117,11 @@ pub async fn put(
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
     let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
     let mut input = SyncIoBridge::new(StreamReader::new(stream));
+    let limit = app.settings.sandbox.workspace_bytes;
     blocking(move || {
+        if let Some(why) = usage::measure(&workspace.root).beyond(limit) {
+            return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
+        }
         if is_tar {
             files::read_tar(&workspace, service, &path, input)?;
             return Ok(());
