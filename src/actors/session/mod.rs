@@ -1,0 +1,472 @@
+//! The session: one user's Python world. It holds the queue of cells, starts a sandbox when it
+//! needs one, lets it go after a time without use, and writes every step into its events.
+
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
+use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, Replay, conclude};
+use super::past::Past;
+use super::queue::{Job, Queue};
+use super::supervisor::{SupervisorMsg, SupervisorRef};
+use crate::bridge::Turn;
+use crate::protocol::api::{
+    Computed, Interrupted, SessionLimits, SessionState, SessionView, Undone, VariableList,
+};
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::frames::StateAfter;
+use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
+use crate::protocol::limits::ARTIFACTS;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::{Backend, Receipt};
+use crate::protocol::result::{ExecutionResult, Mode};
+use crate::sandbox::attest::isolation_line;
+use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
+use crate::sandbox::workspace::Workspace;
+use crate::store::{
+    Applied, CellRecord, EventLog, Journal, JournalError, OutputCaps, Recorder, SessionRecord, Spill,
+};
+use crate::tools;
+
+mod cells;
+mod ending;
+mod restore;
+mod sandbox;
+mod view;
+
+pub(super) use restore::events as events_of;
+
+use ending::remove_workspace;
+use sandbox::make_workspace;
+
+/// How often idleness and age are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// Lists of variables that wait for the main line.
+const VIEWS_WAITING: usize = 16;
+/// Time for a removal to get into the journal before it goes on without.
+const REMOVAL_NOTED: Duration = Duration::from_secs(2);
+
+pub type SessionRef = ActorRef<SessionMsg>;
+
+type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+
+/// A cell as a client asks for it, checked.
+#[derive(Clone, Debug)]
+pub struct CellRequest {
+    pub code: String,
+    pub mode: Mode,
+    pub expression: bool,
+    pub timeout: Duration,
+    /// Tool calls are answered from this record instead of being made.
+    pub replay: Option<Replay>,
+}
+
+/// A cell that was taken into the queue. Dropping `done` does not stop the cell.
+#[derive(Debug)]
+pub struct Ticket {
+    pub cell: CellNumber,
+    pub events_after: Seq,
+    pub done: oneshot::Receiver<Arc<ExecutionResult>>,
+}
+
+/// What other parts may use directly, without asking the actor: files and events.
+#[derive(Clone)]
+pub struct Handles {
+    pub log: Arc<EventLog>,
+    pub workspace: Arc<Workspace>,
+}
+
+pub enum SessionMsg {
+    /// Queue a cell. Answered at once; a full queue is `busy`.
+    Run {
+        request: CellRequest,
+        reply_to: Answer<Ticket>,
+    },
+    /// Where a cell stands: queued, running, or unknown here (ended, or never there).
+    Standing {
+        cell: CellNumber,
+        reply_to: RpcReplyPort<Standing>,
+    },
+    Interrupt {
+        reply_to: Answer<Interrupted>,
+    },
+    /// Shows the state before the cell that runs, if one does. `patient` ones wait until the main line is idle.
+    Variables {
+        private: bool,
+        patient: bool,
+        reply_to: Answer<VariableList>,
+    },
+    /// Does not wait: it sees no state of the session.
+    Compute {
+        expression: String,
+        values: Map<String, Value>,
+        timeout: Duration,
+        reply_to: Answer<Computed>,
+    },
+    /// Take back the last cells of the main line; `busy` while something runs or waits.
+    Undo {
+        cells: u64,
+        reply_to: Answer<Undone>,
+    },
+    /// Stop all processes of the sandbox; a running cell's clock stops too. The next request, or
+    /// `Thaw`, lets them go on.
+    Freeze {
+        reply_to: Answer<()>,
+    },
+    Thaw {
+        reply_to: Answer<()>,
+    },
+    /// Drops queued cells, ends the running one, starts afresh.
+    Reset {
+        reply_to: Answer<()>,
+    },
+    View {
+        reply_to: RpcReplyPort<SessionView>,
+    },
+    Receipt {
+        reply_to: Answer<Arc<Receipt>>,
+    },
+    /// Counts as activity.
+    Handles {
+        reply_to: Answer<Handles>,
+    },
+    /// Files of the workspace were changed from outside.
+    FilesChanged,
+    /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,
+    /// when the name is free again.
+    Remove {
+        reply_to: Option<Answer<()>>,
+    },
+
+    WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
+    SandboxReady(Box<Receipt>),
+    /// The sandbox of before is there, with its variables.
+    SandboxAttached(Box<Receipt>),
+    /// End, and leave the sandbox running for the next daemon. The session itself stays.
+    Leave,
+    /// The executor has let go; the actor can end.
+    Left,
+    SandboxFailed(Problem),
+    SandboxGone {
+        reason: String,
+    },
+    /// The process with the variables died between cells; a fresh one is in its place.
+    WorkerReplaced {
+        exit_code: i32,
+        after: StateAfter,
+    },
+    /// The kernel cannot run this copy now.
+    PutBack(CellStart),
+    UndoDone {
+        outcome: Result<CellNumber, Problem>,
+        reply_to: Answer<Undone>,
+    },
+    /// The turn is given back when the result is in the journal.
+    CellFinished(Box<ExecutionResult>, Option<Turn>),
+    /// The sandbox is removed; the rest can go.
+    Removed {
+        reply_to: Option<Answer<()>>,
+    },
+    Tick,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Queued(Seq),
+    Running(Seq),
+    Unknown,
+}
+
+pub struct SessionArgs {
+    pub id: SessionId,
+    pub name: SessionName,
+    pub owner: u32,
+    pub journal: Journal,
+    /// What was asked for, as the journal keeps it.
+    pub request: Value,
+    pub created_at: String,
+    pub supervisor: SupervisorRef,
+    pub launcher: Arc<Launcher>,
+    pub tools: Arc<tools::Registry>,
+    pub wanted: Wanted,
+    pub backend: Backend,
+    /// A folder of the owner's; none for a managed one.
+    pub workspace: Option<String>,
+    pub idle: Duration,
+    pub seed: Map<String, Value>,
+    /// Answered when the first sandbox is ready, or could not be made.
+    pub created: Option<Answer<SessionView>>,
+    /// It was there before the daemon was started anew, with this user id of the range.
+    pub before: Option<Before>,
+}
+
+/// What the record of an earlier session says beside its request.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    pub slot: Option<u32>,
+}
+
+pub struct SessionActorState {
+    args: SessionArgs,
+    log: Arc<EventLog>,
+    recorder: Arc<Recorder>,
+    /// Makes the workspace.
+    making: Option<JoinHandle<()>>,
+    workspace: Option<Arc<Workspace>>,
+    /// Held for the life of the session, so that nobody else gets its user id.
+    slot: Option<UserSlot>,
+    sandbox: SandboxPhase,
+    receipt: Option<Arc<Receipt>>,
+    queue: Queue,
+    tickets: HashMap<CellNumber, Pending>,
+    cells: CellNumber,
+    /// To be told with the next cell's result.
+    note: Option<String>,
+    active_at: Instant,
+    removing: bool,
+    frozen: bool,
+    /// What was going on when the daemon ended, until the sandbox is attached or gone.
+    past: Option<Past>,
+}
+
+enum SandboxPhase {
+    None,
+    Starting(ExecutorRef),
+    Ready { executor: ExecutorRef, since: Instant },
+}
+
+struct Pending {
+    events_after: Seq,
+    done: oneshot::Sender<Arc<ExecutionResult>>,
+}
+
+pub struct Session;
+
+impl Session {
+    pub async fn spawn(args: SessionArgs) -> Result<SessionRef, SpawnErr> {
+        let supervisor = args.supervisor.get_cell();
+        Actor::spawn_linked(None, Self, args, supervisor).await.map(|(session, _)| session)
+    }
+}
+
+impl Actor for Session {
+    type Msg = SessionMsg;
+    type State = SessionActorState;
+    type Arguments = SessionArgs;
+
+    async fn pre_start(
+        &self,
+        myself: SessionRef,
+        args: SessionArgs,
+    ) -> Result<SessionActorState, ActorProcessingErr> {
+        let log = args.journal.log(args.id)?;
+        let cells = &args.launcher.settings.cells;
+        let spill = Spill::open(log.spill_folder(), cells.spill)?;
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
+        let past = match args.before {
+            Some(_) => Past::of(restore::events(&log)),
+            None => Past::default(),
+        };
+        if let Some(receipt) = &past.sandbox {
+            args.launcher.expect(&receipt.sandbox);
+        }
+        let running: Vec<CellNumber> = past.running.iter().map(|(start, _)| start.cell).collect();
+        let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
+        let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
+        let making = make_workspace(&myself, &args);
+        myself.send_interval(TICK, || SessionMsg::Tick);
+        let mut state = SessionActorState {
+            args,
+            log,
+            recorder,
+            making: Some(making),
+            workspace: None,
+            slot: None,
+            sandbox: SandboxPhase::None,
+            receipt: None,
+            queue: Queue::default(),
+            tickets: HashMap::new(),
+            cells: 0,
+            note: None,
+            active_at: Instant::now(),
+            removing: false,
+            frozen: false,
+            past: None,
+        };
+        state.recall(past);
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        myself: SessionRef,
+        message: SessionMsg,
+        state: &mut SessionActorState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            SessionMsg::Run { request, reply_to } => {
+                let ticket = state.enqueue(request);
+                let _ = reply_to.send(ticket);
+                state.pump(&myself).await;
+            }
+            SessionMsg::Standing { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
+            SessionMsg::Interrupt { reply_to } => {
+                state.touch();
+                state.thaw();
+                if let (Some(cell), SandboxPhase::Ready { executor, .. }) =
+                    (state.queue.foremost(), &state.sandbox)
+                {
+                    let _ = executor.cast(ExecutorMsg::Interrupt(cell));
+                }
+                let _ = reply_to.send(Ok(Interrupted { cell: state.queue.foremost() }));
+            }
+            SessionMsg::Variables { private, patient, reply_to } => {
+                state.touch();
+                if state.queue.views() >= VIEWS_WAITING {
+                    let problem =
+                        Problem::new(Code::Busy, format!("{VIEWS_WAITING} such requests wait already"));
+                    let _ = reply_to.send(Err(problem.hint("wait for one of them to be answered")));
+                } else {
+                    state.queue.push(Job::Variables { private, patient, reply_to });
+                    state.pump(&myself).await;
+                }
+            }
+            SessionMsg::Compute { expression, values, timeout, reply_to } => {
+                state.touch();
+                state.thaw();
+                match &state.sandbox {
+                    SandboxPhase::Ready { executor, .. } => {
+                        let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
+                    }
+                    SandboxPhase::None | SandboxPhase::Starting(_) => {
+                        let problem = Problem::new(Code::Busy, "the session has no sandbox at the moment");
+                        let _ = reply_to.send(Err(problem.hint("run a cell first, which starts one")));
+                    }
+                }
+            }
+            SessionMsg::Reset { reply_to } => state.reset(reply_to),
+            SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
+            SessionMsg::Receipt { reply_to } => {
+                let receipt =
+                    state.receipt.clone().filter(|_| matches!(state.sandbox, SandboxPhase::Ready { .. }));
+                let _ = reply_to.send(receipt.ok_or_else(|| {
+                    Problem::new(
+                        Code::Busy,
+                        "the session has no sandbox at the moment, so there is nothing to attest",
+                    )
+                    .hint("run a cell first, which starts one")
+                }));
+            }
+            SessionMsg::Handles { reply_to } => {
+                state.touch();
+                let handles = state
+                    .workspace
+                    .clone()
+                    .map(|workspace| Handles { log: Arc::clone(&state.log), workspace });
+                let _ = reply_to
+                    .send(handles.ok_or_else(|| Problem::new(Code::Busy, "the session is being made")));
+            }
+            SessionMsg::FilesChanged => match &state.sandbox {
+                SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => {
+                    let _ = executor.cast(ExecutorMsg::FilesChanged);
+                }
+                SandboxPhase::None => {}
+            },
+            SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
+            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
+            SessionMsg::SandboxReady(receipt) => {
+                state.sandbox_ready(*receipt);
+                state.pump(&myself).await;
+            }
+            SessionMsg::SandboxAttached(receipt) => {
+                state.sandbox_attached(*receipt);
+                state.pump(&myself).await;
+            }
+            SessionMsg::Leave => state.leave(&myself),
+            SessionMsg::Left => {
+                state.log.flushed().await;
+                state.log.close();
+                let _ =
+                    state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to: None });
+                myself.stop(None);
+            }
+            SessionMsg::SandboxFailed(problem) => state.sandbox_failed(problem),
+            SessionMsg::SandboxGone { reason } => {
+                state.sandbox_gone(reason);
+                state.pump(&myself).await;
+            }
+            SessionMsg::WorkerReplaced { exit_code, after } => state.worker_replaced(exit_code, after),
+            SessionMsg::PutBack(start) => {
+                state.queue.put_back(Job::Cell { start, patient: true });
+                state.pump(&myself).await;
+            }
+            SessionMsg::Freeze { reply_to } => match &state.sandbox {
+                SandboxPhase::Ready { executor, .. } => {
+                    state.frozen = true;
+                    let _ = executor.cast(ExecutorMsg::Freeze { reply_to });
+                }
+                SandboxPhase::None | SandboxPhase::Starting(_) => {
+                    let problem = Problem::new(Code::Busy, "the session has no sandbox at the moment");
+                    let _ = reply_to.send(Err(problem.hint("there is nothing to freeze")));
+                }
+            },
+            SessionMsg::Thaw { reply_to } => {
+                state.touch();
+                state.thaw();
+                let _ = reply_to.send(Ok(()));
+            }
+            SessionMsg::Undo { cells, reply_to } => state.undo(&myself, cells, reply_to),
+            SessionMsg::UndoDone { outcome, reply_to } => {
+                let _ = reply_to.send(outcome.map(|state_of| state.undone(state_of)));
+            }
+            SessionMsg::CellFinished(result, turn) => {
+                state.finished(*result, turn);
+                state.pump(&myself).await;
+            }
+            SessionMsg::Removed { reply_to } => {
+                state.log.append(EventBody::SessionRemoved);
+                state.log.close();
+                if let Some(workspace) = state.workspace.clone() {
+                    remove_workspace(workspace).await;
+                }
+                let _ = state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to });
+                myself.stop(None);
+            }
+            SessionMsg::Tick => state.tick(&myself),
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: SessionRef,
+        event: SupervisionEvent,
+        state: &mut SessionActorState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(child, error) => {
+                tracing::error!(%error, session = %state.args.id, "an executor failed");
+                if state.is_current(child.get_id()) {
+                    state.sandbox_gone("an internal error of the executor".into());
+                    state.pump(&myself).await;
+                }
+            }
+            SupervisionEvent::ActorStarted(_)
+            | SupervisionEvent::ActorTerminated(..)
+            | SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl SessionActorState {
+    pub(super) fn touch(&mut self) {
+        self.active_at = Instant::now();
+    }
+}

@@ -1,0 +1,233 @@
+//! The sandbox of a session: from the workspace to the end, with everything that is told about it.
+
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::task::JoinHandle;
+
+use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
+use super::super::supervisor::SupervisorMsg;
+use super::ending::note_removal;
+use super::{Before, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
+use crate::protocol::event::EventBody;
+use crate::protocol::frames::StateAfter;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Receipt;
+use crate::sandbox::attest::isolation_line;
+use crate::sandbox::launch::UserSlot;
+use crate::sandbox::workspace::Workspace;
+use crate::store::{JournalError, SessionRecord};
+use crate::tools;
+
+/// The workspace needs to know how the engine maps users, and the engine may be slow.
+pub(super) fn make_workspace(myself: &SessionRef, args: &SessionArgs) -> JoinHandle<()> {
+    let (launcher, session) = (Arc::clone(&args.launcher), myself.clone());
+    let (folder, owner, id) = (args.workspace.clone(), args.owner, args.id);
+    let (journal, mut record, before) = (args.journal.clone(), args.record(), args.before);
+    // An id of before is taken at once, so that nobody else gets it meanwhile.
+    let kept = before.and_then(|before| before.slot).map(|uid| launcher.keep_slot(uid));
+    tokio::spawn(async move {
+        let make = async {
+            let slot = match (&folder, kept) {
+                (Some(_), _) => None,
+                (None, Some(kept)) => Some(kept),
+                (None, None) => Some(launcher.take_slot()?),
+            };
+            record.slot = slot.as_ref().map(|slot| slot.uid);
+            if before.is_none() {
+                // First in the journal: nothing may exist that the next start would not find.
+                journal.create_session(&record).await.map_err(|error| unrecorded(&error))?;
+            }
+            let mode = launcher.engine_mode().await?;
+            let service = launcher.service;
+            if let Some(folder) = folder {
+                return Ok((Workspace::of_caller(folder.as_ref(), service, mode, owner)?, None));
+            }
+            let Some(slot) = slot else {
+                return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));
+            };
+            let path = launcher.paths.workspaces_dir().join(id.to_string());
+            Ok((Workspace::managed(path, service, mode, slot.uid)?, Some(slot)))
+        };
+        let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(make.await)));
+    })
+}
+
+fn unrecorded(error: &JournalError) -> Problem {
+    match error {
+        JournalError::NameTaken => Problem::new(Code::SessionExists, error.to_string()),
+        JournalError::Closed => Problem::new(Code::ShuttingDown, error.to_string()),
+        JournalError::Refused(_) | JournalError::Unreadable(_) => {
+            Problem::new(Code::Storage, error.to_string()).hint("free some space where the daemon's home is")
+        }
+    }
+}
+
+impl SessionArgs {
+    fn record(&self) -> SessionRecord {
+        SessionRecord {
+            id: self.id,
+            owner: self.owner,
+            name: self.name.clone(),
+            created_at: self.created_at.clone(),
+            request: self.request.clone(),
+            slot: None,
+        }
+    }
+}
+
+impl SessionActorState {
+    /// Before anything is asked of a frozen sandbox. What is sent meanwhile waits in its socket.
+    pub(super) fn thaw(&mut self) {
+        if std::mem::take(&mut self.frozen)
+            && let SandboxPhase::Ready { executor, .. } = &self.sandbox
+        {
+            let _ = executor.cast(ExecutorMsg::Thaw);
+        }
+    }
+
+    pub(super) fn is_current(&self, executor: ractor::ActorId) -> bool {
+        match &self.sandbox {
+            SandboxPhase::None => false,
+            SandboxPhase::Starting(current) | SandboxPhase::Ready { executor: current, .. } => {
+                current.get_id() == executor
+            }
+        }
+    }
+
+    pub(super) async fn start_sandbox(&mut self, myself: &SessionRef) {
+        let Some(workspace) = self.workspace.clone() else { return };
+        let attach = self.take_attach();
+        if attach.is_none() {
+            let image = self.args.wanted.image.clone().unwrap_or_else(|| "default".into());
+            self.log.append(EventBody::SandboxStarting { backend: self.args.backend, image });
+        }
+        let args = ExecutorArgs {
+            session: myself.clone(),
+            launcher: Arc::clone(&self.args.launcher),
+            workspace,
+            wanted: self.args.wanted.clone(),
+            seed: self.args.seed.clone(),
+            tools: Arc::clone(&self.args.tools),
+            context: self.tool_context(),
+            recorder: Arc::clone(&self.recorder),
+            log: Arc::clone(&self.log),
+            attach,
+        };
+        match Executor::spawn(args).await {
+            Ok(executor) => self.sandbox = SandboxPhase::Starting(executor),
+            Err(error) => self.sandbox_failed(Problem::new(Code::Internal, format!("no executor: {error}"))),
+        }
+    }
+
+    pub(super) fn tool_context(&self) -> tools::Context {
+        let wanted = &self.args.wanted;
+        tools::Context {
+            session: json!({
+                "session": self.args.name,
+                "workspace": crate::sandbox::spec::WORKSPACE,
+                "memory_bytes": wanted.memory_bytes,
+                "cpus": wanted.cpus,
+                "pids": wanted.pids,
+                "network": "none",
+                "cell_timeout_s": self.args.launcher.settings.cells.timeout.as_secs_f64(),
+            }),
+        }
+    }
+
+    pub(super) async fn workspace_ready(
+        &mut self,
+        myself: &SessionRef,
+        outcome: Result<(Workspace, Option<UserSlot>), Problem>,
+    ) {
+        match outcome {
+            Ok((workspace, slot)) => {
+                self.workspace = Some(Arc::new(workspace));
+                self.slot = slot;
+                if self.args.before.is_some() {
+                    self.go_on(myself).await;
+                } else if !self.removing {
+                    self.log.append(EventBody::SessionCreated { name: self.args.name.to_string() });
+                    self.start_sandbox(myself).await;
+                }
+            }
+            Err(problem) => self.sandbox_failed(problem),
+        }
+    }
+
+    pub(super) fn sandbox_ready(&mut self, receipt: Receipt) {
+        let SandboxPhase::Starting(executor) = &self.sandbox else { return };
+        self.sandbox = SandboxPhase::Ready { executor: executor.clone(), since: Instant::now() };
+        self.log.append(EventBody::SandboxReady {
+            backend: receipt.backend,
+            image: receipt.image.clone(),
+            python: receipt.python.clone(),
+            isolation: isolation_line(&receipt),
+            receipt: Box::new(receipt.clone()),
+        });
+        self.receipt = Some(Arc::new(receipt));
+        self.touch();
+        if let Some(created) = self.args.created.take() {
+            let _ = created.send(Ok(self.view()));
+        }
+    }
+
+    pub(super) fn sandbox_failed(&mut self, problem: Problem) {
+        self.sandbox = SandboxPhase::None;
+        if let Some(created) = self.args.created.take() {
+            // It never lived: the name is freed before the caller hears of it.
+            self.removing = true;
+            let (id, problem) = (self.args.id, problem);
+            let (supervisor, journal) = (self.args.supervisor.clone(), self.args.journal.clone());
+            tokio::spawn(async move {
+                note_removal(&journal, id).await;
+                let _ = supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
+            });
+            return;
+        }
+        self.log.append(EventBody::SandboxGone { reason: problem.message.clone() });
+        self.cancel_queue(&format!("No sandbox could be started: {}.", problem.message), &problem);
+    }
+
+    pub(super) fn sandbox_gone(&mut self, reason: String) {
+        self.sandbox = SandboxPhase::None;
+        self.frozen = false;
+        // What the executor did not live to report.
+        self.conclude_lost(None);
+        self.note = Some(format!("The sandbox is a new one, because the old one is gone: {reason}."));
+        self.log.append(EventBody::SandboxGone { reason });
+    }
+
+    pub(super) fn worker_replaced(&mut self, exit_code: i32, after: StateAfter) {
+        let reason =
+            format!("the process that held the variables ended between cells (exit code {exit_code})");
+        self.note = Some(match after {
+            StateAfter::Restored(0) => format!("The variables are as at the start again: {reason}."),
+            StateAfter::Restored(cell) => format!("The variables are as after cell {cell}: {reason}."),
+            StateAfter::Kept | StateAfter::Lost => format!("All variables were lost: {reason}."),
+        });
+        self.log.append(EventBody::StateLost { reason });
+    }
+
+    /// Lets the sandbox go when it was not used for long, or is old.
+    pub(super) fn tick(&mut self, myself: &SessionRef) {
+        let SandboxPhase::Ready { executor, since } = &self.sandbox else { return };
+        if !self.queue.is_idle() || self.removing {
+            return;
+        }
+        let reason = if self.active_at.elapsed() >= self.args.idle {
+            format!("it was not used for {} s", self.args.idle.as_secs())
+        } else if since.elapsed() >= self.args.launcher.settings.sandbox.life {
+            format!("it was older than {} s", self.args.launcher.settings.sandbox.life.as_secs())
+        } else {
+            return;
+        };
+        let executor = executor.clone();
+        self.sandbox_gone(reason);
+        let session = myself.get_id();
+        tokio::spawn(async move {
+            let ended = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
+            tracing::debug!(%session, ok = ended.is_ok(), "an idle sandbox was removed");
+        });
+    }
+}
