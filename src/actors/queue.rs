@@ -97,7 +97,9 @@ impl Queue {
                 return first && !main_runs;
             }
             // A copy that came after a main cell sees that cell's work if it can.
-            !(main_waits && !main_runs) && !(job.is_patient() && main_runs) && copies < COPIES
+            let behind_a_start = main_waits && !main_runs;
+            let has_to_wait = job.is_patient() && main_runs;
+            !behind_a_start && !has_to_wait && copies < COPIES
         })?;
         let job = self.waiting.remove(place)?;
         if let Job::Cell { start, .. } = &job {

@@ -134,9 +134,10 @@ impl Actor for Supervisor {
             SupervisorMsg::Shutdown { remove, reply_to } => {
                 state.shutting_down.get_or_insert_default().push(reply_to);
                 for entry in state.sessions.values() {
-                    let _ = entry.session.cast(match remove {
-                        true => SessionMsg::Remove { reply_to: None },
-                        false => SessionMsg::Leave,
+                    let _ = entry.session.cast(if remove {
+                        SessionMsg::Remove { reply_to: None }
+                    } else {
+                        SessionMsg::Leave
                     });
                 }
                 state.answer_shutdown();

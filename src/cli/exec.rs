@@ -38,10 +38,8 @@ impl Exec {
         let client = context.client();
         if self.detach {
             let answer = client.post(&format!("/v1/sessions/{session}/cells"), &cell).await?;
-            let text = match context.json {
-                true => answer.text(),
-                false => answer.parse::<CellView>()?.cell.to_string(),
-            };
+            let text =
+                if context.json { answer.text() } else { answer.parse::<CellView>()?.cell.to_string() };
             context.screen.line(&text)?;
             return Ok(exit::SUCCESS);
         }

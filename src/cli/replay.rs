@@ -29,9 +29,10 @@ impl Replay {
             context.screen.line(&answer.text())?;
         } else {
             for cell in &report.cells {
-                let how = match cell.differences.is_empty() {
-                    true => "the same".to_owned(),
-                    false => format!("different in {}", cell.differences.join(", ")),
+                let how = if cell.differences.is_empty() {
+                    "the same".to_owned()
+                } else {
+                    format!("different in {}", cell.differences.join(", "))
                 };
                 context
                     .screen

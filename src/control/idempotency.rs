@@ -32,34 +32,37 @@ pub struct Key(pub String);
 
 /// Requests with a key that are being worked on: a repetition waits for the first.
 #[derive(Clone, Default)]
-pub struct InWork(Arc<Mutex<HashMap<(u32, String), watch::Receiver<()>>>>);
+pub struct InWork(Arc<Mutex<Waiting>>);
+
+/// By owner and key; a receiver ends with the work.
+type Waiting = HashMap<(u32, String), watch::Receiver<()>>;
 
 impl InWork {
     fn begin(&self, owner: u32, key: &str) -> Work {
         let (sender, receiver) = watch::channel(());
         self.lock().insert((owner, key.to_owned()), receiver);
-        Work { in_work: self.clone(), at: (owner, key.to_owned()), _done: sender }
+        Work { all: self.clone(), at: (owner, key.to_owned()), _done: sender }
     }
 
     fn find(&self, owner: u32, key: &str) -> Option<watch::Receiver<()>> {
         self.lock().get(&(owner, key.to_owned())).cloned()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(u32, String), watch::Receiver<()>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Whoever waits is woken when this is dropped.
 struct Work {
-    in_work: InWork,
+    all: InWork,
     at: (u32, String),
     _done: watch::Sender<()>,
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
-        self.in_work.lock().remove(&self.at);
+        self.all.lock().remove(&self.at);
     }
 }
 

@@ -339,7 +339,7 @@ impl ExecutorState {
     fn arrived(&mut self, myself: &ExecutorRef, frame: KernelFrame, turn: Turn) {
         match frame {
             KernelFrame::CellDone { .. } | KernelFrame::CellLost { .. } => {
-                self.cell_ended(myself, frame, turn)
+                self.cell_ended(myself, frame, turn);
             }
             KernelFrame::WorkerReplaced { exit_code, after } => {
                 self.live = Live::default();

@@ -1,6 +1,5 @@
 //! Cells of a session: into the queue, to the executor, to their end; and back again with `undo`.
 
-use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;

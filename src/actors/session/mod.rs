@@ -2,35 +2,29 @@
 //! needs one, lets it go after a time without use, and writes every step into its events.
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::executor::{Executor, ExecutorArgs, ExecutorMsg, ExecutorRef};
-use super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, Replay, conclude};
+use super::executor::{ExecutorMsg, ExecutorRef};
+use super::outcome::{CellStart, Replay};
 use super::past::Past;
 use super::queue::{Job, Queue};
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::bridge::Turn;
-use crate::protocol::api::{
-    Computed, Interrupted, SessionLimits, SessionState, SessionView, Undone, VariableList,
-};
-use crate::protocol::event::{Event, EventBody};
+use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList};
+use crate::protocol::event::EventBody;
 use crate::protocol::frames::StateAfter;
 use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
-use crate::protocol::limits::ARTIFACTS;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::{ExecutionResult, Mode};
-use crate::sandbox::attest::isolation_line;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
-use crate::store::{
-    Applied, CellRecord, EventLog, Journal, JournalError, OutputCaps, Recorder, SessionRecord, Spill,
-};
+use crate::store::{EventLog, Journal, OutputCaps, Recorder, Spill};
 use crate::tools;
 
 mod cells;
@@ -303,6 +297,7 @@ impl Actor for Session {
         Ok(state)
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm a message; the work is in the methods")]
     async fn handle(
         &self,
         myself: SessionRef,

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
 use super::super::supervisor::SupervisorMsg;
 use super::ending::note_removal;
-use super::{Before, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
+use super::{SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::StateAfter;
 use crate::protocol::problem::{Code, Problem};
