@@ -14,7 +14,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("tools", &["config", "protocol"]),
     ("actors", &["agent", "bridge", "config", "protocol", "sandbox", "store", "tools"]),
     ("control", &["actors", "config", "protocol", "sandbox", "store", "tools"]),
-    ("daemon", &["actors", "config", "control", "protocol", "sandbox", "tools"]),
+    ("daemon", &["actors", "config", "control", "protocol", "sandbox", "store", "tools"]),
     ("cli", &["config", "protocol"]),
     ("schemas.rs", &["control", "protocol"]),
 ];
