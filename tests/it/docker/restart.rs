@@ -152,6 +152,7 @@ fn a_reader_of_events_goes_on_where_it_was() {
         let goal = format!("{}\n", round * 10);
         for event in Stream::of_session(&daemon, last) {
             let reached = event["type"] == "output" && text(&event, "text").contains(&goal);
+            assert_ne!(event["type"], "cell_finished", "before {goal}: {event}");
             seen.push(event);
             if reached {
                 break;

@@ -327,7 +327,8 @@ impl Drop for Daemon {
         }
         if self.home.path().join("instance").exists() {
             for container in self.containers() {
-                docker(["rm", "-f", &container]);
+                // It may be on its way out already.
+                let _ = Command::new("docker").args(["rm", "-f", &container]).output();
             }
         }
     }
