@@ -145,6 +145,12 @@ pub fn receipt(
     probe: Probe,
 ) -> Receipt {
     let host = inspected.host_config.clone().unwrap_or_default();
+    let tmpfs = host.tmpfs.unwrap_or_default().into_keys();
+    let mut mounts: Vec<MountFact> = bind_mounts(inspected)
+        .chain(tmpfs.map(|target| MountFact { target, kind: "tmpfs".into(), writable: true }))
+        .collect();
+    // The engine lists them in another order each time.
+    mounts.sort_by(|a, b| a.target.cmp(&b.target));
     Receipt {
         sandbox: spec.sandbox.clone(),
         backend: Backend::Docker,
@@ -162,13 +168,7 @@ pub fn receipt(
             format!("sha256:{}", hex(&Sha256::digest(profile.as_bytes())))
         }),
         limits: evidence.limits,
-        mounts: bind_mounts(inspected)
-            .chain(host.tmpfs.unwrap_or_default().into_keys().map(|target| MountFact {
-                target,
-                kind: "tmpfs".into(),
-                writable: true,
-            }))
-            .collect(),
+        mounts,
         probe,
     }
 }

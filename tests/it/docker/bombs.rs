@@ -86,7 +86,7 @@ fn memory_is_bounded_wherever_it_is_taken() {
             (&json!("crashed"), &json!("out_of_memory")),
             "{code}: {result}"
         );
-        assert_eq!(result["state"]["kind"], "lost");
+        assert_eq!(result["state"]["kind"], "restored");
         // What lies in a tmpfs stays charged to the sandbox until it is removed.
         daemon.run("a", "import os\nfor path in ('/tmp/x', '/dev/shm/x'):\n    if os.path.exists(path):\n        os.unlink(path)");
         answers(&daemon, "a");

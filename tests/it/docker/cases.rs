@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::helpers::{
-    S, assert_ended, go, list, names, outcome, post, printed, queue, raised, session, session_with, text,
-    value, wait_for_line, with_go,
+    S, assert_ended, go, list, names, number, outcome, post, printed, queue, raised, session, session_with,
+    text, value, wait_for_line, with_go,
 };
 use crate::support::{Daemon, eventually};
 
@@ -433,9 +433,10 @@ fn x15_cancel_propagates() {
 fn x16_lost_variables_are_told() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = 1");
-    let result = daemon.run(S, "import os; os._exit(1)");
-    assert_eq!(text(&result, "/state/kind"), "lost");
-    assert!(names(&daemon).is_empty());
+    let result = daemon.run(S, "import os; x = 2; y = 3; os._exit(1)");
+    assert_eq!((text(&result, "/state/kind"), number(&result, "/state/restored_to")), ("restored", 1));
+    assert_eq!(result["state"]["maybe_assigned"], json!(["os", "x", "y"]));
+    assert_eq!((names(&daemon), value(&daemon, "x")), (vec!["x".to_owned()], "1".into()));
     // Also when it happens while no cell runs.
     let code = "import os, threading\nx = 2\n\
                 threading.Thread(target=lambda: (wait_for_go(), os._exit(7)), daemon=True).start()";
@@ -447,9 +448,9 @@ fn x16_lost_variables_are_told() {
         lost.map(|event| text(event, "reason").to_owned())
     });
     assert!(reason.contains("exit code 7"), "{reason}");
-    let result = daemon.run(S, "'x' in globals()");
-    assert_eq!(text(&result, "/result/repr"), "False");
-    assert!(text(&result, "/state/note").starts_with("All variables were lost: "), "{result:#}");
+    let result = daemon.run(S, "x");
+    assert_eq!(text(&result, "/result/repr"), "2");
+    assert!(text(&result, "/state/note").starts_with("The variables are as after cell "), "{result:#}");
     // Once is enough.
     assert_eq!(daemon.run(S, "1")["state"]["note"], json!(null));
 }

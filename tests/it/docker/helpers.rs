@@ -138,6 +138,15 @@ impl Stream {
         write!(socket, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).expect("it takes requests");
         Self { lines: BufReader::new(socket).lines() }
     }
+
+    /// Events of the session after that one, and then as they come.
+    pub fn of_session(daemon: &Daemon, last: u64) -> Self {
+        let mut socket = UnixStream::connect(daemon.socket()).expect("the daemon serves");
+        socket.set_read_timeout(Some(SOON)).expect("a timeout");
+        let head = "GET /v1/sessions/s/events HTTP/1.1\r\nHost: belljar\r\nConnection: close";
+        write!(socket, "{head}\r\nLast-Event-ID: {last}\r\n\r\n").expect("it takes requests");
+        Self { lines: BufReader::new(socket).lines() }
+    }
 }
 
 impl Iterator for Stream {

@@ -1,4 +1,4 @@
-//! Every way to end, and what is left after it: nothing.
+//! Every way to end, and what is left after it: nothing, or what the next daemon goes on with.
 
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
@@ -58,8 +58,9 @@ fn rm_leaves_nothing() {
     let cell = keep_busy(&daemon, "b");
     let containers = daemon.containers();
     let waiting = std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| daemon.http("POST", "/v1/sessions/b/eval", br#"{"expression": "1"}"#));
-        eventually("the expression waits", || {
+        let waiter =
+            scope.spawn(|| daemon.http("POST", "/v1/sessions/b/cells?wait=true", br#"{"code": "1"}"#));
+        eventually("the second cell waits", || {
             let view = daemon.http("GET", "/v1/sessions/b", b"").expect_status(200);
             (view["queued"] == 1).then_some(())
         });
@@ -130,29 +131,88 @@ fn a_session_can_be_removed_while_it_starts() {
     drop(stream);
     daemon.signal("TERM");
     assert_eq!(daemon.wait(), Some(0));
-    assert_nothing_left(&daemon, &warm);
+    daemon.restart();
+    assert!(daemon.containers().contains(&warm[0]));
+    assert_eq!(daemon.run("warm", "6 * 7")["result"]["repr"], "42");
+    let all: Vec<String> = daemon.containers().into_iter().chain(warm).collect();
+    remove_everything(&mut daemon, &all);
+}
+
+/// Stops the daemon with all it has, and looks whether that is so.
+#[track_caller]
+fn remove_everything(daemon: &mut Daemon, containers: &[String]) {
+    daemon.cli(["daemon", "stop", "--remove"]).ok();
+    // At once, without waiting for it: the command has waited.
+    assert_eq!(daemon.containers(), Vec::<String>::new());
+    assert!(!daemon.home().join("daemon.pid").exists() && !daemon.socket().exists());
+    assert_eq!(daemon.wait(), Some(0), "{}", daemon.stderr());
+    assert_nothing_left(daemon, containers);
+}
+
+/// Sessions `a`, with files, processes and a variable, and `b`, which is busy; gives their containers
+/// and the number of the cell that runs.
+fn two_sessions(daemon: &Daemon) -> (Vec<String>, u64) {
+    daemon.session("a", base());
+    daemon.session("b", base());
+    with_processes_and_files(daemon, "a");
+    assert_eq!(daemon.run("a", "x = [1]; f = lambda: x")["status"], "success");
+    let cell = keep_busy(daemon, "b");
+    let containers = daemon.containers();
+    assert_eq!(containers.len(), 2);
+    (containers, cell)
+}
+
+/// Both sessions are as before, in the same containers; the cell still runs and can be stopped.
+#[track_caller]
+fn both_go_on(daemon: &Daemon, containers: &[String], cell: u64) {
+    assert_eq!(daemon.containers(), containers);
+    let result = daemon.run("a", "x.append(2); (f(), open('file').read())");
+    assert_eq!(result["result"]["repr"], "([1, 2], 'x')", "{result}");
+    let view = daemon.http("GET", "/v1/sessions/b", b"").expect_status(200);
+    assert_eq!((&view["state"], &view["running"]), (&json!("busy"), &json!(cell)));
+    let told = daemon.http("POST", "/v1/sessions/b/interrupt", b"{}").expect_status(200);
+    assert_eq!(told["cell"], json!(cell));
+    let result = ended(daemon, "b", cell);
+    assert_eq!((&result["status"], &result["stdout"]), (&json!("interrupted"), &json!("begun\n")));
 }
 
 #[test]
-fn sigterm_ends_all_in_order() {
+fn sigterm_leaves_the_sessions_to_the_next_daemon() {
     if !engine() {
         return;
     }
     let mut daemon = Daemon::start();
-    daemon.session("a", base());
-    daemon.session("b", base());
-    with_processes_and_files(&daemon, "a");
-    keep_busy(&daemon, "b");
-    let containers = daemon.containers();
-    assert_eq!(containers.len(), 2);
+    let (containers, cell) = two_sessions(&daemon);
     daemon.signal("TERM");
     assert_eq!(daemon.wait(), Some(0), "{}", daemon.stderr());
-    assert_nothing_left(&daemon, &containers);
     assert!(!daemon.socket().exists() && !daemon.home().join("daemon.pid").exists());
+    assert_eq!(daemon.containers(), containers);
+    daemon.restart();
+    both_go_on(&daemon, &containers, cell);
+    daemon.assert_sound();
+    remove_everything(&mut daemon, &containers);
 }
 
 #[test]
-fn a_second_sigterm_forces_and_the_next_start_clears() {
+fn a_plain_stop_leaves_the_sessions_to_the_next_daemon() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    let (containers, cell) = two_sessions(&daemon);
+    daemon.cli(["daemon", "stop"]).ok();
+    assert!(!daemon.home().join("daemon.pid").exists() && !daemon.socket().exists());
+    assert_eq!(daemon.wait(), Some(0));
+    assert_eq!(daemon.containers(), containers);
+    daemon.restart();
+    both_go_on(&daemon, &containers, cell);
+    daemon.cli(["rm", "a", "b"]).ok();
+    assert_nothing_left(&daemon, &containers);
+    remove_everything(&mut daemon, &containers);
+}
+
+#[test]
+fn a_second_sigterm_forces_and_the_next_start_goes_on() {
     if !engine() {
         return;
     }
@@ -188,9 +248,11 @@ fn a_second_sigterm_forces_and_the_next_start_clears() {
         waiter.join().expect("the waiter is let go");
     });
     daemon.restart();
-    assert_nothing_left(&daemon, &containers);
-    daemon.session("a", base());
+    assert_eq!(daemon.containers(), containers);
+    daemon.http("POST", "/v1/sessions/a/interrupt", b"{}").expect_status(200);
+    assert_eq!(ended(&daemon, "a", 1)["stdout"], "begun\n");
     assert_eq!(daemon.run("a", "6 * 7")["result"]["repr"], "42");
+    remove_everything(&mut daemon, &containers);
 }
 
 #[test]
@@ -203,36 +265,78 @@ fn daemon_stop_returns_when_all_is_gone() {
     with_processes_and_files(&daemon, "a");
     keep_busy(&daemon, "a");
     let containers = daemon.containers();
-    daemon.cli(["daemon", "stop", "--remove"]).ok();
-    // At once, without waiting for it: the command has waited.
-    assert_eq!(daemon.containers(), Vec::<String>::new());
-    assert!(!daemon.home().join("daemon.pid").exists() && !daemon.socket().exists());
-    assert_eq!(daemon.wait(), Some(0));
-    assert_nothing_left(&daemon, &containers);
+    remove_everything(&mut daemon, &containers);
     daemon.cli(["daemon", "status"]).exits(1);
     daemon.cli(["daemon", "stop"]).ok();
 }
 
 #[test]
-fn after_a_killed_daemon_the_next_one_clears() {
+fn after_a_killed_daemon_the_next_one_goes_on() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    let (containers, cell) = two_sessions(&daemon);
+    daemon.signal("KILL");
+    assert_eq!(daemon.wait(), None);
+    assert!(daemon.socket().exists(), "a killed daemon cannot remove its socket");
+    assert_eq!(daemon.containers(), containers);
+    daemon.restart();
+    both_go_on(&daemon, &containers, cell);
+    daemon.assert_sound();
+    daemon.cli(["rm", "a", "b"]).ok();
+    assert_nothing_left(&daemon, &containers);
+    assert_eq!(daemon.http("GET", "/v1/sessions", b"").expect_status(200)["sessions"], json!([]));
+    daemon.session("a", base());
+    assert_eq!(daemon.run("a", "'x' in globals()")["result"]["repr"], "False");
+    let again = daemon.containers();
+    remove_everything(&mut daemon, &again);
+    // What was removed stays so.
+    daemon.restart();
+    assert_eq!(daemon.http("GET", "/v1/sessions", b"").expect_status(200)["sessions"], json!([]));
+    assert_nothing_left(&daemon, &containers);
+}
+
+#[test]
+fn what_belongs_to_no_session_is_cleared_at_the_start() {
     if !engine() {
         return;
     }
     let mut daemon = Daemon::start();
     daemon.session("a", base());
-    daemon.session("b", base());
-    with_processes_and_files(&daemon, "a");
-    keep_busy(&daemon, "b");
+    assert_eq!(daemon.run("a", "x = 1")["status"], "success");
     let containers = daemon.containers();
+    let instance = std::fs::read_to_string(daemon.home().join("instance")).expect("an id");
+    let label = format!("belljar.instance={}", instance.trim());
+    let unknown = format!("belljar.sandbox={}", uuid_like(7));
+    let strays = [
+        docker(["create", "--label", &label, "belljar/base"]),
+        docker(["create", "--label", &label, "--label", &unknown, "belljar/base"]),
+    ];
+    let foreign = docker(["create", "--label", "belljar.instance=another", "belljar/base"]);
+    for folder in ["s", "w"] {
+        std::fs::create_dir(daemon.home().join(folder).join(uuid_like(7))).expect("made");
+    }
     daemon.signal("KILL");
-    assert_eq!(daemon.wait(), None);
-    assert!(daemon.socket().exists(), "a killed daemon cannot remove its socket");
-    assert_eq!(daemon.containers().len(), 2);
+    daemon.wait();
+    assert_eq!(daemon.containers().len(), 3);
     daemon.restart();
-    assert_nothing_left(&daemon, &containers);
-    assert_eq!(daemon.http("GET", "/v1/sessions", b"").expect_status(200)["sessions"], json!([]));
-    daemon.session("a", base());
-    assert_eq!(daemon.run("a", "6 * 7")["result"]["repr"], "42");
+    let left = docker(["ps", "-aq", "--no-trunc"]);
+    assert!(strays.iter().all(|stray| !left.contains(stray)), "{strays:?} are in {left}");
+    let kept = left.contains(&foreign);
+    docker(["rm", "-f", &foreign]);
+    assert!(kept, "a container of another daemon was removed");
+    assert_eq!(daemon.containers(), containers);
+    for folder in ["s", "w"] {
+        assert!(!daemon.home().join(folder).join(uuid_like(7)).exists(), "{folder}");
+    }
+    assert_eq!(daemon.run("a", "x")["result"]["repr"], "1");
+    remove_everything(&mut daemon, &containers);
+}
+
+/// An id that no session has.
+fn uuid_like(n: u8) -> String {
+    format!("{n:08x}-0000-4000-8000-000000000000")
 }
 
 #[test]
@@ -368,6 +472,8 @@ fn daemons_of_different_homes_leave_each_other_alone() {
     other.signal("KILL");
     other.wait();
     other.restart();
+    other.cli(["daemon", "stop", "--remove"]).ok();
+    other.wait();
     assert_eq!(other.containers(), Vec::<String>::new());
     drop(other);
     assert_eq!(first.containers(), before);

@@ -4,6 +4,7 @@
 mod bad_input;
 mod bombs;
 mod cases;
+mod checkpoints;
 mod escape;
 mod files;
 mod helpers;
@@ -12,6 +13,7 @@ mod lifecycle;
 mod modes;
 mod output;
 mod receipt;
+mod restart;
 mod rich;
 mod smoke;
 mod users;

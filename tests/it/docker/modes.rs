@@ -242,15 +242,15 @@ fn variables_are_listed() {
     printed(&daemon, "globals().update({f'v{n:04}': n for n in range(1000)})");
     let listing = daemon.http("GET", "/v1/sessions/s/variables", b"").expect_status(200);
     assert_eq!((list(&listing, "variables").len(), number(&listing, "/total")), (500, 1007));
-    // It waits for a running cell, and shows what that left.
-    let cell = queue(&daemon, &json!({"code": with_go("print('busy')\nwait_for_go()\naaa = 'new'")}));
+    // While a cell runs it shows what was before that, and says so.
+    let cell = queue(&daemon, &json!({"code": with_go("aaa = 'new'\nprint('busy')\nwait_for_go()")}));
     wait_for_line(&daemon, cell, "busy");
-    let listed = std::thread::scope(|scope| {
-        let listing = scope.spawn(|| names(&daemon));
-        go(&daemon);
-        listing.join().expect("a listing")
-    });
-    assert!(listed.contains(&"aaa".to_owned()));
+    let listing = daemon.http("GET", "/v1/sessions/s/variables", b"").expect_status(200);
+    assert_eq!((number(&listing, "/total"), number(&listing, "/as_before")), (1007, cell));
+    assert!(!list(&listing, "variables").iter().any(|row| row["name"] == "aaa"), "{listing}");
+    go(&daemon);
+    assert_eq!(text(&outcome(&daemon, cell), "status"), "success");
+    assert!(names(&daemon).contains(&"aaa".to_owned()));
 }
 
 #[test]
@@ -302,13 +302,18 @@ fn a_reset_ends_what_runs_and_what_waits_and_starts_afresh() {
         let code =
             "print('busy')\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass";
         let running = queue(&daemon, &json!({"code": code, "mode": mode}));
-        let waiting = queue(&daemon, &json!({"code": "a = 'ran'"}));
         wait_for_line(&daemon, running, "busy");
+        // A copy holds up nobody, so it has to be a cell of the main line that one waits for.
+        let holding = (mode == "fork").then(|| queue(&daemon, &json!({"code": "while True: pass"})));
+        let waiting = queue(&daemon, &json!({"code": "a = 'ran'"}));
         post(&daemon, "reset", &json!({})).expect_status(200);
         let result = outcome(&daemon, running);
         assert_ended(&result, "interrupted", "by_cancel", -9);
         assert_eq!(text(&result, "stdout"), "busy\n", "{mode}");
         assert_eq!(text(&result, "/state/note"), "The session was reset or removed while the cell ran.");
+        if let Some(holding) = holding {
+            assert_eq!(text(&outcome(&daemon, holding), "reason"), "by_cancel");
+        }
         let result = outcome(&daemon, waiting);
         assert_eq!((text(&result, "status"), text(&result, "reason")), ("interrupted", "by_cancel"));
         assert_eq!(text(&result, "/state/note"), "The session was reset before this cell ran.");

@@ -5,6 +5,9 @@ use std::path::Path;
 
 use crate::support::{Daemon, docker, engine};
 
+/// What `sandbox.checkpoint_budget` is when nothing is configured.
+const CHECKPOINT_BUDGET: u64 = 512 << 20;
+
 const SECCOMP_PROFILE: &str = include_str!("../../../config/seccomp.json");
 
 fn status_field(pid: u64, name: &str) -> String {
@@ -20,7 +23,7 @@ fn limit(pid: u64, row: &str) -> u64 {
 }
 
 /// A control file of the process's own group, in the hierarchy of version 1 or 2.
-fn control(pid: u64, controller: &str, v1: &str, v2: &str) -> String {
+pub(super) fn control(pid: u64, controller: &str, v1: &str, v2: &str) -> String {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("the sandbox runs");
     let below = |wanted: &str| {
         groups.lines().find_map(|line| {
@@ -88,14 +91,15 @@ fn every_field_is_what_the_engine_and_the_kernel_say() {
     assert_eq!(receipt["seccomp_profile"], json!(format!("sha256:{}", sha256(SECCOMP_PROFILE))));
 
     let limits = &receipt["limits"];
-    assert_eq!(limits["memory_bytes"], 200 << 20);
+    // The sandbox's limit is the session's, and what its checkpoints may hold on top.
+    let whole = (200 << 20) + CHECKPOINT_BUDGET;
+    assert_eq!(limits["memory_bytes"], whole);
     assert_eq!(limits["cpus"], 0.5);
     assert_eq!(limits["pids"], 77);
-    assert_eq!(host["Memory"], limits["memory_bytes"]);
-    assert_eq!(host["MemorySwap"], limits["memory_bytes"]);
+    assert_eq!((&host["Memory"], &host["MemorySwap"]), (&json!(whole), &json!(whole)));
     assert_eq!(host["NanoCpus"], 500_000_000);
     assert_eq!(host["PidsLimit"], 77);
-    assert_eq!(control(pid, "memory", "memory.limit_in_bytes", "memory.max"), (200 << 20).to_string());
+    assert_eq!(control(pid, "memory", "memory.limit_in_bytes", "memory.max"), whole.to_string());
     assert_eq!(control(pid, "pids", "pids.max", "pids.max"), "77");
     let quota = control(pid, "cpu", "cpu.cfs_quota_us", "cpu.max");
     assert_eq!(quota.split(' ').next(), Some("50000"), "half of a period of 100 ms");
@@ -132,7 +136,7 @@ fn every_field_is_what_the_engine_and_the_kernel_say() {
 
     // People are told the same.
     let shown = daemon.cli(["receipt", "a"]).ok().stdout;
-    for fact in ["0000000000000000", "none", container, "belljar/base", "200 MiB", "✓"] {
+    for fact in ["0000000000000000", "none", container, "belljar/base", "712 MiB", "✓"] {
         assert!(shown.contains(fact), "{fact} is not in:\n{shown}");
     }
     assert!(!shown.contains('✗'), "{shown}");
@@ -167,6 +171,8 @@ fn a_session_gets_the_limits_it_asked_for_or_an_error() {
     }
     daemon.session("a", json!({"image": "belljar/base"}));
     let receipt = daemon.http("GET", "/v1/sessions/a/receipt", b"").expect_status(200);
-    assert_eq!(receipt["limits"]["memory_bytes"], 128 << 20);
+    assert_eq!(receipt["limits"]["memory_bytes"], (128 << 20) + CHECKPOINT_BUDGET);
+    let view = daemon.http("GET", "/v1/sessions/a", b"").expect_status(200);
+    assert_eq!(view["limits"]["memory_bytes"], 128 << 20);
     assert_eq!(daemon.containers().len(), 1, "a refused session left a container");
 }

@@ -100,25 +100,32 @@ fn a_user_of_the_engine_can_do_all_of_it() {
     assert!(own.path().join("made").exists(), "the user's own folder was removed");
 
     daemon.cli(["new", "a", "--image", "belljar/base"]).ok();
-    daemon.signal("TERM");
+    let all = daemon.containers();
+    daemon.cli(["daemon", "stop", "--remove"]).ok();
     assert_eq!(daemon.wait(), Some(0), "{}", daemon.stderr());
     assert_nothing_left(&daemon, &all);
 }
 
 #[test]
-fn a_killed_daemon_of_a_user_is_cleared_up_after_too() {
+fn a_killed_daemon_of_a_user_is_followed_by_one_that_goes_on() {
     if !engine() {
         return;
     }
     let mut daemon = Daemon::as_user(User { group: Some(docker_group()), ..ALICE });
     daemon.cli(["new", "a", "--image", "belljar/base"]).ok();
     let containers = daemon.containers();
+    daemon.cli(["exec", "-s", "a", "x = 41"]).ok();
     daemon
         .cli(["exec", "-s", "a", "import os\nos.makedirs('x/y')\nfor p in ('x/y', 'x', '.'): os.chmod(p, 0)"])
         .ok();
     daemon.signal("KILL");
     daemon.wait();
     daemon.restart();
+    assert_eq!(daemon.containers(), containers);
+    assert_eq!(daemon.cli(["exec", "-s", "a", "x + 1"]).ok().stdout, "42\n");
+    daemon.cli(["exec", "-s", "a", "--timeout", "1s", "while True: pass"]).exits(124);
+    assert_eq!(daemon.cli(["exec", "-s", "a", "x"]).ok().stdout, "41\n");
+    daemon.cli(["rm", "a"]).ok();
     assert_nothing_left(&daemon, &containers);
 }
 

@@ -12,7 +12,8 @@ pub fn processes_of(container: &str) -> Vec<u32> {
     .collect()
 }
 
-/// No container, folder or process of these sandboxes is there any more, or soon.
+/// No container, folder or process of these sandboxes is there any more, or soon. The journal, and
+/// with it the output of removed sessions, stays.
 #[track_caller]
 pub fn assert_nothing_left(daemon: &Daemon, containers: &[String]) {
     let listed = |folder: &str| -> Vec<String> {

@@ -125,15 +125,20 @@ impl Daemon {
         if let Some(user) = user {
             std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid)).expect("chown");
         }
-        let environment =
-            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let mut daemon = Self { home, child: None, user, environment };
+        let mut daemon = Self { home, child: None, user, environment: Vec::new() };
+        daemon.set_environment(environment);
         daemon.restart();
         daemon
     }
 
     /// Starts the daemon process (again) in the same home.
+    #[track_caller]
     pub fn restart(&mut self) {
+        assert!(self.try_restart(), "the daemon ended: {}", self.stderr());
+    }
+
+    /// The same, for one that may die before it serves; false if it did.
+    pub fn try_restart(&mut self) -> bool {
         let log = std::fs::File::create(self.home.path().join("stderr")).expect("a log");
         let child = self
             .command(["daemon"])
@@ -144,11 +149,30 @@ impl Daemon {
             .expect("the daemon starts");
         self.child = Some(child);
         eventually("the daemon answers", || {
-            if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
-                panic!("the daemon ended with {status}: {}", self.stderr());
+            if self.has_ended() {
+                return Some(false);
             }
-            std::os::unix::net::UnixStream::connect(self.socket()).ok()
-        });
+            std::os::unix::net::UnixStream::connect(self.socket()).ok().map(|_| true)
+        })
+    }
+
+    /// Replaces what is in the environment of the next daemon and of commands.
+    pub fn set_environment(&mut self, environment: &[(&str, &str)]) {
+        self.environment =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    }
+
+    /// Whether the process has come to its end by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().is_ok_and(|status| status.is_some()))
+    }
+
+    /// Kills the process, if it runs.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     /// What the daemon process wrote to its stderr.
@@ -303,7 +327,8 @@ impl Drop for Daemon {
         }
         if self.home.path().join("instance").exists() {
             for container in self.containers() {
-                docker(["rm", "-f", &container]);
+                // It may be on its way out already.
+                let _ = Command::new("docker").args(["rm", "-f", &container]).output();
             }
         }
     }

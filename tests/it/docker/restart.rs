@@ -1,0 +1,356 @@
+//! A daemon that was killed or stopped, and the next one in the same home.
+
+use serde_json::{Value, json};
+
+use super::helpers::{
+    S, Stream, assert_ended, number, outcome, printed, queue, session_with, text, value, wait_for_line,
+    with_go, written,
+};
+use crate::support::{Daemon, User, docker, docker_group, engine, eventually};
+
+/// Prints 0 to 79, which takes a while.
+const COUNT: &str =
+    "import time\nfor n in range(80):\n    print(n, flush=True)\n    time.sleep(0.02)\nend = n";
+
+fn counted() -> String {
+    (0..80).map(|n| format!("{n}\n")).collect()
+}
+
+fn base() -> Option<Daemon> {
+    session_with("", json!({"image": "belljar/base"}))
+}
+
+fn end(daemon: &mut Daemon, signal: &str) {
+    daemon.signal(signal);
+    assert_eq!(daemon.wait(), (signal == "TERM").then_some(0), "{}", daemon.stderr());
+}
+
+fn restart_by(daemon: &mut Daemon, signal: &str) {
+    end(daemon, signal);
+    daemon.restart();
+}
+
+/// Every event from the first to the last is there once; gives them.
+#[track_caller]
+fn gapless(daemon: &Daemon, session: &str) -> Vec<Value> {
+    let events = daemon.events(session, 0);
+    let seqs: Vec<u64> = events.iter().map(|event| number(event, "/seq")).collect();
+    assert_eq!(seqs, (1..=events.len() as u64).collect::<Vec<_>>());
+    events
+}
+
+fn finished(events: &[Value], cell: u64) -> usize {
+    let of_cell = |event: &&Value| event["type"] == "cell_finished" && event["result"]["cell"] == json!(cell);
+    events.iter().filter(of_cell).count()
+}
+
+/// The host's side of the session's workspace.
+fn workspace(daemon: &Daemon) -> std::path::PathBuf {
+    let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+    daemon.home().join("w").join(text(&view, "id"))
+}
+
+#[test]
+fn a_running_cell_goes_on() {
+    for signal in ["KILL", "TERM"] {
+        let Some(mut daemon) = base() else { return };
+        printed(&daemon, "x = [1]");
+        let containers = daemon.containers();
+        let cell = queue(&daemon, &json!({ "code": COUNT }));
+        let waiting =
+            [queue(&daemon, &json!({"code": "x.append(2)"})), queue(&daemon, &json!({"code": "print(x)"}))];
+        wait_for_line(&daemon, cell, "3");
+        restart_by(&mut daemon, signal);
+        let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+        assert_eq!(view["name"], S);
+        let result = outcome(&daemon, cell);
+        assert_ended(&result, "success", "ok", 0);
+        assert_eq!((text(&result, "stdout"), text(&result, "code")), (counted().as_str(), COUNT), "{signal}");
+        assert_eq!(written(&daemon, Some(cell)), counted(), "{signal}");
+        // What waited has its turn, in its order.
+        for cell in waiting {
+            assert_ended(&outcome(&daemon, cell), "success", "ok", 0);
+        }
+        assert_eq!(text(&outcome(&daemon, waiting[1]), "stdout"), "[1, 2]\n");
+        assert_eq!(value(&daemon, "(x, end)"), "([1, 2], 79)");
+        let events = gapless(&daemon, S);
+        for cell in [cell, waiting[0], waiting[1]] {
+            assert_eq!(finished(&events, cell), 1);
+        }
+        assert_eq!(events.iter().filter(|event| event["type"] == "sandbox_attached").count(), 1);
+        assert_eq!(daemon.containers(), containers);
+        daemon.assert_sound();
+    }
+}
+
+#[test]
+fn a_cell_that_ended_while_no_daemon_ran_has_its_result() {
+    let Some(mut daemon) = base() else { return };
+    let workspace = workspace(&daemon);
+    let code = "print('busy')\nwait_for_go()\nx = 'left'\nprint('late', flush=True)\nopen('done', 'w').close()\n'value'";
+    let cell = queue(&daemon, &json!({"code": with_go(code)}));
+    wait_for_line(&daemon, cell, "busy");
+    end(&mut daemon, "KILL");
+    std::fs::write(workspace.join("go"), "").expect("written");
+    eventually("the cell is at its end", || workspace.join("done").exists().then_some(()));
+    daemon.restart();
+    let result = outcome(&daemon, cell);
+    assert_ended(&result, "success", "ok", 0);
+    assert_eq!((text(&result, "stdout"), text(&result, "/result/repr")), ("busy\nlate\n", "'value'"));
+    assert_eq!(value(&daemon, "x"), "'left'");
+    assert_eq!(finished(&gapless(&daemon, S), cell), 1);
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_cell_that_died_while_no_daemon_ran_is_told() {
+    let Some(mut daemon) = base() else { return };
+    printed(&daemon, "import os; x = 'before'");
+    let workspace = workspace(&daemon);
+    let code = "x = 'lost'; print('busy')\nwait_for_go()\nopen('done', 'w').close()\nos._exit(9)";
+    let cell = queue(&daemon, &json!({"code": with_go(code)}));
+    wait_for_line(&daemon, cell, "busy");
+    end(&mut daemon, "KILL");
+    std::fs::write(workspace.join("go"), "").expect("written");
+    eventually("the cell is at its end", || workspace.join("done").exists().then_some(()));
+    daemon.restart();
+    let result = outcome(&daemon, cell);
+    assert_ended(&result, "crashed", "exit_call", 9);
+    assert_eq!((text(&result, "/state/kind"), text(&result, "stdout")), ("restored", "busy\n"));
+    assert_eq!(value(&daemon, "x"), "'before'");
+    gapless(&daemon, S);
+}
+
+#[test]
+fn checkpoints_undo_and_time_limits_outlive_the_daemon() {
+    let Some(mut daemon) = base() else { return };
+    for code in ["import os; x = 1", "x = 2", "x = 3"] {
+        printed(&daemon, code);
+    }
+    restart_by(&mut daemon, "KILL");
+    let result = daemon.run(S, "x = 4; os._exit(1)");
+    assert_eq!((text(&result, "/state/kind"), number(&result, "/state/restored_to")), ("restored", 3));
+    let undone = daemon.http("POST", "/v1/sessions/s/undo", br#"{"cells": 2}"#).expect_status(200);
+    assert_eq!(undone["state_of"], 1);
+    assert_eq!(value(&daemon, "x"), "1");
+    // A cell whose time ran out meanwhile, or runs out later.
+    let cell = queue(&daemon, &json!({"code": "print('busy')\nwhile True: pass", "timeout_s": 2}));
+    wait_for_line(&daemon, cell, "busy");
+    restart_by(&mut daemon, "KILL");
+    assert_ended(&outcome(&daemon, cell), "timeout", "cell_deadline", -15);
+    assert_eq!(value(&daemon, "x"), "1");
+    gapless(&daemon, S);
+}
+
+#[test]
+fn a_reader_of_events_goes_on_where_it_was() {
+    let Some(mut daemon) = base() else { return };
+    let cell = queue(&daemon, &json!({ "code": COUNT }));
+    let mut seen: Vec<Value> = Vec::new();
+    for round in 1..=3 {
+        let last = seen.last().map_or(0, |event| number(event, "/seq"));
+        let goal = format!("{}\n", round * 10);
+        for event in Stream::of_session(&daemon, last) {
+            let reached = event["type"] == "output" && text(&event, "text").contains(&goal);
+            assert_ne!(event["type"], "cell_finished", "before {goal}: {event}");
+            seen.push(event);
+            if reached {
+                break;
+            }
+        }
+        restart_by(&mut daemon, if round == 2 { "TERM" } else { "KILL" });
+    }
+    let last = seen.last().map_or(0, |event| number(event, "/seq"));
+    for event in Stream::of_session(&daemon, last) {
+        let ended = event["type"] == "cell_finished";
+        seen.push(event);
+        if ended {
+            break;
+        }
+    }
+    let seqs: Vec<u64> = seen.iter().map(|event| number(event, "/seq")).collect();
+    assert_eq!(seqs, (1..=seen.len() as u64).collect::<Vec<_>>());
+    let output = seen.iter().filter(|event| event["type"] == "output" && event["cell"] == json!(cell));
+    assert_eq!(output.map(|event| text(event, "text")).collect::<String>(), counted());
+    assert_eq!(gapless(&daemon, S)[..seen.len()], seen[..], "the events are other ones when read again");
+}
+
+#[test]
+fn a_sandbox_that_was_taken_away_meanwhile_is_replaced() {
+    let Some(mut daemon) = base() else { return };
+    printed(&daemon, "x = 1; open('file', 'w').write('kept')");
+    for busy in [false, true] {
+        let cell = busy.then(|| {
+            let cell = queue(&daemon, &json!({"code": "print('busy')\nwhile True: pass", "timeout_s": 300}));
+            wait_for_line(&daemon, cell, "busy");
+            cell
+        });
+        let old = daemon.containers();
+        assert_eq!(old.len(), 1);
+        end(&mut daemon, "KILL");
+        docker(["rm", "-f", &old[0]]);
+        daemon.restart();
+        if let Some(cell) = cell {
+            let result = outcome(&daemon, cell);
+            assert_eq!((text(&result, "status"), text(&result, "reason")), ("crashed", "sandbox_lost"));
+            assert_eq!((text(&result, "stdout"), text(&result, "/state/kind")), ("busy\n", "lost"));
+        }
+        let result = daemon.run(S, "('x' in globals(), open('file').read())");
+        assert_eq!(text(&result, "/result/repr"), "(False, 'kept')");
+        assert!(text(&result, "/state/note").starts_with("The sandbox is a new one"), "{result:#}");
+        let events = gapless(&daemon, S);
+        let gone = events.iter().filter(|event| event["type"] == "sandbox_gone").count();
+        assert_eq!(gone, 1 + usize::from(busy));
+        assert_ne!(daemon.containers(), old);
+        assert_eq!(daemon.containers().len(), 1);
+        printed(&daemon, "x = 2");
+    }
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_sandbox_that_a_stranger_paused_is_taken_up_again() {
+    let Some(mut daemon) = base() else { return };
+    printed(&daemon, "x = 1");
+    let containers = daemon.containers();
+    end(&mut daemon, "KILL");
+    docker(["pause", &containers[0]]);
+    daemon.restart();
+    assert_eq!(value(&daemon, "x"), "1");
+    assert_eq!(daemon.containers(), containers);
+    gapless(&daemon, S);
+    daemon.assert_sound();
+}
+
+#[test]
+fn restarts_one_after_the_other_lose_nothing() {
+    let Some(mut daemon) = base() else { return };
+    daemon.session("t", json!({"image": "belljar/base"}));
+    assert_eq!(daemon.run("t", "y = 2")["status"], "success");
+    printed(&daemon, "x = 1");
+    let containers = daemon.containers();
+    let receipt = daemon.http("GET", "/v1/sessions/s/receipt", b"").expect_status(200);
+    for signal in ["KILL", "KILL", "TERM", "KILL"] {
+        restart_by(&mut daemon, signal);
+    }
+    assert_eq!((value(&daemon, "x"), &daemon.run("t", "y")["result"]["repr"]), ("1".into(), &json!("2")));
+    assert_eq!(daemon.containers(), containers);
+    assert_eq!(daemon.http("GET", "/v1/sessions/s/receipt", b"").expect_status(200), receipt);
+    for session in [S, "t"] {
+        gapless(&daemon, session);
+    }
+    // Old cells and their results can still be asked for.
+    assert_eq!(outcome(&daemon, 1)["code"], "x = 1");
+    daemon.assert_sound();
+}
+
+#[test]
+fn no_cell_is_lost_or_run_twice_however_often_the_daemon_dies() {
+    let Some(mut daemon) = base() else { return };
+    printed(&daemon, "import time; ran = []");
+    let mut queued = Vec::new();
+    let mut random: u64 = 0x2545_f491_4f6c_dd1d;
+    for _ in 0..8 {
+        for _ in 0..4 {
+            let n = queued.len();
+            let code =
+                format!("ran.append({n}); print('cell', {n}, flush=True); time.sleep(0.03); print('end')");
+            let body = json!({ "code": code }).to_string();
+            let answer = daemon.http("POST", "/v1/sessions/s/cells", body.as_bytes());
+            if answer.status == 409 {
+                break;
+            }
+            queued.push(number(&answer.expect_status(202), "/cell"));
+        }
+        // Any moment will do: this one is drawn, not waited for.
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(std::time::Duration::from_millis(50 + (random >> 33) % 350));
+        restart_by(&mut daemon, "KILL");
+    }
+    for (n, cell) in queued.iter().enumerate() {
+        let result = outcome(&daemon, *cell);
+        assert_ended(&result, "success", "ok", 0);
+        assert_eq!(text(&result, "stdout"), format!("cell {n}\nend\n"));
+        assert_eq!(written(&daemon, Some(*cell)), format!("cell {n}\nend\n"));
+    }
+    let events = gapless(&daemon, S);
+    assert!(queued.iter().all(|cell| finished(&events, *cell) == 1));
+    assert!(queued.len() >= 16, "{queued:?}");
+    assert_eq!(value(&daemon, "ran == list(range(len(ran))), len(ran)"), format!("(True, {})", queued.len()));
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_daemon_of_a_user_goes_on_too() {
+    if !engine() {
+        return;
+    }
+    let user = User { uid: 61_003, gid: 61_003, group: Some(docker_group()) };
+    let mut daemon = Daemon::as_user(user);
+    daemon.cli(["new", "a", "--image", "belljar/base"]).ok();
+    daemon.cli(["exec", "-s", "a", "x = 41"]).ok();
+    let containers = daemon.containers();
+    let mut running = daemon
+        .command(["exec", "-s", "a", COUNT])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let logs = |daemon: &Daemon| daemon.cli(["logs", "-s", "a"]).ok().stdout;
+    eventually("the cell prints", || logs(&daemon).contains("3\n").then_some(()));
+    restart_by(&mut daemon, "KILL");
+    let _ = running.wait();
+    assert_eq!(daemon.cli(["exec", "-s", "a", "(x + 1, end)"]).ok().stdout, "(42, 79)\n");
+    assert!(logs(&daemon).contains(&counted()), "{}", logs(&daemon));
+    assert_eq!(daemon.containers(), containers);
+    daemon.cli(["rm", "a"]).ok();
+    assert_eq!(daemon.containers(), Vec::<String>::new());
+}
+
+/// A session's life in commands; each may fail, because the daemon may have died.
+fn scenario(daemon: &Daemon) {
+    daemon.cli(["new", "a", "--image", "belljar/base"]);
+    daemon.cli(["exec", "-s", "a", "x = 1"]);
+    daemon.cli(["exec", "-s", "a", "print('out')"]);
+    daemon.cli(["rm", "a"]);
+}
+
+/// The daemon dies at each of its first commits in turn, just before and just after it.
+#[test]
+fn a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    let mut died = 0;
+    for n in 1..=12 {
+        for side in ["before", "after"] {
+            let place = format!("{n}:{side}");
+            daemon.kill();
+            daemon.set_environment(&[("BELLJAR_CRASH_AT", &place)]);
+            if daemon.try_restart() {
+                scenario(&daemon);
+            }
+            died += usize::from(daemon.has_ended());
+            daemon.kill();
+            daemon.set_environment(&[]);
+            daemon.restart();
+            daemon.assert_sound();
+            let listed = daemon.http("GET", "/v1/sessions", b"").expect_status(200);
+            let sessions = listed["sessions"].as_array().expect("a list");
+            assert!(daemon.containers().len() <= sessions.len(), "{place}: {sessions:?}");
+            for session in sessions {
+                gapless(&daemon, text(session, "name"));
+            }
+            if sessions.is_empty() {
+                daemon.session("a", json!({"image": "belljar/base"}));
+            }
+            let result = daemon.run("a", "6 * 7");
+            assert_eq!(result["result"]["repr"], "42", "{place}: {result}");
+            gapless(&daemon, "a");
+            daemon.http("DELETE", "/v1/sessions/a", b"").expect_status(200);
+            assert_eq!(daemon.containers(), Vec::<String>::new(), "{place}");
+        }
+    }
+    assert!(died >= 12, "the daemon died {died} times only");
+}
