@@ -293,12 +293,15 @@ impl Actor for Session {
             SessionMsg::Standing { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
             SessionMsg::Interrupt { reply_to } => {
                 state.touch();
-                if let (Some(cell), SandboxPhase::Ready { executor, .. }) =
-                    (state.queue.foremost(), &state.sandbox)
-                {
-                    let _ = executor.cast(ExecutorMsg::Interrupt(cell));
-                }
-                let _ = reply_to.send(Ok(Interrupted { cell: state.queue.foremost() }));
+                // Without a sandbox nothing is told, so nothing is claimed either.
+                let cell = match &state.sandbox {
+                    SandboxPhase::Ready { executor, .. } => state
+                        .queue
+                        .foremost()
+                        .filter(|cell| executor.cast(ExecutorMsg::Interrupt(*cell)).is_ok()),
+                    SandboxPhase::None | SandboxPhase::Starting(_) => None,
+                };
+                let _ = reply_to.send(Ok(Interrupted { cell }));
             }
             SessionMsg::Variables { private, patient, reply_to } => {
                 state.touch();
