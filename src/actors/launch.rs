@@ -1,6 +1,7 @@
 //! From nothing to a sandbox that may run code: listen, start, accept, greet, attest.
 
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio_tungstenite::WebSocketStream;
 
@@ -15,6 +16,10 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::launch::{Launcher, Sandbox, Wanted};
 use crate::sandbox::workspace::Workspace;
+
+/// Tries to reach an engine that does not answer, before a sandbox in it is given up.
+const ADOPT_TRIES: usize = 60;
+const ADOPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A sandbox that passed attestation.
 pub struct Ready {
@@ -72,7 +77,7 @@ pub async fn attach(
     workspace: Arc<Workspace>,
     received: u64,
 ) -> Result<Option<Ready>, Problem> {
-    let Some(sandbox) = launcher.adopt(&before, &wanted, &workspace).await? else { return Ok(None) };
+    let Some(sandbox) = adopt(&launcher, &before, &wanted, &workspace).await? else { return Ok(None) };
     let Some(pid) = sandbox.pid() else { return Ok(None) };
     let greeted = async {
         let listener = Listener::bind(sandbox.bridge_dir())?;
@@ -83,6 +88,25 @@ pub async fn attach(
     let (socket, hello) = greeted.await.map_err(|error| bridge_problem(&error))?;
     sandbox.attest_again(&before, hello.python.clone(), hello.probe.clone())?;
     Ok(Some(Ready { sandbox, socket, receipt: before, hello, received }))
+}
+
+/// An engine that is being started anew does not answer for a while, and keeps its containers.
+async fn adopt(
+    launcher: &Arc<Launcher>,
+    before: &Receipt,
+    wanted: &Wanted,
+    workspace: &Workspace,
+) -> Result<Option<Sandbox>, Problem> {
+    for _ in 0..ADOPT_TRIES {
+        match launcher.adopt(before, wanted, workspace).await {
+            Err(problem) if problem.code == Code::EngineUnavailable => {
+                tokio::time::sleep(ADOPT_PAUSE).await;
+                launcher.expect(&before.sandbox);
+            }
+            other => return other,
+        }
+    }
+    launcher.adopt(before, wanted, workspace).await
 }
 
 fn bridge_problem(error: &BridgeError) -> Problem {

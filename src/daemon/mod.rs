@@ -126,6 +126,9 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
     let ended = until_told_to_stop(&shutdown, signals, supervision).await;
     shutdown.cancel();
     let remove = remove_all.load(Ordering::Relaxed);
+    if !remove {
+        launcher.leave_all();
+    }
     let orderly = async {
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
         // From here on sandboxes have no owner in this process.

@@ -43,6 +43,8 @@ pub struct Launcher {
     kernels: tokio::sync::Mutex<HashMap<String, PathBuf>>,
     /// Guest user ids as the engine maps them; asked once.
     mode: tokio::sync::OnceCell<EngineMode>,
+    /// The daemon ends and the next one goes on with its sandboxes.
+    leaving: AtomicBool,
 }
 
 /// What a session wants.
@@ -123,7 +125,13 @@ impl Launcher {
             slots: Mutex::default(),
             kernels: tokio::sync::Mutex::default(),
             mode: tokio::sync::OnceCell::new(),
+            leaving: AtomicBool::new(false),
         }
+    }
+
+    /// From now on a sandbox that a session has is left running when its owner goes.
+    pub fn leave_all(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
     }
 
     #[must_use]
@@ -248,13 +256,16 @@ impl Launcher {
         workspace: &Workspace,
     ) -> Result<Option<Sandbox>, Problem> {
         let container = spec::container_name(&receipt.sandbox);
-        let claim = Claim { launcher: Arc::clone(self), sandbox: receipt.sandbox.clone() };
-        let folder = Folder::of(self.paths.sandboxes_dir().join(&receipt.sandbox.0));
         let inspected = match self.engine.inspect(&container).await {
-            Ok(inspected) => inspected,
-            Err(EngineError::NotFound(_)) => return Ok(None),
+            Ok(inspected) => Some(inspected),
+            Err(EngineError::NotFound(_)) => None,
+            // Nothing is known of it, so nothing of it is touched.
             Err(error) => return Err(error.problem()),
         };
+        // From here on its folder goes when it does.
+        let claim = Claim { launcher: Arc::clone(self), sandbox: receipt.sandbox.clone() };
+        let folder = Folder::of(self.paths.sandboxes_dir().join(&receipt.sandbox.0));
+        let Some(inspected) = inspected else { return Ok(None) };
         let state = inspected.state.clone().unwrap_or_default();
         if state.running != Some(true) || inspected.id.as_deref() != Some(receipt.container.as_str()) {
             return Ok(None);
@@ -270,6 +281,7 @@ impl Launcher {
         Ok(Some(Sandbox {
             container,
             removed: AtomicBool::new(false),
+            attested: AtomicBool::new(true),
             inspected,
             cgroup,
             folder,
@@ -363,6 +375,7 @@ impl Prepared {
         let mut sandbox = Sandbox {
             container: name.clone(),
             removed: AtomicBool::new(false),
+            attested: AtomicBool::new(false),
             inspected: ContainerInspectResponse::default(),
             cgroup: None,
             spec: self.spec,
@@ -381,10 +394,13 @@ impl Prepared {
     }
 }
 
-/// A container that was started. It is removed when this is dropped, at the latest by the reaper.
+/// A container that was started. It is removed when this is dropped, at the latest by the reaper,
+/// unless the daemon ends and leaves it to the next one.
 pub struct Sandbox {
     container: String,
     removed: AtomicBool,
+    /// It has a receipt, by which the next daemon knows it.
+    attested: AtomicBool,
     inspected: ContainerInspectResponse,
     cgroup: Option<Cgroup>,
     spec: SandboxSpec,
@@ -430,6 +446,7 @@ impl Sandbox {
             )
             .hint("no code ran in it; look at the engine's version and settings"));
         }
+        self.attested.store(true, Ordering::Relaxed);
         Ok(attest::receipt(&self.spec, &self.inspected, evidence, python, probe))
     }
 
@@ -502,6 +519,10 @@ impl Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         if self.removed.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.attested.load(Ordering::Relaxed) && self.launcher.leaving.load(Ordering::Relaxed) {
+            self.leave();
             return;
         }
         let (launcher, container) = (Arc::clone(&self.launcher), self.container.clone());

@@ -43,7 +43,8 @@ impl Workspace {
             Problem::new(Code::Storage, format!("the workspace `{}` cannot be made: {error}", path.display()))
         };
         std::fs::create_dir_all(&path).map_err(storage)?;
-        let root = open_folder(&path).map_err(|error| storage(error.into()))?;
+        // A session of before may have closed it.
+        let root = open_folder_of_ours(&path).map_err(|error| storage(error.into()))?;
         rustix::fs::fchmod(&root, Mode::from_raw_mode(0o700)).map_err(|error| storage(error.into()))?;
         if service.system {
             give(&root, user).map_err(|error| storage(error.into()))?;

@@ -224,6 +224,8 @@ pub struct SessionActorState {
     active_at: Instant,
     removing: bool,
     frozen: bool,
+    /// Requests that came before the workspace was there; bounded by the connections of the owner.
+    waiting_for_handles: Vec<Answer<Handles>>,
     /// What was going on when the daemon ended, until the sandbox is attached or gone.
     past: Option<Past>,
 }
@@ -291,6 +293,7 @@ impl Actor for Session {
             active_at: Instant::now(),
             removing: false,
             frozen: false,
+            waiting_for_handles: Vec::new(),
             past: None,
         };
         state.recall(past);
@@ -314,12 +317,15 @@ impl Actor for Session {
             SessionMsg::Interrupt { reply_to } => {
                 state.touch();
                 state.thaw();
-                if let (Some(cell), SandboxPhase::Ready { executor, .. }) =
-                    (state.queue.foremost(), &state.sandbox)
-                {
-                    let _ = executor.cast(ExecutorMsg::Interrupt(cell));
-                }
-                let _ = reply_to.send(Ok(Interrupted { cell: state.queue.foremost() }));
+                // Without a sandbox nothing is told, so nothing is claimed either.
+                let cell = match &state.sandbox {
+                    SandboxPhase::Ready { executor, .. } => state
+                        .queue
+                        .foremost()
+                        .filter(|cell| executor.cast(ExecutorMsg::Interrupt(*cell)).is_ok()),
+                    SandboxPhase::None | SandboxPhase::Starting(_) => None,
+                };
+                let _ = reply_to.send(Ok(Interrupted { cell }));
             }
             SessionMsg::Variables { private, patient, reply_to } => {
                 state.touch();
@@ -360,12 +366,10 @@ impl Actor for Session {
             }
             SessionMsg::Handles { reply_to } => {
                 state.touch();
-                let handles = state
-                    .workspace
-                    .clone()
-                    .map(|workspace| Handles { log: Arc::clone(&state.log), workspace });
-                let _ = reply_to
-                    .send(handles.ok_or_else(|| Problem::new(Code::Busy, "the session is being made")));
+                match state.handles() {
+                    Some(handles) => drop(reply_to.send(Ok(handles))),
+                    None => state.waiting_for_handles.push(reply_to),
+                }
             }
             SessionMsg::FilesChanged => match &state.sandbox {
                 SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => {

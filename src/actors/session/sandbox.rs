@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
 use super::super::supervisor::SupervisorMsg;
 use super::ending::note_removal;
-use super::{SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
+use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::StateAfter;
 use crate::protocol::problem::{Code, Problem};
@@ -144,6 +144,11 @@ impl SessionActorState {
             Ok((workspace, slot)) => {
                 self.workspace = Some(Arc::new(workspace));
                 self.slot = slot;
+                for reply_to in std::mem::take(&mut self.waiting_for_handles) {
+                    if let Some(handles) = self.handles() {
+                        let _ = reply_to.send(Ok(handles));
+                    }
+                }
                 if self.args.before.is_some() {
                     self.go_on(myself).await;
                 } else if !self.removing {
@@ -151,8 +156,22 @@ impl SessionActorState {
                     self.start_sandbox(myself).await;
                 }
             }
-            Err(problem) => self.sandbox_failed(problem),
+            Err(problem) => {
+                for reply_to in std::mem::take(&mut self.waiting_for_handles) {
+                    let _ = reply_to.send(Err(problem.clone()));
+                }
+                if self.args.before.is_some() {
+                    // The engine may not be there yet. Until it is, nothing of the past is given up.
+                    tracing::warn!(session = %self.args.id, problem = problem.message, "a session cannot go on yet");
+                } else {
+                    self.sandbox_failed(problem);
+                }
+            }
         }
+    }
+
+    pub(super) fn handles(&self) -> Option<Handles> {
+        self.workspace.clone().map(|workspace| Handles { log: Arc::clone(&self.log), workspace })
     }
 
     pub(super) fn sandbox_ready(&mut self, receipt: Receipt) {
@@ -211,6 +230,12 @@ impl SessionActorState {
 
     /// Lets the sandbox go when it was not used for long, or is old.
     pub(super) fn tick(&mut self, myself: &SessionRef) {
+        if self.workspace.is_none()
+            && self.args.before.is_some()
+            && self.making.as_ref().is_none_or(JoinHandle::is_finished)
+        {
+            self.making = Some(make_workspace(myself, &self.args));
+        }
         let SandboxPhase::Ready { executor, since } = &self.sandbox else { return };
         if !self.queue.is_idle() || self.removing {
             return;

@@ -25,6 +25,15 @@ fn keep_busy(daemon: &Daemon, session: &str) -> u64 {
     view["cell"].as_u64().expect("a number")
 }
 
+/// Stops a cell, as soon as its sandbox is taken up again.
+fn interrupt(daemon: &Daemon, session: &str, cell: u64) {
+    let path = format!("/v1/sessions/{session}/interrupt");
+    eventually("there is a cell to interrupt", || {
+        let told = daemon.http("POST", &path, b"{}").expect_status(200);
+        (told["cell"] == json!(cell)).then_some(())
+    });
+}
+
 #[track_caller]
 fn ended(daemon: &Daemon, session: &str, cell: u64) -> Value {
     let path = format!("/v1/sessions/{session}/cells/{cell}");
@@ -170,8 +179,7 @@ fn both_go_on(daemon: &Daemon, containers: &[String], cell: u64) {
     assert_eq!(result["result"]["repr"], "([1, 2], 'x')", "{result}");
     let view = daemon.http("GET", "/v1/sessions/b", b"").expect_status(200);
     assert_eq!((&view["state"], &view["running"]), (&json!("busy"), &json!(cell)));
-    let told = daemon.http("POST", "/v1/sessions/b/interrupt", b"{}").expect_status(200);
-    assert_eq!(told["cell"], json!(cell));
+    interrupt(daemon, "b", cell);
     let result = ended(daemon, "b", cell);
     assert_eq!((&result["status"], &result["stdout"]), (&json!("interrupted"), &json!("begun\n")));
 }
@@ -249,7 +257,7 @@ fn a_second_sigterm_forces_and_the_next_start_goes_on() {
     });
     daemon.restart();
     assert_eq!(daemon.containers(), containers);
-    daemon.http("POST", "/v1/sessions/a/interrupt", b"{}").expect_status(200);
+    interrupt(&daemon, "a", 1);
     assert_eq!(ended(&daemon, "a", 1)["stdout"], "begun\n");
     assert_eq!(daemon.run("a", "6 * 7")["result"]["repr"], "42");
     remove_everything(&mut daemon, &containers);
