@@ -132,7 +132,7 @@ fn sixty_deaths_leave_nothing_behind() {
     let sandbox = container(&daemon);
     let pid = docker(["inspect", "--format", "{{.State.Pid}}", &sandbox]);
     let die = |n: usize| {
-        let code = if n % 2 == 0 { "os._exit(1)" } else { "os.kill(os.getpid(), signal.SIGKILL)" };
+        let code = if n.is_multiple_of(2) { "os._exit(1)" } else { "os.kill(os.getpid(), signal.SIGKILL)" };
         let result = daemon.run(S, code);
         assert_eq!((text(&result, "status"), text(&result, "/state/kind")), ("crashed", "restored"));
     };
