@@ -64,14 +64,21 @@ class Bridge:
         self._poller.after("handshake", HANDSHAKE_S, self._lose)
 
     def acknowledge(self, received):
-        """The daemon has dealt with that many frames for good. False if that cannot be."""
-        oldest_kept = self._sent_count - len(self._sent)
-        if not oldest_kept <= received <= self._sent_count:
+        """The daemon has dealt with that many frames for good. False if that cannot be.
+
+        A daemon that was started anew may know of fewer than it once acknowledged: frames without an
+        effect leave no trace with it.
+        """
+        if received > self._sent_count:
             return False
-        for _ in range(received - oldest_kept):
+        for _ in range(received - self.forgotten()):
             self._held -= len(self._sent.popleft())
         self._relieve()
         return True
+
+    def forgotten(self):
+        """How many frames were acknowledged and are never sent again."""
+        return self._sent_count - len(self._sent)
 
     def open(self, hello):
         """The daemon's hello was good: answer, then send what it has not dealt with, and the rest."""

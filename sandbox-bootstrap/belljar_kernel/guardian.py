@@ -86,7 +86,7 @@ class Guardian:
             return
         limits, received = Limits(frame["limits"]), int(frame["received"])
         if not self._bridge.acknowledge(received):
-            self._bridge.close(websocket.PROTOCOL_ERROR, "these frames were not sent or are forgotten")
+            self._bridge.close(websocket.PROTOCOL_ERROR, "so many frames were never sent")
             return
         self._runners.limits = limits
         self._bridge.held_most = limits.unacknowledged_bytes
@@ -101,6 +101,7 @@ class Guardian:
             "running": self._runners.running_cells(),
             "state_of": self._line.state_of(),
             "last_cell": self._last_cell,
+            "resumes_after": self._bridge.forgotten(),
         }
         self._bridge.open(wire.encode_json(hello))
         if first:
@@ -108,7 +109,7 @@ class Guardian:
 
     def _ack(self, frame, _text):
         if not self._bridge.acknowledge(int(frame["received"])):
-            self._bridge.close(websocket.PROTOCOL_ERROR, "these frames were not sent or are forgotten")
+            self._bridge.close(websocket.PROTOCOL_ERROR, "so many frames were never sent")
 
     def _configure(self, _frame, text):
         self._line.set_up(text)

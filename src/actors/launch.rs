@@ -87,6 +87,7 @@ pub async fn attach(
     };
     let (socket, hello) = greeted.await.map_err(|error| bridge_problem(&error))?;
     sandbox.attest_again(&before, hello.python.clone(), hello.probe.clone())?;
+    let received = hello.resumes_after.max(received);
     Ok(Some(Ready { sandbox, socket, receipt: before, hello, received }))
 }
 

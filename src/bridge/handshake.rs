@@ -20,6 +20,7 @@ pub struct Hello {
     pub running: Vec<CellNumber>,
     pub state_of: CellNumber,
     pub last_cell: CellNumber,
+    pub resumes_after: u64,
 }
 
 /// Longest Python version that is believed.
@@ -52,6 +53,10 @@ pub async fn connect(
             match socket.next().await {
                 Some(Ok(Message::Text(text))) => return Ok((socket, parse_hello(&text)?)),
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Close(why))) => {
+                    let why = why.map(|frame| frame.reason.to_string()).unwrap_or_default();
+                    return Err(BridgeError::Protocol(format!("it hung up: {}", why.escape_default())));
+                }
                 Some(Ok(_)) => return Err(BridgeError::Protocol("something came before the hello".into())),
                 Some(Err(error)) => return Err(protocol(error)),
                 None => return Err(BridgeError::Protocol("it hung up before its hello".into())),
@@ -63,12 +68,12 @@ pub async fn connect(
 
 fn parse_hello(text: &str) -> Result<Hello, BridgeError> {
     match serde_json::from_str(text) {
-        Ok(KernelFrame::Hello { version, python, probe, running, state_of, last_cell })
+        Ok(KernelFrame::Hello { version, python, probe, running, state_of, last_cell, resumes_after })
             if version == BRIDGE_VERSION =>
         {
             let python =
                 python.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(VERSION_CHARS).collect();
-            Ok(Hello { python, probe, running, state_of, last_cell })
+            Ok(Hello { python, probe, running, state_of, last_cell, resumes_after })
         }
         Ok(KernelFrame::Hello { version, .. }) => Err(BridgeError::Protocol(format!(
             "it wants version {version}, this daemon speaks {BRIDGE_VERSION}"

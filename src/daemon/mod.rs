@@ -136,10 +136,10 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
         let removed =
             supervisor.call(|reply_to| SupervisorMsg::Shutdown { remove, reply_to }, Some(REMOVAL)).await;
         tracing::info!(orderly = removed.is_ok(), "sessions ended");
-        if tokio::time::timeout(REMOVAL, launcher.all_let_go()).await.is_err() {
-            tracing::warn!("a sandbox was still being made at the end");
-        }
         if remove {
+            if tokio::time::timeout(REMOVAL, launcher.all_let_go()).await.is_err() {
+                tracing::warn!("a sandbox was still being made at the end");
+            }
             // What an executor could not remove.
             reaper::reap_containers(&launcher).await;
         }

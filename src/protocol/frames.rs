@@ -113,6 +113,9 @@ pub enum KernelFrame {
         state_of: CellNumber,
         /// The newest cell that it was ever sent; 0 if none.
         last_cell: CellNumber,
+        /// Frames up to this number were acknowledged and are not sent again. More than the daemon
+        /// knows of, if some of them left no trace in its journal.
+        resumes_after: u64,
     },
     /// A cell ended and its runner lives on (`main`) or ended as it should (`fork`).
     CellDone {

@@ -46,7 +46,7 @@ fn kernel_frames() -> Vec<Value> {
     let exception = json!({"type": "E", "value": "v", "repr": "E('v')", "traceback": "…"});
     vec![
         json!({"type": "hello", "version": 1, "python": "3.13.5", "probe": probe, "running": [3],
-               "state_of": 2, "last_cell": 3}),
+               "state_of": 2, "last_cell": 3, "resumes_after": 7}),
         json!({"type": "cell_done", "cell": 1, "status": "success", "reason": "ok", "exit_code": 0,
                "result": {"repr": "1", "type": "int", "mime": {"text/html": "<b>1</b>"}}, "exception": null,
                "duration_ms": 0.5, "displays_dropped": 0, "protected": true, "as_before": null, "live": live}),

@@ -19,6 +19,10 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
 use crate::store::{Applied, CellRecord};
 
+/// Time for the start of a cell to get into the journal. It takes some tens of microseconds; a disk
+/// that hangs longer than this must not hold the session.
+const JOURNALLED: Duration = Duration::from_secs(5);
+
 impl SessionActorState {
     pub(super) fn enqueue(&mut self, request: CellRequest) -> Result<Ticket, Problem> {
         self.touch();
@@ -83,6 +87,9 @@ impl SessionActorState {
                 Job::Cell { mut start, .. } => {
                     start.note = self.note.take();
                     self.log.append(EventBody::CellStarted { cell: start.cell });
+                    // First in the journal: a kernel that ran a cell which nobody knows of would give
+                    // its result to the next one of that number.
+                    let _ = tokio::time::timeout(JOURNALLED, self.log.flushed()).await;
                     executor.cast(ExecutorMsg::Run(start))
                 }
             };

@@ -248,7 +248,6 @@ fn restarts_one_after_the_other_lose_nothing() {
 }
 
 #[test]
-#[ignore = "a kernel that reconnects may send another frame before its hello, and loses its sandbox"]
 fn no_cell_is_lost_or_run_twice_however_often_the_daemon_dies() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "import time; ran = []");
