@@ -65,8 +65,8 @@ image-science: ## build belljar/science: numpy, pandas, matplotlib and their lik
 	images/build.sh science
 
 .PHONY: bench
-bench: ## measure the round trip of a cell
-	cargo bench --bench round_trip
+bench: ## measure cells, sessions, checkpoints and recovery
+	cargo bench --bench round_trip --bench recovery
 
 .PHONY: schemas
 schemas: ## write config/openapi.json and config/schemas anew from the types

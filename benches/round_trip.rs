@@ -15,11 +15,11 @@
 use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{CreateContainerOptions, RemoveContainerOptions, StartContainerOptions};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+mod support;
+
+use support::{Client, Daemon, percentile, timed, times};
 
 const WARM_UP: usize = 200;
 const HOT_CELLS: usize = 2_000;
@@ -28,95 +28,6 @@ const IDLE: Duration = Duration::from_millis(100);
 const COLD_SESSIONS: usize = 15;
 const IMAGE: &str = "belljar/base";
 
-struct Client(BufReader<UnixStream>);
-
-impl Client {
-    fn connect(socket: &Path) -> Self {
-        Self(BufReader::new(UnixStream::connect(socket).expect("the daemon serves")))
-    }
-
-    /// One request on the kept connection.
-    fn request(&mut self, method: &str, path: &str, body: &str) -> String {
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: belljar\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        self.0.get_mut().write_all(request.as_bytes()).expect("sent");
-        let mut length = 0;
-        let mut status = String::new();
-        self.0.read_line(&mut status).expect("a status");
-        loop {
-            let mut line = String::new();
-            self.0.read_line(&mut line).expect("a head");
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                length = value.trim().parse().expect("a length");
-            }
-            if line.trim().is_empty() {
-                break;
-            }
-        }
-        let mut answer = vec![0; length];
-        self.0.read_exact(&mut answer).expect("a body");
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        assert!(status.contains(" 20"), "{status}{answer}");
-        answer
-    }
-
-    fn cell(&mut self) {
-        let answer = self.request("POST", "/v1/sessions/bench/cells?wait=true", r#"{"code":"1+1"}"#);
-        assert!(answer.contains(r#""repr":"2""#), "{answer}");
-    }
-}
-
-struct Daemon(Child, tempfile::TempDir);
-
-impl Daemon {
-    fn start() -> Self {
-        let home = tempfile::tempdir_in("/tmp").expect("a folder");
-        let child = Command::new(env!("CARGO_BIN_EXE_belljar"))
-            .arg("daemon")
-            .env("BELLJAR_HOME", home.path())
-            .env_remove("BELLJAR_SOCKET")
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("the daemon starts");
-        let daemon = Self(child, home);
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while UnixStream::connect(daemon.socket()).is_err() {
-            assert!(Instant::now() < deadline, "the daemon does not serve");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        daemon
-    }
-
-    fn socket(&self) -> std::path::PathBuf {
-        self.1.path().join("belljar.sock")
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
-        let _ = self.0.wait();
-    }
-}
-
-fn times(count: usize, mut work: impl FnMut(usize) -> Duration) -> Vec<Duration> {
-    let mut times: Vec<Duration> = (0..count).map(&mut work).collect();
-    times.sort();
-    times
-}
-
-fn timed(work: impl FnOnce()) -> Duration {
-    let start = Instant::now();
-    work();
-    start.elapsed()
-}
-
-fn percentile(sorted: &[Duration], percent: usize) -> f64 {
-    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)].as_secs_f64() * 1e3
-}
-
 fn row(name: &str, sorted: &[Duration]) {
     println!(
         "{name:<44} {:>10.3} {:>10.3} {:>7}",
@@ -124,6 +35,11 @@ fn row(name: &str, sorted: &[Duration]) {
         percentile(sorted, 95),
         sorted.len()
     );
+}
+
+fn cell(client: &mut Client) {
+    let answer = client.run("bench", "1+1");
+    assert!(answer.contains(r#""repr":"2""#), "{answer}");
 }
 
 /// Create + start, and removal outside of the measured time.
@@ -155,14 +71,14 @@ fn main() {
     let mut client = Client::connect(&daemon.socket());
     let new = |name: &str| format!(r#"{{"name":"{name}","image":"{IMAGE}"}}"#);
     client.request("POST", "/v1/sessions", &new("bench"));
-    (0..WARM_UP).for_each(|_| client.cell());
+    (0..WARM_UP).for_each(|_| cell(&mut client));
 
     println!("{:<44} {:>10} {:>10} {:>7}", "", "p50 ms", "p95 ms", "n");
-    let hot = times(HOT_CELLS, |_| timed(|| client.cell()));
+    let hot = times(HOT_CELLS, |_| timed(|| cell(&mut client)));
     row("cell `1+1`, back to back", &hot);
     let idle = times(IDLE_CELLS, |_| {
         std::thread::sleep(IDLE);
-        timed(|| client.cell())
+        timed(|| cell(&mut client))
     });
     row("cell `1+1`, after 100 ms of idling", &idle);
     client.request("DELETE", "/v1/sessions/bench", "");

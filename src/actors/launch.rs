@@ -36,8 +36,9 @@ pub async fn launch(
     launcher: Arc<Launcher>,
     wanted: Wanted,
     workspace: Arc<Workspace>,
+    progress: impl Fn(String) + Sync,
 ) -> Result<Ready, Problem> {
-    let prepared = launcher.prepare(&wanted, &workspace).await?;
+    let prepared = launcher.prepare(&wanted, &workspace, &progress).await?;
     let listener = Listener::bind(prepared.bridge_dir()).map_err(|error| bridge_problem(&error))?;
     let sandbox = prepared.start().await?;
     let greeted = async {

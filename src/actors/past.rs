@@ -82,6 +82,7 @@ impl Fold {
             EventBody::Reset => past.kept.clear(),
             EventBody::SessionCreated { .. }
             | EventBody::SandboxStarting { .. }
+            | EventBody::ImagePulling { .. }
             | EventBody::SandboxAttached
             | EventBody::Output { .. }
             | EventBody::OutputCut { .. }

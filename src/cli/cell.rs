@@ -123,6 +123,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         EventBody::StateLost { reason } => screen.warn(&format!("all variables are gone: {reason}")),
         EventBody::SessionCreated { .. }
         | EventBody::SandboxStarting { .. }
+        | EventBody::ImagePulling { .. }
         | EventBody::SandboxReady { .. }
         | EventBody::SandboxAttached
         | EventBody::CellQueued { .. }

@@ -59,6 +59,7 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::SandboxStarting { backend, image } => {
             format!("-- a sandbox starts: {}, {image}", backend.name())
         }
+        EventBody::ImagePulling { status } => format!("-- pulling the image: {status}"),
         EventBody::SandboxReady { python, isolation, .. } => {
             format!("-- the sandbox is ready: Python {python}, {isolation}")
         }

@@ -2,14 +2,20 @@
 
 use clap::Args;
 use serde_json::{Map, Value};
+use std::time::Duration;
 
 use crate::protocol::api::{NewSession, SessionView};
+use crate::protocol::event::EventBody;
 use crate::protocol::ids::SessionName;
 
 use super::args::{SandboxArgs, json_object, session_name, whole_seconds};
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
+use super::sanitize::one_line;
+
+/// A session that takes longer than this is told about.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// Make a session and print its name.
 #[derive(Debug, Args)]
@@ -43,7 +49,20 @@ impl New {
             idle_s: self.idle,
             seed: self.seed.unwrap_or_default(),
         };
-        let answer = context.client().post("/v1/sessions", &new).await?;
+        let client = context.client();
+        let making = client.post("/v1/sessions", &new);
+        tokio::pin!(making);
+        let answer = tokio::select! {
+            answer = &mut making => answer?,
+            () = tokio::time::sleep(SLOW) => {
+                // It takes long: tell why, as far as the session can be found by its name.
+                let following = follow(context, new.name.as_ref());
+                tokio::select! {
+                    answer = &mut making => answer?,
+                    () = following => making.await?,
+                }
+            }
+        };
         if context.json {
             context.screen.line(&answer.text())?;
             return Ok(exit::SUCCESS);
@@ -52,6 +71,18 @@ impl New {
         context.screen.note(&made_of(&session))?;
         context.screen.line(session.name.as_str())?;
         Ok(exit::SUCCESS)
+    }
+}
+
+/// Shows the steps of a pull, until there are no more events. Trouble with that is none of its own.
+async fn follow(context: &Context, name: Option<&SessionName>) {
+    let Some(name) = name else { return };
+    let path = format!("/v1/sessions/{name}/events?follow=true");
+    let Ok(mut events) = context.client().events::<()>(&path, None).await else { return };
+    while let Ok(Some(event)) = events.next().await {
+        if let EventBody::ImagePulling { status } = event.body {
+            eprintln!("pulling the image: {}", one_line(&status));
+        }
     }
 }
 

@@ -28,6 +28,10 @@ pub enum EventBody {
         backend: Backend,
         image: String,
     },
+    /// The image is not there and is being fetched.
+    ImagePulling {
+        status: String,
+    },
     SandboxReady {
         backend: Backend,
         image: ImageFact,
@@ -111,6 +115,7 @@ impl EventBody {
         match self {
             Self::SessionCreated { .. } => "session_created",
             Self::SandboxStarting { .. } => "sandbox_starting",
+            Self::ImagePulling { .. } => "image_pulling",
             Self::SandboxReady { .. } => "sandbox_ready",
             Self::SandboxAttached => "sandbox_attached",
             Self::SandboxGone { .. } => "sandbox_gone",
@@ -143,6 +148,7 @@ impl EventBody {
             Self::CellFinished { result } => Some(result.cell),
             Self::SessionCreated { .. }
             | Self::SandboxStarting { .. }
+            | Self::ImagePulling { .. }
             | Self::SandboxReady { .. }
             | Self::SandboxAttached
             | Self::SandboxGone { .. }

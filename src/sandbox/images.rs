@@ -46,6 +46,7 @@ pub async fn resolve(
     requested: Option<&str>,
     allowed: &[String],
     pull: Pull,
+    progress: &(impl Fn(String) + Sync),
 ) -> Result<ImageFact, Problem> {
     let candidates = candidates(requested, allowed)?;
     for reference in &candidates {
@@ -55,7 +56,7 @@ pub async fn resolve(
     }
     if pull == Pull::Missing {
         for reference in &candidates {
-            if pull_image(engine, reference, |_| {}).await.is_ok()
+            if pull_image(engine, reference, progress).await.is_ok()
                 && let Some(fact) = find(engine, reference).await.map_err(|error| error.problem())?
             {
                 return Ok(fact);

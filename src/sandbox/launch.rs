@@ -185,6 +185,7 @@ impl Launcher {
         self: &Arc<Self>,
         wanted: &Wanted,
         workspace: &Workspace,
+        progress: &(impl Fn(String) + Sync),
     ) -> Result<Prepared, Problem> {
         // Before anything is waited for: from here on the end of the daemon waits for this launch.
         let sandbox = SandboxId::fresh();
@@ -192,7 +193,8 @@ impl Launcher {
         let claim = Claim { launcher: Arc::clone(self), sandbox: sandbox.clone() };
         let settings = &self.settings.sandbox;
         let requested = wanted.image.as_deref().or(settings.image.as_deref());
-        let image = images::resolve(&self.engine, requested, &settings.images, settings.pull).await?;
+        let image =
+            images::resolve(&self.engine, requested, &settings.images, settings.pull, progress).await?;
         let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         let storage = |error: std::io::Error| {
             Problem::new(Code::Storage, format!("`{}` cannot be made: {error}", folder.display()))

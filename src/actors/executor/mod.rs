@@ -23,6 +23,7 @@ use super::session::{SessionMsg, SessionRef};
 use super::sink::RecorderSink;
 use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
 use crate::protocol::api::{Computed, VariableList};
+use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
@@ -39,6 +40,8 @@ use calls::CallGuard;
 use cells::{Finishing, Running};
 use requests::Request;
 
+/// Time between two events about a pull.
+const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
 /// Time between two looks at the size of the workspace.
 const QUOTA_LOOK: Duration = Duration::from_secs(1);
 
@@ -203,10 +206,16 @@ impl Actor for Executor {
     ) -> Result<ExecutorState, ActorProcessingErr> {
         let (launcher, wanted, workspace) =
             (Arc::clone(&args.launcher), args.wanted.clone(), Arc::clone(&args.workspace));
+        let log = Arc::clone(&args.log);
         let adopted = args.attach.as_ref().map(|attach| (attach.receipt.clone(), attach.received));
         tokio::spawn(async move {
             let message = match adopted {
-                None => ExecutorMsg::Launched(Box::new(Box::pin(launch(launcher, wanted, workspace)).await)),
+                None => {
+                    let progress = pull_progress(log);
+                    ExecutorMsg::Launched(Box::new(
+                        Box::pin(launch(launcher, wanted, workspace, progress)).await,
+                    ))
+                }
                 Some((receipt, received)) => ExecutorMsg::Attached(Box::new(
                     Box::pin(attach(launcher, receipt, wanted, workspace, received)).await,
                 )),
@@ -289,6 +298,18 @@ impl Actor for Executor {
             ExecutorMsg::Ended { why, end } => state.ended(&myself, &why, end),
         }
         Ok(())
+    }
+}
+
+/// Steps of a pull as events, a few a second.
+fn pull_progress(log: Arc<EventLog>) -> impl Fn(String) + Send + Sync {
+    let last = std::sync::Mutex::new(None::<std::time::Instant>);
+    move |status| {
+        let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if last.is_none_or(|at| at.elapsed() >= PULL_EVENTS_APART) {
+            *last = Some(std::time::Instant::now());
+            log.append(EventBody::ImagePulling { status });
+        }
     }
 }
 
