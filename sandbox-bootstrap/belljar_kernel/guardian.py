@@ -167,10 +167,8 @@ class Guardian:
         request = int(frame["request"])
         if not self._can_serve(frame, from_checkpoint=True):
             return
-        if self._line.is_idle():
-            self._line.worker.variables_request = request
-            self._line.worker.forward(text)
-        elif not self._line.copy_for_view(request, text):
+        # Always in a copy: the `__repr__` of a variable may loop, die or change things.
+        if not self._line.copy_for_view(request, text):
             self._refuse("no_process", "the sandbox cannot start another process", frame)
 
     def _reset(self, frame, _text):

@@ -34,7 +34,7 @@ SETTLE_S = 0.5
 # A checkpoint answers within this that it is the worker now, or is given up.
 PROMOTE_S = 3.0
 # A listing of variables from a copy of a checkpoint.
-VIEW_S = 10.0
+VIEW_S = 5.0
 # While a cell runs, the memory in use is looked at this often; where there is no counter of the
 # sandbox's own and it has to be summed up, less often.
 MEMORY_CHECK_S = 0.05

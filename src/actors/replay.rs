@@ -13,7 +13,7 @@ use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::result::{ExecutionResult, Mode};
+use crate::protocol::result::{ExecutionResult, Mode, Status};
 use crate::store::EventLog;
 
 /// A cell as it once was.
@@ -46,6 +46,9 @@ pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport
         })?;
         let differences = was.result.map(|before| differences(&before, &result)).unwrap_or_default();
         report.cells.push(ReplayedCell { cell, replayed_as: ticket.cell, differences });
+        if matches!(result.status, Status::Timeout | Status::Crashed) {
+            break;
+        }
     }
     Ok(report)
 }

@@ -116,11 +116,13 @@ pub struct Upload {
     shown: String,
     file: Option<File>,
     written: u64,
+    /// Bytes that the workspace still has room for.
+    room: u64,
 }
 
 impl Upload {
     /// Makes the parents and a temporary file beside the target.
-    pub fn begin(workspace: &Workspace, service: Service, path: &str) -> Result<Self, Problem> {
+    pub fn begin(workspace: &Workspace, service: Service, path: &str, room: u64) -> Result<Self, Problem> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         if name.is_empty() {
             return Err(Problem::new(Code::BadRequest, "a file needs a name")
@@ -145,6 +147,7 @@ impl Upload {
             shown: path.to_owned(),
             file: Some(File::from(fd)),
             written: 0,
+            room,
         };
         if let Some(file) = &upload.file {
             workspace.give_to_guest(file, service).map_err(|error| explain(path, error))?;
@@ -154,8 +157,10 @@ impl Upload {
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Problem> {
         self.written += bytes.len() as u64;
-        if self.written > FILE_BYTES {
-            return Err(Problem::new(Code::TooLarge, format!("a file may have {FILE_BYTES} bytes at most")));
+        let most = self.room.min(FILE_BYTES);
+        if self.written > most {
+            return Err(Problem::new(Code::TooLarge, format!("there is room for {most} bytes only"))
+                .hint("remove some files of the workspace first, or raise `sandbox.workspace`"));
         }
         match &mut self.file {
             Some(file) => file.write_all(bytes).map_err(|error| {
@@ -362,6 +367,7 @@ pub fn read_tar(
     service: Service,
     path: &str,
     input: impl Read,
+    mut room: u64,
 ) -> Result<u64, Problem> {
     let bad = |error: std::io::Error| {
         Problem::new(Code::BadRequest, format!("the tar stream cannot be read: {error}"))
@@ -388,7 +394,7 @@ pub fn read_tar(
         match entry.header().entry_type() {
             tar::EntryType::Directory => drop(make_folders(workspace, service, &target)?),
             tar::EntryType::Regular => {
-                let mut upload = Upload::begin(workspace, service, &target)?;
+                let mut upload = Upload::begin(workspace, service, &target, room)?;
                 let mut buffer = vec![0; 64 * 1024];
                 loop {
                     let count = entry.read(&mut buffer).map_err(bad)?;
@@ -397,7 +403,7 @@ pub fn read_tar(
                         _ => break,
                     }
                 }
-                upload.finish()?;
+                room = room.saturating_sub(upload.finish()?);
                 files += 1;
             }
             _ => {

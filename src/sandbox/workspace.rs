@@ -53,7 +53,14 @@ impl Workspace {
     }
 
     /// A folder of the caller's. The guest runs as its owner, who is never root.
-    pub fn of_caller(path: &Path, service: Service, engine: EngineMode, peer: u32) -> Result<Self, Problem> {
+    /// `private` are folders of the daemon's own, which no guest may come near.
+    pub fn of_caller(
+        path: &Path,
+        service: Service,
+        engine: EngineMode,
+        peer: u32,
+        private: &[PathBuf],
+    ) -> Result<Self, Problem> {
         let shown = path.display();
         // Root's eyes see more than the peer's, and an error must not tell what is where.
         let borrowed_eyes = service.system && peer != 0;
@@ -68,6 +75,14 @@ impl Workspace {
         }
         let path = std::fs::canonicalize(path)
             .map_err(|error| hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}"))))?;
+        let private = private.iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
+        if private.into_iter().any(|folder| folder.starts_with(&path) || path.starts_with(&folder)) {
+            return Err(Problem::new(
+                Code::Forbidden,
+                format!("the workspace `{shown}` holds, or lies in, what is the daemon's own"),
+            )
+            .hint("use a folder apart from `BELLJAR_HOME` and the folder of the socket"));
+        }
         let root = open_folder(&path).map_err(|error| {
             hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder"))
         })?;

@@ -86,11 +86,12 @@ impl Journal {
         self.core.queue.ask(Durability::Normal, Patience::Wait, keep).await.map(drop)
     }
 
-    /// Gives a claimed key back, because nothing was done.
+    /// Gives a claimed key back, because nothing was done. One with a target stays: something was begun.
     pub async fn release(&self, owner: u32, key: &str) -> Result<(), JournalError> {
         let key = key.to_owned();
         let release = move |file: &Connection, _: &Blobs| {
-            let query = "DELETE FROM idempotency WHERE owner = ?1 AND key = ?2 AND answer IS NULL";
+            let query =
+                "DELETE FROM idempotency WHERE owner = ?1 AND key = ?2 AND answer IS NULL AND target IS NULL";
             Ok(file.execute(query, params![owner, key])?)
         };
         self.core.queue.ask(Durability::Normal, Patience::Wait, release).await.map(drop)

@@ -18,6 +18,8 @@ use crate::sandbox::cgroup::Counters;
 use crate::sandbox::usage::{self, Usage};
 use crate::store::CellRecord;
 
+/// Looks in a row that find a too large workspace growing while no cell runs.
+const GROWING_LOOKS: u32 = 3;
 /// Time until a cell is sent again that found no worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(100);
 /// Characters of a name that a lost cell may have assigned.
@@ -289,17 +291,21 @@ impl ExecutorState {
         });
     }
 
-    /// Ends the cells that run. If none does and the workspace still grows, something that an earlier
-    /// one left behind writes on: only the end of the sandbox stops that.
+    /// Only growth is held against anybody: a workspace that is too large and stays as it is may still
+    /// be read and tidied up. A cell under which it grows is ended; if it goes on growing while none
+    /// runs, something that an earlier one left behind writes, and only the end of the sandbox stops it.
     pub(super) fn quota_exceeded(&mut self, myself: &ExecutorRef, why: &str, usage: Usage) {
+        let before = self.excess.replace(usage);
+        let grew = before.is_some_and(|before| usage.bytes > before.bytes || usage.entries > before.entries);
+        self.growing_looks = if grew { self.growing_looks + 1 } else { 0 };
+        if !grew {
+            return;
+        }
         let cells: Vec<CellNumber> = self.running.keys().copied().collect();
         for cell in &cells {
-            self.end_cell(myself, *cell, EndedBy::Policy(why.to_owned()));
+            self.end_cell(myself, *cell, EndedBy::Policy(format!("{why} Remove some files.")));
         }
-        let idle = cells.is_empty() && self.finishing.is_empty();
-        let before = std::mem::replace(&mut self.idle_excess, idle.then_some(usage));
-        let grows = |before: Usage| usage.bytes > before.bytes || usage.entries > before.entries;
-        if idle && before.is_some_and(grows) {
+        if cells.is_empty() && self.finishing.is_empty() && self.growing_looks >= GROWING_LOOKS {
             self.give_up(myself, why.to_owned());
         }
     }

@@ -13,6 +13,10 @@ impl ExecutorState {
             let _ = reply_to.send(Err(Problem::new(Code::SandboxFailed, "the sandbox is gone")));
             return;
         };
+        if self.frozen_at.is_some() {
+            let _ = reply_to.send(Ok(()));
+            return;
+        }
         cage.link.expect_silence(true);
         self.frozen_at = Some(Instant::now());
         for running in self.running.values_mut() {

@@ -163,8 +163,9 @@ pub struct ExecutorState {
     snapshot: Snapshot,
     /// Somebody else has changed files since.
     snapshot_is_old: bool,
-    /// A workspace that was too large while no cell ran.
-    idle_excess: Option<Usage>,
+    /// A workspace that was too large when it was last looked at, and how often it had grown.
+    excess: Option<Usage>,
+    growing_looks: u32,
     frozen_at: Option<std::time::Instant>,
     /// What the last cell of the main line left running in the worker.
     live: Live,
@@ -234,7 +235,8 @@ impl Actor for Executor {
             calls: Calls::default(),
             snapshot,
             snapshot_is_old: false,
-            idle_excess: None,
+            excess: None,
+            growing_looks: 0,
             frozen_at: None,
             live: Live::default(),
         })

@@ -46,6 +46,11 @@ impl ExecutorState {
     pub(super) fn request_overdue(&mut self, myself: &ExecutorRef, request: u64) {
         if self.finishing.contains_key(&request) {
             self.names_arrived(myself, request, Vec::new());
+        } else if matches!(self.requests.get(&request), Some(Request::Variables { .. })) {
+            // It runs in a copy, so the rest of the kernel is not concerned.
+            if let Some(listing) = self.requests.remove(&request) {
+                listing.fail(Problem::new(Code::TooSlow, "the variables could not be listed in time"));
+            }
         } else if self.requests.contains_key(&request) {
             self.give_up(myself, "the kernel did not answer a request".into());
         }

@@ -21,7 +21,7 @@ use crate::store::{Applied, CellRecord};
 
 /// Time for the start of a cell to get into the journal. It takes some tens of microseconds; a disk
 /// that hangs longer than this must not hold the session.
-const JOURNALLED: Duration = Duration::from_secs(5);
+const JOURNALLED: Duration = Duration::from_secs(2);
 
 impl SessionActorState {
     pub(super) fn enqueue(&mut self, request: CellRequest) -> Result<Ticket, Problem> {
@@ -89,7 +89,12 @@ impl SessionActorState {
                     self.log.append(EventBody::CellStarted { cell: start.cell });
                     // First in the journal: a kernel that ran a cell which nobody knows of would give
                     // its result to the next one of that number.
-                    let _ = tokio::time::timeout(JOURNALLED, self.log.flushed()).await;
+                    if tokio::time::timeout(JOURNALLED, self.log.flushed()).await.is_err() {
+                        start.note =
+                            Some("The journal could not be written, so the cell was not run.".into());
+                        self.conclude_unrun(start);
+                        continue;
+                    }
                     executor.cast(ExecutorMsg::Run(start))
                 }
             };
@@ -173,12 +178,7 @@ impl SessionActorState {
             match job {
                 Job::Cell { mut start, .. } => {
                     start.note = Some(note.to_owned());
-                    let changes = Changes { artifacts: Vec::new(), cut: false };
-                    let (record, cause) = (CellRecord::default(), Cause::default());
-                    self.finished(
-                        conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO),
-                        None,
-                    );
+                    self.conclude_unrun(start);
                 }
                 Job::Variables { reply_to, .. } => drop(reply_to.send(Err(problem.clone()))),
             }
@@ -191,5 +191,11 @@ impl SessionActorState {
             Some(ticket) => Standing::Queued(ticket.events_after),
             None => Standing::Unknown,
         }
+    }
+
+    fn conclude_unrun(&mut self, start: CellStart) {
+        let changes = Changes { artifacts: Vec::new(), cut: false };
+        let (record, cause) = (CellRecord::default(), Cause::default());
+        self.finished(conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO), None);
     }
 }

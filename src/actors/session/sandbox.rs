@@ -41,7 +41,13 @@ pub(super) fn make_workspace(myself: &SessionRef, args: &SessionArgs) -> JoinHan
             let mode = launcher.engine_mode().await?;
             let service = launcher.service;
             if let Some(folder) = folder {
-                return Ok((Workspace::of_caller(folder.as_ref(), service, mode, owner)?, None));
+                let paths = &launcher.paths;
+                let private: Vec<_> = [Some(paths.home()), paths.socket().parent()]
+                    .into_iter()
+                    .flatten()
+                    .map(ToOwned::to_owned)
+                    .collect();
+                return Ok((Workspace::of_caller(folder.as_ref(), service, mode, owner, &private)?, None));
             }
             let Some(slot) = slot else {
                 return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));

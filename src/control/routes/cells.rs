@@ -70,10 +70,10 @@ pub async fn run(
 }
 
 async fn finished(ticket: Ticket) -> Answer<Response> {
-    let result = ticket
-        .done
-        .await
-        .map_err(|_| Problem::new(Code::Internal, format!("cell {} ended without a result", ticket.cell)))?;
+    let result = ticket.done.await.map_err(|_| {
+        Problem::new(Code::ShuttingDown, format!("the daemon ends; cell {} goes on without it", ticket.cell))
+            .hint("ask for it again when the next daemon runs (`belljar wait`)")
+    })?;
     Ok(Json(&*result).into_response())
 }
 

@@ -119,14 +119,16 @@ pub async fn put(
     let mut input = SyncIoBridge::new(StreamReader::new(stream));
     let limit = app.settings.sandbox.workspace_bytes;
     blocking(move || {
-        if let Some(why) = usage::measure(&workspace.root).beyond(limit) {
+        let used = usage::measure(&workspace.root);
+        if let Some(why) = used.beyond(limit) {
             return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
         }
+        let room = limit - used.bytes;
         if is_tar {
-            files::read_tar(&workspace, service, &path, input)?;
+            files::read_tar(&workspace, service, &path, input, room)?;
             return Ok(());
         }
-        let mut upload = Upload::begin(&workspace, service, &path)?;
+        let mut upload = Upload::begin(&workspace, service, &path, room)?;
         let mut buffer = vec![0; CHUNK];
         loop {
             let count = input

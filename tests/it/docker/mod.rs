@@ -7,6 +7,7 @@ mod cases;
 mod checkpoints;
 mod escape;
 mod files;
+mod guards;
 mod helpers;
 mod laws;
 mod lifecycle;

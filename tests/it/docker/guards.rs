@@ -1,0 +1,91 @@
+//! What must not cost a session its variables: curious questions, large uploads, a full workspace.
+
+use serde_json::json;
+
+use crate::support::{Daemon, engine};
+
+#[test]
+fn a_variable_that_cannot_be_shown_costs_nothing_but_the_list() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    let code = "keep = 1\nclass Loop:\n    def __repr__(self):\n        while True: pass\nloop = Loop(); 0";
+    assert_eq!(daemon.run("a", code)["status"], "success");
+    let listed = daemon.http("GET", "/v1/sessions/a/variables", b"");
+    assert_ne!(listed.status, 200, "{}", listed.text());
+    assert_eq!(daemon.run("a", "del loop; keep")["result"]["repr"], "1");
+    let listed = daemon.http("GET", "/v1/sessions/a/variables", b"").expect_status(200);
+    assert!(listed.to_string().contains("keep"), "{listed}");
+    // What a `repr` changes, it changes in a copy.
+    let code =
+        "class Sly:\n    def __repr__(self):\n        global keep; keep = 2; return 'sly'\nsly = Sly(); 0";
+    daemon.run("a", code);
+    daemon.http("GET", "/v1/sessions/a/variables", b"").expect_status(200);
+    assert_eq!(daemon.run("a", "keep")["result"]["repr"], "1");
+}
+
+#[test]
+fn an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::with_config("[sandbox]\nworkspace = \"8MiB\"\n");
+    daemon.session("a", json!({"image": "belljar/base"}));
+    daemon.run("a", "import os, time; keep = 1");
+    let path = "/v1/sessions/a/files/big";
+    let refused = daemon.http("PUT", path, &vec![b'x'; 20 << 20]).expect_status(413);
+    assert_eq!(refused["code"], "too_large");
+    assert_eq!(daemon.http("GET", path, b"").status, 404);
+    daemon.http("PUT", path, &vec![b'x'; 6 << 20]).expect_status(200);
+    // Two more of its own, and it is too large; but it does not grow while it is only used.
+    daemon.run("a", "for n in 'bc': open(n, 'wb').write(b'x' * (2 << 20))");
+    assert_eq!(daemon.run("a", "time.sleep(3); keep")["result"]["repr"], "1");
+    assert_eq!(daemon.run("a", "os.remove('big'); keep")["result"]["repr"], "1");
+    daemon.http("PUT", path, &vec![b'x'; 1 << 20]).expect_status(200);
+}
+
+#[test]
+fn a_workspace_never_holds_what_is_the_daemons_own() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let home = daemon.home().display().to_string();
+    for folder in [home.clone(), format!("{home}/kernel"), "/tmp".to_owned(), "/".to_owned()] {
+        let request = json!({"name": "a", "workspace": folder}).to_string();
+        let refused = daemon.http("POST", "/v1/sessions", request.as_bytes()).expect_status(403);
+        assert_eq!(refused["code"], "forbidden", "{folder}: {refused}");
+    }
+    assert_eq!(daemon.containers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_key_whose_request_had_begun_is_never_free_again() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    let body = json!({"code": "import time; time.sleep(2); open('ran', 'a').write('x'); 7"}).to_string();
+    let post = |daemon: &Daemon| {
+        let path = "/v1/sessions/a/cells?wait=true";
+        daemon.http_with("POST", path, &[("Idempotency-Key", "once")], body.as_bytes())
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The answer is cut off by the death of the daemon.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| post(&daemon)));
+        });
+        crate::support::eventually("the cell runs", || {
+            daemon.events("a", 0).iter().any(|event| event["type"] == "cell_started").then_some(())
+        });
+        daemon.signal("KILL");
+    });
+    daemon.wait();
+    daemon.restart();
+    let again = post(&daemon).expect_status(200);
+    assert_eq!(again["result"]["repr"], "7", "{again}");
+    assert_eq!(daemon.run("a", "open('ran').read()")["result"]["repr"], "'x'");
+}
