@@ -69,7 +69,8 @@ impl Run {
         } else {
             std::fs::read_to_string(&self.file)
         };
-        read.map_err(|e| {
+        // Editors of other systems put a mark before the text, which Python does not take for code.
+        read.map(|code| code.strip_prefix('\u{feff}').map(ToOwned::to_owned).unwrap_or(code)).map_err(|e| {
             Failure::io(format_args!("failed to read `{}`", self.file.display()), &e)
                 .hint("name a script in UTF-8, or `-` to read it from stdin")
         })

@@ -18,7 +18,7 @@ use crate::sandbox::cgroup::Counters;
 use crate::sandbox::usage::{self, Usage};
 use crate::store::CellRecord;
 
-/// Looks in a row that find a too large workspace growing while no cell runs.
+/// Looks in a row that find a too large workspace growing, with no cell to blame.
 const GROWING_LOOKS: u32 = 3;
 /// Time until a cell is sent again that found no worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(100);
@@ -194,6 +194,7 @@ impl ExecutorState {
         turn: Option<Turn>,
     ) {
         let Some(mut running) = self.running.remove(&cell) else { return };
+        self.cell_ended_since_look = true;
         drop(self.calls.cancel_cell(cell));
         let after = self.cage.as_ref().map_or(running.before, |cage| cage.sandbox.counters());
         let cause = Cause {
@@ -282,31 +283,33 @@ impl ExecutorState {
 
     pub(super) fn look_at_quota(&self, myself: &ExecutorRef) {
         let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
-        let limit = self.args.launcher.settings.sandbox.workspace_bytes;
         tokio::task::spawn_blocking(move || {
-            let usage = usage::measure(&workspace.root);
-            if let Some(why) = usage.beyond(limit) {
-                let _ = executor.cast(ExecutorMsg::QuotaExceeded { why, usage });
-            }
+            let _ = executor.cast(ExecutorMsg::QuotaLooked(usage::measure(&workspace.root)));
         });
     }
 
     /// Only growth is held against anybody: a workspace that is too large and stays as it is may still
-    /// be read and tidied up. A cell under which it grows is ended; if it goes on growing while none
-    /// runs, something that an earlier one left behind writes, and only the end of the sandbox stops it.
-    pub(super) fn quota_exceeded(&mut self, myself: &ExecutorRef, why: &str, usage: Usage) {
-        let before = self.excess.replace(usage);
+    /// be read and tidied up. A cell under which it grew is ended. Growth that no running cell can be
+    /// blamed for ends the sandbox if it goes on: something that an earlier cell left behind writes.
+    pub(super) fn quota_looked(&mut self, myself: &ExecutorRef, usage: Usage) {
+        let before = self.usage.replace(usage);
+        let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
         let grew = before.is_some_and(|before| usage.bytes > before.bytes || usage.entries > before.entries);
-        self.growing_looks = if grew { self.growing_looks + 1 } else { 0 };
-        if !grew {
+        let limit = self.args.launcher.settings.sandbox.workspace_bytes;
+        let Some(why) = usage.beyond(limit).filter(|_| grew) else {
+            self.growing_looks = 0;
+            return;
+        };
+        let cells: Vec<CellNumber> = self.running.keys().copied().collect();
+        if !cells.is_empty() && !cell_ended {
+            for cell in &cells {
+                self.end_cell(myself, *cell, EndedBy::Policy(format!("{why} Remove some files.")));
+            }
             return;
         }
-        let cells: Vec<CellNumber> = self.running.keys().copied().collect();
-        for cell in &cells {
-            self.end_cell(myself, *cell, EndedBy::Policy(format!("{why} Remove some files.")));
-        }
-        if cells.is_empty() && self.finishing.is_empty() && self.growing_looks >= GROWING_LOOKS {
-            self.give_up(myself, why.to_owned());
+        self.growing_looks += 1;
+        if self.growing_looks >= GROWING_LOOKS {
+            self.give_up(myself, why);
         }
     }
 }

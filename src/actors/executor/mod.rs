@@ -104,10 +104,7 @@ pub enum ExecutorMsg {
     KillOverdue(CellNumber),
     RequestOverdue(u64),
     QuotaLook,
-    QuotaExceeded {
-        why: String,
-        usage: Usage,
-    },
+    QuotaLooked(Usage),
     ToolDone {
         call: u64,
         outcome: Result<Value, ToolFailure>,
@@ -163,8 +160,9 @@ pub struct ExecutorState {
     snapshot: Snapshot,
     /// Somebody else has changed files since.
     snapshot_is_old: bool,
-    /// A workspace that was too large when it was last looked at, and how often it had grown.
-    excess: Option<Usage>,
+    /// The size of the workspace when it was last looked at.
+    usage: Option<Usage>,
+    cell_ended_since_look: bool,
     growing_looks: u32,
     frozen_at: Option<std::time::Instant>,
     /// What the last cell of the main line left running in the worker.
@@ -235,7 +233,8 @@ impl Actor for Executor {
             calls: Calls::default(),
             snapshot,
             snapshot_is_old: false,
-            excess: None,
+            usage: None,
+            cell_ended_since_look: false,
             growing_looks: 0,
             frozen_at: None,
             live: Live::default(),
@@ -291,7 +290,7 @@ impl Actor for Executor {
             }
             ExecutorMsg::RequestOverdue(request) => state.request_overdue(&myself, request),
             ExecutorMsg::QuotaLook => state.look_at_quota(&myself),
-            ExecutorMsg::QuotaExceeded { why, usage } => state.quota_exceeded(&myself, &why, usage),
+            ExecutorMsg::QuotaLooked(usage) => state.quota_looked(&myself, usage),
             ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
             ExecutorMsg::Concluded { result, snapshot, turn } => {
                 state.snapshot = snapshot;
@@ -357,6 +356,7 @@ impl ExecutorState {
         });
         let quota = QuotaClock(myself.send_interval(QUOTA_LOOK, || ExecutorMsg::QuotaLook).abort_handle());
         self.cage = Some(Cage { sandbox: Arc::new(ready.sandbox), link, _quota: quota });
+        self.look_at_quota(myself);
     }
 
     fn arrived(&mut self, myself: &ExecutorRef, frame: KernelFrame, turn: Turn) {
