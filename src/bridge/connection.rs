@@ -99,6 +99,7 @@ impl Link {
             acknowledge_at: None,
             outgoing: outgoing.clone(),
             silent: Arc::clone(&silent),
+            turns: Arc::new(Semaphore::new(1)),
         };
         let ender = cancel.clone();
         tokio::spawn(async move {
@@ -178,11 +179,12 @@ struct Driver<S> {
     acknowledge_at: Option<Instant>,
     outgoing: mpsc::Sender<String>,
     silent: Arc<AtomicBool>,
+    /// One frame at a time.
+    turns: Arc<Semaphore>,
 }
 
 impl<S: Sink> Driver<S> {
     async fn read(mut self, deliver: &(impl Fn(Incoming) + Sync)) -> Closed {
-        let turns = Arc::new(Semaphore::new(1));
         let closed = loop {
             let silence = self.last_heard + PONG_WITHIN;
             let (flush, acknowledge) = (self.sink.flush_at(), self.acknowledge_at);
@@ -203,7 +205,7 @@ impl<S: Sink> Driver<S> {
             self.last_heard = Instant::now();
             match message {
                 Some(Ok(message @ (Message::Binary(_) | Message::Text(_)))) => {
-                    let Some(permit) = self.turn(&turns).await else { break Closed::ByUs };
+                    let Some(permit) = self.turn().await else { break Closed::ByUs };
                     self.received += 1;
                     self.acknowledge_at.get_or_insert(Instant::now() + ACKNOWLEDGE_AFTER);
                     let turn = Turn { number: self.received, _permit: permit };
@@ -221,13 +223,13 @@ impl<S: Sink> Driver<S> {
     }
 
     /// Waits until the frame before has been dealt with; none if the connection is closed instead.
-    async fn turn(&mut self, turns: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    async fn turn(&mut self) -> Option<OwnedSemaphorePermit> {
         loop {
             let flush = self.sink.flush_at();
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => return None,
-                permit = Arc::clone(turns).acquire_owned() => return permit.ok(),
+                permit = Arc::clone(&self.turns).acquire_owned() => return permit.ok(),
                 () = sleep_until(flush), if flush.is_some() => self.sink.flush(),
             }
         }
@@ -267,7 +269,9 @@ impl<S: Sink> Driver<S> {
 
     /// Tells the kernel which frames it may forget. What is not settled yet is told later.
     fn acknowledge(&mut self) {
-        let settled = self.sink.settled(self.received);
+        // A frame whose turn is out has not had its effect yet.
+        let dealt_with = if self.turns.available_permits() == 0 { self.received - 1 } else { self.received };
+        let settled = self.sink.settled(dealt_with);
         if settled > self.acknowledged
             && let Ok(text) = serde_json::to_string(&HostFrame::Ack { received: settled })
             && self.outgoing.try_send(text).is_ok()
