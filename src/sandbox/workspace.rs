@@ -75,6 +75,13 @@ impl Workspace {
         }
         let path = std::fs::canonicalize(path)
             .map_err(|error| hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}"))))?;
+        let root = open_folder(&path).map_err(|error| {
+            hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder"))
+        })?;
+        let found = rustix::fs::fstat(&root).map_err(|error| bad(format!("`{shown}`: {error}")))?;
+        if peer != 0 && found.st_uid != peer {
+            return Err(not_yours());
+        }
         let private = private.iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
         if private.into_iter().any(|folder| folder.starts_with(&path) || path.starts_with(&folder)) {
             return Err(Problem::new(
@@ -82,13 +89,6 @@ impl Workspace {
                 format!("the workspace `{shown}` holds, or lies in, what is the daemon's own"),
             )
             .hint("use a folder apart from `BELLJAR_HOME` and the folder of the socket"));
-        }
-        let root = open_folder(&path).map_err(|error| {
-            hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder"))
-        })?;
-        let found = rustix::fs::fstat(&root).map_err(|error| bad(format!("`{shown}`: {error}")))?;
-        if peer != 0 && found.st_uid != peer {
-            return Err(not_yours());
         }
         let user = if service.system {
             if found.st_uid == 0 {
