@@ -142,7 +142,9 @@ async fn build(context: &mut Context, kind: Kind) -> Result<u8, Failure> {
         .await
         .map_err(|e| Failure::io("failed to run `bash`", &e))?;
     if !output.status.success() {
-        return Err(Failure::new(format!("failed to build `belljar/{name}` ({})", output.status)));
+        return Err(Failure::new(format!("failed to build `belljar/{name}` ({})", output.status)).hint(
+            "the lines above say why; the engine has to answer (`docker info`), and the disk needs 2 GB",
+        ));
     }
     let said = String::from_utf8_lossy(&output.stdout);
     let id = said.lines().last().unwrap_or_default();
