@@ -196,7 +196,8 @@ pub(super) fn code_or_stdin(text: &str) -> Result<String, Failure> {
     if text != "-" {
         return Ok(text.to_owned());
     }
-    std::io::read_to_string(std::io::stdin()).map_err(|e| Failure::io("failed to read stdin", &e))
+    std::io::read_to_string(std::io::stdin())
+        .map_err(|e| Failure::io("failed to read stdin", &e).hint("send the code as UTF-8 text"))
 }
 
 #[cfg(test)]
