@@ -1,7 +1,7 @@
 //! Belljar runs model-written Python under glass.
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
-//! `cli`, `daemon` → `control` → `actors` → `tools`, `sandbox`, `bridge`, `store` → `config` → `protocol`.
+//! `cli`, `daemon` → `control` → `actors` → `agent`, `llm`, `tools`, `sandbox`, `bridge`, `store` → `config` → `protocol`.
 
 pub mod actors;
 pub mod agent;
@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod llm;
 pub mod protocol;
 pub mod sandbox;
 #[cfg(test)]

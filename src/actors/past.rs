@@ -52,7 +52,7 @@ impl Fold {
     fn take(&mut self, event: Event) {
         let past = &mut self.past;
         match event.body {
-            EventBody::CellQueued { cell, mode, code, expression, timeout_s } => {
+            EventBody::CellQueued { cell, mode, code, expression, timeout_s, .. } => {
                 let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or_default();
                 let start = CellStart { cell, code, mode, expression, timeout, note: None, replay: None };
                 self.open.insert(cell, (start, None));
@@ -89,7 +89,19 @@ impl Fold {
             | EventBody::Display { .. }
             | EventBody::Interrupting { .. }
             | EventBody::StateLost { .. }
-            | EventBody::SessionRemoved => {}
+            | EventBody::SessionRemoved
+            | EventBody::AskStarted { .. }
+            | EventBody::ModelAsked { .. }
+            | EventBody::ModelText { .. }
+            | EventBody::ModelReplied { .. }
+            | EventBody::ModelFailed { .. }
+            | EventBody::AskToolCalled { .. }
+            | EventBody::AskToolAnswered { .. }
+            | EventBody::AskNoted { .. }
+            | EventBody::ApprovalWanted { .. }
+            | EventBody::ApprovalDecided { .. }
+            | EventBody::PlanChanged { .. }
+            | EventBody::AskFinished { .. } => {}
         }
     }
 }
@@ -104,7 +116,14 @@ mod tests {
     }
 
     fn queued(cell: CellNumber, mode: Mode) -> EventBody {
-        EventBody::CellQueued { cell, mode, code: format!("c{cell}"), expression: false, timeout_s: 2.0 }
+        EventBody::CellQueued {
+            cell,
+            mode,
+            code: format!("c{cell}"),
+            expression: false,
+            timeout_s: 2.0,
+            origin: None,
+        }
     }
 
     fn finished(cell: CellNumber, status: Status, kind: StateKind) -> EventBody {

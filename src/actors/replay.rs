@@ -39,6 +39,7 @@ pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport
             expression: false,
             timeout: was.timeout,
             replay: Some(was.calls),
+            origin: None,
         };
         let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         let result = ticket.done.await.map_err(|_| {

@@ -2,4 +2,4 @@
 
 mod report;
 
-pub use report::{Language, report};
+pub use report::report;

@@ -8,15 +8,10 @@
 mod text;
 mod words;
 
+use crate::protocol::ask::Language;
 use crate::protocol::result::{Change, ExecutionResult, Mode, Reason, StateKind, Status};
 use text::{Draft, escaped, number_lines};
 use words::Words;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Language {
-    English,
-    Chinese,
-}
 
 /// Names listed per kind; the rest is counted.
 const LISTED: usize = 40;

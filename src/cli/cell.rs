@@ -134,7 +134,19 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::CellFinished { .. }
         | EventBody::Reset
         | EventBody::Undone { .. }
-        | EventBody::SessionRemoved => Ok(()),
+        | EventBody::SessionRemoved
+        | EventBody::AskStarted { .. }
+        | EventBody::ModelAsked { .. }
+        | EventBody::ModelText { .. }
+        | EventBody::ModelReplied { .. }
+        | EventBody::ModelFailed { .. }
+        | EventBody::AskToolCalled { .. }
+        | EventBody::AskToolAnswered { .. }
+        | EventBody::AskNoted { .. }
+        | EventBody::ApprovalWanted { .. }
+        | EventBody::ApprovalDecided { .. }
+        | EventBody::PlanChanged { .. }
+        | EventBody::AskFinished { .. } => Ok(()),
     }
 }
 

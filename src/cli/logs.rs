@@ -89,7 +89,19 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::Undone { state_of } => format!("-- cells after {state_of} were undone"),
         EventBody::Reset => "-- the session was reset".to_owned(),
         EventBody::SessionRemoved => "-- the session was removed".to_owned(),
+        EventBody::AskStarted { ask, spec } => format!("-- ask {ask} of {}: {}", spec.model, spec.text),
+        EventBody::ModelAsked { ask, step } => format!("-- ask {ask}: request {step} to the model"),
+        EventBody::ModelFailed { ask, failure, .. } => format!("-- ask {ask}: {}", failure.message),
+        EventBody::AskToolCalled { ask, name, .. } => format!("-- ask {ask} calls {name}"),
+        EventBody::AskToolAnswered { ask, id, .. } => format!("-- ask {ask}: {id} was answered"),
+        EventBody::AskNoted { ask, note } => format!("-- ask {ask}: {note}"),
+        EventBody::ApprovalWanted { approval } => format!("-- approval {} is wanted", approval.id),
+        EventBody::ApprovalDecided { id, .. } => format!("-- approval {id} was decided"),
+        EventBody::PlanChanged { plan, .. } => format!("-- plan version {}", plan.version),
+        EventBody::AskFinished { ask, end } => format!("-- ask {ask} ended: {:?}", end.outcome),
         EventBody::Output { .. }
+        | EventBody::ModelText { .. }
+        | EventBody::ModelReplied { .. }
         | EventBody::OutputCut { .. }
         | EventBody::Display { .. }
         | EventBody::SandboxGone { .. }

@@ -7,12 +7,14 @@
 //!
 //! This module knows nothing about actors, HTTP or Docker.
 
+mod agent;
 mod layer;
 mod load;
 mod paths;
 mod settings;
 mod units;
 
+pub use agent::{Agent, CommandTool, Model, Named, Provider, Template};
 pub use layer::{ConfigProblem, Source};
 pub use load::{ConfigError, Loaded, load, load_text};
 pub use paths::{Paths, PathsError, is_system};

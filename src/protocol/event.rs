@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::ask::{Approval, AskEnd, AskNumber, AskSpec, Decision};
+use super::chat::{ChatReply, ModelFailure};
 use super::frames::ToolFailure;
 use super::ids::{CellNumber, Seq};
 use super::receipt::{Backend, ImageFact, Receipt};
@@ -54,6 +56,9 @@ pub enum EventBody {
         #[serde(default)]
         expression: bool,
         timeout_s: f64,
+        /// The ask that wants it; none if a client does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        origin: Option<CellOrigin>,
     },
     CellStarted {
         cell: CellNumber,
@@ -98,6 +103,89 @@ pub enum EventBody {
     },
     Reset,
     SessionRemoved,
+
+    AskStarted {
+        ask: AskNumber,
+        spec: Box<AskSpec>,
+    },
+    /// Request number `step` goes to the model.
+    ModelAsked {
+        ask: AskNumber,
+        step: u32,
+    },
+    /// What the model says, while it says it. The whole of it follows with `model_replied`.
+    ModelText {
+        ask: AskNumber,
+        step: u32,
+        text: String,
+    },
+    ModelReplied {
+        ask: AskNumber,
+        step: u32,
+        reply: Box<ChatReply>,
+    },
+    /// The request failed; it is sent again, or the ask ends.
+    ModelFailed {
+        ask: AskNumber,
+        step: u32,
+        failure: ModelFailure,
+        retry_in_s: Option<f64>,
+    },
+    /// A tool call of the model's own, beside cells.
+    AskToolCalled {
+        ask: AskNumber,
+        id: String,
+        name: String,
+        arguments: Map<String, Value>,
+    },
+    AskToolAnswered {
+        ask: AskNumber,
+        id: String,
+        outcome: ToolOutcome,
+    },
+    /// Something for people to know: what was cut from the history, repaired or fed back.
+    AskNoted {
+        ask: AskNumber,
+        note: String,
+    },
+    ApprovalWanted {
+        approval: Box<Approval>,
+    },
+    ApprovalDecided {
+        id: String,
+        decision: Decision,
+        /// User id; none if the deadline decided.
+        by: Option<u32>,
+    },
+    PlanChanged {
+        ask: Option<AskNumber>,
+        plan: Box<PlanVersion>,
+    },
+    AskFinished {
+        ask: AskNumber,
+        end: Box<AskEnd>,
+    },
+}
+
+/// One version of the plan tree.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PlanVersion {
+    /// 1, 2, 3, …
+    pub version: u64,
+    /// As the model gave it, with ids filled in.
+    pub tree: Value,
+    /// What differs from the version before.
+    pub changes: Vec<String>,
+    pub markdown: String,
+    /// Counts per status, `__total`, `__completion_rate`, `__pending_rate`.
+    pub statistics: Map<String, Value>,
+}
+
+/// Which tool call of which ask made a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CellOrigin {
+    pub ask: AskNumber,
+    pub id: String,
 }
 
 /// How a tool call ended.
@@ -132,6 +220,18 @@ impl EventBody {
             Self::Undone { .. } => "undone",
             Self::Reset => "reset",
             Self::SessionRemoved => "session_removed",
+            Self::AskStarted { .. } => "ask_started",
+            Self::ModelAsked { .. } => "model_asked",
+            Self::ModelText { .. } => "model_text",
+            Self::ModelReplied { .. } => "model_replied",
+            Self::ModelFailed { .. } => "model_failed",
+            Self::AskToolCalled { .. } => "ask_tool_called",
+            Self::AskToolAnswered { .. } => "ask_tool_answered",
+            Self::AskNoted { .. } => "ask_noted",
+            Self::ApprovalWanted { .. } => "approval_wanted",
+            Self::ApprovalDecided { .. } => "approval_decided",
+            Self::PlanChanged { .. } => "plan_changed",
+            Self::AskFinished { .. } => "ask_finished",
         }
     }
 
@@ -156,7 +256,39 @@ impl EventBody {
             | Self::StateLost { .. }
             | Self::Undone { .. }
             | Self::Reset
-            | Self::SessionRemoved => None,
+            | Self::SessionRemoved
+            | Self::AskStarted { .. }
+            | Self::ModelAsked { .. }
+            | Self::ModelText { .. }
+            | Self::ModelReplied { .. }
+            | Self::ModelFailed { .. }
+            | Self::AskToolCalled { .. }
+            | Self::AskToolAnswered { .. }
+            | Self::AskNoted { .. }
+            | Self::ApprovalWanted { .. }
+            | Self::ApprovalDecided { .. }
+            | Self::PlanChanged { .. }
+            | Self::AskFinished { .. } => None,
+        }
+    }
+
+    /// The ask it is about, for streams of one ask.
+    #[must_use]
+    pub fn ask(&self) -> Option<AskNumber> {
+        match self {
+            Self::AskStarted { ask, .. }
+            | Self::ModelAsked { ask, .. }
+            | Self::ModelText { ask, .. }
+            | Self::ModelReplied { ask, .. }
+            | Self::ModelFailed { ask, .. }
+            | Self::AskToolCalled { ask, .. }
+            | Self::AskToolAnswered { ask, .. }
+            | Self::AskNoted { ask, .. }
+            | Self::AskFinished { ask, .. } => Some(*ask),
+            Self::CellQueued { origin, .. } => origin.as_ref().map(|origin| origin.ask),
+            Self::PlanChanged { ask, .. } => *ask,
+            Self::ApprovalWanted { approval } => approval.ask,
+            _ => None,
         }
     }
 }

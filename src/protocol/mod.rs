@@ -5,6 +5,8 @@
 //! types into `config/`; a test fails when the checked-in files differ.
 
 pub mod api;
+pub mod ask;
+pub mod chat;
 pub mod clock;
 pub mod event;
 pub mod frames;

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Folder, and what it may use.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("protocol", &[]),
     ("config", &["protocol"]),
     ("agent", &["config", "protocol"]),
     ("bridge", &["config", "protocol"]),
+    ("llm", &["config", "protocol"]),
     ("sandbox", &["config", "protocol"]),
     ("store", &["config", "protocol"]),
     ("tools", &["config", "protocol"]),
-    ("actors", &["agent", "bridge", "config", "protocol", "sandbox", "store", "tools"]),
+    ("actors", &["agent", "bridge", "config", "llm", "protocol", "sandbox", "store", "tools"]),
     ("control", &["actors", "config", "protocol", "sandbox", "store", "tools"]),
     ("daemon", &["actors", "config", "control", "protocol", "sandbox", "store", "tools"]),
     ("cli", &["config", "protocol"]),

@@ -49,6 +49,7 @@ impl SessionActorState {
             code: request.code.clone(),
             expression: request.expression,
             timeout_s: request.timeout.as_secs_f64(),
+            origin: request.origin.clone(),
         });
         let (done, receiver) = oneshot::channel();
         self.tickets.insert(cell, Pending { events_after, done });

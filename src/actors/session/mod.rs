@@ -16,7 +16,7 @@ use super::queue::{Job, Queue};
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::bridge::Turn;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList};
-use crate::protocol::event::EventBody;
+use crate::protocol::event::{CellOrigin, EventBody};
 use crate::protocol::frames::StateAfter;
 use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
@@ -58,6 +58,8 @@ pub struct CellRequest {
     pub timeout: Duration,
     /// Tool calls are answered from this record instead of being made.
     pub replay: Option<Replay>,
+    /// The ask that wants it.
+    pub origin: Option<CellOrigin>,
 }
 
 /// A cell that was taken into the queue. Dropping `done` does not stop the cell.

@@ -43,7 +43,14 @@ pub async fn run(
 ) -> Answer<Response> {
     let session = app.session(peer, &key).await?;
     let timeout = timeout(&app, body.timeout_s)?;
-    let request = CellRequest { code: body.code, mode: body.mode, expression: false, timeout, replay: None };
+    let request = CellRequest {
+        code: body.code,
+        mode: body.mode,
+        expression: false,
+        timeout,
+        replay: None,
+        origin: None,
+    };
     let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     if let Some(Extension(Key(idempotency_key))) = idempotency {
         // If the daemon dies over it, this is where the answer will be.
@@ -158,7 +165,14 @@ pub async fn eval(
             .hint("seed the session, or set `isolated`")
             .into());
     }
-    let request = CellRequest { code: expression, mode: Mode::Fork, expression: true, timeout, replay: None };
+    let request = CellRequest {
+        code: expression,
+        mode: Mode::Fork,
+        expression: true,
+        timeout,
+        replay: None,
+        origin: None,
+    };
     finished(ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?).await
 }
 

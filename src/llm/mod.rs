@@ -1,0 +1,1 @@
+//! The client of language models: requests, streams, retries, record and replay.

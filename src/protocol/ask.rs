@@ -1,0 +1,230 @@
+//! Asks: a model works on a request in a session until it answers. And approvals: a person decides
+//! whether something may run.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::chat::Usage;
+use super::ids::{CellNumber, SessionId, SessionName};
+
+/// Number of an ask in its session: 1, 2, 3, …
+pub type AskNumber = u64;
+
+/// `POST /v1/sessions/{s}/asks`. What is not given comes from the settings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NewAsk {
+    /// What the model shall do. Or `template` with its parameters.
+    pub text: String,
+    pub template: Option<String>,
+    pub parameters: Map<String, Value>,
+    /// A `[model.NAME]` of the configuration.
+    pub model: Option<String>,
+    pub dialect: Option<Dialect>,
+    pub language: Option<Language>,
+    pub approval: Option<ApprovalPolicy>,
+    /// Tools the model and its code may use; none given: all that the session may use.
+    pub tools: Option<Vec<String>>,
+    /// JSON Schema of the answer.
+    pub schema: Option<Value>,
+    /// Values that become variables of the session.
+    pub context: Map<String, Value>,
+    /// Only cells that pass the check of the restricted policy run.
+    pub restricted: Option<bool>,
+    pub limits: AskLimitsWanted,
+    /// Forget the conversation so far.
+    pub fresh: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    #[default]
+    ToolCalls,
+    NextStep,
+    JsonAction,
+    XmlTags,
+}
+
+/// The language of what a model is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Language {
+    #[default]
+    #[serde(rename = "en")]
+    English,
+    #[serde(rename = "zh")]
+    Chinese,
+}
+
+/// When a person is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalPolicy {
+    /// Never.
+    Auto,
+    /// Before every cell.
+    Ask,
+    /// Before the tools named.
+    Tools(Vec<String>),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AskLimitsWanted {
+    pub steps: Option<u32>,
+    pub failures: Option<u32>,
+    pub tokens: Option<u64>,
+    pub seconds: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AskLimits {
+    /// Requests to the model.
+    pub steps: u32,
+    /// Cells or tools that failed one after the other.
+    pub failures: u32,
+    /// Tokens of all requests and replies together.
+    pub tokens: u64,
+    /// Wall time; the time a person takes to decide is not counted.
+    pub seconds: f64,
+}
+
+/// An ask with every choice made, as the journal keeps it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AskSpec {
+    pub text: String,
+    pub model: String,
+    pub dialect: Dialect,
+    pub language: Language,
+    pub approval: ApprovalPolicy,
+    pub tools: Vec<String>,
+    pub schema: Option<Value>,
+    pub context: Map<String, Value>,
+    pub restricted: bool,
+    pub limits: AskLimits,
+    pub fresh: bool,
+    /// How deep it is nested: 0 for an ask of a client, 1 for one that a cell of it made, …
+    pub depth: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AskState {
+    /// Waits for another ask of the session to end.
+    Queued,
+    /// The model was asked and has not answered yet.
+    Thinking,
+    /// Cells or tools run.
+    Acting,
+    /// A person has to decide.
+    Waiting,
+    Done,
+}
+
+/// `GET /v1/sessions/{s}/asks/{a}`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AskView {
+    pub ask: AskNumber,
+    pub state: AskState,
+    pub text: String,
+    pub model: String,
+    pub dialect: Dialect,
+    pub steps: u32,
+    pub usage: Usage,
+    /// Events of this ask come after this sequence number.
+    pub events_after: u64,
+    pub end: Option<AskEnd>,
+}
+
+/// How an ask ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AskEnd {
+    pub outcome: AskOutcome,
+    /// The final answer; of other outcomes, what the model said last, if anything.
+    pub answer: Option<String>,
+    /// The answer as JSON, if a schema was given.
+    pub value: Option<Value>,
+    /// Why, if it was not answered.
+    pub message: Option<String>,
+    pub steps: u32,
+    pub usage: Usage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AskOutcome {
+    Answered,
+    StepLimit,
+    FailureLimit,
+    TokenLimit,
+    TimeLimit,
+    /// By a client, or with its session.
+    Cancelled,
+    /// A person refused what the model wanted to run.
+    Rejected,
+    /// The model kept replying with something that cannot be understood.
+    Malformed,
+    /// The model could not be reached, or refused.
+    ModelFailed,
+    /// The sandbox could not be had.
+    SandboxFailed,
+}
+
+/// One thing that waits for a person.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Approval {
+    /// Unique for the whole daemon; safe in a URL.
+    pub id: String,
+    pub session: SessionId,
+    pub session_name: SessionName,
+    pub ask: Option<AskNumber>,
+    /// The cell that waits in a tool call, if it is one.
+    pub cell: Option<CellNumber>,
+    pub subject: Subject,
+    /// RFC 3339.
+    pub asked_at: String,
+    /// Seconds from `asked_at`, after which `by_default` holds.
+    pub deadline_s: Option<f64>,
+    pub by_default: Option<DefaultDecision>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Subject {
+    Cell { code: String, timeout_s: f64 },
+    Tool { name: String, arguments: Map<String, Value> },
+}
+
+/// `GET /v1/approvals`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ApprovalList {
+    pub approvals: Vec<Approval>,
+}
+
+/// `POST /v1/approvals/{p}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Decision {
+    /// Run it; a cell also with the code changed.
+    Accept {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
+    },
+    /// Do not run it. The ask ends; inside a cell `ToolError` is raised.
+    Reject {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// Do not run it; the model gets these words as the answer.
+    Respond { text: String },
+    /// Do not run it; the model is told that the person would rather have this code.
+    Edit { text: String },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DefaultDecision {
+    Accept,
+    Reject,
+}
