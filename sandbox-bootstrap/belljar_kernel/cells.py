@@ -39,6 +39,7 @@ class CellRunner:
         self._displays.begin()
         self._refresh_workspace_imports()
         self.current = cell
+        self._runner.send(wire.CELL_BEGUN)
         started = _now()
         outcome = self._outcome(frame)
         duration_ms = (_now() - started) * 1000

@@ -36,6 +36,7 @@ class RunnerHandle:
         self.pid = None
         self._pidfd = None
         self.cell = 0
+        self.begun = False  # its code runs
         self.killed = False
         self.interrupted = False
         self.role = role
@@ -97,7 +98,7 @@ class RunnerHandle:
     def begin_cell(self, cell):
         self.finish_output()  # what was held back of the time without a cell
         self.cell = cell
-        self.killed = self.interrupted = False
+        self.begun = self.killed = self.interrupted = False
 
     def end_cell(self):
         self.finish_output()

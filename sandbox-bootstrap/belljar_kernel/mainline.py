@@ -32,6 +32,7 @@ class MainLine:
         self.configure = None
         self.worker = None
         self._ring = []  # checkpoints, oldest first
+        self._started = None  # the newest cell, as the daemon sent it
         self._at_worker_start = []  # frames that tell of it
         self._failed_starts = 0  # in a row
 
@@ -62,6 +63,10 @@ class MainLine:
     # Cells.
 
     def start_cell(self, cell, text):
+        self._started = text
+        self._send_cell(cell, text)
+
+    def _send_cell(self, cell, text):
         self.worker.begin_cell(cell)
         self.worker.forward(text)
         self._poller.within(_MEMORY_TIMER, self._memory.pause_s, self._watch_memory)
@@ -218,8 +223,12 @@ class MainLine:
         self._runners.drop(handle)
         while self._ring and not was_reset:
             if self._promote(self._ring[-1], self._kill_younger):
-                self._tell_end(handle, cell, exit_code, {"restored": self.worker.state_of})
+                after = {"restored": self.worker.state_of}
+                unrun = self._unrun(handle, cell)
+                self._tell_end(handle, 0 if unrun else cell, exit_code, after)
                 self._take_checkpoint()
+                if unrun:
+                    self._send_cell(cell, unrun)
                 return
         self.drop_checkpoints()
         process.kill_descendants(self._runners.living())
@@ -228,6 +237,20 @@ class MainLine:
             self._start_worker_later()  # it ended before it could say a word
         else:
             self.start_worker()
+
+    def _unrun(self, handle, cell):
+        """The cell that died with the worker, if it can be given to the next one as it is.
+
+        An earlier cell may have spoilt the worker so that it dies of the next thing it is sent. What
+        had not begun has had no effect, and the state that it was meant for is in place again. Only
+        once: whatever it is, it may be the cell after all.
+        """
+        if not cell or handle.begun or handle.killed or handle.interrupted:
+            return None
+        if self.worker.position != handle.position:
+            return None
+        text, self._started = self._started, None
+        return text
 
     def _tell_end(self, handle, cell, exit_code, after):
         if cell:

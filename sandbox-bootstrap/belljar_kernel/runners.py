@@ -109,6 +109,8 @@ class Runners:
     def runner_message(self, handle, kind, payload):
         if kind == wire.CELL_DONE and handle.cell:
             self._cell_done(handle, payload)
+        elif kind == wire.CELL_BEGUN:
+            handle.begun = True
         elif kind == wire.RELAY:
             handle.drain()  # so that what was printed before comes before
             self.bridge.send(payload)

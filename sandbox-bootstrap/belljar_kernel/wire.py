@@ -19,6 +19,7 @@ PROMOTE = ord("M")  # to a checkpoint: you are the main worker now
 PROMOTED = ord("M")  # in answer
 PRESENT = ord("P")  # first message of a runner; the socket's credentials say its pid
 RELAY = ord("F")
+CELL_BEGUN = ord("B")  # from here on the code may have had effects
 CELL_DONE = ord("D")
 VARIABLES_DONE = ord("V")
 SPAWN_FAILED = ord("X")  # the payload is the index of the runner that did not come to be

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::session::{Before, Session, SessionArgs, SessionMsg, SessionRef};
+use crate::config::{MIN_MEMORY_BYTES, show_size};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
@@ -269,9 +270,10 @@ impl SupervisorState {
         }
         let sandbox = &settings.sandbox;
         let (wanted, idle) = self.wishes(request);
-        within("memory", wanted.memory_bytes, crate::config::MIN_MEMORY_BYTES, sandbox.max_memory_bytes)?;
+        let (least, most) = (MIN_MEMORY_BYTES, sandbox.max_memory_bytes);
+        within("memory", wanted.memory_bytes, least, most, show_size)?;
         cpus_within(wanted.cpus, sandbox.max_cpus)?;
-        within("pids", wanted.pids, MIN_PIDS, MAX_PIDS)?;
+        within("pids", wanted.pids, MIN_PIDS, MAX_PIDS, |pids| pids.to_string())?;
         check_seed(&request.seed)?;
         if idle.is_zero() {
             return Err(Problem::new(Code::BadRequest, "`idle_s` has to be at least 1"));
@@ -325,12 +327,21 @@ const MAX_PIDS: u64 = 32_768;
 const MIN_CPUS: f64 = 0.05;
 const MAX_IDLE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-fn within(what: &str, value: u64, least: u64, most: u64) -> Result<(), Problem> {
+fn within(
+    what: &str,
+    value: u64,
+    least: u64,
+    most: u64,
+    show: impl Fn(u64) -> String,
+) -> Result<(), Problem> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(Problem::new(Code::BadRequest, format!("{what} of {value} is not possible"))
-        .hint(format!("use {least} to {most}")))
+    Err(Problem::new(Code::BadRequest, format!("{what} of {} is not possible", show(value))).hint(format!(
+        "use {} to {}",
+        show(least),
+        show(most)
+    )))
 }
 
 fn cpus_within(value: f64, most: f64) -> Result<(), Problem> {

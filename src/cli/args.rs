@@ -133,7 +133,10 @@ impl SandboxArgs {
         let Some(folder) = &self.workspace else {
             return Ok(None);
         };
-        let named = |e| Failure::io(format_args!("failed to find the workspace `{}`", folder.display()), &e);
+        let named = |e| {
+            Failure::io(format_args!("failed to find the workspace `{}`", folder.display()), &e)
+                .hint("name a folder of yours that is there; without `--workspace` the session gets its own")
+        };
         let folder = folder.canonicalize().map_err(named)?;
         let text = folder.to_str().ok_or_else(|| Failure::new("the workspace's path is not UTF-8"))?;
         Ok(Some(text.to_owned()))

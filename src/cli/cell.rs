@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::protocol::api::{CellView, RunCell};
+use crate::protocol::api::RunCell;
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::{CellNumber, SessionName};
+use crate::protocol::ids::{CellNumber, Seq, SessionName};
 use crate::protocol::result::{Artifact, Change, ExecutionResult, Mode, Reason, StateKind, Status, Stream};
 
 use super::client::{Client, Events};
@@ -17,7 +17,9 @@ use super::failure::Failure;
 use super::human;
 use super::screen::Screen;
 
-const POLL: Duration = Duration::from_millis(200);
+/// How often, and after what pause, a stream that broke off is asked for again.
+const RESUME_TRIES: u32 = 20;
+const RESUME_PAUSE: Duration = Duration::from_millis(500);
 
 /// How a cell's end reached us.
 pub(super) enum End {
@@ -63,7 +65,7 @@ pub(super) async fn stream(
         events = client.events(&path, Some(cell)) => events?,
     };
     let mut interrupted = false;
-    let mut number = None;
+    let mut seen: Option<Seen> = None;
     loop {
         let event = tokio::select! {
             code = stops.next() => {
@@ -75,15 +77,28 @@ pub(super) async fn stream(
                 client.post_empty(&format!("/v1/sessions/{session}/interrupt")).await?;
                 continue;
             }
-            event = events.next() => event?,
+            event = events.next() => event,
         };
-        let Some(event) = event else {
-            return match number {
-                Some(number) => await_end(context, client, session, number, stops).await,
-                None => Err(Failure::new("the daemon ended the stream before it told of the cell")),
-            };
+        let event = match (event, &seen) {
+            (Ok(Some(event)), _) => event,
+            (Ok(None), None) => {
+                return Err(Failure::new("the daemon ended the stream before it told of the cell"));
+            }
+            (Err(failure), None) => return Err(failure),
+            (Ok(None) | Err(_), Some(seen)) => {
+                events = tokio::select! {
+                    code = stops.next() => return Ok(End::Left(code)),
+                    resumed = resume(client, session, seen) => resumed?,
+                };
+                continue;
+            }
         };
-        number = number.or(event.body.cell());
+        let Some(cell) = event.body.cell().or(seen.as_ref().map(|seen| seen.cell)) else { continue };
+        let seen = seen.get_or_insert(Seen { cell, last: event.seq });
+        seen.last = event.seq;
+        if event.body.cell().is_some_and(|of| of != seen.cell) {
+            continue;
+        }
         match event.body {
             EventBody::CellFinished { result } => return Ok(End::Finished(result)),
             body if !context.json => show_event(&mut context.screen, &body)?,
@@ -92,24 +107,29 @@ pub(super) async fn stream(
     }
 }
 
-/// The stream of a client that reads too slowly is ended by the daemon; the cell is not.
-async fn await_end(
-    context: &mut Context,
-    client: &Client,
-    session: &SessionName,
+/// How far a stream has come.
+struct Seen {
     cell: CellNumber,
-    stops: &mut Stops,
-) -> Result<End, Failure> {
-    context.screen.warn("the output came too fast, and from here on it is not shown")?;
+    last: Seq,
+}
+
+/// The daemon ends the stream of a client that reads too slowly, and its own end ends all streams;
+/// the cell goes on either way, and so do its events.
+async fn resume(client: &Client, session: &SessionName, seen: &Seen) -> Result<Events, Failure> {
+    let path = format!("/v1/sessions/{session}/events?after={}", seen.last);
+    let mut tries = 0;
     loop {
-        let view: CellView = client.get(&format!("/v1/sessions/{session}/cells/{cell}")).await?.parse()?;
-        if let Some(result) = view.result {
-            return Ok(End::Finished(Box::new(result)));
+        match client.events::<RunCell>(&path, None).await {
+            Ok(events) => return Ok(events),
+            Err(failure) if tries == RESUME_TRIES => {
+                return Err(failure.hint(format!(
+                    "the cell goes on: `belljar wait -s {session} {}` shows its end",
+                    seen.cell
+                )));
+            }
+            Err(_) => tries += 1,
         }
-        tokio::select! {
-            code = stops.next() => return Ok(End::Left(code)),
-            () = tokio::time::sleep(POLL) => {}
-        }
+        tokio::time::sleep(RESUME_PAUSE).await;
     }
 }
 

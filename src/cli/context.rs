@@ -88,7 +88,7 @@ fn exit_of(error: &clap::Error) -> u8 {
 }
 
 fn prepare(cli: &Cli) -> Result<(tokio::runtime::Runtime, Paths, Option<PathBuf>), Failure> {
-    let paths = Paths::of_this_process().map_err(|e| Failure::new(e.to_string()))?;
+    let paths = Paths::of_this_process().map_err(|e| Failure::usage(e.to_string()).hint(e.fix()))?;
     // A daemon that is started runs elsewhere, so its path must hold there too.
     let named =
         cli.config.clone().or_else(|| paths.config_is_named().then(|| paths.config_file().to_owned()));

@@ -136,7 +136,10 @@ async fn upload(
         let content = ReaderStream::with_capacity(tokio::fs::File::from_std(stdin.into()), CHUNK_BYTES);
         return send(context, &client, &url(session, path), BYTES, content).await;
     };
-    let opened = |e| Failure::io(format_args!("failed to open `{}`", source.display()), &e);
+    let opened = |e| {
+        Failure::io(format_args!("failed to open `{}`", source.display()), &e)
+            .hint("the first path is the file or folder to copy, or `-` for stdin")
+    };
     // As with `cp`, a folder is what the new thing is put into.
     let path = if path.is_empty() || path.ends_with('/') {
         // `.` and `..` have a name only once they are resolved.

@@ -1,27 +1,8 @@
 //! Numbers, times and tables for people.
 
-use super::sanitize::one_line;
+pub(super) use crate::config::show_size as size;
 
-/// `512 B`, `12 KiB`, `1.5 GiB`.
-pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    // In tenths, rounded, so that no floating point is needed.
-    let mut unit = 0;
-    let mut tenths = (u128::from(bytes) * 10 + 512) / 1024;
-    while tenths >= 10_240 && unit + 1 < UNITS.len() {
-        tenths = (tenths + 512) / 1024;
-        unit += 1;
-    }
-    let name = UNITS.get(unit).copied().unwrap_or_default();
-    if tenths >= 100 || tenths % 10 == 0 {
-        format!("{} {name}", (tenths + 5) / 10)
-    } else {
-        format!("{}.{} {name}", tenths / 10, tenths % 10)
-    }
-}
+use super::sanitize::one_line;
 
 /// `42s`, `5m`, `3h`, `2d`: the largest unit that says enough.
 pub(super) fn age(seconds: u64) -> String {

@@ -14,10 +14,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::client::Client;
+use super::exit;
 use super::failure::Failure;
 
 /// Time a daemon has until it answers.
 const READY: Duration = Duration::from_secs(20);
+/// Time that a daemon has which was there first and may be just starting.
+const OTHER_READY: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(25);
 /// Exit code of a daemon that finds another one running.
 const ALREADY_RUNNING: i32 = 75;
@@ -42,21 +45,34 @@ impl Starter {
         let (mut child, log_start) =
             self.spawn(&log).map_err(|e| Failure::io("failed to start the daemon", &e))?;
         let deadline = Instant::now() + READY;
-        let mut ours = true;
+        let mut other_since = None;
         let client = Client::new(socket.to_owned(), None);
         while Instant::now() < deadline {
             if let Ok(Ok(_)) = timeout(READY, client.get("/v1/health")).await {
-                if self.announce && ours {
+                if self.announce && other_since.is_none() {
                     eprintln!("started the daemon (pid {})", child.id());
                 }
                 return Ok(());
             }
             match child.try_wait() {
-                Ok(Some(status)) if status.code() == Some(ALREADY_RUNNING) => ours = false,
+                Ok(Some(status)) if status.code() == Some(ALREADY_RUNNING) => {
+                    if other_since.get_or_insert_with(Instant::now).elapsed() > OTHER_READY {
+                        let socket = socket.display();
+                        return Err(Failure::new(format!(
+                            "a daemon serves this home already, but it does not listen at `{socket}`:\n{}",
+                            tail(&log, log_start)
+                        ))
+                        .hint(
+                            "set `BELLJAR_SOCKET` as it was when that daemon was started, or end that one",
+                        ));
+                    }
+                }
                 Ok(Some(status)) => {
                     let said = tail(&log, log_start);
-                    return Err(Failure::new(format!("the daemon did not start ({status}):\n{said}"))
-                        .hint(format!("its log is `{}`", log.display())));
+                    let failure = Failure::new(format!("the daemon did not start ({status}):\n{said}"))
+                        .hint(format!("its log is `{}`", log.display()));
+                    let is_usage = status.code() == Some(i32::from(exit::USAGE));
+                    return Err(if is_usage { Failure { exit: exit::USAGE, ..failure } } else { failure });
                 }
                 Ok(None) | Err(_) => {}
             }

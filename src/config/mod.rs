@@ -19,4 +19,4 @@ pub use layer::{ConfigProblem, Source};
 pub use load::{ConfigError, Loaded, load, load_text};
 pub use paths::{Paths, PathsError, is_system};
 pub use settings::{Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings};
-pub use units::{UnitError, parse_duration, parse_size};
+pub use units::{UnitError, parse_duration, parse_size, show_size};

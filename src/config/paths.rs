@@ -16,6 +16,18 @@ pub enum PathsError {
     SocketPathTooLong { path: PathBuf },
 }
 
+impl PathsError {
+    /// What to do about it.
+    #[must_use]
+    pub fn fix(&self) -> &'static str {
+        match self {
+            Self::NoHome => "set `BELLJAR_HOME` to a folder that Belljar may use",
+            Self::Relative { .. } => "write the path from `/` on",
+            Self::SocketPathTooLong { .. } => "set `BELLJAR_SOCKET` to a shorter path",
+        }
+    }
+}
+
 /// Whether this process would serve the whole machine: it runs as root.
 #[must_use]
 pub fn is_system() -> bool {

@@ -67,7 +67,8 @@ pub fn main(config: Option<PathBuf>) -> ExitCode {
 }
 
 fn start(config: Option<PathBuf>) -> Result<(), DaemonError> {
-    let paths = Paths::of_this_process().map_err(|error| DaemonError::Config(error.to_string()))?;
+    let paths = Paths::of_this_process()
+        .map_err(|error| DaemonError::Config(format!("{error}\n\nhint: {}", error.fix())))?;
     let loaded =
         config::load(config.as_deref(), &paths).map_err(|error| DaemonError::Config(error.to_string()))?;
     boot::make_home(&paths)?;

@@ -19,6 +19,17 @@ LETHAL = {
 }
 
 
+# It dies of the next cell that it is sent, and of nothing else.
+_SPOIL_THE_WORKER = """
+import gc, threading
+def spoil():
+    runner = next(thing for thing in gc.get_objects() if type(thing).__name__ == "Runner")
+    usual = runner._host_frame
+    runner._host_frame = lambda frame: 1 / 0 if frame["type"] == "cell" else usual(frame)
+threading.Timer(AFTER_S, spoil).start()
+"""
+
+
 class CheckpointTest(KernelTest):
     def lose(self, code, exit_code=None):
         """Run a cell that dies; a `kill` helps those that would not."""
@@ -116,6 +127,26 @@ class Rollback(CheckpointTest):
         self.run_ok("import threading, os, time\nthreading.Timer(0.05, os._exit, (5,)).start()")
         self.kernel.expect("worker_replaced", exit_code=5, after={"restored": 2})
         self.assertEqual(self.value("x"), "1")
+
+    def test_a_cell_that_a_spoilt_worker_could_not_begin_runs_after_all(self):
+        self.run_ok("x = 1")
+        self.run_ok(_SPOIL_THE_WORKER.replace("AFTER_S", "0.3"))
+        self.wait_until(lambda: len(self.runners()) == 4, "three checkpoints")
+        time.sleep(0.6)
+        run = self.kernel.submit("x + 1")
+        self.kernel.wait_for_output(run, "the worker failed: ZeroDivisionError\n")
+        self.kernel.expect("worker_replaced", after={"restored": 2})
+        self.kernel.finish(run)
+        self.assertEqual((run.end["type"], run.value), ("cell_done", "2"))
+
+    def test_a_cell_that_cannot_begin_is_tried_no_more_than_twice(self):
+        self.run_ok("x = 1")
+        self.run_ok(_SPOIL_THE_WORKER.replace("AFTER_S", "0") + "\nspoil()")
+        run = self.kernel.submit("x + 1")
+        self.kernel.wait_for_output(run, "the worker failed: ZeroDivisionError\n")
+        self.kernel.expect("worker_replaced", after={"restored": 2})
+        self.kernel.finish(run)
+        self.assertEqual((run.end["type"], run.end["after"]), ("cell_lost", {"restored": 2}))
 
     def test_a_stopped_checkpoint_is_woken(self):
         self.run_ok("x = 1")

@@ -54,9 +54,10 @@ fn the_command_line_explains_mistakes() {
     }
     told_with_hint(&cli(&["run", "/nonexistent.py"]), 125, "failed to read `/nonexistent.py`", "`-`");
     told_with_hint(&cli(&["exec", "-s", "nope", "1"]), 125, "there is no session `nope`", "belljar new nope");
-    told_with_hint(&cli(&["new", "--memory", "1k"]), 125, "memory of 1024", "67108864");
-    told(&cli(&["cp", "/nonexistent", "a:x"]), 125, "failed to open `/nonexistent`");
-    told(&cli(&["new", "--workspace", "/nonexistent"]), 125, "failed to find the workspace");
+    told_with_hint(&cli(&["new", "--memory", "1k"]), 125, "memory of 1 KiB", "64 MiB");
+    told_with_hint(&cli(&["cp", "/nonexistent", "a:x"]), 125, "failed to open `/nonexistent`", "first path");
+    let absent = cli(&["new", "--workspace", "/nonexistent"]);
+    told_with_hint(&absent, 125, "failed to find the workspace", "--workspace");
     told(&daemon.cli_with_input(["run", "-"], "\u{0}"), 125, "");
     let mut child = daemon.command(["exec", "-s", "a", "-"]);
     let mut child = child.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -115,6 +116,25 @@ fn every_mistake_in_a_configuration_is_listed() {
         let said = run(text);
         assert!(said.contains(word), "{text:?}: {said}");
     }
+    let long = format!("/{}", "x".repeat(200));
+    let socket = std::process::Command::new(crate::support::binary())
+        .arg("ps")
+        .env("BELLJAR_HOME", home.path())
+        .env("BELLJAR_SOCKET", long)
+        .output()
+        .expect("it ends");
+    let said = String::from_utf8_lossy(&socket.stderr).into_owned();
+    assert!(socket.status.code() == Some(64) && said.contains("hint: set `BELLJAR_SOCKET`"), "{said}");
+    // The daemon that a command starts for itself is told of in the same way.
+    let misspelt = home.path().join("misspelt.toml");
+    std::fs::write(&misspelt, "[sandbox]\nmemroy = 1\n").expect("a file");
+    let started = std::process::Command::new(crate::support::binary())
+        .args(["--config", misspelt.to_str().expect("UTF-8"), "ps"])
+        .env("BELLJAR_HOME", home.path())
+        .output()
+        .expect("it ends");
+    let said = String::from_utf8_lossy(&started.stderr).into_owned();
+    assert!(started.status.code() == Some(64) && said.contains("memroy"), "{said}");
     let absent = std::process::Command::new(crate::support::binary())
         .args(["--config", "/nonexistent.toml", "daemon"])
         .env("BELLJAR_HOME", home.path())

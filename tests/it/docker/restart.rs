@@ -359,3 +359,22 @@ fn a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use() {
     }
     assert!(died >= 12, "the daemon died {died} times only");
 }
+
+#[test]
+fn a_client_that_shows_a_cell_goes_on_after_a_restart() {
+    let Some(mut daemon) = base() else { return };
+    for signal in ["KILL", "TERM"] {
+        let mut command = daemon.command(["exec", "-s", S, COUNT]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let client = command.spawn().expect("a client");
+        eventually("the cell has begun to print", || {
+            daemon.events(S, 0).iter().rev().any(|event| event["text"] == "9\n").then_some(())
+        });
+        restart_by(&mut daemon, signal);
+        let output = client.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.as_str()), (Some(0), ""));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), counted());
+    }
+    daemon.assert_sound();
+}
