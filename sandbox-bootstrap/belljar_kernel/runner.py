@@ -11,7 +11,7 @@ import types
 import warnings
 from collections import deque
 
-from . import copies, descriptors, fonts, process, variables, wire
+from . import copies, descriptors, fonts, process, steady, variables, wire
 from .cells import CellRunner
 from .handle import bytes_unread
 from .interrupts import Interrupts
@@ -99,7 +99,7 @@ class Runner:
         if not self.is_own_process():
             raise RuntimeError("a child process of a cell cannot speak for it")
         with self.interrupts, self._send_lock:
-            self._control.sendall(wire.pack(kind, payload))
+            steady.send_all(self._control, wire.pack(kind, payload))
 
     def send_in_order(self, kind, payload):
         """Likewise, at its place in the output."""
@@ -144,8 +144,9 @@ class Runner:
             self._receive_some()
 
     def _receive_some(self):
-        data, ancillary, flags, _ = self._control.recvmsg(
-            CONTROL_READ_BYTES, socket.CMSG_SPACE(_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
+        room = socket.CMSG_SPACE(_DESCRIPTORS * 4)
+        data, ancillary, flags, _ = steady.receive(
+            self._control, lambda: self._control.recvmsg(CONTROL_READ_BYTES, room, socket.MSG_CMSG_CLOEXEC)
         )
         if not data:
             posix._exit(0)  # the guardian let go of this runner

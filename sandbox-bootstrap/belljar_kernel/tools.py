@@ -8,7 +8,7 @@ import keyword
 import threading
 from collections import deque
 
-from . import wire
+from . import steady, wire
 from .late_imports import from_stdlib
 from .limits import CALLS_PER_RUNNER, CONTROL_READ_BYTES, FRAME_BYTES
 from .rich import check_json
@@ -131,7 +131,7 @@ class ToolBox:
 
     def _send(self, call):
         self._in_flight[call.number] = call
-        self._socket.sendall(call.message)
+        steady.send_all(self._socket, call.message)
         call.message = None
 
     def _read(self):
@@ -140,7 +140,7 @@ class ToolBox:
         while True:
             message = reader.next()
             if message is None:
-                data = socket.recv(CONTROL_READ_BYTES)
+                data = steady.receive(socket, lambda: socket.recv(CONTROL_READ_BYTES))
                 if not data:
                     return
                 reader.feed(data)

@@ -270,6 +270,13 @@ class PidOne(KernelTest):
         self.assertEqual(self.value("'x' in globals()"), "False")
         self.assertTrue(self.run_ok("1").end["protected"])
 
+    def test_sockets_that_were_made_non_blocking_are_mended(self):
+        self.run_ok("import os")
+        flip = "for fd in map(int, os.listdir('/proc/self/fd')):\n  try: os.set_blocking(fd, False)\n  except OSError: pass"
+        for n in range(60):
+            self.run_ok(flip)
+            self.assertEqual(self.value(f"{n} + 1"), str(n + 1))
+
     def test_processes_that_fork_all_the_time_are_killed_with_their_worker(self):
         run = self.kernel.submit(
             "import os, time\nprint('chain')\nif os.fork() == 0:\n    os.setsid()\n"

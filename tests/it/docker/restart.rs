@@ -364,11 +364,12 @@ fn a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use() {
 fn a_client_that_shows_a_cell_goes_on_after_a_restart() {
     let Some(mut daemon) = base() else { return };
     for signal in ["KILL", "TERM"] {
+        let before = daemon.events(S, 0).len() as u64;
         let mut command = daemon.command(["exec", "-s", S, COUNT]);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         let client = command.spawn().expect("a client");
         eventually("the cell has begun to print", || {
-            daemon.events(S, 0).iter().rev().any(|event| event["text"] == "9\n").then_some(())
+            daemon.events(S, before).iter().any(|event| event["text"] == "9\n").then_some(())
         });
         restart_by(&mut daemon, signal);
         let output = client.wait_with_output().expect("it ends");
