@@ -13,6 +13,7 @@ mod laws;
 mod lifecycle;
 mod modes;
 mod output;
+mod pull;
 mod receipt;
 mod restart;
 mod rich;

@@ -1,0 +1,85 @@
+//! Images that come from a registry: a small one on loopback, which every engine trusts.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::json;
+
+use crate::support::{Daemon, docker, engine};
+
+struct Registry {
+    child: Child,
+    /// What the image is called there.
+    reference: String,
+}
+
+impl Registry {
+    /// With `belljar/base`, slightly changed, so that the engine has to fetch something.
+    fn start(name: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let saved = folder.path().join("image.tar");
+        let container = docker(["create", "belljar/base", "true"]);
+        let changed = docker(["commit", "--change", &format!("LABEL test={name}"), container.trim()]);
+        docker(["rm", container.trim()]);
+        docker(["save", "-o", saved.to_str().expect("UTF-8"), changed.trim()]);
+        docker(["rmi", changed.trim()]);
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/registry.py");
+        let mut child = Command::new("python3")
+            .arg(script)
+            .arg(&saved)
+            .arg(name)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let mut port = String::new();
+        BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut port).expect("a port");
+        Self { child, reference: format!("127.0.0.1:{}/{name}:1", port.trim()) }
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = Command::new("docker").args(["rmi", &self.reference]).output();
+    }
+}
+
+#[test]
+fn a_missing_image_is_pulled_if_that_is_wanted_and_the_progress_is_told() {
+    if !engine() {
+        return;
+    }
+    let registry = Registry::start("pulled");
+    let image = &registry.reference;
+    let config = |pull: &str| format!("[sandbox]\nimages = [\"{image}\"]\npull = \"{pull}\"\n");
+
+    let never = Daemon::with_config(&config("never"));
+    let refused = never.http("POST", "/v1/sessions", br#"{"name": "s"}"#).expect_status(424);
+    assert_eq!(refused["code"], "image_missing");
+    assert!(refused["hint"].as_str().is_some_and(|hint| hint.contains("belljar image pull")), "{refused}");
+
+    let missing = Daemon::with_config(&config("missing"));
+    missing.session("s", json!({}));
+    assert_eq!(missing.run("s", "6 * 7")["result"]["repr"], "42");
+    let pulling = missing.events("s", 0).iter().filter(|event| event["type"] == "image_pulling").count();
+    assert!(pulling > 0, "no progress was told");
+    let receipt = missing.http("GET", "/v1/sessions/s/receipt", b"").expect_status(200);
+    assert_eq!(receipt["image"]["reference"], json!(image));
+    missing.assert_sound();
+}
+
+#[test]
+fn the_command_line_pulls_an_allowed_image() {
+    if !engine() {
+        return;
+    }
+    let registry = Registry::start("fetched");
+    let image = registry.reference.as_str();
+    let daemon = Daemon::with_config(&format!("[sandbox]\nimages = [\"{image}\"]\n"));
+    let ran = daemon.cli(["image", "pull", image]).ok();
+    assert!(!format!("{}{}", ran.stdout, ran.stderr).trim().is_empty(), "{ran:?}");
+    assert_eq!(daemon.cli(["run", "-"]).code, Some(0));
+    daemon.cli(["image", "pull", "127.0.0.1:1/other"]).exits(125);
+}
