@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::chat::Usage;
+use super::chat::{Message, ModelTool, Usage};
 use super::ids::{CellNumber, SessionId, SessionName};
 
 /// Number of an ask in its session: 1, 2, 3, …
@@ -179,6 +179,8 @@ pub struct Approval {
     pub session: SessionId,
     pub session_name: SessionName,
     pub ask: Option<AskNumber>,
+    /// The call of the model that waits for it.
+    pub call: Option<String>,
     /// The cell that waits in a tool call, if it is one.
     pub cell: Option<CellNumber>,
     pub subject: Subject,
@@ -227,4 +229,62 @@ pub enum Decision {
 pub enum DefaultDecision {
     Accept,
     Reject,
+}
+
+/// `GET /v1/sessions/{s}/asks`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AskList {
+    pub asks: Vec<AskView>,
+}
+
+/// `GET /v1/sessions/{s}/history`: the conversation that the next ask continues.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct History {
+    pub messages: Vec<Message>,
+}
+
+/// `GET /v1/sessions/{s}/plan`: all versions, the newest last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PlanView {
+    pub versions: Vec<PlanVersion>,
+}
+
+/// One version of the plan tree.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PlanVersion {
+    /// 1, 2, 3, …
+    pub version: u64,
+    /// As the model gave it, with ids filled in.
+    pub tree: Value,
+    /// What differs from the version before.
+    pub changes: Vec<String>,
+    pub markdown: String,
+    /// Counts per status, `__total`, `__completion_rate`, `__pending_rate`.
+    pub statistics: Map<String, Value>,
+}
+
+/// `GET /v1/models`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ModelList {
+    pub models: Vec<ModelView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ModelView {
+    /// Of its `[model.NAME]`.
+    pub name: String,
+    /// `openai`, `dashscope`, …; `script` and `replay` play what was written before.
+    pub provider: String,
+    /// The provider's own name for it.
+    pub model: String,
+    /// An ask that names no model gets this one.
+    pub default: bool,
+    /// The variable of the daemon that has to hold the key, if it is not set.
+    pub missing_key: Option<String>,
+}
+
+/// `GET /v1/tools`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolList {
+    pub tools: Vec<ModelTool>,
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::ask::{Approval, AskEnd, AskNumber, AskSpec, Decision};
+use super::ask::{Approval, AskEnd, AskNumber, AskSpec, Decision, PlanVersion};
 use super::chat::{ChatReply, ModelFailure};
 use super::frames::ToolFailure;
 use super::ids::{CellNumber, Seq};
@@ -165,20 +165,6 @@ pub enum EventBody {
         ask: AskNumber,
         end: Box<AskEnd>,
     },
-}
-
-/// One version of the plan tree.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PlanVersion {
-    /// 1, 2, 3, …
-    pub version: u64,
-    /// As the model gave it, with ids filled in.
-    pub tree: Value,
-    /// What differs from the version before.
-    pub changes: Vec<String>,
-    pub markdown: String,
-    /// Counts per status, `__total`, `__completion_rate`, `__pending_rate`.
-    pub statistics: Map<String, Value>,
 }
 
 /// Which tool call of which ask made a cell.
