@@ -48,14 +48,14 @@ say_which_model() {
         say "The model is $MODEL, as MODEL says."
     else
         say 'The model is scripted: its replies are written down in script.toml, only what they do is real.'
-        say 'For a real one, fill in [model.real] in belljar.toml and set MODEL=real.'
+        say 'MODEL=real takes the [model.real] of belljar.toml instead, with the key in DASHSCOPE_API_KEY.'
     fi
 }
 
-# new_session NAME: with the science image, and the files of data/ in its workspace.
+# new_session NAME [IMAGE]: with the files of data/ in its workspace.
 new_session() {
     sessions+=("$1")
-    "$belljar" new "$1" --image belljar/science
+    "$belljar" new "$1" --image "${2:-belljar/science}"
     local file
     for file in "$here"/data/*; do
         if [ -f "$file" ]; then
