@@ -115,6 +115,9 @@ impl<'t> Layer<'t> {
                 continue;
             }
             let section = key.split_once('.').map(|(section, _)| section);
+            if section.is_some_and(|section| known.contains(any_of(section).as_str())) {
+                continue;
+            }
             let place = self.places.get(key).cloned().or_else(|| Some(value.span()));
             match section {
                 Some(section) if !known_section(section) => {}
@@ -140,12 +143,28 @@ impl<'t> Layer<'t> {
         Some(T::from_toml(value.get_ref()).map_err(wrong))
     }
 
+    /// The tables below a section whose keys are names that the file's writer chose.
+    pub fn named(&self, section: &str) -> impl Iterator<Item = (&str, &Spanned<DeValue<'t>>)> {
+        let prefix = format!("{section}.");
+        self.values.iter().filter_map(move |(key, value)| Some((key.strip_prefix(&prefix)?, value)))
+    }
+
+    /// A path as the file means it: relative ones start at the file's own folder.
+    pub fn beside(&self, path: &str) -> PathBuf {
+        let folder = match &self.source {
+            Source::Default => None,
+            Source::File(file) => file.parent(),
+        };
+        let path = folder.map_or_else(|| PathBuf::from(path), |folder| folder.join(path));
+        std::path::absolute(&path).unwrap_or(path)
+    }
+
     /// A problem with the value of `key` in this layer.
     pub fn problem_at(&self, key: &str, message: &str) -> ConfigProblem {
         self.problem(self.places.get(key).cloned(), key, message)
     }
 
-    fn problem(&self, place: Option<Range<usize>>, key: &str, message: &str) -> ConfigProblem {
+    pub fn problem(&self, place: Option<Range<usize>>, key: &str, message: &str) -> ConfigProblem {
         let line = place.map(|place| {
             let before = self.text.as_bytes().iter().take(place.start);
             1 + before.filter(|byte| **byte == b'\n').count()
@@ -239,7 +258,16 @@ impl FromToml for Vec<String> {
     }
 }
 
-fn expected(what: &str, found: &DeValue<'_>) -> String {
+impl FromToml for bool {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        match value {
+            DeValue::Boolean(value) => Ok(*value),
+            other => Err(expected("true or false", other)),
+        }
+    }
+}
+
+pub(super) fn expected(what: &str, found: &DeValue<'_>) -> String {
     format!("expected {what}, found {}", kind(found))
 }
 
@@ -255,8 +283,13 @@ fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
+/// How a section with names of the writer's choice stands among the known keys.
+pub(super) fn any_of(section: &str) -> String {
+    format!("{section}.*")
+}
+
 /// The known key that differs least, if it is close enough to be meant.
-fn nearest(key: &str, known: &BTreeSet<&'static str>) -> Option<&'static str> {
+pub(super) fn nearest(key: &str, known: &BTreeSet<&'static str>) -> Option<&'static str> {
     let (distance, close) = known.iter().map(|candidate| (distance(key, candidate), *candidate)).min()?;
     (distance <= 2).then_some(close)
 }

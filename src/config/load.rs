@@ -5,8 +5,9 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::layer::{Bytes, ConfigProblem, FromToml, Layer, Source};
+use super::layer::{ConfigProblem, Layer, Source};
 use super::paths::Paths;
+use super::reader::{NonZeroBytes, Reader};
 use super::settings::{Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings};
 use crate::protocol::receipt::Backend;
 
@@ -112,102 +113,16 @@ fn resolve(texts: &[(Source, &str)]) -> Result<Loaded, ConfigError> {
     }
 }
 
-/// Reads keys through all layers and remembers which there are, who won, and what was wrong.
-struct Reader<'t> {
-    layers: Vec<Layer<'t>>,
-    problems: Vec<ConfigProblem>,
-    known: BTreeSet<&'static str>,
-    /// Index of the layer whose value holds.
-    winners: BTreeMap<&'static str, usize>,
-}
-
 impl Reader<'_> {
-    /// The value of the last layer that has the key; lower layers are checked all the same.
-    fn optional<T: FromToml>(&mut self, key: &'static str) -> Option<T> {
-        self.known.insert(key);
-        let mut found = None;
-        for (index, layer) in self.layers.iter().enumerate() {
-            match layer.read(key) {
-                None => {}
-                Some(Ok(value)) => {
-                    found = Some(value);
-                    self.winners.insert(key, index);
-                }
-                // A wrong value does not fall back to the layer below: what is then said about
-                // other keys would be about a value that nobody wrote.
-                Some(Err(problem)) => {
-                    found = None;
-                    self.problems.push(problem);
-                }
-            }
-        }
-        found
-    }
-
-    /// A key with a default. It is absent only if the defaults themselves are broken, which a test
-    /// of this module rules out, or after a problem was noted.
-    fn required<T: FromToml>(&mut self, key: &'static str) -> Option<T> {
-        let value = self.optional(key);
-        if value.is_none() && self.problems.is_empty() {
-            self.problem(key, "it has no value");
-        }
-        value
-    }
-
-    fn bytes(&mut self, key: &'static str) -> Option<u64> {
-        self.required::<Bytes>(key).map(|bytes| bytes.0)
-    }
-
-    /// A required number or time that makes no sense as zero.
-    fn positive<T: FromToml + Default + PartialOrd>(&mut self, key: &'static str) -> Option<T> {
-        let value = self.required::<T>(key)?;
-        self.check(key, value > T::default(), "it has to be more than 0");
-        Some(value)
-    }
-
-    /// One of a few words.
-    fn word<T: Copy>(&mut self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
-        let text: String = self.required(key)?;
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-        if found.is_none() {
-            let all: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-            let shown = text.chars().take(40).flat_map(char::escape_debug).collect::<String>();
-            self.problem(key, &format!("`{shown}` is none of {}", all.join(", ")));
-        }
-        found
-    }
-
-    fn check(&mut self, key: &'static str, holds: bool, message: &str) {
-        if !holds {
-            self.problem(key, message);
-        }
-    }
-
-    /// `low` may not be above `high`. The problem is told about the one that was set last: the
-    /// other may be a default that its reader never saw.
-    fn ordered(&mut self, low: &'static str, high: &'static str, holds: bool) {
-        if holds {
-            return;
-        }
-        if self.winners.get(high) > self.winners.get(low) {
-            self.problem(high, &format!("it is less than `{low}`"));
-        } else {
-            self.problem(low, &format!("it is more than `{high}`"));
-        }
-    }
-
-    /// A problem with a value, at the place that set it.
-    fn problem(&mut self, key: &'static str, message: &str) {
-        let index = self.winners.get(key).copied().unwrap_or(0);
-        let problem = self.layers.get(index).map(|layer| layer.problem_at(key, message));
-        self.problems.extend(problem);
-    }
-
     /// Every section is read, also after a wrong one, so that all problems are found.
     fn settings(&mut self) -> Option<Settings> {
         let sandbox = self.sandbox();
         let cells = self.cells();
         let sessions = self.sessions();
+        let models = self.models();
+        let agent = self.agent(&models);
+        let command_tools = self.command_tools();
+        let templates = self.templates(&models);
         let body = self.positive::<NonZeroBytes>("api.body");
         let log_level = self.word(
             "daemon.log_level",
@@ -220,6 +135,10 @@ impl Reader<'_> {
             sessions: sessions?,
             api: Api { body: body?.0 },
             daemon: Daemon { log_level: log_level? },
+            agent: agent?,
+            models,
+            command_tools,
+            templates,
         })
     }
 
@@ -333,16 +252,6 @@ impl Reader<'_> {
     }
 }
 
-/// A size for [`Reader::positive`].
-#[derive(Clone, Copy, Default, PartialEq, PartialOrd)]
-struct NonZeroBytes(u64);
-
-impl FromToml for NonZeroBytes {
-    fn from_toml(value: &toml::de::DeValue<'_>) -> Result<Self, String> {
-        Bytes::from_toml(value).map(|bytes| Self(bytes.0))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,9 +263,15 @@ mod tests {
     #[test]
     fn the_defaults_are_the_ones_documented() {
         let settings = resolve(&[]).unwrap().settings;
+        // The agent's are looked at beside the code that reads them.
+        let agent = settings.agent.clone();
         assert_eq!(
             settings,
             Settings {
+                agent,
+                models: BTreeMap::new(),
+                command_tools: BTreeMap::new(),
+                templates: BTreeMap::new(),
                 sandbox: Sandbox {
                     backend: Backend::Auto,
                     image: None,

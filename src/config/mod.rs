@@ -8,9 +8,14 @@
 //! This module knows nothing about actors, HTTP or Docker.
 
 mod agent;
+mod entry;
 mod layer;
 mod load;
+mod load_agent;
+mod load_models;
+mod load_programs;
 mod paths;
+mod reader;
 mod settings;
 mod units;
 

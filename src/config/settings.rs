@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::agent::{Agent, CommandTool, Model, Named, Template};
 use crate::protocol::receipt::Backend;
 
 /// Python with a kernel around it does not fit into less.
@@ -14,6 +15,11 @@ pub struct Settings {
     pub sessions: Sessions,
     pub api: Api,
     pub daemon: Daemon,
+    pub agent: Agent,
+    /// By the name after `model.`.
+    pub models: Named<Model>,
+    pub command_tools: Named<CommandTool>,
+    pub templates: Named<Template>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,7 @@
 //! Integration tests, one binary. What belongs where:
 //!
 //! - `layers`: the direction of `use crate::` lines
+//! - `llm`: the client of models against `model_server`, a real server on loopback
 //! - `message_spec`: every frame of the bridge against its JSON Schema
 //! - `docker`: tests that need a container engine, one file a subject (see there)
 //!
@@ -15,5 +16,7 @@
 
 mod docker;
 mod layers;
+mod llm;
 mod message_spec;
+mod model_server;
 mod support;

@@ -1,0 +1,188 @@
+//! Reads `[tool.NAME]` and `[template.NAME]`.
+
+use std::time::Duration;
+
+use super::agent::{CommandTool, Model, Named, Template};
+use super::entry::Entry;
+use super::layer::Bytes;
+use super::load_agent::DIALECTS;
+use super::reader::Reader;
+use crate::protocol::limits::TOOL_NAME_CHARS;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const OUTPUT: Bytes = Bytes(1024 * 1024);
+
+impl Reader<'_> {
+    pub fn command_tools(&mut self) -> Named<CommandTool> {
+        self.named("tool", "tool.*", command_tool)
+    }
+
+    pub fn templates(&mut self, models: &Named<Model>) -> Named<Template> {
+        self.named("template", "template.*", |entry| template(entry, models))
+    }
+}
+
+fn command_tool(entry: &mut Entry<'_, '_>) -> Option<CommandTool> {
+    if !is_identifier(entry.name) {
+        entry.whole("a tool's name has to be one in Python, too: letters, digits and `_`");
+    }
+    let description = entry.required::<String>("description");
+    let parameters = entry.schema("parameters");
+    let output = entry.schema("output");
+    let argv = entry.required::<Vec<String>>("argv");
+    let timeout = entry.positive_or("timeout", TIMEOUT);
+    let output_bytes = entry.or("output_bytes", OUTPUT).0;
+    if parameters.as_ref().is_some_and(|schema| schema.get("type") != Some(&"object".into())) {
+        entry.problem("parameters", "its `type` has to be \"object\"");
+    }
+    if argv.as_ref().is_some_and(|argv| argv.first().is_none_or(String::is_empty)) {
+        entry.problem("argv", "it has to begin with a program");
+    }
+    let nothing = || serde_json::json!({"type": "object", "properties": {}, "additionalProperties": false});
+    Some(CommandTool {
+        description: description?,
+        parameters: parameters.unwrap_or_else(nothing),
+        output,
+        argv: argv?,
+        timeout,
+        output_bytes,
+    })
+}
+
+fn template(entry: &mut Entry<'_, '_>, models: &Named<Model>) -> Option<Template> {
+    let prompt = entry.required::<String>("prompt");
+    let schema = entry.schema("schema");
+    let tools = entry.optional::<Vec<String>>("tools");
+    let model = entry.optional::<String>("model");
+    let word = entry.optional::<String>("dialect");
+    let dialect =
+        word.as_ref().and_then(|word| DIALECTS.iter().find(|(name, _)| name == word)).map(|found| found.1);
+    entry.check("dialect", word.is_some() == dialect.is_some(), "there is no such dialect");
+    let known = model.as_ref().is_none_or(|model| models.contains_key(model));
+    entry.check("model", known, "there is no `[model.NAME]` of this name");
+    let prompt = prompt?;
+    let parameters = placeholders(&prompt).map_err(|message| entry.problem("prompt", &message)).ok()?;
+    Some(Template { prompt, parameters, schema, tools, model, dialect })
+}
+
+/// The names in braces, each once, in the order of their first use.
+fn placeholders(prompt: &str) -> Result<Vec<String>, String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut rest = prompt;
+    while let Some(at) = rest.find(['{', '}']) {
+        let (brace, after) = rest.split_at(at).1.split_at(1);
+        if let Some(after) = after.strip_prefix(brace) {
+            rest = after;
+            continue;
+        }
+        let inside = (brace == "{").then(|| after.split_once('}')).flatten();
+        let Some((name, after)) = inside.filter(|(name, _)| is_identifier(name)) else {
+            return Err(
+                "braces hold the name of a parameter; one that is meant as such is doubled".to_owned()
+            );
+        };
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+        rest = after;
+    }
+    Ok(names)
+}
+
+fn is_identifier(name: &str) -> bool {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    name.len() <= TOOL_NAME_CHARS
+        && name.chars().all(word)
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && !name.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::{ConfigError, Loaded, load_text};
+    use super::*;
+    use crate::protocol::ask::Dialect;
+    use serde_json::json;
+    use std::path::Path;
+
+    fn with(text: &str) -> Result<Loaded, ConfigError> {
+        load_text(Path::new("/etc/belljar/config.toml"), text)
+    }
+
+    #[test]
+    fn a_program_of_the_host_is_a_tool() {
+        let text = r#"
+[tool.weather]
+description = "Say the weather of a city."
+argv = ["/usr/local/bin/weather", "--json"]
+timeout = "5s"
+parameters = { type = "object", required = ["city"], properties = { city = { type = "string" } } }
+[tool.weather.output]
+type = "number"
+[tool.today]
+description = "Say the date."
+argv = ["date"]
+"#;
+        let tools = with(text).unwrap().settings.command_tools;
+        assert_eq!(
+            tools["weather"],
+            CommandTool {
+                description: "Say the weather of a city.".into(),
+                parameters: json!({"type": "object", "required": ["city"],
+                    "properties": {"city": {"type": "string"}}}),
+                output: Some(json!({"type": "number"})),
+                argv: vec!["/usr/local/bin/weather".into(), "--json".into()],
+                timeout: Duration::from_secs(5),
+                output_bytes: 1 << 20,
+            }
+        );
+        assert_eq!(tools["today"].parameters["properties"], json!({}));
+    }
+
+    #[test]
+    fn a_schema_may_stand_in_a_file_beside_the_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("person.json"), r#"{"type": "object"}"#).unwrap();
+        let load = |text: &str| load_text(&dir.path().join("config.toml"), text);
+        let loaded = load("[template.who]\nprompt = \"Who?\"\nschema = \"person.json\"\n").unwrap();
+        assert_eq!(loaded.settings.templates["who"].schema, Some(json!({"type": "object"})));
+        let error = load("[template.who]\nprompt = \"Who?\"\nschema = \"gone.json\"\n").unwrap_err();
+        assert!(error.to_string().contains("gone.json cannot be read"), "{error}");
+    }
+
+    #[test]
+    fn the_parameters_of_a_template_are_those_in_its_prompt() {
+        let text = "[template.sum]\nprompt = \"Sum {what} of {file}, not {{this}}; {what}!\"\n\
+                    dialect = \"xml_tags\"\ntools = []\n";
+        let template = with(text).unwrap().settings.templates["sum"].clone();
+        assert_eq!(template.parameters, ["what", "file"]);
+        assert_eq!((template.dialect, template.tools), (Some(Dialect::XmlTags), Some(Vec::new())));
+    }
+
+    #[test]
+    fn problems_are_told_with_their_places() {
+        let text = "[tool.\"2fast\"]\nargv = []\nparameters = { type = \"array\" }\n\
+                    [tool.b]\ndescription = \"b\"\nargv = \"ls -l\"\noutput = { type = \"thing\" }\nshell = true\n\
+                    [template.c]\nprompt = \"{a b}\"\nmodel = \"gone\"\ndialect = \"latin\"\n";
+        insta::assert_snapshot!(with(text).unwrap_err(), @r#"
+        the configuration has 10 problems:
+          /etc/belljar/config.toml:1: `tool.2fast`: a tool's name has to be one in Python, too: letters, digits and `_`
+          /etc/belljar/config.toml:1: `tool.2fast`: `description` is missing
+          /etc/belljar/config.toml:2: `tool.2fast.argv`: it has to begin with a program
+          /etc/belljar/config.toml:3: `tool.2fast.parameters`: its `type` has to be "object"
+          /etc/belljar/config.toml:6: `tool.b.argv`: expected a list of texts, found text
+          /etc/belljar/config.toml:7: `tool.b.output`: it is no JSON Schema: "thing" is not valid under any of the schemas listed in the 'anyOf' keyword
+          /etc/belljar/config.toml:8: `tool.b.shell`: there is no such key
+          /etc/belljar/config.toml:10: `template.c.prompt`: braces hold the name of a parameter; one that is meant as such is doubled
+          /etc/belljar/config.toml:11: `template.c.model`: there is no `[model.NAME]` of this name
+          /etc/belljar/config.toml:12: `template.c.dialect`: there is no such dialect
+        "#);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_prompt_is_answered(prompt in "[a{}é ]{0,20}") {
+            let _ = placeholders(&prompt);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Reads the keys of fixed sections through all layers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use super::layer::{Bytes, ConfigProblem, FromToml, Layer};
+
+/// Reads keys through all layers and remembers which there are, who won, and what was wrong.
+pub(super) struct Reader<'t> {
+    pub layers: Vec<Layer<'t>>,
+    pub problems: Vec<ConfigProblem>,
+    pub known: BTreeSet<&'static str>,
+    /// Index of the layer whose value holds.
+    pub winners: BTreeMap<&'static str, usize>,
+}
+
+impl Reader<'_> {
+    /// The value of the last layer that has the key; lower layers are checked all the same.
+    pub fn optional<T: FromToml>(&mut self, key: &'static str) -> Option<T> {
+        self.known.insert(key);
+        let mut found = None;
+        for (index, layer) in self.layers.iter().enumerate() {
+            match layer.read(key) {
+                None => {}
+                Some(Ok(value)) => {
+                    found = Some(value);
+                    self.winners.insert(key, index);
+                }
+                // A wrong value does not fall back to the layer below: what is then said about
+                // other keys would be about a value that nobody wrote.
+                Some(Err(problem)) => {
+                    found = None;
+                    self.problems.push(problem);
+                }
+            }
+        }
+        found
+    }
+
+    /// A key with a default. It is absent only if the defaults themselves are broken, which a test
+    /// of this module rules out, or after a problem was noted.
+    pub fn required<T: FromToml>(&mut self, key: &'static str) -> Option<T> {
+        let value = self.optional(key);
+        if value.is_none() && self.problems.is_empty() {
+            self.problem(key, "it has no value");
+        }
+        value
+    }
+
+    pub fn bytes(&mut self, key: &'static str) -> Option<u64> {
+        self.required::<Bytes>(key).map(|bytes| bytes.0)
+    }
+
+    /// A required number or time that makes no sense as zero.
+    pub fn positive<T: FromToml + Default + PartialOrd>(&mut self, key: &'static str) -> Option<T> {
+        let value = self.required::<T>(key)?;
+        self.check(key, value > T::default(), "it has to be more than 0");
+        Some(value)
+    }
+
+    /// One of a few words.
+    pub fn word<T: Copy>(&mut self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
+        let text: String = self.required(key)?;
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let all: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+            let shown = text.chars().take(40).flat_map(char::escape_debug).collect::<String>();
+            self.problem(key, &format!("`{shown}` is none of {}", all.join(", ")));
+        }
+        found
+    }
+
+    pub fn check(&mut self, key: &'static str, holds: bool, message: &str) {
+        if !holds {
+            self.problem(key, message);
+        }
+    }
+
+    /// `low` may not be above `high`. The problem is told about the one that was set last: the
+    /// other may be a default that its reader never saw.
+    pub fn ordered(&mut self, low: &'static str, high: &'static str, holds: bool) {
+        if holds {
+            return;
+        }
+        if self.winners.get(high) > self.winners.get(low) {
+            self.problem(high, &format!("it is less than `{low}`"));
+        } else {
+            self.problem(low, &format!("it is more than `{high}`"));
+        }
+    }
+
+    /// A path that is the value of `key`, as the file means it that set it.
+    pub fn beside(&self, key: &'static str, path: &str) -> PathBuf {
+        let layer = self.winners.get(key).and_then(|index| self.layers.get(*index));
+        layer.map_or_else(|| PathBuf::from(path), |layer| layer.beside(path))
+    }
+
+    /// A problem with a value, at the place that set it.
+    pub fn problem(&mut self, key: &'static str, message: &str) {
+        let index = self.winners.get(key).copied().unwrap_or(0);
+        let problem = self.layers.get(index).map(|layer| layer.problem_at(key, message));
+        self.problems.extend(problem);
+    }
+}
+
+/// A size for [`Reader::positive`].
+#[derive(Clone, Copy, Default, PartialEq, PartialOrd)]
+pub(super) struct NonZeroBytes(pub u64);
+
+impl FromToml for NonZeroBytes {
+    fn from_toml(value: &toml::de::DeValue<'_>) -> Result<Self, String> {
+        Bytes::from_toml(value).map(|bytes| Self(bytes.0))
+    }
+}
