@@ -31,8 +31,22 @@ demo: ## show what Belljar does
 	@images/setup.sh base
 	$(call heading,build)
 	cargo build --release
-	$(call heading,demo)
+	$(call heading,cells)
 	@examples/demo.sh target/release/belljar
+	$(call heading,an agent)
+	@BELLJAR=$(CURDIR)/target/release/belljar examples/spec2/run.sh
+
+# One for each example: demo-outliers, demo-emergency-response, …
+EXAMPLES := $(notdir $(patsubst %/,%,$(wildcard examples/*/)))
+.PHONY: $(addprefix demo-,$(EXAMPLES))
+$(addprefix demo-,$(EXAMPLES)): demo-%:
+	@images/setup.sh base science
+	cargo build --release
+	@BELLJAR=$(CURDIR)/target/release/belljar examples/$*/run.sh
+
+.PHONY: demo-list
+demo-list: ## list the examples; `make demo-NAME` runs one
+	@printf '  demo-%s\n' $(EXAMPLES)
 
 .PHONY: test
 test: setup lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -47,19 +48,32 @@ impl Client {
     }
 }
 
-pub struct Daemon(Child, tempfile::TempDir);
+pub struct Daemon {
+    child: Child,
+    /// Ends the daemon and its sandboxes when this process is gone, however it went.
+    watcher: Child,
+    home: tempfile::TempDir,
+}
+
+const WATCH: &str = r#"cat >/dev/null; "$0" daemon stop --remove >/dev/null 2>&1; rm -rf "$BELLJAR_HOME""#;
 
 impl Daemon {
     pub fn start() -> Self {
+        Self::with_config("")
+    }
+
+    pub fn with_config(config: &str) -> Self {
         let home = tempfile::tempdir_in("/tmp").expect("a folder");
-        let child = Command::new(env!("CARGO_BIN_EXE_belljar"))
-            .arg("daemon")
-            .env("BELLJAR_HOME", home.path())
-            .env_remove("BELLJAR_SOCKET")
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("the daemon starts");
-        let daemon = Self(child, home);
+        let file = home.path().join("config.toml");
+        std::fs::write(&file, config).expect("a configuration");
+        let belljar = env!("CARGO_BIN_EXE_belljar");
+        let of_home = |command: &mut Command| {
+            command.env("BELLJAR_HOME", home.path()).env("BELLJAR_CONFIG", &file).env_remove("BELLJAR_SOCKET");
+            command.process_group(0).spawn().expect("it starts")
+        };
+        let watcher = of_home(Command::new("sh").args(["-c", WATCH, belljar]).stdin(Stdio::piped()));
+        let child = of_home(Command::new(belljar).arg("daemon").stdin(Stdio::null()));
+        let daemon = Self { child, watcher, home };
         let deadline = Instant::now() + Duration::from_secs(20);
         while UnixStream::connect(daemon.socket()).is_err() {
             assert!(Instant::now() < deadline, "the daemon does not serve");
@@ -69,14 +83,15 @@ impl Daemon {
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.1.path().join("belljar.sock")
+        self.home.path().join("belljar.sock")
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
-        let _ = self.0.wait();
+        drop(self.watcher.stdin.take());
+        let _ = self.watcher.wait();
+        let _ = self.child.wait();
     }
 }
 

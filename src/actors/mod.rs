@@ -3,8 +3,11 @@
 //! Commands go down (supervisor → session → executor), reports go up as casts, and no handler waits
 //! for anything slow: that is a task whose outcome comes back as a message.
 
+pub mod asks;
+mod calls;
 pub mod executor;
 mod launch;
+pub mod llm;
 mod outcome;
 mod past;
 mod queue;

@@ -1,10 +1,10 @@
 //! Rebuilding a session's variables: the cells that made them run again, in a fresh worker, with the
 //! recorded answers of tools instead of calls, and what comes out differently is told.
 
-use ractor::rpc::CallResult;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use super::calls::ask;
 use super::outcome::{RecordedCall, Replay};
 use super::past::Past;
 use super::session::{CellRequest, SessionMsg, SessionRef, events_of};
@@ -52,16 +52,6 @@ pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport
         }
     }
     Ok(report)
-}
-
-async fn ask<T: Send + 'static>(
-    session: &SessionRef,
-    message: impl FnOnce(ractor::RpcReplyPort<Result<T, Problem>>) -> SessionMsg,
-) -> Result<T, Problem> {
-    match session.call(message, None).await {
-        Ok(CallResult::Success(answer)) => answer,
-        _ => Err(Problem::new(Code::NoSuchSession, "the session has just ended")),
-    }
 }
 
 fn record(events: Vec<Event>) -> BTreeMap<CellNumber, Recorded> {

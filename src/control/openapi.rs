@@ -9,10 +9,14 @@ use crate::protocol::api::{
     CellView, Computed, Done, Eval, FolderView, Health, ImageList, Interrupted, NewSession, PullImage,
     ReplayReport, RunCell, SessionList, SessionView, Shutdown, Undo, Undone, VariableList, Version,
 };
+use crate::protocol::ask::{
+    ApprovalList, AskList, AskView, Decision, History, ModelList, NewAsk, PlanView, ToolList,
+};
 use crate::protocol::event::Event;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
+use crate::protocol::tool::{ClientAnswer, ClientCall, NewClientTools};
 
 struct Route {
     method: &'static str,
@@ -73,6 +77,7 @@ pub fn document() -> Value {
     session_routes(&mut document);
     cell_routes(&mut document);
     file_routes(&mut document);
+    ask_routes(&mut document);
     let problem = document.schema::<Problem>();
     // The data of the event stream; no route answers with it as plain JSON.
     document.schema::<Event>();
@@ -100,7 +105,7 @@ pub fn document() -> Value {
 fn operation(route: &Route, problem: &Value) -> Value {
     let in_path =
         route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).map(|name| {
-            let kind = if name == "cell" { "integer" } else { "string" };
+            let kind = if ["cell", "ask"].contains(&name) { "integer" } else { "string" };
             json!({"name": name, "in": "path", "required": true, "schema": {"type": kind}})
         });
     let in_query = route.query.iter().map(|(name, schema, meaning)| {
@@ -121,6 +126,45 @@ fn operation(route: &Route, problem: &Value) -> Value {
         operation["requestBody"] = json!({"required": true, "content": {*kind: {"schema": schema}}});
     }
     operation
+}
+
+fn ask_routes(document: &mut Document) {
+    let schema = document.schema::<ModelList>();
+    document.add("get", "/v1/models", "Models of the configuration", schema);
+    let schema = document.schema::<ToolList>();
+    document.add("get", "/v1/tools", "Tools of every session", schema);
+    let schema = document.schema::<ApprovalList>();
+    document.add("get", "/v1/approvals", "What waits for a person", schema);
+    let (schema, request) = (document.schema::<Done>(), document.schema::<Decision>());
+    document.add("post", "/v1/approvals/{approval}", "Decide", schema).request = Some((JSON, request));
+    let wait = ("wait", json!({"type": "boolean"}), "Answer when it has ended");
+    let stream = ("stream", json!({"type": "boolean"}), "Answer with a stream of its events");
+    let (schema, request) = (document.schema::<AskView>(), document.schema::<NewAsk>());
+    let route = document.add("post", "/v1/sessions/{session}/asks", "Ask a model", schema.clone());
+    route.request = Some((JSON, request));
+    route.query = vec![wait.clone(), stream.clone()];
+    route.status = "202";
+    let list = document.schema::<AskList>();
+    document.add("get", "/v1/sessions/{session}/asks", "Asks of a session", list);
+    document.add("get", "/v1/sessions/{session}/asks/{ask}", "One ask", schema.clone()).query =
+        vec![wait, stream];
+    document.add("post", "/v1/sessions/{session}/asks/{ask}/cancel", "End an ask", schema);
+    let schema = document.schema::<History>();
+    document.add("get", "/v1/sessions/{session}/history", "The conversation", schema);
+    let schema = document.schema::<PlanView>();
+    document.add("get", "/v1/sessions/{session}/plan", "All versions of the plan tree", schema);
+    let (call, request) = (document.schema::<ClientCall>(), document.schema::<NewClientTools>());
+    let route = document.add(
+        "post",
+        "/v1/sessions/{session}/tools",
+        "Lend tools to a session: they are there as long as the stream of their calls is",
+        call,
+    );
+    route.request = Some((JSON, request));
+    route.response.0 = "text/event-stream";
+    let (schema, request) = (document.schema::<Done>(), document.schema::<ClientAnswer>());
+    document.add("post", "/v1/sessions/{session}/tool-calls/{call}", "Answer a call", schema).request =
+        Some((JSON, request));
 }
 
 fn machine_routes(document: &mut Document) {

@@ -5,12 +5,15 @@ use axum::http::header;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::protocol::ask::AskNumber;
+use crate::protocol::event::Event;
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
@@ -28,6 +31,8 @@ pub enum Until {
     SessionEnd,
     /// The end of a cell, of which alone it tells.
     CellEnd(CellNumber),
+    /// The end of an ask; it tells of that and of its cells.
+    AskEnd(AskNumber),
 }
 
 struct Feed {
@@ -37,6 +42,8 @@ struct Feed {
     until: Until,
     last: Seq,
     ended: bool,
+    /// Cells that the ask has made.
+    cells: HashSet<CellNumber>,
     /// The daemon goes down: streams that would not end by themselves do.
     shutdown: CancellationToken,
 }
@@ -49,7 +56,7 @@ pub fn respond(
     shutdown: CancellationToken,
 ) -> Result<Response, Problem> {
     log.read(after, 1).map_err(gone)?;
-    let feed = Feed { watch: log.watch(), last: log.newest(), log, after, until, ended: false, shutdown };
+    let feed = Feed { watch: log.watch(), last: log.newest(), log, after, until, ended: false, cells: HashSet::new(), shutdown };
     let body = Body::from_stream(stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
         Some((Ok::<Bytes, Infallible>(chunk), feed))
@@ -103,6 +110,22 @@ impl Feed {
         }
     }
 
+    fn concerns(&mut self, ask: AskNumber, event: &Rendered) -> bool {
+        if let Some(cell) = event.cell
+            && event.name != "cell_queued"
+        {
+            return self.cells.contains(&cell);
+        }
+        let Ok(told) = serde_json::from_str::<Event>(&event.json) else { return false };
+        if told.body.ask() != Some(ask) {
+            // What happens to the sandbox concerns everybody in it.
+            return event.name.starts_with("sandbox_") || event.name == "state_lost";
+        }
+        self.cells.extend(told.body.cell());
+        self.ended = event.name == "ask_finished";
+        true
+    }
+
     fn take(&mut self, event: &Rendered, text: &mut String) {
         if self.until == Until::Now && event.seq > self.last {
             self.ended = true;
@@ -114,6 +137,11 @@ impl Feed {
                 return;
             }
             self.ended = event.name == "cell_finished";
+        }
+        if let Until::AskEnd(ask) = self.until
+            && !self.concerns(ask, event)
+        {
+            return;
         }
         let _ = write!(text, "id: {}\nevent: {}\ndata: {}\n\n", event.seq, event.name, event.json);
     }

@@ -12,6 +12,8 @@ pub enum Code {
     NoSuchSession,
     NoSuchCell,
     NoSuchFile,
+    NoSuchAsk,
+    NoSuchApproval,
     NoSuchRoute,
     /// The name is taken.
     SessionExists,
@@ -41,6 +43,8 @@ pub enum Code {
     OutcomeUnknown,
     /// There is no checkpoint that far back.
     OutOfReach,
+    /// A model is not configured, has no key, or did not answer.
+    ModelFailed,
     /// Events that were asked for are no longer kept.
     EventsGone,
     /// The daemon's disk.
@@ -58,14 +62,14 @@ impl Code {
         match self {
             Self::BadRequest => 400,
             Self::Forbidden | Self::ImageForbidden => 403,
-            Self::NoSuchSession | Self::NoSuchCell | Self::NoSuchFile | Self::NoSuchRoute => 404,
+            Self::NoSuchSession | Self::NoSuchCell | Self::NoSuchFile | Self::NoSuchRoute | Self::NoSuchAsk | Self::NoSuchApproval => 404,
             Self::TooSlow => 408,
             Self::SessionExists | Self::Busy | Self::OutOfReach | Self::KeyReused | Self::OutcomeUnknown => {
                 409
             }
             Self::EventsGone => 410,
             Self::TooLarge => 413,
-            Self::ImageMissing => 424,
+            Self::ImageMissing | Self::ModelFailed => 424,
             Self::TooMany => 429,
             Self::Internal | Self::PolicyViolation | Self::SandboxFailed => 500,
             Self::EngineUnavailable | Self::ShuttingDown => 503,

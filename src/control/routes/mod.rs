@@ -1,6 +1,9 @@
 //! The routes, one file a resource.
 
+mod approvals;
+mod asks;
 pub mod cells;
+mod client_tools;
 mod events;
 mod files;
 mod images;
@@ -20,12 +23,14 @@ use tokio_util::sync::CancellationToken;
 use super::idempotency::{self, InWork};
 use super::peer::Peer;
 use super::problems::{Answer, Refused};
+use crate::actors::llm::Models;
 use crate::actors::session::{SessionMsg, SessionRef};
 use crate::actors::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::config::Settings;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::Launcher;
 use crate::store::Journal;
+use crate::tools::Registry;
 
 /// What handlers work with.
 #[derive(Clone)]
@@ -38,6 +43,9 @@ pub struct App {
     pub remove_all: Arc<AtomicBool>,
     pub journal: Journal,
     pub in_work: InWork,
+    pub models: Models,
+    /// The tools of every session.
+    pub tools: Arc<Registry>,
 }
 
 impl App {
@@ -48,10 +56,21 @@ impl App {
             .route("/v1/version", get(machine::version))
             .route("/v1/shutdown", post(machine::shut_down))
             .route("/v1/images", get(images::list).post(images::pull))
+            .route("/v1/models", get(asks::models))
+            .route("/v1/tools", get(asks::tools))
+            .route("/v1/approvals", get(approvals::list))
+            .route("/v1/approvals/{approval}", post(approvals::decide))
             .route("/v1/sessions", get(sessions::list).post(sessions::create))
             .route("/v1/sessions/{session}", get(sessions::show).delete(sessions::remove))
             .route("/v1/sessions/{session}/cells", post(cells::run))
             .route("/v1/sessions/{session}/cells/{cell}", get(cells::show))
+            .route("/v1/sessions/{session}/asks", get(asks::list).post(asks::start))
+            .route("/v1/sessions/{session}/asks/{ask}", get(asks::show))
+            .route("/v1/sessions/{session}/asks/{ask}/cancel", post(asks::cancel))
+            .route("/v1/sessions/{session}/history", get(asks::history))
+            .route("/v1/sessions/{session}/plan", get(asks::plan))
+            .route("/v1/sessions/{session}/tools", post(client_tools::lend))
+            .route("/v1/sessions/{session}/tool-calls/{call}", post(client_tools::answer))
             .route("/v1/sessions/{session}/eval", post(cells::eval))
             .route("/v1/sessions/{session}/interrupt", post(sessions::interrupt))
             .route("/v1/sessions/{session}/reset", post(sessions::reset))

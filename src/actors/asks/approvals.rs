@@ -1,0 +1,199 @@
+//! What a person has to decide. An approval is in the journal before anybody can see it, and its
+//! decision before anything follows from it.
+
+use ractor::RpcReplyPort;
+use serde_json::{Map, Value};
+use std::time::{Duration, Instant};
+
+use super::{AsksRef, AsksState};
+use crate::agent::Input;
+use crate::protocol::ask::{Approval, AskNumber, Decision, DefaultDecision, Subject};
+use crate::protocol::clock;
+use crate::protocol::event::EventBody;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::{Code, Problem};
+
+/// Bytes of the words of a person.
+const WORDS_BYTES: usize = 1024 * 1024;
+
+pub(super) struct Pending {
+    approval: Approval,
+    asked: Instant,
+    /// A tool call in a cell that waits for it.
+    permit: Option<RpcReplyPort<Decision>>,
+}
+
+impl Pending {
+    pub fn is_of(&self, ask: AskNumber) -> bool {
+        self.approval.ask == Some(ask)
+    }
+
+    fn overdue(&self) -> Option<Decision> {
+        let deadline = Duration::try_from_secs_f64(self.approval.deadline_s?).ok()?;
+        (self.asked.elapsed() >= deadline).then_some(match self.approval.by_default? {
+            DefaultDecision::Accept => Decision::Accept { code: None },
+            DefaultDecision::Reject => {
+                Decision::Reject { reason: Some("nobody decided in time".to_owned()) }
+            }
+        })
+    }
+}
+
+impl AsksState {
+    pub(super) fn pending_approvals(&self) -> Vec<Approval> {
+        self.approvals.values().map(|pending| pending.approval.clone()).collect()
+    }
+
+    /// A cell or tool call of the model waits for a person.
+    pub(super) fn ask_person(&mut self, call: String, subject: Subject) {
+        let Some(ask) = self.current.as_ref().map(|current| current.ask) else { return };
+        let known = |pending: &Pending| {
+            pending.is_of(ask) && pending.approval.call.as_ref() == Some(&call) && pending.permit.is_none()
+        };
+        if !self.approvals.values().any(known) {
+            self.want(Some(ask), Some(call), None, subject, None);
+        }
+    }
+
+    /// A tool call of a running cell waits for a person.
+    pub(super) fn want_permit(
+        &mut self,
+        cell: CellNumber,
+        call: u64,
+        name: String,
+        arguments: Map<String, Value>,
+        reply_to: RpcReplyPort<Decision>,
+    ) {
+        let call = Some(call.to_string());
+        // After a restart the call comes again; the approval is there already.
+        let known = |pending: &&mut Pending| pending.approval.cell == Some(cell) && pending.approval.call == call;
+        if let Some(pending) = self.approvals.values_mut().find(known) {
+            pending.permit = Some(reply_to);
+            return;
+        }
+        let ask = self.current.as_ref().map(|current| current.ask);
+        self.want(ask, call, Some(cell), Subject::Tool { name, arguments }, Some(reply_to));
+    }
+
+    fn want(
+        &mut self,
+        ask: Option<AskNumber>,
+        call: Option<String>,
+        cell: Option<CellNumber>,
+        subject: Subject,
+        permit: Option<RpcReplyPort<Decision>>,
+    ) {
+        let agent = &self.args.settings.agent;
+        let approval = Approval {
+            id: format!("{}.{}", self.args.id, self.next_approval),
+            session: self.args.id,
+            session_name: self.args.name.clone(),
+            ask,
+            call,
+            cell,
+            subject,
+            asked_at: clock::now(),
+            deadline_s: agent.approval_deadline.map(|deadline| deadline.as_secs_f64()),
+            by_default: agent.approval_deadline.map(|_| agent.approval_default),
+        };
+        self.next_approval += 1;
+        let id = approval.id.clone();
+        self.args.log.append(EventBody::ApprovalWanted { approval: Box::new(approval.clone()) });
+        self.approvals.insert(id, Pending { approval, asked: Instant::now(), permit });
+    }
+
+    pub(super) fn recall_approvals(&mut self, approvals: Vec<Approval>) {
+        for approval in approvals {
+            let number = approval.id.rsplit('.').next().and_then(|number| number.parse::<u64>().ok());
+            self.next_approval = self.next_approval.max(number.unwrap_or(0) + 1);
+            let asked = Instant::now().checked_sub(clock::since(&approval.asked_at)).unwrap_or_else(Instant::now);
+            self.approvals.insert(approval.id.clone(), Pending { approval, asked, permit: None });
+        }
+    }
+
+    /// The cell that waited is gone.
+    pub(super) fn permit_dropped(&mut self, cell: CellNumber, call: u64) {
+        let call = Some(call.to_string());
+        let gone: Vec<String> = self
+            .approvals
+            .iter()
+            .filter(|(_, pending)| pending.approval.cell == Some(cell) && pending.approval.call == call)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in gone {
+            self.withdraw(&id, "the cell that wanted it has ended");
+        }
+    }
+
+    /// Nothing waits for it any more.
+    pub(super) fn withdraw(&mut self, id: &str, reason: &str) {
+        if self.approvals.remove(id).is_some() {
+            let decision = Decision::Reject { reason: Some(reason.to_owned()) };
+            self.args.log.append(EventBody::ApprovalDecided { id: id.to_owned(), decision, by: None });
+        }
+    }
+
+    pub(super) fn withdraw_all_of(&mut self, ask: AskNumber) {
+        let ids: Vec<String> =
+            self.approvals.iter().filter(|(_, pending)| pending.is_of(ask)).map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            self.withdraw(&id, "the ask has ended");
+        }
+    }
+
+    pub(super) fn decide(
+        &mut self,
+        myself: &AsksRef,
+        id: &str,
+        decision: Decision,
+        by: Option<u32>,
+    ) -> Result<(), Problem> {
+        let Some(pending) = self.approvals.get(id) else {
+            return Err(Problem::new(Code::NoSuchApproval, "nothing of this id waits for a decision")
+                .hint("list what waits with `belljar approve`"));
+        };
+        check(&pending.approval.subject, &decision)?;
+        let Some(Pending { approval, permit, .. }) = self.approvals.remove(id) else { return Ok(()) };
+        let event = EventBody::ApprovalDecided { id: id.to_owned(), decision: decision.clone(), by };
+        if let Some(permit) = permit {
+            self.args.log.append_then(event, None, move || drop(permit.send(decision)));
+            return Ok(());
+        }
+        self.args.log.append(event);
+        if approval.cell.is_none()
+            && let Some(call) = approval.call
+            && self.current.as_ref().is_some_and(|current| Some(current.ask) == approval.ask)
+        {
+            self.take(myself, Input::Decided { id: call, decision });
+        }
+        Ok(())
+    }
+
+    pub(super) fn decide_overdue(&mut self, myself: &AsksRef) {
+        let overdue: Vec<(String, Decision)> = self
+            .approvals
+            .iter()
+            .filter_map(|(id, pending)| Some((id.clone(), pending.overdue()?)))
+            .collect();
+        for (id, decision) in overdue {
+            let _ = self.decide(myself, &id, decision, None);
+        }
+    }
+}
+
+fn check(subject: &Subject, decision: &Decision) -> Result<(), Problem> {
+    let words = match decision {
+        Decision::Accept { code: Some(_) } if matches!(subject, Subject::Tool { .. }) => {
+            return Err(Problem::new(Code::BadRequest, "only a cell can be accepted with other code"));
+        }
+        Decision::Accept { code } => code.as_deref(),
+        Decision::Reject { reason } => reason.as_deref(),
+        Decision::Respond { text } | Decision::Edit { text } => Some(text.as_str()),
+    };
+    match words {
+        Some(words) if words.len() > WORDS_BYTES => {
+            Err(Problem::new(Code::TooLarge, format!("at most {WORDS_BYTES} bytes of text")))
+        }
+        _ => Ok(()),
+    }
+}

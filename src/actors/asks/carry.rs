@@ -1,0 +1,323 @@
+//! Carries out what the machine wants, and gives it what came of it. Every input is in the journal
+//! before the effects that follow from it: events are committed in the order they were appended, and
+//! what acts outside waits for its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::calls::ask;
+use super::super::llm::News;
+use super::super::session::{CellRequest, CellRules, SessionMsg};
+use super::recall::CELL_REFUSED;
+use super::{AsksMsg, AsksRef, AsksState, Task};
+use crate::agent::{Effect, Input};
+use crate::protocol::ask::{AskEnd, AskNumber};
+use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
+use crate::protocol::event::{CellOrigin, EventBody, ToolOutcome};
+use crate::protocol::frames::ToolFailure;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::result::{ExecutionResult, Mode};
+use crate::tools::Caller;
+
+/// What the model says is told in pieces at least this far apart.
+const TEXT_EVERY: Duration = Duration::from_millis(50);
+
+impl AsksState {
+    /// Gives the machine of the present ask an input that is in the journal.
+    pub(super) fn take(&mut self, myself: &AsksRef, input: Input) {
+        let Some(current) = &mut self.current else { return };
+        for effect in current.machine.step(input) {
+            self.carry_out(myself, effect);
+        }
+    }
+
+    /// After a restart: what was not answered is begun, unless it had been begun already.
+    pub(super) fn go_on(&mut self, myself: &AsksRef) {
+        let Some(current) = &self.current else {
+            self.next_ask(myself);
+            return;
+        };
+        for effect in current.machine.outstanding() {
+            self.carry_on(myself, effect);
+        }
+    }
+
+    fn carry_on(&mut self, myself: &AsksRef, effect: Effect) {
+        let Some(current) = &self.current else { return };
+        let ask = current.ask;
+        let recalled = current.recalled.as_ref();
+        match &effect {
+            Effect::RunCell { id, .. } => {
+                if let Some(cell) = recalled.and_then(|recalled| recalled.cells.get(id)).copied() {
+                    self.await_cell(myself, id.clone(), cell);
+                    return;
+                }
+            }
+            Effect::CallTool { id, name, .. } => {
+                if recalled.is_some_and(|recalled| recalled.called.contains(id)) {
+                    // It may have had its effect, so it is not made again.
+                    let failure = ToolFailure {
+                        code: "outcome_unknown".into(),
+                        message: format!(
+                            "the daemon ended while `{name}` was being called; whether it had its effect is not known"
+                        ),
+                    };
+                    self.tool_done(myself, ask, id.clone(), ToolOutcome::Failure(failure));
+                    return;
+                }
+            }
+            Effect::AskModel { .. } => {
+                let note = "the daemon was started anew; the model is asked again".to_owned();
+                self.args.log.append(EventBody::AskNoted { ask, note });
+            }
+            Effect::AskPerson { .. } | Effect::Note { .. } | Effect::Finish { .. } => {}
+        }
+        self.carry_out(myself, effect);
+    }
+
+    fn carry_out(&mut self, myself: &AsksRef, effect: Effect) {
+        let Some(ask) = self.current.as_ref().map(|current| current.ask) else { return };
+        match effect {
+            Effect::AskModel { step, request } => self.ask_model(myself, ask, step, request),
+            Effect::RunCell { id, code, timeout_s, restricted } => {
+                self.run_cell(myself, ask, id, code, timeout_s, restricted);
+            }
+            Effect::CallTool { id, name, arguments } => self.call_tool(myself, ask, id, name, arguments),
+            Effect::AskPerson { id, subject } => self.ask_person(id, subject),
+            Effect::Note { text } => drop(self.args.log.append(EventBody::AskNoted { ask, note: text })),
+            Effect::Finish { end } => self.finish_current(myself, end),
+        }
+    }
+
+    fn ask_model(&mut self, myself: &AsksRef, ask: AskNumber, step: u32, request: ChatRequest) {
+        let Some(current) = &mut self.current else { return };
+        self.args.log.append(EventBody::ModelAsked { ask, step });
+        let model = self.args.models.get(&current.spec.model);
+        let asks = myself.clone();
+        current.model = Some(Task::spawn(async move {
+            let outcome = match model {
+                Some(model) => {
+                    let (news, mut told) = tokio::sync::mpsc::unbounded_channel();
+                    let work = model.chat(request, news);
+                    let teller = asks.clone();
+                    let tell = async move {
+                        let mut text = String::new();
+                        let mut last = tokio::time::Instant::now();
+                        while let Some(news) = told.recv().await {
+                            match news {
+                                News::Text(piece) => text.push_str(&piece),
+                                News::Retries { failure, pause } => {
+                                    text.clear();
+                                    let _ = teller.cast(AsksMsg::ModelRetries { ask, step, failure, pause });
+                                }
+                            }
+                            // More may be there already.
+                            while let Ok(News::Text(piece)) = told.try_recv() {
+                                text.push_str(&piece);
+                            }
+                            if !text.is_empty() {
+                                tokio::time::sleep_until(last + TEXT_EVERY).await;
+                                last = tokio::time::Instant::now();
+                                let text = std::mem::take(&mut text);
+                                let _ = teller.cast(AsksMsg::ModelText { ask, step, text });
+                            }
+                        }
+                    };
+                    let (outcome, ()) = tokio::join!(work, tell);
+                    outcome
+                }
+                None => Err(ModelFailure {
+                    kind: ModelFailureKind::InvalidRequest,
+                    message: "the model is not configured any more".into(),
+                    attempts: 0,
+                }),
+            };
+            let _ = asks.cast(AsksMsg::ModelDone { ask, step, outcome: Box::new(outcome) });
+        }));
+    }
+
+    pub(super) fn model_done(
+        &mut self,
+        myself: &AsksRef,
+        ask: AskNumber,
+        step: u32,
+        outcome: Result<ChatReply, ModelFailure>,
+    ) {
+        let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
+        current.model = None;
+        let (event, input) = match outcome {
+            Ok(reply) => {
+                let reply = Box::new(reply);
+                (
+                    EventBody::ModelReplied { ask, step, reply: reply.clone() },
+                    Input::ModelReplied { step, reply },
+                )
+            }
+            Err(failure) => (
+                EventBody::ModelFailed { ask, step, failure: failure.clone(), retry_in_s: None },
+                Input::ModelFailed { step, failure },
+            ),
+        };
+        self.args.log.append(event);
+        self.take(myself, input);
+    }
+
+    fn run_cell(
+        &mut self,
+        myself: &AsksRef,
+        ask: AskNumber,
+        id: String,
+        code: String,
+        timeout_s: f64,
+        restricted: bool,
+    ) {
+        let Some(current) = &mut self.current else { return };
+        let request = CellRequest {
+            code,
+            mode: Mode::Main,
+            expression: false,
+            timeout: Duration::try_from_secs_f64(timeout_s).unwrap_or(self.args.settings.cells.timeout),
+            replay: None,
+            origin: Some(CellOrigin { ask, id: id.clone() }),
+            restricted,
+            rules: Some(Arc::new(CellRules::of(&current.spec))),
+        };
+        let (session, asks, cell_id) = (self.args.session.clone(), myself.clone(), id.clone());
+        let task = Task::spawn(async move {
+            let outcome = run(&session, request).await;
+            let _ = asks.cast(AsksMsg::CellDone { ask, id: cell_id, outcome: Box::new(outcome) });
+        });
+        current.tasks.insert(id, task);
+    }
+
+    /// A cell that was queued by an earlier daemon: the session goes on with it by itself.
+    fn await_cell(&mut self, myself: &AsksRef, id: String, cell: CellNumber) {
+        let Some(current) = &mut self.current else { return };
+        let (ask, asks, cell_id) = (current.ask, myself.clone(), id.clone());
+        let (log, session) = (Arc::clone(&self.args.log), self.args.session.clone());
+        let task = Task::spawn(async move {
+            let outcome = super::super::session::result_of(&session, &log, cell).await.map(Arc::new);
+            let _ = asks.cast(AsksMsg::CellDone { ask, id: cell_id, outcome: Box::new(outcome) });
+        });
+        current.tasks.insert(id, task);
+    }
+
+    pub(super) fn cell_done(
+        &mut self,
+        myself: &AsksRef,
+        ask: AskNumber,
+        id: String,
+        outcome: Result<Arc<ExecutionResult>, Problem>,
+    ) {
+        let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
+        if current.tasks.remove(&id).is_none() {
+            return;
+        }
+        let input = match outcome {
+            Ok(result) => Input::CellFinished { id, result: Box::new((*result).clone()) },
+            Err(problem) if is_sandbox_trouble(&problem) => {
+                Input::SandboxFailed { message: told(&problem) }
+            }
+            Err(problem) => {
+                let message = told(&problem);
+                let failure = ToolFailure { code: CELL_REFUSED.into(), message: message.clone() };
+                let outcome = ToolOutcome::Failure(failure);
+                self.args.log.append(EventBody::AskToolAnswered { ask, id: id.clone(), outcome });
+                Input::CellRefused { id, message }
+            }
+        };
+        self.take(myself, input);
+    }
+
+    fn call_tool(
+        &mut self,
+        myself: &AsksRef,
+        ask: AskNumber,
+        id: String,
+        name: String,
+        arguments: serde_json::Map<String, serde_json::Value>,
+    ) {
+        let port = self.port(myself);
+        let Some(current) = &mut self.current else { return };
+        let context = crate::tools::Context::new(serde_json::json!({ "session": self.args.name })).with_port(port);
+        let tools = Arc::clone(&current.tools);
+        let (asks, call_id) = (myself.clone(), id.clone());
+        let (committed, written) = tokio::sync::oneshot::channel();
+        let called = EventBody::AskToolCalled { ask, id: id.clone(), name: name.clone(), arguments: arguments.clone() };
+        // Before the act, and so that it survives a loss of power too.
+        self.args.log.append_durably_then(called, move || drop(committed.send(())));
+        let task = Task::spawn(async move {
+            if written.await.is_err() {
+                return;
+            }
+            let outcome = match tools.call(&name, arguments, Caller::Model, context) {
+                Ok(work) => work.await,
+                Err(failure) => Err(failure),
+            };
+            let outcome = match outcome {
+                Ok(output) => ToolOutcome::Value(output.into_value()),
+                Err(failure) => ToolOutcome::Failure(failure),
+            };
+            let _ = asks.cast(AsksMsg::ToolDone { ask, id: call_id, outcome });
+        });
+        current.tasks.insert(id, task);
+    }
+
+    pub(super) fn tool_done(&mut self, myself: &AsksRef, ask: AskNumber, id: String, outcome: ToolOutcome) {
+        let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
+        current.tasks.remove(&id);
+        let answered = EventBody::AskToolAnswered { ask, id: id.clone(), outcome: outcome.clone() };
+        self.args.log.append(answered);
+        self.take(myself, Input::ToolFinished { id, outcome });
+    }
+
+    fn finish_current(&mut self, myself: &AsksRef, end: AskEnd) {
+        let Some(current) = self.current.take() else { return };
+        let cell_runs = current.machine_ran_cell();
+        let ask = current.ask;
+        self.history = current.machine.into_history();
+        if cell_runs {
+            let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
+        }
+        self.withdraw_all_of(ask);
+        self.finish(myself, ask, end);
+    }
+
+    pub(super) fn finish(&self, myself: &AsksRef, ask: AskNumber, end: AskEnd) {
+        let end = Box::new(end);
+        let asks = myself.clone();
+        self.args.log.append_then(EventBody::AskFinished { ask, end: end.clone() }, None, move || {
+            let _ = asks.cast(AsksMsg::Over { ask, end });
+        });
+    }
+}
+
+impl super::Current {
+    /// Something of it may still be in the queue of the session.
+    fn machine_ran_cell(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+}
+
+async fn run(
+    session: &super::super::session::SessionRef,
+    request: CellRequest,
+) -> Result<Arc<ExecutionResult>, Problem> {
+    let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    ticket.done.await.map_err(|_| Problem::new(Code::SandboxFailed, "the session ended over a cell"))
+}
+
+fn is_sandbox_trouble(problem: &Problem) -> bool {
+    matches!(
+        problem.code,
+        Code::SandboxFailed | Code::EngineUnavailable | Code::ImageMissing | Code::PolicyViolation | Code::NoSuchSession
+    )
+}
+
+fn told(problem: &Problem) -> String {
+    match &problem.hint {
+        Some(hint) => format!("{}; {hint}", problem.message),
+        None => problem.message.clone(),
+    }
+}

@@ -1,0 +1,247 @@
+//! What tools may do with the session they are called in.
+
+use std::io::Read as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::super::session::{CellRequest, SessionMsg, SessionRef};
+use super::super::supervisor::{SupervisorMsg, SupervisorRef};
+use super::super::calls::{answer, ask};
+use super::{AsksMsg, AsksRef, AsksState};
+use crate::agent::report;
+use crate::protocol::api::{Computed, NewSession, VariableList};
+use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, Language, NewAsk, PlanVersion};
+use crate::protocol::limits::FILE_BYTES;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::result::{ExecutionResult, Mode};
+use crate::sandbox::files::{self, Opened};
+use crate::sandbox::workspace::Workspace;
+use crate::store::EventLog;
+use crate::tools::{FileRead, NestedAsk, Owner, PlanTree, PortFuture, SessionPort};
+
+/// Time for an expression that reads a variable.
+const EVALUATE: Duration = Duration::from_secs(10);
+
+/// Time until the end of an ask is looked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Hold one per session: what `compute_with_python` gave last lives in it.
+#[derive(Clone)]
+pub struct Port {
+    pub session: SessionRef,
+    pub asks: AsksRef,
+    pub supervisor: SupervisorRef,
+    pub owner: u32,
+    pub language: Language,
+    pub told_chars: usize,
+    /// Of an ask that a tool makes.
+    pub model: Option<String>,
+    pub image: Option<String>,
+    pub last_result: Arc<Mutex<Option<String>>>,
+}
+
+impl AsksState {
+    pub(super) fn port(&self, myself: &AsksRef) -> Arc<Port> {
+        let agent = &self.args.settings.agent;
+        Arc::new(Port {
+            session: self.args.session.clone(),
+            asks: myself.clone(),
+            supervisor: self.args.supervisor.clone(),
+            owner: self.args.owner,
+            language: self.current.as_ref().map_or(agent.language, |current| current.spec.language),
+            told_chars: agent.told_chars,
+            model: self.current.as_ref().map(|current| current.spec.model.clone()),
+            image: self.args.image.clone(),
+            last_result: Arc::clone(&self.args.last_result),
+        })
+    }
+}
+
+impl Port {
+    fn cell(&self, code: String, mode: Mode, expression: bool, timeout: Duration) -> PortFuture<ExecutionResult> {
+        let session = self.session.clone();
+        Box::pin(async move {
+            let request = CellRequest {
+                code,
+                mode,
+                expression,
+                timeout,
+                replay: None,
+                origin: None,
+                restricted: false,
+                rules: None,
+            };
+            let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+            let result = ticket
+                .done
+                .await
+                .map_err(|_| Problem::new(Code::SandboxFailed, "the session ended over a cell"))?;
+            Ok((*result).clone())
+        })
+    }
+}
+
+impl SessionPort for Port {
+    fn run_cell(&self, code: String, timeout: Duration) -> PortFuture<ExecutionResult> {
+        self.cell(code, Mode::Main, false, timeout)
+    }
+
+    fn told(&self, result: &ExecutionResult) -> String {
+        report(result, self.language, self.told_chars)
+    }
+
+    fn compute(&self, expression: String, values: Map<String, Value>, timeout: Duration) -> PortFuture<Computed> {
+        let session = self.session.clone();
+        Box::pin(async move {
+            ask(&session, |reply_to| SessionMsg::Compute { expression, values, timeout, reply_to }).await
+        })
+    }
+
+    fn variables(&self) -> PortFuture<VariableList> {
+        let session = self.session.clone();
+        Box::pin(async move {
+            ask(&session, |reply_to| SessionMsg::Variables { private: false, patient: false, reply_to }).await
+        })
+    }
+
+    fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult> {
+        self.cell(expression, Mode::Fork, true, EVALUATE)
+    }
+
+    fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead> {
+        let session = self.session.clone();
+        Box::pin(async move {
+            let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+            let read = move || read_file(&handles.workspace, &path, max_bytes);
+            let outcome = tokio::task::spawn_blocking(read).await;
+            outcome.map_err(|error| Problem::new(Code::Internal, error.to_string()))?
+        })
+    }
+
+    fn last_result(&self) -> Option<String> {
+        self.last_result.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn keep_last_result(&self, result: String) {
+        *self.last_result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+
+    fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion> {
+        let asks = self.asks.clone();
+        Box::pin(async move {
+            ask(&asks, |reply_to| AsksMsg::SubmitPlan { plan: Box::new(plan), reply_to }).await
+        })
+    }
+
+    fn ask(&self, nested: NestedAsk) -> PortFuture<Value> {
+        let port = self.clone();
+        Box::pin(async move { port.nested(nested).await })
+    }
+
+    fn owner(&self) -> Owner {
+        Owner { uid: self.owner, gid: crate::sandbox::facts::primary_group(self.owner) }
+    }
+
+    fn language(&self) -> Language {
+        self.language
+    }
+}
+
+impl Port {
+    /// A session of its own, that sees only what it is given and goes when it has answered.
+    async fn nested(self, nested: NestedAsk) -> Result<Value, Problem> {
+        let (depth, most) = answer(self.asks.call(|reply_to| AsksMsg::Remaining { reply_to }, None).await)?;
+        let request =
+            Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
+        let peer = self.owner;
+        let made = ask(&self.supervisor, |reply_to| SupervisorMsg::Create { peer, request, reply_to }).await?;
+        let key = made.id.to_string();
+        let found = self.supervisor.call(|reply_to| SupervisorMsg::Find { peer, key, reply_to }, None).await;
+        let inner = answer(found)?
+            .map(Inner)
+            .ok_or_else(|| Problem::new(Code::SandboxFailed, "the session of the inner ask is gone"))?;
+        let typed = nested.schema.is_some();
+        let new = Box::new(NewAsk {
+            text: nested.prompt,
+            schema: nested.schema,
+            context: nested.context,
+            model: self.model.clone(),
+            language: Some(self.language),
+            ..NewAsk::default()
+        });
+        let asks = ask(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
+        let start = |reply_to| AsksMsg::Start { new, depth: depth + 1, most, reply_to };
+        let begun = ask(&asks, start).await?;
+        let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        let end = end_of(&asks, &handles.log, begun.ask).await?;
+        match end.outcome {
+            AskOutcome::Answered if typed => Ok(end.value.unwrap_or_default()),
+            AskOutcome::Answered => Ok(Value::String(end.answer.unwrap_or_default())),
+            outcome => Err(Problem::new(
+                Code::ModelFailed,
+                format!("the inner ask was not answered ({outcome:?}): {}", end.message.unwrap_or_default()),
+            )),
+        }
+    }
+}
+
+/// The session of an inner ask. It goes with the call that made it.
+struct Inner(SessionRef);
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let _ = self.0.cast(SessionMsg::Remove { reply_to: None });
+    }
+}
+
+/// Waits until an ask has ended; whoever waits may leave.
+pub async fn end_of(asks: &AsksRef, log: &EventLog, ask: AskNumber) -> Result<AskEnd, Problem> {
+    let mut watch = log.watch();
+    loop {
+        watch.borrow_and_update();
+        let view = answer(asks.call(|reply_to| AsksMsg::View { ask, reply_to }, None).await)?;
+        let view = view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {ask}")))?;
+        if let Some(end) = view.end {
+            return Ok(end);
+        }
+        // Its end is told a moment after the event of it, so it is looked for again soon.
+        if let Ok(Err(_)) = tokio::time::timeout(LOOK_AGAIN, watch.changed()).await {
+            return Err(Problem::new(Code::ShuttingDown, format!("the daemon ends; ask {ask} goes on later")));
+        }
+    }
+}
+
+fn read_file(workspace: &Workspace, path: &str, max_bytes: u64) -> Result<FileRead, Problem> {
+    let path = files::clean(path)?;
+    let failed = |error: std::io::Error| Problem::new(Code::NoSuchFile, format!("`{}`: {error}", path.escape_default()));
+    match files::open(workspace, &path)? {
+        Opened::Folder(_) => {
+            Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", path.escape_default())))
+        }
+        Opened::File { file, bytes } if bytes > max_bytes => {
+            let lines = count_lines(file).map_err(failed)?;
+            Ok(FileRead::TooLarge { bytes, lines })
+        }
+        Opened::File { file, .. } => {
+            let mut content = Vec::new();
+            // It may grow while it is read.
+            file.take(max_bytes).read_to_end(&mut content).map_err(failed)?;
+            Ok(FileRead::Whole(content))
+        }
+    }
+}
+
+fn count_lines(file: std::fs::File) -> std::io::Result<u64> {
+    let mut file = file.take(FILE_BYTES);
+    let mut chunk = vec![0; 64 * 1024];
+    let mut lines = 0;
+    loop {
+        let read = file.read(&mut chunk)?;
+        if read == 0 {
+            return Ok(lines);
+        }
+        lines += chunk.iter().take(read).filter(|byte| **byte == b'\n').count() as u64;
+    }
+}

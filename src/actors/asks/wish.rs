@@ -1,0 +1,198 @@
+//! From what a client asks for to an ask with every choice made.
+
+use std::collections::BTreeSet;
+
+use crate::agent::{self, Setup};
+use crate::config::{Agent, Model, Settings, Template};
+use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, NewAsk};
+use crate::protocol::problem::{Code, Problem};
+use crate::tools::Registry;
+
+/// Characters of the text of an ask.
+const TEXT_CHARS: usize = 1_000_000;
+/// Bytes of all context values together.
+const CONTEXT_BYTES: usize = 8 * 1024 * 1024;
+
+/// What is known beside the request itself.
+pub struct Circumstances<'a> {
+    pub settings: &'a Settings,
+    /// Tools that the session may use.
+    pub tools: &'a Registry,
+    pub depth: u32,
+    /// What an outer ask has left: limits only shrink on the way in.
+    pub most: Option<AskLimits>,
+    /// The sandbox holds nothing back: code is shown to a person first, unless told otherwise.
+    pub contained: bool,
+}
+
+pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Problem> {
+    let agent = &around.settings.agent;
+    if around.depth > agent.depth {
+        return Err(bad(format!("asks nest at most {} deep", agent.depth))
+            .hint("raise `agent.depth` in the configuration"));
+    }
+    let template = template(&new, around.settings)?;
+    let text = match template {
+        Some(template) => agent::fill_template(&template.prompt, &template.parameters, &new.parameters)
+            .map_err(|problem| bad(problem.to_string()))?,
+        None => new.text,
+    };
+    if text.trim().is_empty() {
+        return Err(bad("the ask says nothing").hint("say in `text` what the model shall do"));
+    }
+    if text.chars().count() > TEXT_CHARS {
+        return Err(Problem::new(Code::TooLarge, format!("an ask has at most {TEXT_CHARS} characters")));
+    }
+    let context_bytes = serde_json::to_vec(&new.context).map_or(usize::MAX, |json| json.len());
+    if context_bytes > CONTEXT_BYTES {
+        return Err(Problem::new(Code::TooLarge, format!("the context has {context_bytes} bytes"))
+            .hint(format!("at most {CONTEXT_BYTES}; put more into files of the workspace")));
+    }
+    let model = new.model.or_else(|| template.and_then(|template| template.model.clone()));
+    let model = model_name(model, around.settings)?;
+    let dialect = new.dialect.or_else(|| template.and_then(|template| template.dialect));
+    let dialect = dialect.unwrap_or(agent.dialect);
+    let wanted = new.tools.or_else(|| template.and_then(|template| template.tools.clone()));
+    let approval = new.approval.unwrap_or_else(|| default_approval(agent, around.contained));
+    Ok(AskSpec {
+        text,
+        model,
+        dialect,
+        language: new.language.unwrap_or(agent.language),
+        approval,
+        tools: tools(wanted, around.tools)?,
+        schema: new.schema.or_else(|| template.and_then(|template| template.schema.clone())),
+        context: new.context,
+        restricted: new.restricted.unwrap_or(false),
+        limits: limits(new.limits, dialect, agent, around.most),
+        fresh: new.fresh,
+        depth: around.depth,
+    })
+}
+
+/// What the machine is told beside the ask.
+pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies: Vec<String>) -> Setup {
+    let agent = &settings.agent;
+    let model = settings.models.get(&spec.model);
+    let prompt = agent.prompt.as_ref().and_then(|path| match std::fs::read_to_string(path) {
+        Ok(text) => Some(text),
+        Err(error) => {
+            tracing::warn!(%error, path = %path.display(), "the prompt cannot be read; the built-in one is used");
+            None
+        }
+    });
+    Setup {
+        tools: tools.model_tools(spec.language),
+        malformed: agent.malformed,
+        legacy_function_call: agent.legacy_function_call,
+        told_chars: agent.told_chars,
+        python: agent.python,
+        degrade_after: agent.degrade_after,
+        context_tokens: model.map_or(u64::MAX, |model| model.context_tokens),
+        model_tools: model.is_none_or(|model| model.tools),
+        cell_timeout_s: settings.cells.timeout.as_secs_f64(),
+        max_cell_timeout_s: settings.cells.max_timeout.as_secs_f64(),
+        workspace: crate::sandbox::spec::WORKSPACE.to_owned(),
+        dependencies,
+        prompt,
+    }
+}
+
+fn template<'a>(new: &NewAsk, settings: &'a Settings) -> Result<Option<&'a Template>, Problem> {
+    let Some(name) = &new.template else {
+        return match new.parameters.keys().next() {
+            None => Ok(None),
+            Some(_) => Err(bad("parameters are for templates").hint("name one in `template`")),
+        };
+    };
+    if !new.text.is_empty() {
+        return Err(bad("an ask has a text or a template, not both"));
+    }
+    settings.templates.get(name).map(Some).ok_or_else(|| {
+        let known: Vec<&str> = settings.templates.keys().map(String::as_str).collect();
+        bad(format!("there is no template `{}`", shown(name))).hint(match known.as_slice() {
+            [] => format!("write it into the configuration as `[template.{}]`", shown(name)),
+            known => format!("known are: {}", known.join(", ")),
+        })
+    })
+}
+
+fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Problem> {
+    let known: Vec<&str> = settings.models.keys().map(String::as_str).collect();
+    let Some(name) = wanted.or_else(|| default_model(settings).map(str::to_owned)) else {
+        let problem = bad("no model is configured");
+        return Err(if known.is_empty() {
+            problem.hint(
+                "write a `[model.NAME]` with a `provider` into the configuration, for example `[model.qwen]` with `provider = \"dashscope\"`",
+            )
+        } else {
+            problem.hint(format!("name one with `--model`, or set `agent.model`; known are: {}", known.join(", ")))
+        });
+    };
+    if settings.models.contains_key(&name) {
+        return Ok(name);
+    }
+    Err(bad(format!("there is no model `{}`", shown(&name))).hint(match known.as_slice() {
+        [] => format!("write it into the configuration as `[model.{}]`", shown(&name)),
+        known => format!("known are: {}", known.join(", ")),
+    }))
+}
+
+/// The model of an ask that names none.
+pub fn default_model(settings: &Settings) -> Option<&str> {
+    let only = |models: &'_ crate::config::Named<Model>| models.len() == 1;
+    settings.agent.model.as_deref().or_else(|| {
+        settings.models.keys().next().map(String::as_str).filter(|_| only(&settings.models))
+    })
+}
+
+fn default_approval(agent: &Agent, contained: bool) -> ApprovalPolicy {
+    match &agent.approval {
+        ApprovalPolicy::Auto if !contained => ApprovalPolicy::Ask,
+        policy => policy.clone(),
+    }
+}
+
+fn tools(wanted: Option<Vec<String>>, tools: &Registry) -> Result<Vec<String>, Problem> {
+    let Some(wanted) = wanted else { return Ok(tools.names()) };
+    let mut names = BTreeSet::new();
+    for name in wanted {
+        let Some(definition) = tools.definition(&name) else {
+            return Err(bad(format!("there is no tool `{}` in this session", shown(&name)))
+                .hint(format!("known are: {}", tools.names().join(", "))));
+        };
+        names.insert(definition.name.clone());
+    }
+    Ok(names.into_iter().collect())
+}
+
+fn limits(
+    wanted: AskLimitsWanted,
+    dialect: Dialect,
+    agent: &Agent,
+    outer: Option<AskLimits>,
+) -> AskLimits {
+    let steps = if dialect == Dialect::NextStep { agent.next_step_steps } else { agent.limits.steps };
+    let most = &agent.max_limits;
+    let inner = AskLimits {
+        steps: wanted.steps.unwrap_or(steps).clamp(1, most.steps),
+        failures: wanted.failures.unwrap_or(agent.limits.failures).clamp(1, most.failures),
+        tokens: wanted.tokens.unwrap_or(agent.limits.tokens).min(most.tokens),
+        seconds: wanted.seconds.filter(|s| s.is_finite() && *s > 0.0).unwrap_or(agent.limits.seconds).min(most.seconds),
+    };
+    let Some(outer) = outer else { return inner };
+    AskLimits {
+        steps: inner.steps.min(outer.steps),
+        failures: inner.failures.min(outer.failures),
+        tokens: inner.tokens.min(outer.tokens),
+        seconds: inner.seconds.min(outer.seconds),
+    }
+}
+
+fn bad(message: impl Into<String>) -> Problem {
+    Problem::new(Code::BadRequest, message)
+}
+
+fn shown(name: &str) -> String {
+    name.chars().take(crate::protocol::limits::TOOL_NAME_CHARS).collect::<String>().escape_default().to_string()
+}

@@ -1,0 +1,49 @@
+//! What waits for a person: the owner of the session, or root.
+
+use axum::Json;
+use axum::extract::State;
+
+use super::{App, ask, ask_patiently};
+use crate::actors::asks::AsksMsg;
+use crate::actors::session::SessionMsg;
+use crate::actors::supervisor::SupervisorMsg;
+use crate::control::body::{JsonBody, Path};
+use crate::control::peer::Peer;
+use crate::control::problems::{Answer, Refused};
+use crate::protocol::api::Done;
+use crate::protocol::ask::{ApprovalList, Decision};
+use crate::protocol::problem::{Code, Problem};
+
+pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<ApprovalList>> {
+    let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: peer.uid, reply_to }).await?;
+    let mut approvals = Vec::new();
+    for session in found {
+        // One that ends meanwhile wants nothing any more.
+        let Ok(asks) = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await else { continue };
+        if let Ok(pending) = ask(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await {
+            approvals.extend(pending);
+        }
+    }
+    approvals.sort_by(|a, b| a.asked_at.cmp(&b.asked_at));
+    Ok(Json(ApprovalList { approvals }))
+}
+
+/// The id begins with that of the session, so that it says where to look.
+pub async fn decide(
+    State(app): State<App>,
+    peer: Peer,
+    Path(id): Path<String>,
+    JsonBody(decision): JsonBody<Decision>,
+) -> Answer<Json<Done>> {
+    let none = || {
+        Problem::new(Code::NoSuchApproval, "nothing of this id waits for a decision")
+            .hint("list what waits with `belljar approve`")
+    };
+    let (session, _) = id.split_once('.').ok_or_else(none)?;
+    // Somebody else's session is not there, and neither is what it waits for.
+    let session = app.session(peer, session).await.map_err(|_| none())?;
+    let asks = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
+    let decided = asks.call(|reply_to| AsksMsg::Decide { id, decision, by: peer.uid, reply_to }, None).await;
+    super::answered(decided)?.map_err(Refused)?;
+    Ok(Json(Done {}))
+}

@@ -1,0 +1,126 @@
+//! Asks, the conversation, the plan, models and tools.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+
+use super::{App, ask, ask_patiently};
+use crate::actors::asks::{AsksMsg, AsksRef, default_model, end_of};
+use crate::actors::session::{Handles, SessionMsg};
+use crate::control::body::{JsonBody, Path, Query};
+use crate::control::peer::Peer;
+use crate::control::problems::{Answer, Refused};
+use crate::control::sse::{self, Until};
+use crate::protocol::ask::{
+    AskList, AskNumber, AskView, History, ModelList, ModelView, NewAsk, PlanView, ToolList,
+};
+use crate::protocol::problem::{Code, Problem};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskQuery {
+    #[serde(default)]
+    wait: bool,
+    #[serde(default)]
+    stream: bool,
+}
+
+impl App {
+    async fn asks(&self, peer: Peer, key: &str) -> Answer<(AsksRef, Handles)> {
+        let session = self.session(peer, key).await?;
+        let asks = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
+        let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        Ok((asks, handles))
+    }
+}
+
+pub async fn start(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+    Query(query): Query<AskQuery>,
+    JsonBody(new): JsonBody<NewAsk>,
+) -> Answer<Response> {
+    if query.wait && query.stream {
+        return Err(Problem::new(Code::BadRequest, "`wait` and `stream` exclude each other").into());
+    }
+    let (asks, handles) = app.asks(peer, &key).await?;
+    let new = Box::new(new);
+    let begin = |reply_to| AsksMsg::Start { new, depth: 0, most: None, reply_to };
+    let view = super::answered(asks.call(begin, None).await)?.map_err(Refused)?;
+    if query.stream {
+        let until = Until::AskEnd(view.ask);
+        return Ok(sse::respond(handles.log, view.events_after, until, app.shutdown.clone())?);
+    }
+    if query.wait {
+        end_of(&asks, &handles.log, view.ask).await.map_err(Refused)?;
+        return Ok(Json(view_of(&asks, view.ask).await?).into_response());
+    }
+    Ok((StatusCode::ACCEPTED, Json(view)).into_response())
+}
+
+async fn view_of(asks: &AsksRef, number: AskNumber) -> Answer<AskView> {
+    let view = ask(asks, |reply_to| AsksMsg::View { ask: number, reply_to }).await?;
+    view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {number}")).into())
+}
+
+pub async fn list(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<AskList>> {
+    let (asks, _) = app.asks(peer, &key).await?;
+    Ok(Json(AskList { asks: ask(&asks, |reply_to| AsksMsg::List { reply_to }).await? }))
+}
+
+pub async fn show(
+    State(app): State<App>,
+    peer: Peer,
+    Path((key, number)): Path<(String, AskNumber)>,
+    Query(query): Query<AskQuery>,
+) -> Answer<Response> {
+    let (asks, handles) = app.asks(peer, &key).await?;
+    let view = view_of(&asks, number).await?;
+    if query.stream {
+        return Ok(sse::respond(handles.log, view.events_after, Until::AskEnd(number), app.shutdown.clone())?);
+    }
+    if query.wait {
+        end_of(&asks, &handles.log, number).await.map_err(Refused)?;
+        return Ok(Json(view_of(&asks, number).await?).into_response());
+    }
+    Ok(Json(view).into_response())
+}
+
+pub async fn cancel(
+    State(app): State<App>,
+    peer: Peer,
+    Path((key, number)): Path<(String, AskNumber)>,
+) -> Answer<Json<AskView>> {
+    let (asks, _) = app.asks(peer, &key).await?;
+    let cancelled = asks.call(|reply_to| AsksMsg::Cancel { ask: number, reply_to }, None).await;
+    Ok(Json(super::answered(cancelled)?.map_err(Refused)?))
+}
+
+pub async fn history(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<History>> {
+    let (asks, _) = app.asks(peer, &key).await?;
+    Ok(Json(History { messages: ask(&asks, |reply_to| AsksMsg::History { reply_to }).await? }))
+}
+
+pub async fn plan(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<PlanView>> {
+    let (asks, _) = app.asks(peer, &key).await?;
+    Ok(Json(PlanView { versions: ask(&asks, |reply_to| AsksMsg::Plans { reply_to }).await? }))
+}
+
+pub async fn models(State(app): State<App>) -> Json<ModelList> {
+    let default = default_model(&app.settings);
+    let view = |(name, model): (&String, &crate::config::Model)| ModelView {
+        name: name.clone(),
+        provider: model.provider.name().to_owned(),
+        model: model.model.clone(),
+        default: default == Some(name.as_str()),
+        missing_key: app.models.missing_key(name),
+    };
+    Json(ModelList { models: app.settings.models.iter().map(view).collect() })
+}
+
+pub async fn tools(State(app): State<App>) -> Json<ToolList> {
+    Json(ToolList { tools: app.tools.model_tools(app.settings.agent.language) })
+}
