@@ -1,0 +1,258 @@
+//! A reply, put together from the pieces of a stream.
+//!
+//! Servers that call themselves compatible differ most here: what is missing or of another type is
+//! left out instead of refused, and only sizes are strict.
+
+use serde_json::Value;
+
+use super::client::Delta;
+use super::failure::AttemptFailure;
+use crate::protocol::chat::{ChatReply, Finish, FunctionCall, Message, Role, ToolCall, Usage};
+
+/// Bytes of all texts and arguments of one reply together.
+const REPLY_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes of one call's arguments.
+const ARGUMENTS_BYTES: usize = 4 * 1024 * 1024;
+/// Tool calls of one reply.
+const TOOL_CALLS: usize = 128;
+/// Bytes of a call's id or name; longer ones are nobody's.
+const NAME_BYTES: usize = 256;
+
+/// What a provider marks the end of a stream with.
+const DONE: &str = "[DONE]";
+
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    content: String,
+    reasoning: String,
+    refusal: String,
+    calls: Vec<Slot>,
+    function_call: Option<FunctionCall>,
+    finish: Option<Finish>,
+    usage: Option<Usage>,
+    /// A choice came at all.
+    answered: bool,
+    done: bool,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Assembler {
+    /// Takes the data of one event and says what of it can be shown already.
+    pub fn event(&mut self, data: &str) -> Result<Vec<Delta>, AttemptFailure> {
+        if data.trim() == DONE {
+            self.done = true;
+            return Ok(Vec::new());
+        }
+        let chunk: Value = serde_json::from_str(data)
+            .map_err(|error| AttemptFailure::bad_reply(format!("the stream holds no JSON: {error}")))?;
+        self.chunk(&chunk)
+    }
+
+    /// One chunk of a stream, or the whole of an answer that was not streamed.
+    pub fn chunk(&mut self, chunk: &Value) -> Result<Vec<Delta>, AttemptFailure> {
+        if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
+            return Err(AttemptFailure::of_event(error));
+        }
+        if let Some(usage) = chunk.get("usage").filter(|usage| usage.is_object()) {
+            let count = |key| usage.get(key).and_then(Value::as_u64).unwrap_or_default();
+            self.usage = Some(Usage {
+                prompt_tokens: count("prompt_tokens"),
+                completion_tokens: count("completion_tokens"),
+            });
+        }
+        let mut deltas = Vec::new();
+        let choices = chunk.get("choices").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        for choice in choices {
+            // Only one was asked for.
+            if choice.get("index").and_then(Value::as_u64).unwrap_or_default() == 0 {
+                self.choice(choice, &mut deltas)?;
+            }
+        }
+        Ok(deltas)
+    }
+
+    /// The stream is over as its provider meant it.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Whether the reply can be taken as whole when nothing more comes.
+    pub fn is_whole(&self) -> bool {
+        self.answered && (self.done || self.finish.is_some())
+    }
+
+    pub fn is_answered(&self) -> bool {
+        self.answered
+    }
+
+    fn choice(&mut self, choice: &Value, deltas: &mut Vec<Delta>) -> Result<(), AttemptFailure> {
+        self.answered = true;
+        if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
+            self.finish = Some(match reason {
+                "stop" => Finish::Stop,
+                "tool_calls" | "function_call" => Finish::ToolCalls,
+                "length" => Finish::Length,
+                "content_filter" => Finish::ContentFilter,
+                _ => Finish::Other,
+            });
+        }
+        let said =
+            ["delta", "message"].iter().find_map(|key| choice.get(key).filter(|said| said.is_object()));
+        let Some(said) = said else { return Ok(()) };
+        let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|key| text_of(said.get(key)?));
+        if let Some(text) = reasoning {
+            self.count(text.len())?;
+            self.reasoning.push_str(&text);
+            deltas.push(Delta::Reasoning(text));
+        }
+        if let Some(text) = said.get("content").and_then(text_of) {
+            self.count(text.len())?;
+            self.content.push_str(&text);
+            deltas.push(Delta::Text(text));
+        }
+        if let Some(text) = said.get("refusal").and_then(text_of) {
+            self.count(text.len())?;
+            self.refusal.push_str(&text);
+        }
+        for call in said.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice) {
+            self.tool_call(call)?;
+        }
+        if let Some(call) = said.get("function_call").filter(|call| call.is_object()) {
+            self.legacy_call(call)?;
+        }
+        Ok(())
+    }
+
+    fn tool_call(&mut self, piece: &Value) -> Result<(), AttemptFailure> {
+        let function = piece.get("function").unwrap_or(&Value::Null);
+        let index = piece.get("index").and_then(Value::as_u64);
+        let id = short(piece.get("id"));
+        let name = short(function.get("name"));
+        let arguments = arguments_of(function);
+        self.count(id.len() + name.len() + arguments.len())?;
+        let slot = self.slot(index, id, name)?;
+        if slot.id.is_empty() {
+            id.clone_into(&mut slot.id);
+        }
+        // Some send the name in pieces, some repeat it whole with every piece of the arguments.
+        if slot.name != name && slot.name.len() + name.len() <= NAME_BYTES {
+            slot.name.push_str(name);
+        }
+        slot.arguments.push_str(&arguments);
+        if slot.arguments.len() > ARGUMENTS_BYTES {
+            return Err(too_large("the arguments of a tool call", ARGUMENTS_BYTES));
+        }
+        Ok(())
+    }
+
+    /// The call that a piece belongs to: the one of its index, or of its id, or the last one.
+    fn slot(&mut self, index: Option<u64>, id: &str, name: &str) -> Result<&mut Slot, AttemptFailure> {
+        // One of another id that brings its own name is another call, whatever its index says.
+        let other = |slot: &Slot| !id.is_empty() && !slot.id.is_empty() && slot.id != id && !name.is_empty();
+        let found = match (index, id) {
+            (Some(_), _) => self.calls.iter().rposition(|slot| slot.index == index && !other(slot)),
+            (None, "") => {
+                let last = self.calls.len().checked_sub(1);
+                // A name after arguments begins the next call.
+                let next = self.calls.last().is_some_and(|slot| !slot.arguments.is_empty());
+                last.filter(|_| name.is_empty() || !next)
+            }
+            (None, id) => self.calls.iter().rposition(|slot| slot.id == id),
+        };
+        let place = match found {
+            Some(place) => place,
+            None if self.calls.len() < TOOL_CALLS => {
+                self.calls.push(Slot { index, ..Slot::default() });
+                self.calls.len() - 1
+            }
+            None => return Err(too_large("the number of tool calls", TOOL_CALLS)),
+        };
+        self.calls.get_mut(place).ok_or_else(|| AttemptFailure::bad_reply("a tool call got lost"))
+    }
+
+    fn legacy_call(&mut self, piece: &Value) -> Result<(), AttemptFailure> {
+        let (name, arguments) = (short(piece.get("name")), arguments_of(piece));
+        self.count(name.len() + arguments.len())?;
+        let call = self
+            .function_call
+            .get_or_insert_with(|| FunctionCall { name: String::new(), arguments: String::new() });
+        if call.name != name && call.name.len() + name.len() <= NAME_BYTES {
+            call.name.push_str(name);
+        }
+        call.arguments.push_str(&arguments);
+        if call.arguments.len() > ARGUMENTS_BYTES {
+            return Err(too_large("the arguments of a function call", ARGUMENTS_BYTES));
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: usize) -> Result<(), AttemptFailure> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > REPLY_BYTES { Err(too_large("the reply", REPLY_BYTES)) } else { Ok(()) }
+    }
+
+    /// The reply. `turn` makes the ids unique that the provider left out or gave twice.
+    pub fn reply(self, turn: usize) -> ChatReply {
+        let mut tool_calls: Vec<ToolCall> = Vec::new();
+        let calls = self.calls.into_iter().filter(|slot| !slot.name.is_empty() || !slot.arguments.is_empty());
+        for (number, slot) in calls.enumerate() {
+            let taken = slot.id.is_empty() || tool_calls.iter().any(|call| call.id == slot.id);
+            let id = if taken { format!("call_{turn}_{number}") } else { slot.id };
+            tool_calls.push(ToolCall { id, name: slot.name, arguments: slot.arguments });
+        }
+        let finish = match self.finish {
+            Some(Finish::Stop) if !tool_calls.is_empty() => Finish::ToolCalls,
+            finish => finish.unwrap_or(Finish::Other),
+        };
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        ChatReply {
+            message: Message {
+                tool_calls,
+                function_call: self.function_call,
+                ..Message::new(Role::Assistant, self.content)
+            },
+            reasoning: some(self.reasoning),
+            refusal: some(self.refusal),
+            finish,
+            usage: self.usage,
+        }
+    }
+}
+
+fn too_large(what: &str, limit: usize) -> AttemptFailure {
+    AttemptFailure::bad_reply(format!("{what} is over the limit of {limit}"))
+}
+
+/// Text, or the text parts of a list; none if there is nothing in it.
+fn text_of(value: &Value) -> Option<String> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part.get("text")?.as_str()).collect(),
+        _ => String::new(),
+    };
+    (!text.is_empty()).then_some(text)
+}
+
+fn short(value: Option<&Value>) -> &str {
+    value.and_then(Value::as_str).filter(|text| text.len() <= NAME_BYTES).unwrap_or_default()
+}
+
+/// Arguments are JSON in a string; some servers send the JSON itself.
+fn arguments_of(function: &Value) -> String {
+    match function.get("arguments") {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

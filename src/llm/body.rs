@@ -1,0 +1,223 @@
+//! The JSON of a request in the form of one provider.
+
+use serde_json::{Map, Value, json};
+
+use super::strict::strict;
+use crate::config::{Model, Provider};
+use crate::protocol::chat::{ChatReply, ChatRequest, Message, ModelTool, Role};
+
+/// `POST …/chat/completions`
+pub(super) fn body(model: &Model, request: &ChatRequest) -> Value {
+    let mut body = Map::new();
+    let mut set = |key: &str, value: Value| body.insert(key.to_owned(), value);
+    set("model", model.model.as_str().into());
+    set("messages", request.messages.iter().map(message).collect());
+    set("stream", true.into());
+    set("stream_options", json!({"include_usage": true}));
+    if model.tools && !request.tools.is_empty() {
+        set("tools", request.tools.iter().map(|declared| tool(model, declared)).collect());
+        set("parallel_tool_calls", true.into());
+    }
+    if let Some(answer) = request.answer.as_ref().filter(|_| model.json_schema) {
+        let form = model.strict.then(|| strict(&answer.schema)).flatten();
+        let checked = form.is_some() || !model.strict;
+        let schema = form.unwrap_or_else(|| answer.schema.clone());
+        set(
+            "response_format",
+            json!({
+                "type": "json_schema",
+                "json_schema": {"name": answer.name, "schema": schema, "strict": checked},
+            }),
+        );
+    }
+    if let Some(temperature) = model.temperature {
+        set("temperature", temperature.into());
+    }
+    if let Some(tokens) = model.max_tokens {
+        // OpenAI's newer models refuse the name that all others know.
+        let key = if model.provider == Provider::OpenAi { "max_completion_tokens" } else { "max_tokens" };
+        set(key, tokens.into());
+    }
+    body.into()
+}
+
+fn message(message: &Message) -> Value {
+    let mut out = Map::new();
+    let role = match message.role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
+        Role::Function => "function",
+    };
+    out.insert("role".to_owned(), role.into());
+    out.insert("content".to_owned(), message.content.as_str().into());
+    if !message.tool_calls.is_empty() {
+        let call = |call: &crate::protocol::chat::ToolCall| {
+            let function = json!({"name": call.name, "arguments": call.arguments});
+            json!({"id": call.id, "type": "function", "function": function})
+        };
+        out.insert("tool_calls".to_owned(), message.tool_calls.iter().map(call).collect());
+    }
+    if let Some(call) = &message.function_call {
+        out.insert("function_call".to_owned(), json!({"name": call.name, "arguments": call.arguments}));
+    }
+    if let Some(id) = &message.tool_call_id {
+        out.insert("tool_call_id".to_owned(), id.as_str().into());
+    }
+    if let Some(name) = &message.name {
+        out.insert("name".to_owned(), name.as_str().into());
+    }
+    out.into()
+}
+
+fn tool(model: &Model, tool: &ModelTool) -> Value {
+    let form = model.strict.then(|| strict(&tool.parameters)).flatten();
+    // A server that does not check strictly either ignores the word or holds a model to the schema
+    // as it stands; OpenAI would refuse a schema that has no strict form.
+    let checked = form.is_some() || !model.strict;
+    let mut function = json!({
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": form.unwrap_or_else(|| tool.parameters.clone()),
+        "strict": checked,
+    });
+    // Said twice for the servers that look for it here; OpenAI refuses what it does not know.
+    if !matches!(model.provider, Provider::OpenAi | Provider::OpenRouter)
+        && let Some(function) = function.as_object_mut()
+    {
+        function.insert("type".to_owned(), "function".into());
+    }
+    json!({"type": "function", "function": function})
+}
+
+/// The reply with arguments and answer as the real schemas mean them.
+pub(super) fn unbend(model: &Model, request: &ChatRequest, mut reply: ChatReply) -> ChatReply {
+    if !model.strict {
+        return reply;
+    }
+    for call in &mut reply.message.tool_calls {
+        let tool = request.tools.iter().find(|tool| tool.name == call.name);
+        if let Some(tool) = tool.filter(|tool| strict(&tool.parameters).is_some()) {
+            call.arguments = super::strict::undo(&tool.parameters, &call.arguments);
+        }
+    }
+    let bent = |schema: &Value| model.json_schema && strict(schema).is_some();
+    if let Some(answer) = request.answer.as_ref().filter(|answer| bent(&answer.schema)) {
+        reply.message.content = super::strict::undo(&answer.schema, &reply.message.content);
+    }
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::chat::{AnswerSchema, Finish, FunctionCall, ToolCall};
+    use std::path::Path;
+
+    fn model(text: &str) -> Model {
+        let loaded =
+            crate::config::load_text(Path::new("config.toml"), &format!("[model.m]\n{text}")).unwrap();
+        loaded.settings.models["m"].clone()
+    }
+
+    fn request() -> ChatRequest {
+        let parameters = json!({"type": "object", "required": ["code"], "additionalProperties": false,
+            "properties": {"code": {"type": "string"}, "timeout": {"type": "integer", "default": 30}}});
+        let mut asked = Message::new(Role::Assistant, "");
+        asked.tool_calls.push(ToolCall { id: "a".into(), name: "run".into(), arguments: "{}".into() });
+        asked.function_call = Some(FunctionCall { name: "old".into(), arguments: "{}".into() });
+        let mut answered = Message::new(Role::Tool, "4");
+        answered.tool_call_id = Some("a".into());
+        let mut legacy = Message::new(Role::Function, "5");
+        legacy.name = Some("old".into());
+        ChatRequest {
+            messages: vec![Message::new(Role::User, "Hi"), asked, answered, legacy],
+            tools: vec![ModelTool { name: "run".into(), description: "Run it.".into(), parameters }],
+            answer: Some(AnswerSchema {
+                name: "answer".into(),
+                schema: json!({"type": "object", "properties": {"x": {"type": "integer"}}}),
+            }),
+        }
+    }
+
+    #[test]
+    fn a_request_as_most_servers_want_it() {
+        let model = model("provider = \"dashscope\"\ntemperature = 0.5\nmax_tokens = 9\n");
+        assert_eq!(
+            body(&model, &request()),
+            json!({
+                "model": "qwen-plus",
+                "stream": true,
+                "stream_options": {"include_usage": true},
+                "parallel_tool_calls": true,
+                "temperature": 0.5,
+                "max_tokens": 9,
+                "messages": [
+                    {"role": "user", "content": "Hi"},
+                    {"role": "assistant", "content": "",
+                        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "run", "arguments": "{}"}}],
+                        "function_call": {"name": "old", "arguments": "{}"}},
+                    {"role": "tool", "content": "4", "tool_call_id": "a"},
+                    {"role": "function", "content": "5", "name": "old"},
+                ],
+                "tools": [{"type": "function", "function": {
+                    "type": "function",
+                    "name": "run",
+                    "description": "Run it.",
+                    "parameters": {"type": "object", "required": ["code"], "additionalProperties": false,
+                        "properties": {"code": {"type": "string"}, "timeout": {"type": "integer", "default": 30}}},
+                    "strict": true,
+                }}],
+            })
+        );
+    }
+
+    #[test]
+    fn a_request_as_openai_wants_it() {
+        let model = model("provider = \"openai\"\nmodel = \"gpt-4o-mini\"\nmax_tokens = 9\n");
+        let body = body(&model, &request());
+        assert_eq!(body["max_completion_tokens"], json!(9));
+        assert_eq!(body["response_format"]["json_schema"]["strict"], json!(true));
+        assert_eq!(body["response_format"]["json_schema"]["schema"]["required"], json!(["x"]));
+        let function = &body["tools"][0]["function"];
+        assert_eq!(function.get("type"), None);
+        assert_eq!(function["parameters"]["required"], json!(["code", "timeout"]));
+        let mut free = request();
+        free.tools[0].parameters = json!({"type": "object", "additionalProperties": true, "properties": {}});
+        let function = &super::body(&model, &free)["tools"][0]["function"];
+        assert_eq!(
+            (&function["strict"], &function["parameters"]["additionalProperties"]),
+            (&json!(false), &json!(true))
+        );
+    }
+
+    #[test]
+    fn a_model_without_tools_is_not_told_of_them() {
+        let model = model("provider = \"ollama\"\nmodel = \"m\"\ntools = false\njson_schema = false\n");
+        let body = body(&model, &request());
+        assert!(
+            ["tools", "parallel_tool_calls", "response_format"].iter().all(|key| body.get(key).is_none())
+        );
+    }
+
+    #[test]
+    fn strict_replies_come_back_as_the_real_schemas_mean_them() {
+        let call = ToolCall {
+            id: "b".into(),
+            name: "run".into(),
+            arguments: r#"{"code":"1","timeout":null}"#.into(),
+        };
+        let mut said = Message::new(Role::Assistant, r#"{"x": null}"#);
+        said.tool_calls.push(call);
+        let reply =
+            ChatReply { message: said, reasoning: None, refusal: None, finish: Finish::Stop, usage: None };
+        let strict = model("provider = \"openai\"\nmodel = \"m\"\n");
+        let unbent = unbend(&strict, &request(), reply.clone()).message;
+        assert_eq!(
+            (unbent.tool_calls[0].arguments.as_str(), unbent.content.as_str()),
+            (r#"{"code":"1"}"#, "{}")
+        );
+        assert_eq!(unbend(&model("provider = \"dashscope\"\n"), &request(), reply.clone()), reply);
+    }
+}

@@ -1,0 +1,180 @@
+//! A model of the configuration, ready to be asked.
+
+use bytes::Bytes;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::body::{body, unbend};
+use super::cassette::{Recorder, Replayer};
+use super::failure::AttemptFailure;
+use super::http::Http;
+use super::retry;
+use super::script;
+use super::secret::Secret;
+use crate::config::{Model, Provider};
+use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
+
+/// What can be shown of a reply before it is there.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Delta {
+    Text(String),
+    Reasoning(String),
+    /// The attempt failed and the next one begins after `wait`: what came so far is not of the reply.
+    Restarted {
+        failure: ModelFailure,
+        wait: Duration,
+    },
+}
+
+pub struct Client {
+    name: String,
+    model: Model,
+    key: Option<Secret>,
+    source: Source,
+    recorder: Option<Recorder>,
+    /// Requests that may be under way.
+    places: Semaphore,
+}
+
+enum Source {
+    Http(Http),
+    Script,
+    Replay(Replayer),
+}
+
+impl Client {
+    /// `variable` looks up the environment. A key that is missing is told by [`Self::chat`]: a
+    /// daemon is of use without one.
+    ///
+    /// # Errors
+    /// If no HTTP client can be had.
+    pub fn new(
+        name: &str,
+        model: &Model,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ModelFailure> {
+        let source = match model.provider {
+            Provider::Script => Source::Script,
+            Provider::Replay => Source::Replay(Replayer::default()),
+            Provider::OpenAi
+            | Provider::DashScope
+            | Provider::Ollama
+            | Provider::Vllm
+            | Provider::LlamaCpp
+            | Provider::OpenRouter
+            | Provider::Compatible => Source::Http(Http::new(model).map_err(|message| ModelFailure {
+                kind: ModelFailureKind::InvalidRequest,
+                message: format!("model `{name}`: {message}"),
+                attempts: 0,
+            })?),
+        };
+        let key = model.key_variable.as_deref().and_then(variable).as_deref().and_then(Secret::new);
+        Ok(Self {
+            name: name.to_owned(),
+            model: model.clone(),
+            key,
+            source,
+            recorder: model.record.clone().map(Recorder::new),
+            places: Semaphore::new(model.concurrency),
+        })
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[must_use]
+    pub fn settings(&self) -> &Model {
+        &self.model
+    }
+
+    /// Asks the model. Whoever drops the future cancels the request.
+    ///
+    /// # Errors
+    /// After the last attempt, with what was wrong in it.
+    pub async fn chat(
+        &self,
+        request: &ChatRequest,
+        mut deltas: impl FnMut(Delta) + Send,
+    ) -> Result<ChatReply, ModelFailure> {
+        let alone = |failure: AttemptFailure| self.failure(failure, 0);
+        let _place =
+            self.places.acquire().await.map_err(|_| {
+                alone(AttemptFailure::new(ModelFailureKind::Cancelled, "the client was closed"))
+            })?;
+        let file = self.model.file.as_deref();
+        let reply = match &self.source {
+            Source::Http(http) => self.ask(http, request, &mut deltas).await?,
+            Source::Script => script::play(file, request, &mut deltas).await.map_err(alone)?,
+            Source::Replay(replayer) => {
+                let reply = replayer.play(file, request).await.map_err(alone)?;
+                if !reply.message.content.is_empty() {
+                    deltas(Delta::Text(reply.message.content.clone()));
+                }
+                reply
+            }
+        };
+        if let Some(recorder) = &self.recorder {
+            recorder.record(&self.model.model, request, &reply, self.key.as_ref()).await;
+        }
+        Ok(reply)
+    }
+
+    /// Attempts until one succeeds, none is left, or the time for all of them is over.
+    async fn ask(
+        &self,
+        http: &Http,
+        request: &ChatRequest,
+        deltas: &mut (impl FnMut(Delta) + Send),
+    ) -> Result<ChatReply, ModelFailure> {
+        let key = self.key()?;
+        let sent = Bytes::from(body(&self.model, request).to_string());
+        let end_by = Instant::now() + self.model.total;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let attempt = http.attempt(sent.clone(), key, request.messages.len(), deltas);
+            let failure = match timeout_at(end_by, attempt).await {
+                Ok(Ok(reply)) => return Ok(unbend(&self.model, request, reply)),
+                Ok(Err(failure)) => failure,
+                Err(_) => {
+                    let message = format!("there was no whole reply within {:?}", self.model.total);
+                    let kind = ModelFailureKind::TimedOut;
+                    return Err(self.failure(AttemptFailure::new(kind, message), attempts));
+                }
+            };
+            let wait = retry::wait(attempts, failure.retry_after, retry::chance());
+            let again = failure.again && attempts <= self.model.retries && Instant::now() + wait < end_by;
+            let failure = self.failure(failure, attempts);
+            if !again {
+                return Err(failure);
+            }
+            tracing::info!(model = self.name, kind = ?failure.kind, message = failure.message, ?wait, "a request is sent again");
+            deltas(Delta::Restarted { failure, wait });
+            sleep(wait).await;
+        }
+    }
+
+    fn key(&self) -> Result<Option<&Secret>, ModelFailure> {
+        let Some(variable) = &self.model.key_variable else { return Ok(None) };
+        if self.key.is_none() {
+            let name = &self.name;
+            let message = format!(
+                "there is no key: set the variable `{variable}` in the environment of the daemon, or \
+                 name another one in the configuration, as `key_variable = \"…\"` below `[model.{name}]`"
+            );
+            let failure = AttemptFailure::new(ModelFailureKind::Authentication, message);
+            return Err(self.failure(failure, 0));
+        }
+        Ok(self.key.as_ref())
+    }
+
+    /// For people: which model, and nothing of its key.
+    fn failure(&self, failure: AttemptFailure, attempts: u32) -> ModelFailure {
+        let message = format!("model `{}`: {}", self.name, failure.message);
+        let message = self.key.as_ref().map_or_else(|| message.clone(), |key| key.redact(&message));
+        ModelFailure { kind: failure.kind, message, attempts }
+    }
+}

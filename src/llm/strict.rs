@@ -1,0 +1,350 @@
+//! Tool schemas in the strict form that OpenAI checks, and the way back.
+//!
+//! Strict means: every property is required, an optional one may be null instead, no object takes
+//! more than its properties, nothing has a default. Some schemas cannot be said that way (an object
+//! with any keys); those tools are sent as they are.
+
+use serde_json::{Map, Value, json};
+
+/// Formats of text that strict mode knows; it refuses others.
+const FORMATS: [&str; 9] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
+/// Keywords that strict mode refuses and that say nothing about which values are right.
+const DROPPED: [&str; 4] = ["default", "examples", "$schema", "$id"];
+/// Keywords that strict mode refuses and that cannot be left out.
+const REFUSED: [&str; 9] = [
+    "allOf",
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentRequired",
+    "dependentSchemas",
+    "patternProperties",
+    "propertyNames",
+];
+/// References that lead to a reference, before one is taken for a circle.
+const REFERENCES: usize = 32;
+
+/// The strict form; none if there is none.
+pub(super) fn strict(schema: &Value) -> Option<Value> {
+    let is_object = schema.get("type").is_some_and(|kind| kind == "object");
+    is_object.then(|| form(schema)).flatten()
+}
+
+fn form(schema: &Value) -> Option<Value> {
+    let schema = schema.as_object()?;
+    if REFUSED.iter().any(|key| schema.contains_key(*key)) {
+        return None;
+    }
+    let mut out = Map::new();
+    for (key, value) in schema {
+        match key.as_str() {
+            key if DROPPED.contains(&key) => {}
+            "properties" | "required" | "additionalProperties" => {}
+            "format" if !FORMATS.iter().any(|known| value == known) => {}
+            "anyOf" | "oneOf" => {
+                let branches = value.as_array()?.iter().map(form).collect::<Option<Vec<_>>>()?;
+                out.insert("anyOf".to_owned(), branches.into());
+            }
+            "items" => {
+                out.insert(key.clone(), form(value)?);
+            }
+            "$defs" | "definitions" => {
+                let forms =
+                    value.as_object()?.iter().map(|(name, schema)| Some((name.clone(), form(schema)?)));
+                out.insert(key.clone(), forms.collect::<Option<Map<_, _>>>()?.into());
+            }
+            _ => {
+                out.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    if schema.get("type").is_some_and(|kind| mentions(kind, "object")) {
+        object(schema, &mut out)?;
+    } else if schema.get("type").is_some_and(|kind| mentions(kind, "array")) {
+        out.get("items")?;
+    }
+    let says_something = ["type", "$ref", "anyOf", "enum", "const"].iter().any(|key| out.contains_key(*key));
+    says_something.then(|| alone(out))
+}
+
+/// Properties of an object: all of them required, those that were not may be null.
+fn object(schema: &Map<String, Value>, out: &mut Map<String, Value>) -> Option<()> {
+    let open = schema.get("additionalProperties").is_some_and(|more| more != &Value::Bool(false));
+    let nothing = Map::new();
+    let properties = match schema.get("properties") {
+        Some(properties) => properties.as_object()?,
+        // Without properties and not closed, it is meant to take any.
+        None if schema.contains_key("additionalProperties") => &nothing,
+        None => return None,
+    };
+    if open {
+        return None;
+    }
+    let mut forms = Map::new();
+    for (name, property) in properties {
+        let form = form(property)?;
+        forms.insert(name.clone(), if is_required(schema, name) { form } else { nullable(form) });
+    }
+    out.insert("required".to_owned(), forms.keys().cloned().collect::<Vec<_>>().into());
+    out.insert("properties".to_owned(), forms.into());
+    out.insert("additionalProperties".to_owned(), false.into());
+    Some(())
+}
+
+/// A reference may have nothing beside it.
+fn alone(mut schema: Map<String, Value>) -> Value {
+    if schema.len() > 1
+        && let Some(reference) = schema.remove("$ref")
+    {
+        schema.insert("anyOf".to_owned(), json!([{"$ref": reference}]));
+    }
+    schema.into()
+}
+
+fn nullable(schema: Value) -> Value {
+    if takes_null(&schema) {
+        return schema;
+    }
+    let Value::Object(mut inner) = schema else { return schema };
+    let description = inner.remove("description");
+    let mut outer = Map::new();
+    outer.insert("anyOf".to_owned(), json!([inner, {"type": "null"}]));
+    outer.extend(description.map(|text| ("description".to_owned(), text)));
+    outer.into()
+}
+
+fn takes_null(schema: &Value) -> bool {
+    let branch =
+        |key| schema.get(key).and_then(Value::as_array).is_some_and(|all| all.iter().any(takes_null));
+    schema.get("type").is_some_and(|kind| mentions(kind, "null")) || branch("anyOf") || branch("oneOf")
+}
+
+/// `type` is a word or a list of words.
+fn mentions(kind: &Value, word: &str) -> bool {
+    kind == word || kind.as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == word))
+}
+
+fn is_required(schema: &Map<String, Value>, name: &str) -> bool {
+    schema.get("required").and_then(Value::as_array).is_some_and(|all| all.iter().any(|key| key == name))
+}
+
+/// What a model wrote for the strict form, as the real schema means it: a null that only says
+/// "left out" is left out. The same text comes back if there is none, and if it is no JSON.
+pub(super) fn undo(schema: &Value, text: &str) -> String {
+    let Ok(mut value) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
+    if drop_nulls(schema, schema, &mut value) { value.to_string() } else { text.to_owned() }
+}
+
+/// True if it changed something. Ends because each call goes deeper into the value, which is finite.
+fn drop_nulls(root: &Value, schema: &Value, value: &mut Value) -> bool {
+    let Some(schema) = resolve(root, schema) else { return false };
+    for key in ["anyOf", "oneOf"] {
+        let branches = schema.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let branches = branches.iter().filter_map(|branch| resolve(root, branch));
+        // A union inside a union is not looked into: two that name each other would never end.
+        let mut plain =
+            branches.filter(|branch| ["anyOf", "oneOf"].iter().all(|key| branch.get(key).is_none()));
+        if let Some(branch) = plain.find(|branch| fits(branch, value)) {
+            return drop_nulls(root, branch, value);
+        }
+    }
+    match value {
+        Value::Array(items) => {
+            let Some(schema) = schema.get("items") else { return false };
+            let mut changed = false;
+            for item in items {
+                changed |= drop_nulls(root, schema, item);
+            }
+            changed
+        }
+        Value::Object(fields) => {
+            let (Some(schema), Some(properties)) =
+                (schema.as_object(), schema.get("properties").and_then(Value::as_object))
+            else {
+                return false;
+            };
+            let before = fields.len();
+            fields.retain(|name, value| {
+                let left_out = value.is_null()
+                    && !is_required(schema, name)
+                    && properties
+                        .get(name)
+                        .and_then(|property| resolve(root, property))
+                        .is_some_and(|property| !takes_null(property));
+                !left_out
+            });
+            let mut changed = fields.len() != before;
+            for (name, value) in fields {
+                if let Some(property) = properties.get(name) {
+                    changed |= drop_nulls(root, property, value);
+                }
+            }
+            changed
+        }
+        _ => false,
+    }
+}
+
+/// Follows references inside the document.
+fn resolve<'s>(root: &'s Value, mut schema: &'s Value) -> Option<&'s Value> {
+    for _ in 0..REFERENCES {
+        let Some(reference) = schema.get("$ref") else { return Some(schema) };
+        schema = root.pointer(reference.as_str()?.strip_prefix('#')?)?;
+    }
+    None
+}
+
+/// Whether a branch of a union can be meant: of the same kind, with these keys and constants.
+fn fits(branch: &Value, value: &Value) -> bool {
+    match value {
+        Value::Array(_) => branch.get("items").is_some(),
+        Value::Object(fields) => {
+            let properties = branch.get("properties").and_then(Value::as_object);
+            properties.is_some_and(|properties| {
+                fields.iter().all(|(name, value)| {
+                    properties.get(name).is_some_and(|property| {
+                        let constant = property.get("const").is_none_or(|constant| constant == value);
+                        let choices = property.get("enum").and_then(Value::as_array);
+                        constant && choices.is_none_or(|all| value.is_null() || all.contains(value))
+                    })
+                })
+            })
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn python_tool() -> Value {
+        json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "additionalProperties": false,
+            "required": ["code"],
+            "properties": {
+                "code": {"type": "string", "description": "Python.", "examples": ["1 + 1"]},
+                "timeout": {"type": "integer", "format": "uint32", "default": 30, "description": "Seconds."},
+                "note": {"type": ["string", "null"]},
+            },
+        })
+    }
+
+    fn tree() -> Value {
+        json!({
+            "type": "object",
+            "required": ["root"],
+            "properties": {"root": {"$ref": "#/$defs/Node", "description": "The tree."}},
+            "$defs": {"Node": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {
+                    "name": {"type": "string"},
+                    "level": {"oneOf": [{"const": "low"}, {"const": "high"}]},
+                    "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
+                },
+            }},
+        })
+    }
+
+    #[test]
+    fn optional_properties_become_required_and_nullable() {
+        assert_eq!(
+            strict(&python_tool()).unwrap(),
+            json!({
+                "type": "object",
+                "additionalProperties": false,
+                "required": ["code", "note", "timeout"],
+                "properties": {
+                    "code": {"type": "string", "description": "Python."},
+                    "timeout": {"anyOf": [{"type": "integer"}, {"type": "null"}], "description": "Seconds."},
+                    "note": {"type": ["string", "null"]},
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn recursive_schemas_keep_their_definitions() {
+        let node = json!({"$ref": "#/$defs/Node"});
+        assert_eq!(
+            strict(&tree()).unwrap(),
+            json!({
+                "type": "object",
+                "additionalProperties": false,
+                "required": ["root"],
+                "properties": {"root": {"anyOf": [node], "description": "The tree."}},
+                "$defs": {"Node": {
+                    "type": "object",
+                    "additionalProperties": false,
+                    "required": ["children", "level", "name"],
+                    "properties": {
+                        "name": {"type": "string"},
+                        "level": {"anyOf": [{"anyOf": [{"const": "low"}, {"const": "high"}]}, {"type": "null"}]},
+                        "children": {"anyOf": [{"type": "array", "items": node}, {"type": "null"}]},
+                    },
+                }},
+            })
+        );
+    }
+
+    #[test]
+    fn what_strict_mode_cannot_say_has_no_strict_form() {
+        for property in [
+            json!({"type": "object", "additionalProperties": {"type": "string"}}),
+            json!({"type": "object"}),
+            json!({"description": "anything"}),
+            json!(true),
+            json!({"allOf": [{"type": "string"}]}),
+            json!({"type": "array"}),
+        ] {
+            let schema = json!({"type": "object", "properties": {"a": property}});
+            assert_eq!(strict(&schema), None, "{schema}");
+        }
+        assert_eq!(strict(&json!({"anyOf": [{"type": "object"}]})), None);
+    }
+
+    #[test]
+    fn nulls_that_mean_nothing_are_left_out_again() {
+        assert_eq!(
+            undo(&python_tool(), r#"{"code": "1", "timeout": null, "note": null}"#),
+            r#"{"code":"1","note":null}"#
+        );
+        let untouched = r#"{"code": "1", "timeout": 3}"#;
+        assert_eq!(undo(&python_tool(), untouched), untouched);
+        assert_eq!(undo(&python_tool(), "{broken"), "{broken");
+        assert_eq!(
+            undo(
+                &tree(),
+                r#"{"root": {"name": "a", "level": null, "children": [{"name": "b", "level": "low", "children": null}]}}"#
+            ),
+            r#"{"root":{"children":[{"level":"low","name":"b"}],"name":"a"}}"#
+        );
+        let union = json!({"type": "object", "required": ["step"], "properties": {"step": {"anyOf": [
+            {"type": "object", "required": ["tool"], "properties": {"tool": {"const": "a"}, "x": {"type": "null"}}},
+            {"type": "object", "required": ["tool"], "properties": {"tool": {"const": "b"}, "x": {"type": "string"}}},
+        ]}}});
+        assert_eq!(undo(&union, r#"{"step": {"tool": "b", "x": null}}"#), r#"{"step":{"tool":"b"}}"#);
+        let circle = json!({"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}});
+        assert_eq!(undo(&circle, r#"{"a": null}"#), r#"{"a": null}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn what_fits_the_strict_form_fits_the_real_one_after_the_way_back(
+            timeout in prop::option::of(0u32..100), note in prop::option::of("[a-z]{0,3}"),
+        ) {
+            let written = json!({"code": "1", "timeout": timeout, "note": note}).to_string();
+            let valid = |schema: &Value, text: &str| {
+                jsonschema::is_valid(schema, &serde_json::from_str(text).unwrap())
+            };
+            prop_assert!(valid(&strict(&python_tool()).unwrap(), &written));
+            prop_assert!(valid(&python_tool(), &undo(&python_tool(), &written)));
+        }
+    }
+}
