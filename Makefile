@@ -49,13 +49,19 @@ demo-list: ## list the examples; `make demo-NAME` runs one
 	@printf '  demo-%s\n' $(EXAMPLES)
 
 .PHONY: test
-test: setup lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
+test: setup openai-client lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
 	$(call heading,kernel tests)
 	python3 -m unittest discover -s tests/kernel
 	$(call heading,Rust and container tests)
 	@if [ "$${BELLJAR_TEST_NO_DOCKER:-}" = 1 ]; then \
 		echo 'warning: BELLJAR_TEST_NO_DOCKER=1: NOTHING THAT NEEDS A CONTAINER IS TESTED' >&2; fi
 	@if cargo nextest --version >/dev/null 2>&1; then set -x; cargo nextest run; else set -x; cargo test; fi
+
+.PHONY: openai-client
+openai-client: ## install the Python client that the tests' model server is checked with
+	$(call heading,openai client)
+	@tests/openai-client.sh target/openai || \
+		echo 'warning: the `openai` package could not be installed; the test that needs it will fail' >&2
 
 .PHONY: lint
 lint: ## check format and lints

@@ -95,7 +95,7 @@ fn apart(came: &str, known: &str) -> (String, String) {
 
 fn hash(text: &str) -> String {
     let digest = Sha256::digest(text);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>().chars().take(HASH_DIGITS).collect()
+    format!("{digest:x}").chars().take(HASH_DIGITS).collect()
 }
 
 /// Ids by the order of their first use.
@@ -131,7 +131,7 @@ impl Ids {
             if let Some(uuid) = found {
                 let next = self.uuids.len() + 1;
                 let number = self.uuids.entry(uuid.to_owned()).or_insert(next);
-                out.push_str(&format!("<id {number}>"));
+                out.extend(["<id ", number.to_string().as_str(), ">"]);
                 rest = rest.get(UUID_BYTES..).unwrap_or_default();
             } else {
                 out.push(c);
@@ -178,7 +178,7 @@ impl Recorder {
         match written.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, file = %self.file.display(), "a reply cannot be recorded")
+                tracing::warn!(%error, file = %self.file.display(), "a reply cannot be recorded");
             }
             Err(error) => tracing::warn!(%error, "a reply cannot be recorded"),
         }

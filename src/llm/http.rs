@@ -138,12 +138,12 @@ impl Body<'_> {
         limit: usize,
     ) -> Result<Option<Bytes>, AttemptFailure> {
         let deadline = self.begin_by.unwrap_or_else(|| Instant::now() + self.http.idle);
-        let late = || match self.begin_by {
-            Some(_) => self.http.no_first_byte(),
-            None => {
-                let message = format!("the stream said nothing for {:?}", self.http.idle);
-                AttemptFailure::new(ModelFailureKind::TimedOut, message)
+        let late = || {
+            if self.begin_by.is_some() {
+                return self.http.no_first_byte();
             }
+            let message = format!("the stream said nothing for {:?}", self.http.idle);
+            AttemptFailure::new(ModelFailureKind::TimedOut, message)
         };
         let chunk = timeout_at(deadline, response.chunk())
             .await

@@ -19,7 +19,8 @@
 //!
 //! The reply of a request is the one whose place in the list is the number of messages that the
 //! assistant has said in the request so far. So it needs no memory: after a restart of the daemon
-//! the script goes on where the conversation is, and a further ask goes on in the list.
+//! the script goes on where the conversation is, and a further ask goes on in the list. A history
+//! whose turns were summarised counts fewer; `expect` notices that.
 
 use serde::Deserialize;
 use serde_json::Value;

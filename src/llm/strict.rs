@@ -151,9 +151,14 @@ fn drop_nulls(root: &Value, schema: &Value, value: &mut Value) -> bool {
         }
     }
     match value {
-        Value::Array(items) => schema.get("items").is_some_and(|schema| {
-            items.iter_mut().fold(false, |changed, item| drop_nulls(root, schema, item) || changed)
-        }),
+        Value::Array(items) => {
+            let Some(schema) = schema.get("items") else { return false };
+            let mut changed = false;
+            for item in items {
+                changed |= drop_nulls(root, schema, item);
+            }
+            changed
+        }
         Value::Object(fields) => {
             let (Some(schema), Some(properties)) =
                 (schema.as_object(), schema.get("properties").and_then(Value::as_object))

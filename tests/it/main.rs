@@ -3,6 +3,7 @@
 //! - `layers`: the direction of `use crate::` lines
 //! - `llm`: the client of models against `model_server`, a real server on loopback
 //! - `message_spec`: every frame of the bridge against its JSON Schema
+//! - `openai_client`: that server against the `openai` package of Python
 //! - `docker`: tests that need a container engine, one file a subject (see there)
 //!
 //! Tests of single modules stand beside their code; tests of the Python kernel in `tests/kernel`.
@@ -19,4 +20,5 @@ mod layers;
 mod llm;
 mod message_spec;
 mod model_server;
+mod openai_client;
 mod support;

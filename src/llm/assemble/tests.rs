@@ -134,7 +134,8 @@ proptest! {
         let mut stream = String::new();
         for (text, index, arguments) in &pieces {
             let piece = json!({"index": index, "id": format!("id{index}"), "function": {"name": "f", "arguments": arguments}});
-            stream.push_str(&format!("data: {}\r\n\r\n", delta(json!({"content": text, "tool_calls": [piece]}))));
+            let chunk = delta(json!({"content": text, "tool_calls": [piece]})).to_string();
+            stream.extend(["data: ", chunk.as_str(), "\r\n\r\n"]);
         }
         stream.push_str(": alive\n\ndata: [DONE]\n\n");
         let (reply, whole) = streamed(stream.as_bytes(), &cuts).unwrap();

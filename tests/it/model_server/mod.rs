@@ -83,10 +83,6 @@ impl ModelServer {
         Self { address, shared, stop, thread: Some(thread) }
     }
 
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
@@ -94,11 +90,6 @@ impl ModelServer {
     /// What it was asked so far.
     pub fn received(&self) -> Vec<Received> {
         self.shared.received.lock().unwrap().clone()
-    }
-
-    /// Has more to play.
-    pub fn add(&self, plays: impl IntoIterator<Item = Play>) {
-        self.shared.plays.lock().unwrap().extend(plays);
     }
 }
 

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Makes the environment with the `openai` package that tests/it/openai_client.rs talks to our model server with.
+# Usage: openai-client.sh FOLDER
+set -euo pipefail
+folder=$1
+requirements=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/openai-requirements.txt
+
+# What is installed for the same requirements is good.
+cmp --silent "$requirements" "$folder/requirements.txt" && exit
+
+if ! python3 -c 'import ensurepip' 2>/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing: python3-venv" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get update -q && apt-get install -qy --no-install-recommends python3-venv; } >&2 </dev/null
+fi
+python3 -m venv --clear "$folder"
+"$folder/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: -r "$requirements"
+cp "$requirements" "$folder/requirements.txt"
