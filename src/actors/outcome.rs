@@ -141,6 +141,7 @@ fn verdict(ending: &Ending, cause: &Cause) -> (Status, Reason, Option<i32>) {
                 (DoneStatus::Success, DoneReason::Exit0) => (Status::Success, Reason::Exit0),
                 (DoneStatus::Success, _) => (Status::Success, Reason::Ok),
                 (DoneStatus::Failure, DoneReason::Syntax) => (Status::Failure, Reason::Syntax),
+                (DoneStatus::Failure, DoneReason::Policy) => (Status::Failure, Reason::Policy),
                 (DoneStatus::Failure, DoneReason::Exit) => (Status::Failure, Reason::Exit),
                 (DoneStatus::Failure, _) => (Status::Failure, Reason::Exception),
                 (DoneStatus::Interrupted, _) => (Status::Interrupted, Reason::ByUser),

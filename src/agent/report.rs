@@ -149,7 +149,7 @@ fn state(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
         (_, StateKind::Lost) => draft.line(words.lost),
         (Mode::Main, StateKind::Restored) => draft.line(&words.restored(state.restored_to)),
         (Mode::Main, StateKind::Kept) => draft.line(match (result.status, result.reason) {
-            (_, Reason::Syntax) => words.kept_unrun,
+            (_, Reason::Syntax | Reason::Policy) => words.kept_unrun,
             (Status::Failure, _) => words.kept_failed,
             (Status::Interrupted, _) => words.kept_interrupted,
             (Status::Success | Status::Timeout | Status::Crashed, _) => words.kept,

@@ -96,11 +96,12 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
     let signals = Signals::listen()?;
     tokio::spawn(keep_tidy(journal.clone()));
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
-    let args = SupervisorArgs {
-        journal: journal.clone(),
-        launcher: Arc::clone(&launcher),
-        tools: Arc::new(tools::Registry::built_in()),
-    };
+    // The others need a session that they can work with, which the actors do not offer yet.
+    let tools = tools::Registry::built_in()
+        .and_then(|tools| tools.narrowed(&tools::Allowed::only(["session_info"])))
+        .map_err(|error| DaemonError::Start(error.to_string()))?;
+    let args =
+        SupervisorArgs { journal: journal.clone(), launcher: Arc::clone(&launcher), tools: Arc::new(tools) };
     // Sessions of before claim their sandboxes first; what nobody claims is left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
     let sessions = journal.sessions().map_err(|error| DaemonError::Start(error.to_string()))?;

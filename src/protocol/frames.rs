@@ -47,6 +47,9 @@ pub enum HostFrame {
         mode: Mode,
         /// The code has to be one expression.
         expression: bool,
+        /// The code runs only if it passes the check of the restricted policy.
+        #[serde(default)]
+        restricted: bool,
     },
     /// SIGINT to the runner of that cell; ignored if it has ended.
     Interrupt {
@@ -215,6 +218,8 @@ pub enum DoneReason {
     Exit0,
     Exception,
     Syntax,
+    /// The restricted policy does not allow it; nothing of it ran.
+    Policy,
     Exit,
     ByUser,
 }
@@ -294,12 +299,20 @@ pub struct ToolSpec {
     pub description: String,
     /// JSON Schema of the arguments: an object.
     pub parameters: Value,
+    /// JSON Schema of the value that a call gives. Without one it gives a marker, a string that
+    /// stands for what the tool said and is replaced by it in the cell's output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// The kernel knows it by its name and runs it in the worker, without a call.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub local: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolFailure {
-    /// Stable, for programs: `unknown_tool`, `bad_arguments`, `failed`, `cancelled`, `busy`.
+    /// Stable, for programs: `unknown_tool`, `bad_arguments`, `failed`, `cancelled`, `busy`,
+    /// `timed_out`, `too_large`, `client_gone`, `unavailable`.
     pub code: String,
     pub message: String,
 }

@@ -24,6 +24,14 @@ pub const HOST_FRAMES_WAITING: usize = 256;
 pub const TOOL_CALLS_IN_FLIGHT: usize = 64;
 /// Characters of a tool's name.
 pub const TOOL_NAME_CHARS: usize = 64;
+/// Bytes of what one tool may say, and of all that a session keeps of it for its markers.
+pub const TOOL_OUTPUT_BYTES: usize = 4 * 1024 * 1024;
+pub const TOOL_RESPONSES_BYTES: usize = 32 * 1024 * 1024;
+/// Nesting of JSON values that come from a model, a client or a program.
+pub const JSON_DEPTH: usize = 100;
+/// Tools that clients lend to a session, clients that do, and calls that wait for them.
+pub const CLIENT_TOOLS: usize = 64;
+pub const CLIENT_CALLS: usize = 256;
 
 /// Characters of a value's `repr` in a result.
 pub const REPR_CHARS: usize = 20_000;

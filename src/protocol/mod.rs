@@ -15,3 +15,4 @@ pub mod limits;
 pub mod problem;
 pub mod receipt;
 pub mod result;
+pub mod tool;

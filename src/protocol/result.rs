@@ -32,6 +32,8 @@ pub enum Reason {
     Exception,
     /// The code does not parse; nothing of it ran.
     Syntax,
+    /// The restricted policy does not allow the code; nothing of it ran.
+    Policy,
     /// `sys.exit(n)` with n other than 0.
     Exit,
     /// The cell's own time ran out.

@@ -1,7 +1,25 @@
-//! Host-side functions that code in a cell may call: the contract, the registry, and the tools that
-//! are always there. A tool does not know which actor calls it.
+//! Functions that a model, or code in a cell, may call: the contract, the registry, and the tools of
+//! Belljar, of the configuration and of connected clients. A tool does not know which actor calls
+//! it; what it may do with its session goes through [`SessionPort`].
 
+mod built_in;
+mod client;
+mod command;
+mod contract;
+mod foreign;
+mod markers;
+mod names;
+mod plan;
+mod port;
 mod registry;
-mod session_info;
+mod schema;
+#[cfg(test)]
+mod tests;
 
-pub use registry::{Context, Registry, Tool, ToolFuture};
+pub use client::{AnswerError, ClientTools, Lease};
+pub use contract::{Caller, Context, Definition, Image, PURPOSE, Tool, ToolFuture, ToolOutput};
+pub use markers::{Expanded, Expander, Responses, expand_markers, marker};
+pub use names::{is_tool_name, tool_name};
+pub use plan::{PlanHistory, PlanNode, PlanTree, TaskStatus, plan_report};
+pub use port::{FileRead, NestedAsk, Owner, PortFuture, SessionPort};
+pub use registry::{Allowed, Registry, RegistryError, parse_arguments};

@@ -1,71 +1,327 @@
-//! The tool contract and the set of tools of a session.
+//! The tools of a session: who may use which, what they are told of them, and how a call reaches its
+//! tool with arguments that fit.
 
+use futures_util::FutureExt;
+use jsonschema::Validator;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use super::session_info::SessionInfo;
+use super::contract::{Caller, Context, Definition, PURPOSE, Tool, ToolFuture, ToolOutput, failure};
+use super::names::{is_tool_name, tool_name};
+use super::{built_in, command, schema};
+use crate::config::{CommandTool, Named};
+use crate::protocol::ask::Language;
+use crate::protocol::chat::ModelTool;
 use crate::protocol::frames::{ToolFailure, ToolSpec};
+use crate::protocol::limits::{TOOL_NAME_CHARS, TOOL_OUTPUT_BYTES};
 
-pub type ToolFuture = Pin<Box<dyn Future<Output = Result<Value, ToolFailure>> + Send>>;
+/// Characters of the purpose of a call.
+const PURPOSE_CHARS: usize = 4_000;
 
-/// What a tool may know about its caller.
-#[derive(Clone, Debug)]
-pub struct Context {
-    /// The session's name, limits and image, as JSON.
-    pub session: Value,
+/// Why a set of tools cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    #[error("there are two tools `{0}`; names have to be unique, because calls find their tool by them")]
+    Collision(String),
+    #[error("`{0}` cannot be the name of a tool: letters, digits and `_`, at most 64, a letter first")]
+    BadName(String),
+    #[error("the tool `{tool}`: {problem}")]
+    BadSchema { tool: String, problem: String },
+    #[error("there is no tool `{name}`; known are: {known}")]
+    Unknown { name: String, known: String },
 }
 
-pub trait Tool: Send + Sync {
-    fn spec(&self) -> ToolSpec;
-    fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture;
+/// Which tools may be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// All that do not have to be asked for by name.
+    All,
+    Only(BTreeSet<String>),
+}
+
+impl Allowed {
+    pub fn only<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Self {
+        Self::Only(names.into_iter().map(Into::into).collect())
+    }
+}
+
+#[derive(Clone)]
+struct Entry {
+    definition: Arc<Definition>,
+    arguments: Arc<Validator>,
+    output: Option<Arc<Validator>>,
+    tool: Arc<dyn Tool>,
 }
 
 #[derive(Clone, Default)]
 pub struct Registry {
-    tools: BTreeMap<String, Arc<dyn Tool>>,
+    tools: BTreeMap<String, Entry>,
 }
 
 impl Registry {
-    /// The tools that every session has.
-    #[must_use]
-    pub fn built_in() -> Self {
+    /// The tools that Belljar brings along.
+    pub fn built_in() -> Result<Self, RegistryError> {
         let mut registry = Self::default();
-        registry.add(Arc::new(SessionInfo));
-        registry
+        for tool in built_in::all() {
+            registry.add(tool)?;
+        }
+        Ok(registry)
     }
 
-    fn add(&mut self, tool: Arc<dyn Tool>) {
-        self.tools.insert(tool.spec().name, tool);
+    /// And those of the configuration.
+    pub fn with_commands(mut self, commands: &Named<CommandTool>) -> Result<Self, RegistryError> {
+        for (name, settings) in commands {
+            self.add(Arc::new(command::Command::new(name, settings)?))?;
+        }
+        Ok(self)
     }
 
+    /// Everything that could go wrong with a tool's definition goes wrong here, not in a call.
+    pub fn add(&mut self, tool: Arc<dyn Tool>) -> Result<(), RegistryError> {
+        let definition = tool.definition();
+        if !is_tool_name(&definition.name) {
+            return Err(RegistryError::BadName(shown(&definition.name)));
+        }
+        for name in std::iter::once(definition.name.as_str()).chain(definition.aliases.iter().copied()) {
+            if self.find(name).is_some() {
+                return Err(RegistryError::Collision(name.to_owned()));
+            }
+        }
+        let bad = |problem| RegistryError::BadSchema { tool: definition.name.clone(), problem };
+        consistent(&definition).map_err(bad)?;
+        let arguments = Arc::new(schema::compile(&definition.parameters).map_err(bad)?);
+        let output = match &definition.output {
+            Some(output) => Some(Arc::new(schema::compile(output).map_err(bad)?)),
+            None => None,
+        };
+        let name = definition.name.clone();
+        self.tools.insert(name, Entry { definition: Arc::new(definition), arguments, output, tool });
+        Ok(())
+    }
+
+    /// The part of these tools that somebody may use.
+    pub fn narrowed(&self, allowed: &Allowed) -> Result<Self, RegistryError> {
+        let mut tools = BTreeMap::new();
+        match allowed {
+            Allowed::All => {
+                let own = |(_, entry): &(&String, &Entry)| !entry.definition.on_request;
+                tools
+                    .extend(self.tools.iter().filter(own).map(|(name, entry)| (name.clone(), entry.clone())));
+            }
+            Allowed::Only(names) => {
+                for name in names {
+                    let entry = self
+                        .find(name)
+                        .ok_or_else(|| RegistryError::Unknown { name: shown(name), known: self.known() })?;
+                    tools.insert(entry.definition.name.clone(), entry.clone());
+                }
+            }
+        }
+        Ok(Self { tools })
+    }
+
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.tools.keys().cloned().collect()
+    }
+
+    /// The definition of a tool, also by another name that it goes by.
+    #[must_use]
+    pub fn definition(&self, name: &str) -> Option<&Definition> {
+        self.find(name).map(|entry| entry.definition.as_ref())
+    }
+
+    /// As a model is told of them.
+    #[must_use]
+    pub fn model_tools(&self, language: Language) -> Vec<ModelTool> {
+        let purpose = purpose_in(language);
+        let told = |entry: &Entry| ModelTool {
+            name: entry.definition.name.clone(),
+            description: entry.definition.described(language).to_owned(),
+            parameters: schema::with_purpose(&entry.definition.parameters, purpose),
+        };
+        self.tools.values().map(told).collect()
+    }
+
+    /// As code in a cell gets them.
     #[must_use]
     pub fn specs(&self) -> Vec<ToolSpec> {
-        self.tools.values().map(|tool| tool.spec()).collect()
+        let spec = |entry: &Entry| ToolSpec {
+            name: entry.definition.name.clone(),
+            description: entry.definition.described(Language::English).to_owned(),
+            parameters: schema::with_optional_purpose(
+                &entry.definition.parameters,
+                purpose_in(Language::English),
+            ),
+            output: entry.definition.output.clone(),
+            local: entry.definition.local,
+        };
+        self.tools.values().map(spec).collect()
     }
 
-    /// An unknown name is answered with the known ones.
+    /// A call as it came. An unknown name is answered with the known ones, arguments that do not fit
+    /// with everything that is wrong about them.
     pub fn call(
         &self,
         name: &str,
         arguments: Map<String, Value>,
+        caller: Caller,
         context: Context,
     ) -> Result<ToolFuture, ToolFailure> {
-        if let Some(tool) = self.tools.get(name) {
-            Ok(tool.run(arguments, context))
-        } else {
-            let known: Vec<&str> = self.tools.keys().map(String::as_str).collect();
-            let shown: String = name.chars().take(crate::protocol::limits::TOOL_NAME_CHARS).collect();
-            Err(ToolFailure {
-                code: "unknown_tool".into(),
-                message: format!(
-                    "there is no tool `{}`; known are: {}",
-                    shown.escape_default(),
-                    known.join(", ")
-                ),
+        let Some(entry) = self.find(name) else {
+            let message = format!("there is no tool `{}`; known are: {}", shown(name), self.known());
+            return Err(failure("unknown_tool", message));
+        };
+        let arguments = entry.checked(arguments, caller)?;
+        let entry = entry.clone();
+        Ok(Box::pin(async move {
+            let tool = entry.definition.name.clone();
+            // A bug of one tool is an answer to its caller, not the end of the session.
+            let running = AssertUnwindSafe(async { entry.tool.run(arguments, context).await }).catch_unwind();
+            if let Ok(outcome) = running.await {
+                return outcome.and_then(|output| entry.checked_output(output));
+            }
+            tracing::error!(tool, "a tool panicked");
+            Err(failure("failed", format!("the tool `{tool}` has a bug: it panicked")))
+        }))
+    }
+
+    /// By its name, by an alias, or by the name of its type.
+    fn find(&self, name: &str) -> Option<&Entry> {
+        self.tools.get(name).or_else(|| {
+            let plain = tool_name(name);
+            self.tools.get(&plain).or_else(|| {
+                self.tools.values().find(|entry| entry.definition.aliases.contains(&plain.as_str()))
             })
+        })
+    }
+
+    fn known(&self) -> String {
+        if self.tools.is_empty() {
+            return "none".into();
+        }
+        self.names().join(", ")
+    }
+}
+
+impl Entry {
+    /// Arguments that fit the schema, without the purpose.
+    fn checked(
+        &self,
+        mut arguments: Map<String, Value>,
+        caller: Caller,
+    ) -> Result<Map<String, Value>, ToolFailure> {
+        let mut problems = Vec::new();
+        match arguments.remove(PURPOSE) {
+            Some(Value::String(purpose)) if purpose.chars().count() <= PURPOSE_CHARS => {}
+            Some(Value::String(_)) => {
+                problems.push(format!("`{PURPOSE}`: at most {PURPOSE_CHARS} characters"));
+            }
+            None | Some(Value::Null) if caller == Caller::Code => {}
+            None => problems.push(format!("`{PURPOSE}`: is required (a string)")),
+            Some(_) => problems.push(format!("`{PURPOSE}`: has to be a string")),
+        }
+        for (alias, right) in self.definition.parameter_aliases {
+            if !arguments.contains_key(*right)
+                && let Some(value) = arguments.remove(*alias)
+            {
+                arguments.insert((*right).to_owned(), value);
+            }
+        }
+        let mut arguments = Value::Object(arguments);
+        schema::drop_nulls(&mut arguments, &self.definition.parameters);
+        problems.extend(schema::problems(&self.arguments, &arguments));
+        match arguments {
+            Value::Object(arguments) if problems.is_empty() => Ok(arguments),
+            _ => Err(failure(
+                "bad_arguments",
+                format!(
+                    "the arguments of `{}` do not fit its schema:\n- {}",
+                    self.definition.name,
+                    problems.join("\n- ")
+                ),
+            )),
         }
     }
+
+    /// What a tool gives is not trusted either: it may come from a program or a client.
+    fn checked_output(&self, output: ToolOutput) -> Result<ToolOutput, ToolFailure> {
+        let name = &self.definition.name;
+        let bytes = match &output {
+            ToolOutput::Value(value) => value.to_string().len(),
+            ToolOutput::Text(text) => text.len(),
+            ToolOutput::Parts { text, images } => {
+                images.iter().fold(text.len(), |sum, image| sum.saturating_add(image.base64.len()))
+            }
+        };
+        if bytes > TOOL_OUTPUT_BYTES {
+            let message = format!("the answer of `{name}` has {bytes} bytes, more than {TOOL_OUTPUT_BYTES}");
+            return Err(failure("too_large", message));
+        }
+        let problems = match (&output, &self.output) {
+            (ToolOutput::Value(value), Some(validator)) => schema::problems(validator, value),
+            (ToolOutput::Text(_) | ToolOutput::Parts { .. }, None) => return Ok(output),
+            (_, Some(_)) => vec!["it is text, though the tool has an output schema".into()],
+            (_, None) => vec!["it is a value, though the tool has no output schema".into()],
+        };
+        if problems.is_empty() {
+            return Ok(output);
+        }
+        Err(failure(
+            "failed",
+            format!("the answer of `{name}` is not as promised:\n- {}", problems.join("\n- ")),
+        ))
+    }
+}
+
+fn purpose_in(language: Language) -> &'static str {
+    match language {
+        Language::English => "Why you call this tool now, and what you want to get from it.",
+        Language::Chinese => "说明此刻为什么调用该工具，以及希望得到什么。",
+    }
+}
+
+/// What a model is told has to be what is checked later.
+fn consistent(definition: &Definition) -> Result<(), String> {
+    let parameters = &definition.parameters;
+    if parameters.get("type").is_none_or(|kind| kind != "object") {
+        return Err("its parameters are no object".into());
+    }
+    if parameters.get("additionalProperties") != Some(&Value::Bool(false)) {
+        return Err("its parameters have to be closed (`additionalProperties: false`)".into());
+    }
+    let properties = parameters.get("properties").and_then(Value::as_object);
+    let properties = properties.ok_or("its parameters have no `properties`")?;
+    if properties.contains_key(PURPOSE) {
+        return Err(format!("`{PURPOSE}` is added to every tool and cannot be its own"));
+    }
+    let required = parameters.get("required").and_then(Value::as_array);
+    for name in required.into_iter().flatten() {
+        if !name.as_str().is_some_and(|name| properties.contains_key(name)) {
+            return Err(format!("the required parameter {name} is not described"));
+        }
+    }
+    match definition.parameter_aliases.iter().find(|(_, right)| !properties.contains_key(*right)) {
+        Some((alias, right)) => Err(format!("`{alias}` stands for `{right}`, which is not described")),
+        None => Ok(()),
+    }
+}
+
+/// The arguments of a call as a model wrote them.
+pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, ToolFailure> {
+    // Of a tool without parameters some models say nothing at all.
+    if text.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    match serde_json::from_str(text) {
+        Ok(Value::Object(arguments)) => Ok(arguments),
+        Ok(_) => Err(failure("bad_arguments", "the arguments are JSON, but no object")),
+        Err(error) => Err(failure("bad_arguments", format!("the arguments are no valid JSON: {error}"))),
+    }
+}
+
+fn shown(name: &str) -> String {
+    name.chars().take(TOOL_NAME_CHARS).collect::<String>().escape_default().to_string()
 }

@@ -19,11 +19,13 @@ fn host_frames() -> Vec<Value> {
         "unacknowledged_bytes": 1, "orphan_s": 1,
     });
     let tool = json!({"name": "t", "description": "d", "parameters": {"type": "object"}});
+    let local = json!({"name": "t", "description": "d", "parameters": {"type": "object"},
+                       "output": {"type": "string"}, "local": true});
     vec![
         json!({"type": "hello", "versions": [1], "sandbox": "s", "limits": limits, "received": 0}),
         json!({"type": "ack", "received": 7}),
-        json!({"type": "configure", "seed": {"a": [1, null]}, "tools": [tool]}),
-        json!({"type": "cell", "cell": 1, "code": "1", "mode": "main", "expression": false}),
+        json!({"type": "configure", "seed": {"a": [1, null]}, "tools": [tool, local]}),
+        json!({"type": "cell", "cell": 1, "code": "1", "mode": "main", "expression": false, "restricted": true}),
         json!({"type": "interrupt", "cell": 1}),
         json!({"type": "kill", "cell": 1, "grace_ms": 100}),
         json!({"type": "compute", "request": 1, "expression": "1", "values": {}, "timeout_ms": 1, "memory_bytes": 1}),

@@ -10,7 +10,7 @@ use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_NAME_CHARS;
 use crate::store::Applied;
-use crate::tools::ToolFuture;
+use crate::tools::{Caller, ToolFuture, ToolOutput};
 
 /// Names of completed tool calls that a result lists.
 const TOOL_CALLS_LISTED: usize = 100;
@@ -64,12 +64,14 @@ impl ExecutorState {
         let recorded = self.recorded(cell, name, &arguments);
         let begun = match recorded {
             Some(outcome) => Begun::Recorded(outcome),
-            None => Begun::Called(self.args.tools.call(name, arguments, self.args.context.clone())),
+            None => {
+                Begun::Called(self.args.tools.call(name, arguments, Caller::Code, self.args.context.clone()))
+            }
         };
         let task = tokio::spawn(async move {
             let outcome = match begun {
                 Begun::Recorded(outcome) => outcome,
-                Begun::Called(Ok(work)) => work.await,
+                Begun::Called(Ok(work)) => work.await.map(ToolOutput::into_value),
                 Begun::Called(Err(failure)) => Err(failure),
             };
             let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });

@@ -87,6 +87,7 @@ impl ExecutorState {
             code: start.code.clone(),
             mode: start.mode,
             expression: start.expression,
+            restricted: false,
         };
         self.args.recorder.begin(cell);
         let before = cage.sandbox.counters();
@@ -271,7 +272,7 @@ impl ExecutorState {
     pub(super) fn send_again(&mut self, myself: &ExecutorRef, cell: CellNumber) {
         let Some(start) = self.running.get(&cell).map(|running| &running.start) else { return };
         let (code, mode, expression) = (start.code.clone(), start.mode, start.expression);
-        self.send(myself, &HostFrame::Cell { cell, code, mode, expression });
+        self.send(myself, &HostFrame::Cell { cell, code, mode, expression, restricted: false });
     }
 
     /// The kernel could not take a `fork` cell now: it waits for the main line.

@@ -128,8 +128,7 @@ impl SessionActorState {
 
     pub(super) fn tool_context(&self) -> tools::Context {
         let wanted = &self.args.wanted;
-        tools::Context {
-            session: json!({
+        tools::Context::new(json!({
                 "session": self.args.name,
                 "workspace": crate::sandbox::spec::WORKSPACE,
                 "memory_bytes": wanted.memory_bytes,
@@ -137,8 +136,7 @@ impl SessionActorState {
                 "pids": wanted.pids,
                 "network": "none",
                 "cell_timeout_s": self.args.launcher.settings.cells.timeout.as_secs_f64(),
-            }),
-        }
+        }))
     }
 
     pub(super) async fn workspace_ready(

@@ -1,0 +1,45 @@
+//! Tools that a connected client lends to a session.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::frames::ToolFailure;
+
+/// `POST /v1/sessions/{s}/tools`: answered with a stream of `ClientCall`s. The tools are there until
+/// it ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewClientTools {
+    pub tools: Vec<ClientTool>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientTool {
+    pub name: String,
+    pub description: String,
+    /// JSON Schema of the arguments: an object.
+    pub parameters: Value,
+    /// JSON Schema of the answer; without one it is text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+}
+
+/// A call for the client to answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClientCall {
+    /// Unique in its session; safe in a URL.
+    pub call: String,
+    pub name: String,
+    pub arguments: Map<String, Value>,
+}
+
+/// `POST /v1/sessions/{s}/tool-calls/{call}`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ClientAnswer {
+    /// Of a tool with an output schema: a value of it. Of others: a string.
+    Value(Value),
+    Failure(ToolFailure),
+}

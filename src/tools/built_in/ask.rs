@@ -1,0 +1,62 @@
+//! `ask`: a model is asked by code, or by another model, and sees only what it is given.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::read;
+use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
+use crate::tools::foreign;
+use crate::tools::port::{NestedAsk, as_failure};
+use crate::tools::schema::parameters_of;
+
+/// Characters of a prompt.
+const PROMPT_CHARS: usize = 100_000;
+
+pub struct Ask;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    /// What the other model shall do or answer.
+    #[schemars(length(min = 1, max = PROMPT_CHARS))]
+    prompt: String,
+    /// JSON Schema of the answer; without one the answer is text.
+    #[serde(default)]
+    schema: Option<Map<String, Value>>,
+    /// Values that it finds as variables.
+    #[serde(default)]
+    context: Option<Map<String, Value>>,
+}
+
+impl Tool for Ask {
+    fn definition(&self) -> Definition {
+        Definition {
+            description_zh: Some(
+                "让另一个模型在自己的会话中完成一个子任务。它只能看到给它的提示和变量。给出 schema 时，返回符合该 schema 的值。".into(),
+            ),
+            // Any value: its schema comes with the call.
+            output: Some(json!({})),
+            ..Definition::new(
+                "ask",
+                "Lets a model work on a task of its own, in a session of its own. It sees only the prompt and the \
+                 values it is given. Returns its answer: text, or a value of the schema.",
+                parameters_of::<Arguments>(),
+            )
+        }
+    }
+
+    fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture {
+        Box::pin(async move {
+            let Arguments { prompt, schema, context: values } = read(arguments)?;
+            let schema = schema.map(Value::Object);
+            if let Some(schema) = &schema {
+                foreign::check(schema)
+                    .map_err(|problem| failure("bad_arguments", format!("`schema`: {problem}")))?;
+            }
+            let ask = NestedAsk { prompt, schema, context: values.unwrap_or_default() };
+            let answer = context.port()?.ask(ask).await.map_err(as_failure)?;
+            Ok(ToolOutput::Value(answer))
+        })
+    }
+}

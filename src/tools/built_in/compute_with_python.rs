@@ -1,0 +1,70 @@
+//! `compute_with_python`: one expression, evaluated apart from the session's variables.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+
+use super::read;
+use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
+use crate::tools::port::as_failure;
+use crate::tools::schema::parameters_of;
+
+/// The name under which an expression finds what the one before gave.
+const LAST_RESULT: &str = "last_result";
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+pub struct ComputeWithPython;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    /// One Python expression. It may use `last_result`, and re, math, statistics, decimal,
+    /// fractions, json, datetime, itertools, string and textwrap without importing them.
+    #[schemars(extend("examples" = ["'abc123'[::-1]", "'a,b,c'.split(',')[1]", "last_result.upper()"]))]
+    code: String,
+    /// What is computed, in words for people.
+    #[serde(default)]
+    #[expect(dead_code, reason = "for those who read the journal")]
+    description: Option<String>,
+}
+
+const DESCRIPTION: &str = "Evaluates one Python expression exactly: arithmetic, string work such as slicing, reversing, \
+splitting and counting, sorting, dates, regular expressions. Use it whenever copying or calculating by yourself could go \
+wrong. No statements, no imports, no files, no network; it does not see the variables of cells. The result is a string, and \
+the next expression finds it as `last_result`.";
+
+const DESCRIPTION_ZH: &str = "精确计算一个 Python 表达式：算术、字符串切片、反转、拆分、计数、排序、日期、正则表达式。凡是自行抄写或计算可能出错时都应使用它。\
+不能使用语句、导入、文件和网络，也看不到单元里的变量。结果是字符串，下一个表达式可以用 `last_result` 取得它。";
+
+impl Tool for ComputeWithPython {
+    fn definition(&self) -> Definition {
+        let text_or_null = json!({"type": ["string", "null"]});
+        Definition {
+            description_zh: Some(DESCRIPTION_ZH.into()),
+            output: Some(json!({
+                "type": "object",
+                "properties": {"result": text_or_null, "error": text_or_null},
+                "required": ["result", "error"],
+                "additionalProperties": false,
+            })),
+            ..Definition::new("compute_with_python", DESCRIPTION, parameters_of::<Arguments>())
+        }
+    }
+
+    fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture {
+        Box::pin(async move {
+            let arguments: Arguments = read(arguments)?;
+            let port = context.port()?;
+            let mut values = Map::new();
+            if let Some(last) = port.last_result() {
+                values.insert(LAST_RESULT.into(), last.into());
+            }
+            let computed = port.compute(arguments.code, values, TIMEOUT).await.map_err(as_failure)?;
+            if let Some(result) = &computed.result {
+                port.keep_last_result(result.clone());
+            }
+            Ok(ToolOutput::Value(json!({"result": computed.result, "error": computed.error})))
+        })
+    }
+}

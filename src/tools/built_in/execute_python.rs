@@ -1,0 +1,96 @@
+//! `execute_python_code`, and `exec_code`, which is the same under the name and with the parameter
+//! that another source system gave it.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+use super::read;
+use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
+use crate::tools::port::as_failure;
+use crate::tools::schema::parameters_of;
+
+const DEFAULT_TIMEOUT_S: u64 = 30;
+/// Longest time that a model may ask for; what the session allows may be less.
+const MAX_TIMEOUT_S: u64 = 24 * 60 * 60;
+
+pub struct ExecutePython {
+    name: &'static str,
+    on_request: bool,
+}
+
+impl ExecutePython {
+    pub const EXECUTE_PYTHON_CODE: Self = Self { name: "execute_python_code", on_request: false };
+    pub const EXEC_CODE: Self = Self { name: "exec_code", on_request: true };
+
+    fn parameters(&self) -> Value {
+        if self.on_request { parameters_of::<ShortArguments>() } else { parameters_of::<Arguments>() }
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    /// The Python code of the cell. It has to be complete and valid.
+    #[schemars(extend("examples" = ["print('Hello, World!')"]))]
+    #[serde(alias = "code")]
+    python_code_snippet: String,
+    /// Seconds the code may run. After that it is ended, and the answer says so.
+    #[serde(default = "default_timeout")]
+    #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
+    timeout: u64,
+}
+
+/// Only for its schema.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "both are read as `Arguments`")]
+struct ShortArguments {
+    /// The Python code to run. It has to be complete and valid.
+    #[schemars(extend("examples" = ["print('Hello, World!')"]))]
+    code: String,
+    /// Seconds the code may run. After that it is ended, and the answer says so.
+    #[schemars(default = "default_timeout", range(min = 1, max = MAX_TIMEOUT_S))]
+    timeout: u64,
+}
+
+fn default_timeout() -> u64 {
+    DEFAULT_TIMEOUT_S
+}
+
+const DESCRIPTION: &str = "Runs Python code as the next cell of a notebook and returns what it printed, the value of its last \
+expression, its figures and new files, or the traceback. Use it for every calculation, for data and for logic instead of \
+working them out yourself. Variables, functions and imports stay for the next cells. Rules: (1) you see only what the code \
+prints, displays or ends with as an expression; (2) after a cell that ran out of time or crashed everything is as before it; \
+(3) endless loops are ended by the timeout; (4) there is no network, and packages cannot be installed.";
+
+const DESCRIPTION_ZH: &str = "把 Python 代码作为笔记本的下一个单元运行，返回打印内容、最后一个表达式的值、图像和新文件，失败时返回 traceback。\
+凡是计算、数据处理和逻辑判断都应使用它，而不要自行推算。变量、函数和导入会保留到后续单元。规则：（1）只能看到代码打印、展示或以表达式结尾的内容；\
+（2）单元超时或崩溃后，状态回到该单元之前；（3）死循环会因超时而终止；（4）没有网络，也不能安装软件包。";
+
+impl Tool for ExecutePython {
+    fn definition(&self) -> Definition {
+        Definition {
+            description_zh: Some(DESCRIPTION_ZH.into()),
+            local: true,
+            on_request: self.on_request,
+            parameter_aliases: if self.on_request {
+                &[("python_code_snippet", "code")]
+            } else {
+                &[("code", "python_code_snippet")]
+            },
+            ..Definition::new(self.name, DESCRIPTION, self.parameters())
+        }
+    }
+
+    fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture {
+        Box::pin(async move {
+            let arguments: Arguments = read(arguments)?;
+            let port = context.port()?;
+            let timeout = Duration::from_secs(arguments.timeout.min(MAX_TIMEOUT_S));
+            let result = port.run_cell(arguments.python_code_snippet, timeout).await.map_err(as_failure)?;
+            Ok(ToolOutput::Text(port.told(&result)))
+        })
+    }
+}

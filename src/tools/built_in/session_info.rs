@@ -1,0 +1,32 @@
+//! `session_info`: lets code ask what it runs in, so that it can fit its work to the limits.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
+use crate::tools::schema::parameters_of;
+
+pub struct SessionInfo;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+impl Tool for SessionInfo {
+    fn definition(&self) -> Definition {
+        Definition {
+            description_zh: Some("以字典形式返回本会话的名称、限制和工作目录。".into()),
+            output: Some(json!({"type": "object"})),
+            ..Definition::new(
+                "session_info",
+                "Name, limits and image of this session, as a dict.",
+                parameters_of::<Nothing>(),
+            )
+        }
+    }
+
+    fn run(&self, _arguments: Map<String, Value>, context: Context) -> ToolFuture {
+        Box::pin(async move { Ok(ToolOutput::Value(context.session)) })
+    }
+}

@@ -1,0 +1,388 @@
+//! Tools that connected clients lend to a session.
+//!
+//! A client registers its tools and holds a [`Lease`], on which calls come. It answers them by their
+//! ids. When the lease is dropped, its tools are gone and every open call fails.
+
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{mpsc, oneshot, watch};
+use uuid::Uuid;
+
+use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
+use super::foreign;
+use super::registry::{Registry, RegistryError};
+use crate::protocol::frames::ToolFailure;
+use crate::protocol::limits::{CLIENT_CALLS, CLIENT_TOOLS, EXCEPTION_CHARS, TOOL_NAME_CHARS};
+use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool};
+
+const GONE: &str = "client_gone";
+
+/// Why an answer was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    #[error("no call of this id is waiting for an answer")]
+    NoSuchCall,
+}
+
+/// The lent tools of one session.
+#[derive(Clone)]
+pub struct ClientTools {
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    next_lease: u64,
+    tools: BTreeMap<String, (u64, Arc<dyn Tool>)>,
+    /// Where the calls of each client go.
+    leases: HashMap<u64, mpsc::Sender<ClientCall>>,
+    open: HashMap<String, Open>,
+    /// Counts changes of the set of tools.
+    changes: watch::Sender<u64>,
+}
+
+struct Open {
+    lease: u64,
+    answer: oneshot::Sender<ClientAnswer>,
+}
+
+/// A client's place. Dropped when the client is gone.
+pub struct Lease {
+    id: u64,
+    calls: mpsc::Receiver<ClientCall>,
+    clients: ClientTools,
+}
+
+impl Lease {
+    /// The next call for this client.
+    pub async fn next_call(&mut self) -> Option<ClientCall> {
+        self.calls.recv().await
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.clients.lock().release(self.id);
+    }
+}
+
+impl Default for ClientTools {
+    fn default() -> Self {
+        let state = State {
+            next_lease: 0,
+            tools: BTreeMap::new(),
+            leases: HashMap::new(),
+            open: HashMap::new(),
+            changes: watch::Sender::new(0),
+        };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+}
+
+impl ClientTools {
+    /// Takes all of them or none. `others` are the tools that the session has anyway.
+    pub fn register(&self, tools: Vec<ClientTool>, others: &Registry) -> Result<Lease, RegistryError> {
+        let mut state = self.lock();
+        let lease = state.next_lease;
+        // Whatever a registry would find wrong later is found now.
+        let mut rehearsal = others.clone();
+        for (_, tool) in state.tools.values() {
+            rehearsal.add(Arc::clone(tool))?;
+        }
+        let mut lent: Vec<(String, Arc<dyn Tool>)> = Vec::new();
+        for tool in tools {
+            if state.tools.len() + lent.len() >= CLIENT_TOOLS {
+                let problem = format!("clients may lend a session at most {CLIENT_TOOLS} tools");
+                return Err(RegistryError::BadSchema { tool: shown(&tool.name), problem });
+            }
+            let name = tool.name.clone();
+            let tool: Arc<dyn Tool> = Arc::new(Lent::new(tool, lease, self.clone())?);
+            rehearsal.add(Arc::clone(&tool))?;
+            lent.push((name, tool));
+        }
+        let (sender, calls) = mpsc::channel(CLIENT_CALLS);
+        state.next_lease += 1;
+        state.leases.insert(lease, sender);
+        state.tools.extend(lent.into_iter().map(|(name, tool)| (name, (lease, tool))));
+        state.changed();
+        drop(state);
+        Ok(Lease { id: lease, calls, clients: self.clone() })
+    }
+
+    /// For a registry of the session.
+    #[must_use]
+    pub fn tools(&self) -> Vec<Arc<dyn Tool>> {
+        self.lock().tools.values().map(|(_, tool)| Arc::clone(tool)).collect()
+    }
+
+    /// Tells of every change of the set of tools.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.lock().changes.subscribe()
+    }
+
+    pub fn answer(&self, call: &str, answer: ClientAnswer) -> Result<(), AnswerError> {
+        let open = self.lock().open.remove(call).ok_or(AnswerError::NoSuchCall)?;
+        open.answer.send(answer).map_err(|_| AnswerError::NoSuchCall)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing is left half done while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn release(&mut self, lease: u64) {
+        self.leases.remove(&lease);
+        self.tools.retain(|_, (owner, _)| *owner != lease);
+        // Whoever waits for an answer hears of it by the dropped sender.
+        self.open.retain(|_, open| open.lease != lease);
+        self.changed();
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    fn deliver(
+        &mut self,
+        lease: u64,
+        name: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<(String, oneshot::Receiver<ClientAnswer>), ToolFailure> {
+        let client = self.leases.get(&lease).ok_or_else(|| gone(name))?;
+        if self.open.len() >= CLIENT_CALLS {
+            return Err(failure("busy", "too many calls wait for clients"));
+        }
+        let call = Uuid::new_v4().simple().to_string();
+        let sent = client.try_send(ClientCall { call: call.clone(), name: name.to_owned(), arguments });
+        match sent {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                return Err(failure("busy", format!("the client of `{name}` does not take its calls")));
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(gone(name)),
+        }
+        let (answer, answered) = oneshot::channel();
+        self.open.insert(call.clone(), Open { lease, answer });
+        Ok((call, answered))
+    }
+}
+
+/// One lent tool.
+struct Lent {
+    definition: Definition,
+    lease: u64,
+    clients: ClientTools,
+}
+
+impl Lent {
+    fn new(tool: ClientTool, lease: u64, clients: ClientTools) -> Result<Self, RegistryError> {
+        let bad = |problem| RegistryError::BadSchema { tool: shown(&tool.name), problem };
+        let parameters = foreign::parameters(&tool.parameters).map_err(bad)?;
+        if let Some(output) = &tool.output {
+            foreign::check(output).map_err(bad)?;
+        }
+        let definition =
+            Definition { output: tool.output, ..Definition::new(tool.name, tool.description, parameters) };
+        Ok(Self { definition, lease, clients })
+    }
+}
+
+impl Tool for Lent {
+    fn definition(&self) -> Definition {
+        self.definition.clone()
+    }
+
+    fn run(&self, arguments: Map<String, Value>, _context: Context) -> ToolFuture {
+        let (clients, lease) = (self.clients.clone(), self.lease);
+        let (name, has_schema) = (self.definition.name.clone(), self.definition.output.is_some());
+        Box::pin(async move {
+            let (call, answered) = clients.lock().deliver(lease, &name, arguments)?;
+            let _forgotten = Forgotten { call, clients };
+            match answered.await {
+                Ok(ClientAnswer::Value(value)) if has_schema => Ok(ToolOutput::Value(value)),
+                Ok(ClientAnswer::Value(Value::String(text))) => Ok(ToolOutput::Text(text)),
+                Ok(ClientAnswer::Value(value)) => Ok(ToolOutput::Text(value.to_string())),
+                Ok(ClientAnswer::Failure(said)) => Err(bounded(said)),
+                Err(_) => Err(gone(&name)),
+            }
+        })
+    }
+}
+
+/// Takes a call back when nobody waits for it any more.
+struct Forgotten {
+    call: String,
+    clients: ClientTools,
+}
+
+impl Drop for Forgotten {
+    fn drop(&mut self) {
+        self.clients.lock().open.remove(&self.call);
+    }
+}
+
+fn gone(name: &str) -> ToolFailure {
+    failure(GONE, format!("the client that lent the tool `{name}` is gone"))
+}
+
+/// A client's failure is a stranger's text.
+fn bounded(said: ToolFailure) -> ToolFailure {
+    let is_plain = !said.code.is_empty()
+        && said.code.len() <= TOOL_NAME_CHARS
+        && said.code.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let code = if is_plain { said.code } else { "failed".to_owned() };
+    ToolFailure { code, message: said.message.chars().take(EXCEPTION_CHARS).collect() }
+}
+
+fn shown(name: &str) -> String {
+    name.chars().take(TOOL_NAME_CHARS).collect::<String>().escape_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::Caller;
+    use serde_json::json;
+
+    fn weather(output: Option<Value>) -> ClientTool {
+        ClientTool {
+            name: "weather".into(),
+            description: "Tells the weather.".into(),
+            parameters: json!({"properties": {"city": {"type": "string"}}, "required": ["city"]}),
+            output,
+        }
+    }
+
+    fn registry(clients: &ClientTools) -> Registry {
+        let mut registry = Registry::built_in().unwrap();
+        for tool in clients.tools() {
+            registry.add(tool).unwrap();
+        }
+        registry
+    }
+
+    fn call(clients: &ClientTools) -> ToolFuture {
+        let arguments = json!({"city": "Oslo"}).as_object().unwrap().clone();
+        registry(clients).call("weather", arguments, Caller::Code, Context::new(Value::Null)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_call_reaches_its_client_and_its_answer_the_caller() {
+        let clients = ClientTools::default();
+        let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        let calling = tokio::spawn(call(&clients));
+        let delivered = lease.next_call().await.unwrap();
+        assert_eq!((delivered.name.as_str(), &delivered.arguments["city"]), ("weather", &json!("Oslo")));
+        clients.answer(&delivered.call, ClientAnswer::Value(json!("sunny"))).unwrap();
+        assert_eq!(calling.await.unwrap(), Ok(ToolOutput::Text("sunny".into())));
+        let again = clients.answer(&delivered.call, ClientAnswer::Value(json!("rain")));
+        assert_eq!(again, Err(AnswerError::NoSuchCall));
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_held_against_the_output_schema() {
+        let clients = ClientTools::default();
+        let tool = weather(Some(json!({"type": "object", "required": ["degrees"]})));
+        let mut lease = clients.register(vec![tool], &Registry::default()).unwrap();
+        for (answer, expected) in [
+            (json!({"degrees": 3}), Ok(ToolOutput::Value(json!({"degrees": 3})))),
+            (json!({}), Err("failed")),
+            (json!("text"), Err("failed")),
+        ] {
+            let calling = tokio::spawn(call(&clients));
+            let delivered = lease.next_call().await.unwrap();
+            clients.answer(&delivered.call, ClientAnswer::Value(answer)).unwrap();
+            assert_eq!(
+                calling.await.unwrap().map_err(|failure| failure.code),
+                expected.map_err(str::to_owned)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn open_calls_of_a_client_that_is_gone_fail() {
+        let clients = ClientTools::default();
+        let mut changes = clients.changes();
+        let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        changes.changed().await.unwrap();
+        let (first, second) = (tokio::spawn(call(&clients)), call(&clients));
+        lease.next_call().await.unwrap();
+        drop(lease);
+        changes.changed().await.unwrap();
+        // One was delivered, the other is only sent now, by a registry that is out of date.
+        assert_eq!(first.await.unwrap().unwrap_err().code, "client_gone");
+        assert_eq!(second.await.unwrap_err().code, "client_gone");
+        assert!(clients.tools().is_empty());
+        clients.register(vec![weather(None)], &Registry::default()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_failure_of_the_client_is_told_within_bounds() {
+        let clients = ClientTools::default();
+        let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        let calling = tokio::spawn(call(&clients));
+        let delivered = lease.next_call().await.unwrap();
+        let said = ToolFailure { code: "\u{1b}[31m".into(), message: "x".repeat(1_000_000) };
+        clients.answer(&delivered.call, ClientAnswer::Failure(said)).unwrap();
+        let failure = calling.await.unwrap().unwrap_err();
+        assert_eq!((failure.code.as_str(), failure.message.len()), ("failed", EXCEPTION_CHARS));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_nobody_waits_for_is_taken_back() {
+        let clients = ClientTools::default();
+        let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        let calling = tokio::spawn(call(&clients));
+        let delivered = lease.next_call().await.unwrap();
+        calling.abort();
+        let _ = calling.await;
+        let late = clients.answer(&delivered.call, ClientAnswer::Value(json!("sunny")));
+        assert_eq!(late, Err(AnswerError::NoSuchCall));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_no_calls_does_not_pile_them_up() {
+        let clients = ClientTools::default();
+        let _lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        let waiting: Vec<_> = (0..CLIENT_CALLS).map(|_| tokio::spawn(call(&clients))).collect();
+        tokio::task::yield_now().await;
+        let failure = loop {
+            if clients.lock().open.len() == CLIENT_CALLS {
+                break call(&clients).await.unwrap_err();
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(failure.code, "busy");
+        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    #[test]
+    fn names_that_are_taken_and_bad_schemas_are_refused_and_nothing_is_left() {
+        let clients = ClientTools::default();
+        let built_in = Registry::built_in().unwrap();
+        let lease = clients.register(vec![weather(None)], &built_in).unwrap();
+        let collision = |name: &str| Some(RegistryError::Collision(name.into()));
+        assert_eq!(clients.register(vec![weather(None)], &built_in).err(), collision("weather"));
+        let named = |name: &str| ClientTool { name: name.into(), ..weather(None) };
+        for name in ["file_reader", "file_read", "exec_code"] {
+            assert_eq!(clients.register(vec![named("fine"), named(name)], &built_in).err(), collision(name));
+        }
+        let twice = clients.register(vec![named("twice"), named("twice")], &built_in);
+        assert_eq!(twice.err(), collision("twice"));
+        assert!(matches!(
+            clients.register(vec![named("a b")], &built_in).err(),
+            Some(RegistryError::BadName(_))
+        ));
+        let endless = ClientTool { parameters: json!({"$ref": "#"}), ..named("endless") };
+        let refused = clients.register(vec![endless], &built_in).err();
+        assert!(matches!(refused, Some(RegistryError::BadSchema { .. })));
+        let many = (0..=CLIENT_TOOLS).map(|n| named(&format!("t{n}"))).collect();
+        assert!(clients.register(many, &built_in).is_err());
+        assert_eq!(clients.tools().len(), 1);
+        drop(lease);
+        assert_eq!(clients.tools().len(), 0);
+    }
+}

@@ -1,0 +1,147 @@
+//! What a tool is: a definition that can be told to a model, and a function.
+
+use serde_json::{Map, Value};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::port::SessionPort;
+use crate::protocol::ask::Language;
+use crate::protocol::frames::ToolFailure;
+
+/// The parameter that every tool has for a model: why it is called.
+pub const PURPOSE: &str = "tool_call_purpose";
+
+/// Tells a model or a program what a tool is for. Known without running anything.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Definition {
+    pub name: String,
+    pub description: String,
+    /// None if it has only the one above.
+    pub description_zh: Option<String>,
+    /// JSON Schema of the arguments: an object, `additionalProperties` false, without the purpose.
+    pub parameters: Value,
+    /// JSON Schema of the value it gives; none if it gives text.
+    pub output: Option<Value>,
+    /// In a cell the kernel runs it itself, in the worker.
+    pub local: bool,
+    /// Only there if it is asked for by name.
+    pub on_request: bool,
+    /// Other names that models give it.
+    pub aliases: &'static [&'static str],
+    /// Other names that models give its parameters, and the right ones.
+    pub parameter_aliases: &'static [(&'static str, &'static str)],
+}
+
+impl Definition {
+    pub fn new(name: impl Into<String>, description: impl Into<String>, parameters: Value) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            description_zh: None,
+            parameters,
+            output: None,
+            local: false,
+            on_request: false,
+            aliases: &[],
+            parameter_aliases: &[],
+        }
+    }
+
+    /// The words for a model; never empty.
+    #[must_use]
+    pub fn described(&self, language: Language) -> &str {
+        let (text, none) = match language {
+            Language::English => (&self.description, "no tool description"),
+            Language::Chinese => (self.description_zh.as_ref().unwrap_or(&self.description), "无工具描述"),
+        };
+        if text.trim().is_empty() { none } else { text }
+    }
+}
+
+/// What a tool gives back.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolOutput {
+    /// Of a tool with an output schema.
+    Value(Value),
+    Text(String),
+    /// Text with pictures.
+    Parts {
+        text: String,
+        images: Vec<Image>,
+    },
+}
+
+/// A picture, as a display holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Such as `image/png`.
+    pub mime: String,
+    pub base64: String,
+}
+
+impl ToolOutput {
+    /// As the content of a message to a model.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match self {
+            Self::Value(Value::String(text)) | Self::Text(text) | Self::Parts { text, .. } => text.clone(),
+            Self::Value(value) => value.to_string(),
+        }
+    }
+
+    /// As the one value that the journal keeps.
+    #[must_use]
+    pub fn into_value(self) -> Value {
+        match self {
+            Self::Value(value) => value,
+            Self::Text(text) | Self::Parts { text, .. } => Value::String(text),
+        }
+    }
+}
+
+pub type ToolFuture = Pin<Box<dyn Future<Output = Result<ToolOutput, ToolFailure>> + Send>>;
+
+/// Who calls. A model has to say why, code need not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    Model,
+    Code,
+}
+
+/// What a tool may know about its session and do with it.
+#[derive(Clone)]
+pub struct Context {
+    /// The session's name, limits and image, as JSON.
+    pub session: Value,
+    port: Option<Arc<dyn SessionPort>>,
+}
+
+impl Context {
+    /// For tools that only want to know.
+    #[must_use]
+    pub fn new(session: Value) -> Self {
+        Self { session, port: None }
+    }
+
+    #[must_use]
+    pub fn with_port(mut self, port: Arc<dyn SessionPort>) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    pub fn port(&self) -> Result<Arc<dyn SessionPort>, ToolFailure> {
+        self.port.clone().ok_or_else(|| failure("unavailable", "this tool needs a session with a sandbox"))
+    }
+}
+
+pub trait Tool: Send + Sync {
+    fn definition(&self) -> Definition;
+
+    /// The arguments fit the schema. The future is dropped when nobody waits for it any more.
+    fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture;
+}
+
+pub(super) fn failure(code: &str, message: impl Into<String>) -> ToolFailure {
+    ToolFailure { code: code.into(), message: message.into() }
+}

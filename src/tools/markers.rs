@@ -1,0 +1,285 @@
+//! Answers of tools that are no values: code in a cell gets a marker, a plain string, and may print
+//! it anywhere. In the cell's output the marker is replaced by what the tool said.
+
+use serde_json::Value;
+use std::collections::{BTreeMap, VecDeque};
+
+use super::contract::{Image, ToolOutput};
+use crate::protocol::limits::TOOL_RESPONSES_BYTES;
+
+const OPENING: &str = "<<TOOL_RESPONSE:";
+const CLOSING: &str = ">>";
+/// Of the largest number of a call.
+const DIGITS: usize = 20;
+
+/// What code gets in place of the answer to this call.
+#[must_use]
+pub fn marker(call: u64) -> String {
+    format!("{OPENING}{call}{CLOSING}")
+}
+
+/// What the tools of a session said, for markers to come. The oldest goes when it gets too much.
+#[derive(Debug, Default)]
+pub struct Responses {
+    kept: BTreeMap<u64, (String, Vec<Image>)>,
+    order: VecDeque<u64>,
+    bytes: usize,
+}
+
+impl Responses {
+    /// The value that the code gets: the tool's own, or a marker for what is kept here.
+    pub fn answer(&mut self, call: u64, output: ToolOutput) -> Value {
+        let (text, images) = match output {
+            ToolOutput::Value(value) => return value,
+            ToolOutput::Text(text) => (text, Vec::new()),
+            ToolOutput::Parts { text, images } => (text, images),
+        };
+        self.bytes = self.bytes.saturating_add(size(&text, &images));
+        if let Some((text, images)) = self.kept.insert(call, (text, images)) {
+            self.bytes = self.bytes.saturating_sub(size(&text, &images));
+        } else {
+            self.order.push_back(call);
+        }
+        while self.bytes > TOOL_RESPONSES_BYTES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            if let Some((text, images)) = self.kept.remove(&oldest) {
+                self.bytes = self.bytes.saturating_sub(size(&text, &images));
+            }
+        }
+        Value::String(marker(call))
+    }
+
+    #[must_use]
+    pub fn text(&self, call: u64) -> Option<&str> {
+        self.kept.get(&call).map(|(text, _)| text.as_str())
+    }
+
+    #[must_use]
+    pub fn images(&self, call: u64) -> &[Image] {
+        self.kept.get(&call).map(|(_, images)| images.as_slice()).unwrap_or_default()
+    }
+}
+
+fn size(text: &str, images: &[Image]) -> usize {
+    images.iter().fold(text.len(), |sum, image| sum.saturating_add(image.base64.len()))
+}
+
+/// Output with its markers replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expanded {
+    pub text: String,
+    /// Calls whose markers were found, each once, in order: their images are to be shown.
+    pub calls: Vec<u64>,
+}
+
+/// Replaces markers in a stream that comes in pieces, one of these for each stream. What a tool
+/// said is not searched for markers again. A marker of an unknown call stays as it is, and so does
+/// every further one when the bound on what may be put in is reached.
+#[derive(Debug)]
+pub struct Expander {
+    held: String,
+    bytes_left: usize,
+}
+
+impl Expander {
+    /// At most so many bytes more than what comes in.
+    #[must_use]
+    pub fn new(most_bytes: usize) -> Self {
+        Self { held: String::new(), bytes_left: most_bytes }
+    }
+
+    /// What can be shown now. The start of what may become a marker is held back.
+    pub fn push<'a>(&mut self, piece: &str, lookup: impl Fn(u64) -> Option<&'a str>) -> Expanded {
+        let mut text = std::mem::take(&mut self.held);
+        text.push_str(piece);
+        let mut expanded = Expanded::default();
+        let mut rest = text.as_str();
+        while let Some((before, from_opening)) = split_at_found(rest, OPENING) {
+            expanded.text.push_str(before);
+            match read(from_opening) {
+                Read::Whole { call, after } => {
+                    let whole = from_opening.strip_suffix(after).unwrap_or_default();
+                    self.replace(call, whole, lookup(call), &mut expanded);
+                    rest = after;
+                }
+                Read::Unfinished => {
+                    from_opening.clone_into(&mut self.held);
+                    return expanded;
+                }
+                Read::Other => {
+                    expanded.text.push_str(OPENING);
+                    rest = from_opening.strip_prefix(OPENING).unwrap_or_default();
+                }
+            }
+        }
+        let begun = (1..OPENING.len()).rev().filter_map(|length| OPENING.get(..length));
+        let begun = begun.into_iter().find(|begun| rest.ends_with(begun)).unwrap_or_default();
+        expanded.text.push_str(rest.strip_suffix(begun).unwrap_or(rest));
+        begun.clone_into(&mut self.held);
+        expanded
+    }
+
+    /// What was held back and did not become a marker.
+    pub fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+
+    fn replace(&mut self, call: u64, marker: &str, found: Option<&str>, expanded: &mut Expanded) {
+        match found {
+            Some(said) if said.len() <= self.bytes_left => {
+                self.bytes_left -= said.len();
+                expanded.text.push_str(said);
+                if !expanded.calls.contains(&call) {
+                    expanded.calls.push(call);
+                }
+            }
+            _ => expanded.text.push_str(marker),
+        }
+    }
+}
+
+/// A whole text at once.
+pub fn expand_markers<'a>(
+    text: &str,
+    lookup: impl Fn(u64) -> Option<&'a str>,
+    most_bytes: usize,
+) -> Expanded {
+    let mut expander = Expander::new(most_bytes);
+    let mut expanded = expander.push(text, lookup);
+    expanded.text.push_str(&expander.finish());
+    expanded
+}
+
+fn split_at_found<'a>(text: &'a str, pattern: &str) -> Option<(&'a str, &'a str)> {
+    text.split_at_checked(text.find(pattern)?)
+}
+
+enum Read<'a> {
+    Whole {
+        call: u64,
+        after: &'a str,
+    },
+    /// It may be one when more has come.
+    Unfinished,
+    Other,
+}
+
+/// Reads a text that begins with the opening.
+fn read(text: &str) -> Read<'_> {
+    let rest = text.strip_prefix(OPENING).unwrap_or_default();
+    let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let Some((number, end)) = rest.split_at_checked(digits).filter(|_| digits <= DIGITS) else {
+        return Read::Other;
+    };
+    if let Some(after) = end.strip_prefix(CLOSING) {
+        return match number.parse() {
+            Ok(call) => Read::Whole { call, after },
+            Err(_) => Read::Other,
+        };
+    }
+    if end.is_empty() || (end == ">" && digits > 0) { Read::Unfinished } else { Read::Other }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MOST: usize = 1_000;
+
+    fn said(call: u64) -> Option<&'static str> {
+        match call {
+            1 => Some("one"),
+            2 => Some("<<TOOL_RESPONSE:1>>"),
+            3 => Some(""),
+            u64::MAX => Some("last"),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn markers_are_replaced_where_they_stand() {
+        let text = format!("a {} b{}{}", marker(1), marker(1), marker(u64::MAX));
+        let expanded = expand_markers(&text, said, MOST);
+        assert_eq!(expanded, Expanded { text: "a one bonelast".into(), calls: vec![1, u64::MAX] });
+    }
+
+    #[test]
+    fn what_a_tool_said_is_not_searched_again() {
+        assert_eq!(expand_markers(&marker(2), said, MOST).text, "<<TOOL_RESPONSE:1>>");
+        assert_eq!(expand_markers(&marker(3), said, MOST).text, "");
+    }
+
+    #[test]
+    fn what_is_no_marker_stays() {
+        for text in [
+            "<<TOOL_RESPONSE:7>>",
+            "<<TOOL_RESPONSE:>>",
+            "<<TOOL_RESPONSE:1>",
+            "<<TOOL_RESPONSE:1",
+            "<<TOOL_RESP",
+            "<<TOOL_RESPONSE:-1>>",
+            "<<TOOL_RESPONSE:99999999999999999999>>",
+            "<<",
+            "",
+            "<<TOOL_RESPONSE:111111111111111111111111111>>",
+        ] {
+            assert_eq!(expand_markers(text, said, MOST), Expanded { text: text.into(), calls: vec![] });
+        }
+        assert_eq!(
+            expand_markers("<<TOOL_RESPONSE:<<TOOL_RESPONSE:1>>", said, MOST).text,
+            "<<TOOL_RESPONSE:one"
+        );
+        assert_eq!(expand_markers("<<<TOOL_RESPONSE:1>>>", said, MOST).text, "<one>");
+    }
+
+    #[test]
+    fn what_is_put_in_is_bounded() {
+        let text = marker(1).repeat(3);
+        assert_eq!(expand_markers(&text, said, 7).text, format!("oneone{}", marker(1)));
+    }
+
+    #[test]
+    fn little_is_held_back() {
+        let mut expander = Expander::new(MOST);
+        assert_eq!(expander.push("abc<", said).text, "abc");
+        assert_eq!(expander.push("<TOOL_RESPONSE:1>", said).text, "");
+        assert_eq!(expander.push(">d", said), Expanded { text: "oned".into(), calls: vec![1] });
+        expander.push("<<TOOL_RESPONSE:", said);
+        assert_eq!(expander.push(&"1".repeat(10_000), said).text.len(), 10_000 + OPENING.len());
+    }
+
+    #[test]
+    fn the_oldest_answers_go_first() {
+        let mut responses = Responses::default();
+        assert_eq!(responses.answer(1, ToolOutput::Value(5.into())), Value::from(5));
+        assert_eq!(responses.answer(2, ToolOutput::Text("two".into())), Value::from("<<TOOL_RESPONSE:2>>"));
+        assert_eq!((responses.text(1), responses.text(2)), (None, Some("two")));
+        let image = Image { mime: "image/png".into(), base64: "x".repeat(TOOL_RESPONSES_BYTES - 2) };
+        responses.answer(3, ToolOutput::Parts { text: "p".into(), images: vec![image] });
+        assert_eq!((responses.text(2), responses.text(3)), (None, Some("p")));
+        assert_eq!(responses.images(3).len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_give_the_same_as_the_whole(text in "(<|<<TOOL_RESPONSE:|1|2|7|>|>>|é|a){0,30}", cuts in prop::collection::vec(0usize..200, 0..8)) {
+            let whole = expand_markers(&text, said, MOST);
+            let mut expander = Expander::new(MOST);
+            let mut joined = String::new();
+            let letters: Vec<char> = text.chars().collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(letters.len())).collect();
+            cuts.push(letters.len());
+            cuts.sort_unstable();
+            let mut start = 0;
+            for cut in cuts {
+                let piece: String = letters[start..cut].iter().collect();
+                joined.push_str(&expander.push(&piece, said).text);
+                start = cut;
+            }
+            joined.push_str(&expander.finish());
+            prop_assert_eq!(joined, whole.text);
+        }
+    }
+}

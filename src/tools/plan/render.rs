@@ -1,0 +1,55 @@
+//! A plan as Markdown, and counted.
+
+use serde_json::{Map, Value, json};
+
+use super::model::{PlanNode, PlanTree, TaskStatus};
+use super::words;
+use crate::protocol::ask::Language;
+
+/// A nested list, two spaces per level.
+#[must_use]
+pub fn markdown(tree: &PlanTree, language: Language) -> String {
+    let mut lines = Vec::new();
+    for node in &tree.tree_nodes {
+        render(node, 0, language, &mut lines);
+    }
+    lines.join("\n")
+}
+
+fn render(node: &PlanNode, level: usize, language: Language, lines: &mut Vec<String>) {
+    let indent = "  ".repeat(level);
+    let mut line = words::task_line(node.status.symbol(), &node.task_name, node.id(), language);
+    if matches!(node.status, TaskStatus::Failed | TaskStatus::Retry | TaskStatus::Skipped) {
+        line.push_str(&words::status_note(words::status(node.status, language), language));
+    }
+    lines.push(format!("{indent}{line}"));
+    let (about, result) = words::labels(language);
+    for (label, text) in [(about, &node.description), (result, &node.output)] {
+        // Every line of the text stays in the quote.
+        for (at, part) in text.trim_end().lines().enumerate() {
+            let label = if at == 0 { label } else { "" };
+            lines.push(format!("{indent}  > {label}{part}"));
+        }
+    }
+    for child in node.children() {
+        render(child, level + 1, language, lines);
+    }
+}
+
+/// Tasks per status, `__total`, `__completion_rate` and `__pending_rate` (0 to 1, two decimals).
+#[must_use]
+pub fn statistics(tree: &PlanTree) -> Map<String, Value> {
+    let nodes = tree.walk();
+    let count = |status| nodes.iter().filter(|(node, _)| node.status == status).count();
+    let rate = |status| {
+        // At most `NODES` tasks: whole numbers of them are exact.
+        let hundredths = (count(status) * 200 + nodes.len()).checked_div(nodes.len() * 2).unwrap_or(0);
+        json!(f64::from(u32::try_from(hundredths).unwrap_or(100)) / 100.0)
+    };
+    let mut counted: Map<String, Value> =
+        TaskStatus::ALL.into_iter().map(|status| (status.name().to_owned(), json!(count(status)))).collect();
+    counted.insert("__total".into(), json!(nodes.len()));
+    counted.insert("__completion_rate".into(), rate(TaskStatus::Completed));
+    counted.insert("__pending_rate".into(), rate(TaskStatus::Pending));
+    counted
+}

@@ -1,0 +1,169 @@
+//! Command tools, with real programs.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::call;
+use super::port::MemoryPort;
+use crate::config::CommandTool;
+use crate::protocol::frames::ToolFailure;
+use crate::tools::{Owner, Registry, ToolOutput};
+
+const NOBODY: Owner = Owner { uid: 65_534, gid: 65_534 };
+
+fn tool(argv: &[&str]) -> CommandTool {
+    CommandTool {
+        description: "A program.".into(),
+        parameters: json!({"properties": {"x": {}}}),
+        output: None,
+        argv: argv.iter().map(|part| (*part).to_owned()).collect(),
+        timeout: Duration::from_secs(20),
+        output_bytes: 10_000,
+    }
+}
+
+async fn run(tool: CommandTool, arguments: Value, port: MemoryPort) -> Result<ToolOutput, ToolFailure> {
+    let registry = Registry::default().with_commands(&BTreeMap::from([("tool".to_owned(), tool)])).unwrap();
+    call(&registry, &Arc::new(port), "tool", arguments).await
+}
+
+async fn run_here(tool: CommandTool) -> Result<ToolOutput, ToolFailure> {
+    run(tool, json!({}), MemoryPort::default()).await
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[tokio::test]
+async fn arguments_come_on_stdin_and_text_goes_out() {
+    let output = run(tool(&["cat"]), json!({"x": "a'; rm -rf / #"}), MemoryPort::default()).await.unwrap();
+    assert_eq!(output, ToolOutput::Text("{\"x\":\"a'; rm -rf / #\"}".into()));
+}
+
+#[tokio::test]
+async fn nothing_goes_through_a_shell() {
+    assert_eq!(run_here(tool(&["echo", "$HOME; ls"])).await, Ok(ToolOutput::Text("$HOME; ls".into())));
+}
+
+#[tokio::test]
+async fn with_an_output_schema_json_comes_out_as_a_value() {
+    let output = Some(json!({"type": "object", "required": ["x"]}));
+    let typed = CommandTool { output, ..tool(&["cat"]) };
+    let value = run(typed.clone(), json!({"x": [1]}), MemoryPort::default()).await;
+    assert_eq!(value, Ok(ToolOutput::Value(json!({"x": [1]}))));
+    let wrong = run(typed.clone(), json!({}), MemoryPort::default()).await.unwrap_err();
+    assert!(wrong.message.contains("not as promised"), "{wrong:?}");
+    let no_json = CommandTool { argv: vec!["echo".into(), "hello".into()], ..typed };
+    assert!(run_here(no_json).await.unwrap_err().message.contains("did not print JSON"));
+}
+
+#[tokio::test]
+async fn the_environment_is_bare() {
+    let ToolOutput::Text(text) = run_here(tool(&["env"])).await.unwrap() else { panic!() };
+    let mut names: Vec<&str> = text.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["HOME", "LANG", "PATH"]);
+}
+
+#[tokio::test]
+async fn a_program_that_fails_is_told_with_the_end_of_its_stderr() {
+    let failing = tool(&["sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 3"]);
+    let failure = run_here(failing).await.unwrap_err();
+    assert_eq!(failure.code, "failed");
+    assert!(
+        failure.message.contains("exit status: 3") && failure.message.ends_with("the end"),
+        "{failure:?}"
+    );
+    assert!(failure.message.len() < 5_000);
+    let missing = run_here(tool(&["/no/such/program"])).await.unwrap_err();
+    assert!(missing.message.contains("cannot be run"), "{missing:?}");
+}
+
+#[tokio::test]
+async fn a_program_that_prints_without_end_is_stopped() {
+    let failure = run_here(tool(&["yes"])).await.unwrap_err();
+    assert_eq!(failure.code, "too_large");
+}
+
+#[tokio::test]
+async fn a_program_that_ignores_its_arguments_is_no_trouble() {
+    let arguments = json!({"x": "y".repeat(1_000_000)});
+    let output = run(tool(&["true"]), arguments, MemoryPort::default()).await;
+    assert_eq!(output, Ok(ToolOutput::Text(String::new())));
+}
+
+/// Waits until a process is gone, or fails.
+async fn is_gone(pid: &str) {
+    let path = Path::new("/proc").join(pid.trim());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while path.exists() {
+        let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
+        if stat.contains(") Z ") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "process {pid} lives on");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn when_its_time_is_up_the_whole_group_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pids");
+    let script = format!("trap '' TERM; sleep 1000 & echo $! $$ > {}; wait", file.display());
+    let slow = CommandTool { timeout: Duration::from_millis(500), ..tool(&["sh", "-c", &script]) };
+    let failure = run_here(slow).await.unwrap_err();
+    assert_eq!(failure.code, "timed_out");
+    for pid in std::fs::read_to_string(file).unwrap().split_whitespace() {
+        is_gone(pid).await;
+    }
+}
+
+#[tokio::test]
+async fn helpers_that_a_program_leaves_behind_do_not_hold_up_its_answer() {
+    let started = Instant::now();
+    let output = run_here(tool(&["sh", "-c", "sleep 1000 & echo $!"])).await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(10));
+    is_gone(&output.told()).await;
+}
+
+#[tokio::test]
+async fn a_program_that_nobody_waits_for_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let script = format!("echo $$ > {}; exec sleep 1000", file.display());
+    let task = tokio::spawn(run_here(tool(&["sh", "-c", &script])));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')) {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    task.abort();
+    is_gone(&std::fs::read_to_string(&file).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_program_runs_as_the_owner_of_the_session_without_other_groups() {
+    let port = MemoryPort { owner: NOBODY, ..MemoryPort::default() };
+    let ids = run(tool(&["sh", "-c", "id -u; id -g; id -G"]), json!({}), port).await;
+    if is_root() {
+        assert_eq!(ids, Ok(ToolOutput::Text("65534\n65534\n65534".into())));
+    } else {
+        assert_eq!(ids.unwrap_err().code, "unavailable");
+    }
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_at_the_start() {
+    let refused = |tool| Registry::default().with_commands(&BTreeMap::from([("t".to_owned(), tool)])).err();
+    assert!(refused(tool(&[])).unwrap().to_string().contains("no program"));
+    let schema = CommandTool { parameters: json!({"type": "string"}), ..tool(&["cat"]) };
+    assert!(refused(schema).unwrap().to_string().contains("`type`"));
+    let built_in = Registry::built_in().unwrap();
+    let taken = built_in.with_commands(&BTreeMap::from([("file_reader".to_owned(), tool(&["cat"]))]));
+    assert!(taken.err().unwrap().to_string().contains("two tools `file_reader`"));
+}

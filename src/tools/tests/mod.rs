@@ -1,0 +1,34 @@
+//! Tools called through a registry, with a session that lives in memory.
+
+mod built_in;
+mod command;
+mod port;
+mod registry;
+
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+use super::{Caller, Context, Registry, ToolOutput};
+use crate::protocol::frames::ToolFailure;
+use port::MemoryPort;
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        other => panic!("{other} is no object"),
+    }
+}
+
+fn context(port: &Arc<MemoryPort>) -> Context {
+    Context::new(json!({"session": "test"})).with_port(Arc::clone(port) as _)
+}
+
+/// As code in a cell calls it.
+async fn call(
+    registry: &Registry,
+    port: &Arc<MemoryPort>,
+    name: &str,
+    arguments: Value,
+) -> Result<ToolOutput, ToolFailure> {
+    registry.call(name, object(arguments), Caller::Code, context(port))?.await
+}

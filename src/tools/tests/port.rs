@@ -1,0 +1,140 @@
+//! A session in memory: cells that echo, expressions that are looked up, files in a map.
+
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::protocol::api::{Computed, VariableList};
+use crate::protocol::ask::Language;
+use crate::protocol::event::PlanVersion;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::result::ExecutionResult;
+use crate::tools::{FileRead, NestedAsk, Owner, PlanHistory, PlanTree, PortFuture, SessionPort};
+
+pub struct MemoryPort {
+    pub language: Language,
+    pub owner: Owner,
+    pub files: BTreeMap<String, Vec<u8>>,
+    pub variables: BTreeMap<String, String>,
+    /// Cells that were run, with their time limits.
+    pub cells: Mutex<Vec<(String, Duration)>>,
+    pub last_result: Mutex<Option<String>>,
+    pub plan: Mutex<PlanHistory>,
+    pub asks: Mutex<Vec<NestedAsk>>,
+}
+
+impl Default for MemoryPort {
+    fn default() -> Self {
+        Self {
+            language: Language::English,
+            owner: Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() },
+            files: BTreeMap::new(),
+            variables: BTreeMap::new(),
+            cells: Mutex::default(),
+            last_result: Mutex::default(),
+            plan: Mutex::default(),
+            asks: Mutex::default(),
+        }
+    }
+}
+
+fn ready<T: Send + 'static>(value: Result<T, Problem>) -> PortFuture<T> {
+    Box::pin(std::future::ready(value))
+}
+
+pub fn result(code: &str, value: Result<&str, &str>) -> ExecutionResult {
+    let shown = value.ok().map(|repr| json!({"repr": repr, "type": "str"}));
+    let exception = value.err().map(
+        |text| json!({"type": "NameError", "value": text, "repr": "NameError()", "traceback": "Traceback …"}),
+    );
+    let status = if value.is_ok() { ("success", "ok") } else { ("failure", "exception") };
+    serde_json::from_value(json!({
+        "cell": 1, "mode": "main", "status": status.0, "reason": status.1, "exit_code": 0, "code": code,
+        "timeout_s": 1.0, "stdout": "", "stderr": "", "output": [], "result": shown, "displays": [],
+        "artifacts": [], "exception": exception, "duration_ms": 1.0,
+        "truncated": {"stdout_bytes": 0, "stderr_bytes": 0, "dropped_bytes": 0, "displays": 0, "artifacts": false},
+        "state": {"kind": "kept"},
+    }))
+    .unwrap()
+}
+
+impl SessionPort for MemoryPort {
+    fn run_cell(&self, code: String, timeout: Duration) -> PortFuture<ExecutionResult> {
+        self.cells.lock().unwrap().push((code.clone(), timeout));
+        ready(Ok(result(&code, Ok("42"))))
+    }
+
+    fn told(&self, result: &ExecutionResult) -> String {
+        format!("ran: {}", result.code)
+    }
+
+    /// Knows `last_result` and one that fails; all else is its own value.
+    fn compute(
+        &self,
+        expression: String,
+        values: Map<String, Value>,
+        _timeout: Duration,
+    ) -> PortFuture<Computed> {
+        let computed = match expression.as_str() {
+            "last_result" => values.get("last_result").and_then(Value::as_str).map(str::to_owned),
+            "1/0" => None,
+            other => Some(other.to_owned()),
+        };
+        let error = computed.is_none().then(|| "PythonError: ZeroDivisionError: division by zero".to_owned());
+        ready(Ok(Computed { result: computed, error }))
+    }
+
+    fn variables(&self) -> PortFuture<VariableList> {
+        let variable = |(name, repr): (&String, &String)| json!({"name": name, "type": "str", "preview": repr, "bytes": null, "shape": "[3]"});
+        let listed: Vec<Value> = self.variables.iter().map(variable).collect();
+        let total = listed.len() + usize::from(!listed.is_empty());
+        ready(Ok(serde_json::from_value(json!({"variables": listed, "total": total})).unwrap()))
+    }
+
+    fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult> {
+        let value = self.variables.get(&expression).map(String::as_str);
+        let missing = format!("name '{expression}' is not defined");
+        ready(Ok(result(&expression, value.ok_or(&missing))))
+    }
+
+    fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead> {
+        if path.split('/').any(|part| part == "..") {
+            return ready(Err(Problem::new(Code::BadRequest, "the path leaves the workspace")));
+        }
+        let Some(content) = self.files.get(&path) else {
+            return ready(Err(Problem::new(Code::NoSuchFile, "no such file")));
+        };
+        if content.len() as u64 > max_bytes {
+            let lines = content.split_inclusive(|byte| *byte == b'\n').count() as u64;
+            return ready(Ok(FileRead::TooLarge { bytes: content.len() as u64, lines }));
+        }
+        ready(Ok(FileRead::Whole(content.clone())))
+    }
+
+    fn last_result(&self) -> Option<String> {
+        self.last_result.lock().unwrap().clone()
+    }
+
+    fn keep_last_result(&self, result: String) {
+        *self.last_result.lock().unwrap() = Some(result);
+    }
+
+    fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion> {
+        let submitted = self.plan.lock().unwrap().submit(plan, self.language);
+        ready(submitted.map_err(|problems| Problem::new(Code::BadRequest, problems.join("; "))))
+    }
+
+    fn ask(&self, ask: NestedAsk) -> PortFuture<Value> {
+        self.asks.lock().unwrap().push(ask);
+        ready(Ok(json!({"answer": 42})))
+    }
+
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    fn language(&self) -> Language {
+        self.language
+    }
+}
