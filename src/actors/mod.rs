@@ -13,6 +13,7 @@ mod past;
 mod queue;
 pub mod reaper;
 pub mod replay;
+mod rules;
 pub mod session;
 mod sink;
 pub mod supervisor;

@@ -56,6 +56,23 @@ pub fn process(pid: i32) -> Option<ProcessFact> {
     Some(fact)
 }
 
+/// Group that nobody is meant to be in.
+const NO_GROUP: u32 = 65_534;
+
+/// The main group of a user, as the machine's own list of users has it.
+#[must_use]
+pub fn primary_group(uid: u32) -> u32 {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    group_in(&users, uid).unwrap_or(NO_GROUP)
+}
+
+fn group_in(users: &str, uid: u32) -> Option<u32> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        (fields.next()?.parse() == Ok(uid)).then(|| fields.next()?.parse().ok())?
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +88,11 @@ mod tests {
         assert_eq!(parse_limit(limits, "Max open files"), Some(1024));
         assert_eq!(parse_limit(limits, "Max file size"), Some(u64::MAX));
         assert_eq!(parse_limit(limits, "Max core file size"), None);
+    }
+
+    #[test]
+    fn the_group_of_a_user_is_found() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nbroken\nann:x:1000:1001::/home/ann:/bin/sh\n";
+        assert_eq!([0, 1000, 7].map(|uid| group_in(users, uid)), [Some(0), Some(1001), None]);
     }
 }

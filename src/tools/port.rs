@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use super::plan::PlanTree;
 use crate::protocol::api::{Computed, VariableList};
-use crate::protocol::ask::Language;
-use crate::protocol::event::PlanVersion;
+use crate::protocol::ask::{Language, PlanVersion};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::super::calls::ask;
 use super::super::llm::News;
-use super::super::session::{CellRequest, CellRules, SessionMsg};
+use super::super::rules::CellRules;
+use super::super::session::{CellRequest, SessionMsg};
 use super::recall::CELL_REFUSED;
 use super::{AsksMsg, AsksRef, AsksState, Task};
 use crate::agent::{Effect, Input};
@@ -180,8 +181,7 @@ impl AsksState {
             timeout: Duration::try_from_secs_f64(timeout_s).unwrap_or(self.args.settings.cells.timeout),
             replay: None,
             origin: Some(CellOrigin { ask, id: id.clone() }),
-            restricted,
-            rules: Some(Arc::new(CellRules::of(&current.spec))),
+            rules: Some(Arc::new(CellRules { restricted, ..CellRules::of_ask(&current.spec) })),
         };
         let (session, asks, cell_id) = (self.args.session.clone(), myself.clone(), id.clone());
         let task = Task::spawn(async move {
@@ -246,7 +246,7 @@ impl AsksState {
         let (committed, written) = tokio::sync::oneshot::channel();
         let called = EventBody::AskToolCalled { ask, id: id.clone(), name: name.clone(), arguments: arguments.clone() };
         // Before the act, and so that it survives a loss of power too.
-        self.args.log.append_durably_then(called, move || drop(committed.send(())));
+        self.args.log.append_durably_then(called, None, move || drop(committed.send(())));
         let task = Task::spawn(async move {
             if written.await.is_err() {
                 return;

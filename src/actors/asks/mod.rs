@@ -186,7 +186,7 @@ impl Actor for Asks {
     async fn pre_start(&self, myself: AsksRef, args: AsksArgs) -> Result<AsksState, ActorProcessingErr> {
         let memory = if args.restored { Memory::of(events_of(&args.log)) } else { Memory::default() };
         let mut state = AsksState {
-            plan: PlanHistory::of(&memory.plans),
+            plan: memory.plans.last().map(PlanHistory::after).unwrap_or_default(),
             plans: memory.plans,
             args,
             asks: BTreeMap::new(),
@@ -440,7 +440,7 @@ impl AsksState {
                 let event = EventBody::PlanChanged { ask, plan: Box::new(version.clone()) };
                 self.args.log.append_then(event, None, move || drop(reply_to.send(Ok(version))));
             }
-            Err(problem) => drop(reply_to.send(Err(Problem::new(Code::BadRequest, problem.to_string())))),
+            Err(problems) => drop(reply_to.send(Err(Problem::new(Code::BadRequest, problems.join("; "))))),
         }
     }
 

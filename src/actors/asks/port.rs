@@ -70,7 +70,6 @@ impl Port {
                 timeout,
                 replay: None,
                 origin: None,
-                restricted: false,
                 rules: None,
             };
             let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;

@@ -6,8 +6,7 @@ use uuid::Uuid;
 
 use super::model::{PlanNode, PlanTree};
 use super::{check, diff, render, words};
-use crate::protocol::ask::Language;
-use crate::protocol::event::PlanVersion;
+use crate::protocol::ask::{Language, PlanVersion};
 
 /// The newest version; the older ones are in the journal.
 #[derive(Clone, Debug, Default)]

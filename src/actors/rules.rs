@@ -1,0 +1,42 @@
+//! What the code of a cell may do with tools, and under which policy it runs.
+
+use std::collections::BTreeSet;
+
+use crate::config::Agent;
+use crate::protocol::ask::{ApprovalPolicy, AskSpec};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CellRules {
+    /// Tools it may call; none: all that the session has.
+    pub allowed: Option<BTreeSet<String>>,
+    /// Tools that a person has to allow, each time.
+    pub approve: BTreeSet<String>,
+    /// It runs only if it passes the check of the restricted policy.
+    pub restricted: bool,
+}
+
+impl CellRules {
+    /// Of cells that a model wrote.
+    #[must_use]
+    pub fn of_ask(spec: &AskSpec) -> Self {
+        Self {
+            allowed: Some(spec.tools.iter().cloned().collect()),
+            approve: approve(&spec.approval),
+            restricted: spec.restricted,
+        }
+    }
+
+    /// Of cells that a client sends.
+    #[must_use]
+    pub fn of_client(agent: &Agent) -> Self {
+        Self { allowed: None, approve: approve(&agent.approval), restricted: false }
+    }
+}
+
+/// Before a cell a person is asked by the machine; here it is only about its calls.
+fn approve(policy: &ApprovalPolicy) -> BTreeSet<String> {
+    match policy {
+        ApprovalPolicy::Auto | ApprovalPolicy::Ask => BTreeSet::new(),
+        ApprovalPolicy::Tools(names) => names.iter().cloned().collect(),
+    }
+}

@@ -1,0 +1,140 @@
+//! The session's part in asks: its tools, the variables that an ask brings along, and cells that
+//! an ask no longer wants.
+
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+use super::super::asks::{Asks, AsksArgs, AsksRef, Port};
+use super::super::executor::ExecutorMsg;
+use super::super::queue::Job;
+use super::{Answer, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
+use crate::protocol::ask::AskNumber;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::tool::ClientTool;
+use crate::store::EventLog;
+use crate::tools::{self, ClientTools, Lease, Registry};
+
+/// The tools of a session with those that clients lend it.
+pub(super) fn registry(own: &Arc<Registry>, clients: &ClientTools) -> Arc<Registry> {
+    let lent = clients.tools();
+    if lent.is_empty() {
+        return Arc::clone(own);
+    }
+    let mut registry = (**own).clone();
+    for tool in lent {
+        if let Err(error) = registry.add(tool) {
+            tracing::warn!(%error, "a lent tool does not fit");
+        }
+    }
+    Arc::new(registry)
+}
+
+pub(super) async fn spawn_asks(
+    myself: &SessionRef,
+    args: &SessionArgs,
+    log: &Arc<EventLog>,
+    clients: &ClientTools,
+    last_result: &Arc<std::sync::Mutex<Option<String>>>,
+) -> Result<AsksRef, ractor::SpawnErr> {
+    let (own, lent) = (Arc::clone(&args.tools), clients.clone());
+    Asks::spawn(AsksArgs {
+        session: myself.clone(),
+        supervisor: args.supervisor.clone(),
+        id: args.id,
+        name: args.name.clone(),
+        owner: args.owner,
+        log: Arc::clone(log),
+        settings: Arc::clone(&args.launcher.settings),
+        models: args.models.clone(),
+        tools: Arc::new(move || registry(&own, &lent)),
+        last_result: Arc::clone(last_result),
+        image: args.wanted.image.clone(),
+        // Every backend that there is contains what runs in it.
+        contained: true,
+        restored: args.before.is_some(),
+    })
+    .await
+}
+
+/// Tells the session whenever a client comes or goes.
+pub(super) fn watch_clients(myself: &SessionRef, clients: &ClientTools) {
+    let (session, mut changes) = (myself.clone(), clients.changes());
+    tokio::spawn(async move {
+        while changes.changed().await.is_ok() {
+            if session.cast(SessionMsg::ToolsChanged).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+impl SessionActorState {
+    pub(super) fn tools(&self) -> Arc<Registry> {
+        registry(&self.args.tools, &self.clients)
+    }
+
+    pub(super) fn tool_context(&self) -> tools::Context {
+        let wanted = &self.args.wanted;
+        let agent = &self.args.launcher.settings.agent;
+        let port = Port {
+            session: self.myself.clone(),
+            asks: self.asks.clone(),
+            supervisor: self.args.supervisor.clone(),
+            owner: self.args.owner,
+            language: agent.language,
+            told_chars: agent.told_chars,
+            model: None,
+            image: wanted.image.clone(),
+            last_result: Arc::clone(&self.last_result),
+        };
+        tools::Context::new(json!({
+            "session": self.args.name,
+            "workspace": crate::sandbox::spec::WORKSPACE,
+            "memory_bytes": wanted.memory_bytes,
+            "cpus": wanted.cpus,
+            "pids": wanted.pids,
+            "network": "none",
+            "cell_timeout_s": self.args.launcher.settings.cells.timeout.as_secs_f64(),
+        }))
+        .with_port(Arc::new(port))
+    }
+
+    pub(super) fn seed(&mut self, values: Map<String, Value>) {
+        self.args.seed.extend(values);
+        self.configure();
+    }
+
+    /// Tells the kernel of the seed and the tools as they are now.
+    pub(super) fn configure(&self) {
+        if let SandboxPhase::Ready { executor, .. } | SandboxPhase::Starting(executor) = &self.sandbox {
+            let (seed, tools) = (self.args.seed.clone(), self.tools());
+            let _ = executor.cast(ExecutorMsg::Configure { seed, tools });
+        }
+    }
+
+    pub(super) fn lend(&self, tools: Vec<ClientTool>, reply_to: Answer<Lease>) {
+        let lease = self.clients.register(tools, &self.args.tools).map_err(|error| {
+            Problem::new(Code::BadRequest, error.to_string())
+        });
+        let _ = reply_to.send(lease);
+    }
+
+    /// An ask has ended: what it still had in the queue is not run, and what runs is interrupted.
+    pub(super) fn cancel_cells(&mut self, ask: AskNumber) {
+        let waiting = self.queue.take_waiting_if(|job| match job {
+            Job::Cell { start, .. } => start.ask == Some(ask),
+            Job::Variables { .. } => false,
+        });
+        for job in waiting {
+            if let Job::Cell { mut start, .. } = job {
+                start.note = Some("The ask that wanted this cell has ended.".into());
+                self.conclude_unrun(start);
+            }
+        }
+        if let SandboxPhase::Ready { executor, .. } = &self.sandbox {
+            for cell in self.queue.running_of(ask) {
+                let _ = executor.cast(ExecutorMsg::Interrupt(cell));
+            }
+        }
+    }
+}
