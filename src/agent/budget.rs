@@ -166,3 +166,65 @@ fn one_line(text: &str) -> String {
         None => line,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::agent::history::{repair, tool_result};
+    use crate::protocol::ask::Language;
+    use crate::protocol::chat::ToolCall;
+
+    const WORDS: Words = Words(Language::Chinese);
+
+    fn turn(number: usize, calls: usize, size: usize) -> Vec<Message> {
+        if calls == 0 {
+            return vec![Message::new(Role::User, format!("{number} {}", "问".repeat(size)))];
+        }
+        let mut said = Message::new(Role::Assistant, "思".repeat(size / 10));
+        let ids: Vec<String> = (0..calls).map(|call| format!("{number}_{call}")).collect();
+        for id in &ids {
+            let arguments = "{\"code\": \"1\"}".to_owned();
+            said.tool_calls.push(ToolCall { id: id.clone(), name: "run".into(), arguments });
+        }
+        let results = ids.iter().map(|id| tool_result(id, "## done\n".to_owned() + &"果".repeat(size)));
+        std::iter::once(said).chain(results).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn cutting_keeps_what_has_to_stay(
+            turns in proptest::collection::vec((0..3_usize, 0..3_000_usize), 0..20),
+            later in proptest::collection::vec((1..3_usize, 0..3_000_usize), 0..10),
+            share in 0..100_u64,
+        ) {
+            let number = turns.len();
+            let turns = turns.into_iter().enumerate();
+            let mut messages: Vec<Message> = turns.flat_map(|(index, (calls, size))| turn(index, calls, size)).collect();
+            let mut anchor = messages.len();
+            messages.push(Message::new(Role::User, "the request"));
+            messages.extend(later.into_iter().enumerate().flat_map(|(index, (calls, size))| turn(number + index, calls, size)));
+            let before: u64 = messages.iter().map(tokens).sum();
+
+            let note = cut(&mut messages, &mut anchor, before * share / 100, WORDS);
+            prop_assert_eq!(&messages[anchor].content, "the request");
+            prop_assert_eq!(repair(&mut messages, WORDS), Vec::<String>::new());
+            prop_assert_eq!(note.is_none(), messages.iter().map(tokens).sum::<u64>() == before);
+        }
+    }
+
+    #[test]
+    fn old_results_go_before_turns_and_the_newest_stay_whole() {
+        let mut messages = vec![Message::new(Role::User, "the request")];
+        messages.extend((0..6).flat_map(|number| turn(number, 1, 2_000)));
+        let mut anchor = 0;
+        let note = cut(&mut messages, &mut anchor, 3_000, WORDS).unwrap();
+        assert!(note.contains("shortened 3 results and summarised 0 turns"), "{note}");
+        let note = cut(&mut messages, &mut anchor, 3_500, WORDS).unwrap();
+        assert!(note.contains("shortened 1 results and summarised 4 turns"), "{note}");
+        assert!(messages.last().unwrap().content.chars().count() > 2_000);
+        assert!(messages[1].content.starts_with(WORDS.summary()), "{}", messages[1].content);
+        assert_eq!(messages[1].content.lines().count(), 5);
+    }
+}

@@ -6,10 +6,9 @@
 
 use super::answer;
 use super::arguments::{PLAN_TOOL, Toolbox, Work};
-use super::budget;
-use super::dialect::{Call, Intent, Said, Scene, Speech, Wish, speech};
+use super::conversation::Conversation;
+use super::dialect::{Call, Format, Intent, Said, Scene, Speech, Wish, speech};
 use super::effects::{Effect, Input, Setup};
-use super::history;
 use super::ids::Ids;
 use super::prompts;
 use super::report::{report, shortened};
@@ -31,13 +30,8 @@ pub struct Machine {
     toolbox: Toolbox,
     /// Of a typed answer.
     answer: Option<Checker>,
-    prompt: String,
-    /// Without the system prompt.
-    messages: Vec<Message>,
-    /// Where the text of this ask stands.
-    anchor: usize,
-    /// How many messages the model's last usage covers, and its tokens.
-    counted: Option<(usize, u64)>,
+    format: Format,
+    conversation: Conversation,
     ids: Ids,
     phase: Phase,
     steps: u32,
@@ -63,20 +57,20 @@ impl Machine {
     pub fn new(spec: AskSpec, setup: Setup, history: Vec<Message>) -> Self {
         let words = Words(spec.language);
         let scene = Scene { spec: &spec, setup: &setup, words };
+        let speech = speech(spec.dialect);
+        let format = speech.format(scene);
         let prompt = prompts::system(scene);
         let toolbox = Toolbox::new(setup.allowed(&spec));
         let answer = spec.schema.as_ref().and_then(|schema| Checker::new(schema).ok());
-        let messages = if spec.fresh { Vec::new() } else { history };
+        let earlier = if spec.fresh { Vec::new() } else { history };
         Self {
             words,
-            speech: speech(spec.dialect),
+            speech,
             toolbox,
             answer,
-            prompt,
-            ids: Ids::of(&messages),
-            anchor: messages.len(),
-            messages,
-            counted: None,
+            ids: Ids::of(&earlier),
+            conversation: Conversation::new(prompt, earlier, format.tokens(), setup.context_tokens, words),
+            format,
             phase: Phase::New,
             steps: 0,
             usage: Usage::default(),
@@ -150,8 +144,7 @@ impl Machine {
     #[must_use]
     pub fn into_history(mut self) -> Vec<Message> {
         self.close_turn();
-        history::repair(&mut self.messages, self.words);
-        self.messages
+        self.conversation.into_messages()
     }
 
     fn begin(&mut self) -> Vec<Effect> {
@@ -161,9 +154,8 @@ impl Machine {
         if let Err(problem) = self.setup.check(&self.spec) {
             return self.finish(AskOutcome::Malformed, None, Some(problem.to_string()));
         }
-        let mut effects = self.repaired();
-        self.anchor = self.messages.len();
-        self.messages.push(Message::new(Role::User, self.spec.text.clone()));
+        let mut effects = noted(self.conversation.repair());
+        self.conversation.ask(self.spec.text.clone());
         effects.extend(self.ask_model());
         effects
     }
@@ -174,57 +166,25 @@ impl Machine {
             let message = format!("no answer within {} requests to the model", self.spec.limits.steps);
             return self.finish(AskOutcome::StepLimit, None, Some(message));
         }
-        let mut effects = self.repaired();
-        let format = self.speech.format(self.scene());
-        let beside: u64 =
-            format.tools.iter().map(|tool| budget::tokens_of_text(&tool.parameters.to_string())).sum();
-        if let Some(excess) = budget::excess(self.size(beside), self.setup.context_tokens) {
-            effects.extend(self.cut(excess));
-        }
+        let mut effects = noted(self.conversation.prepare());
         let limit = self.spec.limits.tokens;
-        if self.usage.total().saturating_add(self.size(beside)) > limit {
+        if self.usage.total().saturating_add(self.conversation.tokens()) > limit {
             let message = format!("the next request would exceed the limit of {limit} tokens");
             effects.extend(self.finish(AskOutcome::TokenLimit, None, Some(message)));
             return effects;
         }
-        let mut messages = vec![Message::new(Role::System, self.prompt.clone())];
-        messages.extend(self.messages.iter().cloned());
-        if !self.speech.has_calls() || !self.setup.model_tools {
-            messages = history::without_calls(messages);
-        }
-        let request = ChatRequest { messages, tools: format.tools, answer: format.answer };
+        let messages = self.conversation.messages(self.speech.has_calls() && self.setup.model_tools);
+        let Format { tools, answer } = self.format.clone();
+        let request = ChatRequest { messages, tools, answer };
         self.steps += 1;
         self.phase = Phase::Thinking { request: request.clone() };
         effects.push(Effect::AskModel { step: self.steps, request });
         effects
     }
 
-    /// Tokens of the next request: as counted by the model, plus an estimate of what came since.
-    fn size(&self, beside: u64) -> u64 {
-        let (known, tokens) =
-            self.counted.unwrap_or_else(|| (0, budget::tokens_of_text(&self.prompt).saturating_add(beside)));
-        let since: u64 = self.messages.iter().skip(known).map(budget::tokens).sum();
-        tokens.saturating_add(since)
-    }
-
-    fn cut(&mut self, excess: u64) -> Option<Effect> {
-        let note = budget::cut(&mut self.messages, &mut self.anchor, excess, self.words)?;
-        self.counted = None;
-        Some(Effect::Note { text: note })
-    }
-
-    fn repaired(&mut self) -> Vec<Effect> {
-        let before = self.messages.len();
-        let notes = history::repair(&mut self.messages, self.words);
-        if self.messages.len() != before {
-            self.counted = None;
-        }
-        notes.into_iter().map(|text| Effect::Note { text }).collect()
-    }
-
     fn replied(&mut self, reply: &ChatReply) -> Vec<Effect> {
-        self.count(reply);
-        if let Some(refusal) = &reply.refusal {
+        self.usage += self.conversation.count(reply);
+        if let Some(refusal) = reply.refusal.as_ref().filter(|refusal| !refusal.is_empty()) {
             self.last_said = Some(refusal.clone());
             return self.finish(AskOutcome::ModelFailed, None, Some("the model refused".to_owned()));
         }
@@ -251,20 +211,6 @@ impl Machine {
         }
     }
 
-    fn count(&mut self, reply: &ChatReply) {
-        let estimated = || {
-            let format = self.speech.format(self.scene());
-            let beside =
-                format.tools.iter().map(|tool| budget::tokens_of_text(&tool.parameters.to_string())).sum();
-            Usage { prompt_tokens: self.size(beside), completion_tokens: budget::tokens(&reply.message) }
-        };
-        let usage = reply.usage.unwrap_or_else(estimated);
-        self.usage += usage;
-        if reply.usage.is_some() {
-            self.counted = Some((self.messages.len(), usage.prompt_tokens));
-        }
-    }
-
     fn final_answer(
         &mut self,
         message: Message,
@@ -272,12 +218,12 @@ impl Machine {
         carried: Option<&serde_json::Value>,
     ) -> Vec<Effect> {
         let Some(checker) = &self.answer else {
-            self.messages.push(message);
+            self.conversation.push(message);
             return self.finish(AskOutcome::Answered, Some((text, None)), None);
         };
         match answer::typed(checker, &text, carried, self.words) {
             Ok(value) => {
-                self.messages.push(message);
+                self.conversation.push(message);
                 self.finish(AskOutcome::Answered, Some((text, Some(value))), None)
             }
             Err(problems) => {
@@ -289,14 +235,14 @@ impl Machine {
 
     /// Feeds back what is wrong with a reply, a bounded number of times.
     fn correct(&mut self, message: Message, told: String, why: &str) -> Vec<Effect> {
-        self.messages.push(message);
+        self.conversation.push(message);
         self.malformed += 1;
         if self.malformed > self.setup.malformed {
             let message =
                 format!("{} replies in a row could not be used; the last one: {why}", self.malformed);
             return self.finish(AskOutcome::Malformed, None, Some(message));
         }
-        self.messages.push(Message::new(Role::User, told));
+        self.conversation.push(Message::new(Role::User, told));
         let mut effects = vec![Effect::Note { text: format!("the reply could not be used: {why}") }];
         effects.extend(self.ask_model());
         effects
@@ -371,8 +317,7 @@ impl Machine {
         effects
     }
 
-    /// What the model is told beside the result when failures repeat. It is told with the result,
-    /// because not every provider likes a user between a result and the next reply.
+    /// What the model is told beside the result when failures repeat.
     fn advise(&mut self) -> Option<Effect> {
         let limit = self.spec.limits.failures;
         let degrade = self.setup.degrade_after;
@@ -396,9 +341,7 @@ impl Machine {
         } else {
             return None;
         };
-        let result = self.messages.iter_mut().rev().find(|message| message.role != Role::User)?;
-        result.content.push_str("\n\n");
-        result.content.push_str(&told);
+        self.conversation.add_to_last_result(&told);
         Some(Effect::Note { text: note })
     }
 
@@ -407,8 +350,8 @@ impl Machine {
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Acting { turn } => {
                 let (message, answered, after) = turn.close(&self.words.never_answered());
-                self.messages.extend(self.speech.record(message, answered.clone()));
-                self.messages.extend(after.map(|text| Message::new(Role::User, text)));
+                self.conversation.extend(self.speech.record(message, answered.clone()));
+                self.conversation.extend(after.map(|text| Message::new(Role::User, text)));
                 answered
             }
             Phase::New | Phase::Thinking { .. } | Phase::Ended => Vec::new(),
@@ -482,14 +425,11 @@ impl Machine {
     }
 
     fn failed(&mut self, failure: ModelFailure) -> Vec<Effect> {
-        if failure.kind == ModelFailureKind::ContextTooLong {
-            // The provider knows better than the estimate: half of it has to do.
-            let half = self.messages.iter().map(budget::tokens).sum::<u64>() / 2;
-            if let Some(note) = self.cut(half) {
-                let mut effects = vec![note];
-                effects.extend(self.ask_model());
-                return effects;
-            }
+        let too_long = failure.kind == ModelFailureKind::ContextTooLong;
+        if let Some(note) = too_long.then(|| self.conversation.halve()).flatten() {
+            let mut effects = noted([note]);
+            effects.extend(self.ask_model());
+            return effects;
         }
         let outcome = match failure.kind {
             ModelFailureKind::Cancelled => AskOutcome::Cancelled,
@@ -516,4 +456,8 @@ impl Machine {
     fn scene(&self) -> Scene<'_> {
         Scene { spec: &self.spec, setup: &self.setup, words: self.words }
     }
+}
+
+fn noted(notes: impl IntoIterator<Item = String>) -> Vec<Effect> {
+    notes.into_iter().map(|text| Effect::Note { text }).collect()
 }

@@ -1,11 +1,13 @@
 //! What belongs between a model and a session. Pure: no I/O, no clock, no randomness, no actors.
 //!
 //! [`Machine`] leads one ask: inputs in, effects out. A dialect renders requests and reads replies,
-//! `turn` keeps the calls of one reply, `history` the conversation, `budget` its size.
+//! `turn` keeps the calls of one reply, `conversation` what was said, valid (`history`) and small
+//! enough (`budget`).
 
 mod answer;
 mod arguments;
 mod budget;
+mod conversation;
 mod dialect;
 mod effects;
 mod history;

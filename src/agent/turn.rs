@@ -1,7 +1,7 @@
 //! The calls of one reply: cells run one after the other in their order, other tools at once, and
 //! each is approved first where that is wanted.
 
-use super::arguments::{CELL_TOOL, Work, is_cell_tool};
+use super::arguments::{Work, is_cell_tool};
 use super::effects::{Effect, Setup};
 use crate::protocol::ask::{ApprovalPolicy, AskSpec, Subject};
 use crate::protocol::chat::Message;
@@ -232,6 +232,3 @@ impl Slot {
         }
     }
 }
-
-/// The name under which a cell stands that came without a call.
-pub(super) const CELL_NAME: &str = CELL_TOOL;

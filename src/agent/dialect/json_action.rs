@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::next_step::hoisted;
 use super::{Call, Format, Intent, Said, Scene, Speech, Wish, nothing_said, only_text};
+use crate::agent::arguments::CELL_TOOL;
 use crate::agent::json;
-use crate::agent::turn::{Answered, CELL_NAME};
+use crate::agent::turn::Answered;
 use crate::agent::words::{Field, Words};
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, Role};
 
@@ -87,7 +88,7 @@ fn cell(fields: &Map<String, Value>, step: u32, words: Words) -> Result<Intent, 
         Some(Value::String(code)) if !code.trim().is_empty() => {
             let id = format!("step_{}", step.saturating_sub(1));
             let wish = Wish::Cell(code.clone());
-            Ok(Intent::Calls(vec![Call { id, name: CELL_NAME.to_owned(), wish, legacy: false }]))
+            Ok(Intent::Calls(vec![Call { id, name: CELL_TOOL.to_owned(), wish, legacy: false }]))
         }
         Some(Value::String(_) | Value::Null) | None => Err(words.field("code", Field::Empty)),
         Some(_) => Err(words.field("code", Field::NoText)),

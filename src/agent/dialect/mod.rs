@@ -8,6 +8,7 @@ mod xml_tags;
 
 use serde_json::Value;
 
+use super::budget::tokens_of_text;
 use super::effects::Setup;
 use super::turn::Answered;
 use super::words::Words;
@@ -25,10 +26,21 @@ pub(super) struct Scene<'a> {
 }
 
 /// What goes along with the messages of a request.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Format {
     pub tools: Vec<ModelTool>,
     pub answer: Option<AnswerSchema>,
+}
+
+impl Format {
+    /// Estimated.
+    pub fn tokens(&self) -> u64 {
+        let tools = self.tools.iter().map(|tool| {
+            tokens_of_text(&tool.description).saturating_add(tokens_of_text(&tool.parameters.to_string()))
+        });
+        let answer = self.answer.iter().map(|answer| tokens_of_text(&answer.schema.to_string()));
+        tools.chain(answer).fold(0, u64::saturating_add)
+    }
 }
 
 /// A reply, understood.

@@ -5,8 +5,9 @@
 //! answers to a call that stands for the tag.
 
 use super::{Call, Format, Intent, Said, Scene, Speech, Wish, nothing_said, only_text};
+use crate::agent::arguments::CELL_TOOL;
 use crate::agent::history::{NO_ARGUMENTS, tool_result};
-use crate::agent::turn::{Answered, CELL_NAME};
+use crate::agent::turn::Answered;
 use crate::agent::words::Field;
 use crate::protocol::chat::{ChatReply, Finish, Message, ToolCall};
 
@@ -89,7 +90,7 @@ impl Speech for XmlTags {
             name: CALL_NAME.to_owned(),
             arguments: NO_ARGUMENTS.to_owned(),
         });
-        Said::new(message, Intent::Calls(vec![Call { id, name: CELL_NAME.to_owned(), wish, legacy: false }]))
+        Said::new(message, Intent::Calls(vec![Call { id, name: CELL_TOOL.to_owned(), wish, legacy: false }]))
     }
 
     fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {
