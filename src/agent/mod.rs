@@ -1,5 +1,31 @@
-//! What belongs between a model and a session. Pure: no I/O, no clock, no actors.
+//! What belongs between a model and a session. Pure: no I/O, no clock, no randomness, no actors.
+//!
+//! [`Machine`] leads one ask: inputs in, effects out. A dialect renders requests and reads replies,
+//! `turn` keeps the calls of one reply, `conversation` what was said, valid (`history`) and small
+//! enough (`budget`).
 
+mod answer;
+mod arguments;
+mod budget;
+mod conversation;
+mod dialect;
+mod effects;
+mod history;
+mod ids;
+mod json;
+mod machine;
+mod prompts;
 mod report;
+mod schema;
+mod template;
+mod turn;
+mod words;
 
+pub use effects::{Effect, Input, Setup, SetupProblem};
+pub use machine::Machine;
 pub use report::report;
+pub use schema::check as check_schema;
+pub use template::{TemplateProblem, fill as fill_template};
+
+#[cfg(test)]
+mod tests;

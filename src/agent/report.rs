@@ -10,6 +10,7 @@ mod words;
 
 use crate::protocol::ask::Language;
 use crate::protocol::result::{Change, ExecutionResult, Mode, Reason, StateKind, Status};
+pub(super) use text::shortened;
 use text::{Draft, escaped, number_lines};
 use words::Words;
 

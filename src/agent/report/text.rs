@@ -89,7 +89,12 @@ fn fair_share(wanted: &[usize], budget: usize) -> usize {
 }
 
 /// At most `limit` characters: the head, a notice on a line of its own, the tail.
-fn shortened(text: &str, chars: usize, limit: usize, notice: &impl Fn(usize) -> String) -> String {
+pub(in crate::agent) fn shortened(
+    text: &str,
+    chars: usize,
+    limit: usize,
+    notice: &impl Fn(usize) -> String,
+) -> String {
     if chars <= limit {
         return text.to_owned();
     }

@@ -1,0 +1,230 @@
+//! The size of a conversation, and what goes when it nears what fits into the model.
+//!
+//! A provider's own count is the truth; between two of them tokens are estimated from bytes. First
+//! old results are shortened, then old turns are replaced by one line each, last the newest results
+//! are shortened too. The request of the user, calls without their answers and answers without
+//! their calls are never what is left.
+
+use super::report::shortened;
+use super::words::Words;
+use crate::protocol::chat::{Message, Role};
+
+/// Three bytes are one character of Chinese and most of an English token: rather too high than low.
+const BYTES_PER_TOKEN: u64 = 3;
+/// What a message costs beside its text.
+const TOKENS_PER_MESSAGE: u64 = 4;
+
+/// In hundredths of the model's context: where cutting begins, and where it stops. What is left
+/// above is for the reply.
+const NEAR: u64 = 80;
+const ENOUGH: u64 = 60;
+
+/// Characters that are left of a shortened result.
+const SHORT_CHARS: usize = 600;
+/// Turns at the end that stay as they are as long as anything else can go.
+const NEWEST_TURNS: usize = 2;
+/// Lines of a summary, and characters of one.
+const SUMMARY_LINES: usize = 60;
+const LINE_CHARS: usize = 160;
+
+pub(super) fn tokens(message: &Message) -> u64 {
+    let calls: usize =
+        message.tool_calls.iter().map(|call| call.id.len() + call.name.len() + call.arguments.len()).sum();
+    let function = message.function_call.as_ref().map_or(0, |call| call.name.len() + call.arguments.len());
+    let bytes = (message.content.len() + calls + function) as u64;
+    TOKENS_PER_MESSAGE + bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
+pub(super) fn tokens_of_text(text: &str) -> u64 {
+    (text.len() as u64).div_ceil(BYTES_PER_TOKEN)
+}
+
+/// How much has to go: none as long as the conversation is not near the limit.
+pub(super) fn excess(size: u64, context: u64) -> Option<u64> {
+    (size > context.saturating_mul(NEAR) / 100)
+        .then(|| size.saturating_sub(context.saturating_mul(ENOUGH) / 100))
+}
+
+/// Cuts about `excess` tokens from the conversation. `anchor` is the place of the message that has
+/// to stay, and is kept up to date. Says what was cut; none if nothing could be.
+pub(super) fn cut(
+    messages: &mut Vec<Message>,
+    anchor: &mut usize,
+    excess: u64,
+    words: Words,
+) -> Option<String> {
+    let before: u64 = messages.iter().map(tokens).sum();
+    let goal = before.saturating_sub(excess);
+    let size = |messages: &[Message]| messages.iter().map(tokens).sum::<u64>();
+
+    let old = newest(messages);
+    let mut short = shorten(&mut messages[..old], goal, before, words);
+    let mut turns = 0;
+    while size(messages) > goal {
+        let Some(gone) = summarise_one(messages, anchor, words) else { break };
+        turns += gone;
+    }
+    let left = size(messages);
+    if left > goal {
+        short += shorten(messages, goal, left, words);
+    }
+    (short + turns > 0).then(|| {
+        let after = size(messages);
+        format!("the conversation nears what fits into the model: shortened {short} results and summarised {turns} turns, about {before} tokens are now {after}")
+    })
+}
+
+/// Where the newest turns begin.
+fn newest(messages: &[Message]) -> usize {
+    let starts: Vec<usize> = (0..messages.len()).filter(|index| is_start(&messages[*index])).collect();
+    starts.len().checked_sub(NEWEST_TURNS).and_then(|index| starts.get(index)).copied().unwrap_or(0)
+}
+
+/// A turn is what a user says, or what a model says together with the results of its calls.
+fn is_start(message: &Message) -> bool {
+    matches!(message.role, Role::User | Role::Assistant)
+}
+
+/// The oldest first, until the goal is reached. Returns how many.
+fn shorten(messages: &mut [Message], goal: u64, mut size: u64, words: Words) -> usize {
+    let mut count = 0;
+    for message in messages.iter_mut().filter(|message| !is_start(message)) {
+        if size <= goal {
+            break;
+        }
+        let chars = message.content.chars().count();
+        if chars > SHORT_CHARS {
+            let before = tokens(message);
+            message.content =
+                shortened(&message.content, chars, SHORT_CHARS, &|left_out| words.left_out(left_out));
+            size = size.saturating_sub(before.saturating_sub(tokens(message)));
+            count += 1;
+        }
+    }
+    count
+}
+
+/// Puts a line in the place of the oldest turn that may go. Returns how many turns went: 0 if it
+/// was a summary that only moved.
+fn summarise_one(messages: &mut Vec<Message>, anchor: &mut usize, words: Words) -> Option<usize> {
+    let last = newest(messages);
+    let is_summary =
+        |message: &Message| message.role == Role::User && message.content.starts_with(words.summary());
+    let start = (0..last)
+        .find(|index| *index != *anchor && is_start(&messages[*index]) && !is_summary(&messages[*index]))?;
+    let end = (start + 1..messages.len()).find(|index| is_start(&messages[*index])).unwrap_or(messages.len());
+    let line = line_of(&messages[start..end]);
+    let has_summary = start > 0 && is_summary(&messages[start - 1]);
+    if has_summary {
+        messages.drain(start..end);
+        let summary = &mut messages[start - 1].content;
+        summary.push('\n');
+        summary.push_str(&line);
+        drop_first_lines(summary);
+        if start < *anchor {
+            *anchor -= end - start;
+        }
+    } else {
+        let summary = Message::new(Role::User, format!("{}\n{line}", words.summary()));
+        messages.splice(start..end, [summary]);
+        if start < *anchor {
+            *anchor -= end - start - 1;
+        }
+    }
+    Some(1)
+}
+
+/// The heading stays, of the lines the last ones.
+fn drop_first_lines(summary: &mut String) {
+    let lines: Vec<&str> = summary.lines().collect();
+    if lines.len() > SUMMARY_LINES + 1 {
+        let kept: Vec<&str> =
+            lines.iter().take(1).chain(&lines[lines.len() - SUMMARY_LINES..]).copied().collect();
+        *summary = kept.join("\n");
+    }
+}
+
+/// Who said or ran what, and how it ended.
+fn line_of(turn: &[Message]) -> String {
+    let Some(first) = turn.first() else { return String::new() };
+    let who = if first.role == Role::User { "user" } else { "assistant" };
+    let calls = first.tool_calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
+    let function = first.function_call.iter().map(|call| format!("{} {}", call.name, call.arguments));
+    let said = std::iter::once(first.content.clone()).chain(calls).chain(function);
+    let said: Vec<String> = said.map(|text| one_line(&text)).filter(|text| !text.is_empty()).collect();
+    let results: Vec<String> =
+        turn[1..].iter().map(|result| one_line(result.content.lines().next().unwrap_or_default())).collect();
+    let line = format!("- {who}: {}", said.join(" | "));
+    if results.is_empty() { line } else { format!("{line} → {}", results.join(" | ")) }
+}
+
+fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line = words.join(" ");
+    match line.char_indices().nth(LINE_CHARS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::agent::history::{repair, tool_result};
+    use crate::protocol::ask::Language;
+    use crate::protocol::chat::ToolCall;
+
+    const WORDS: Words = Words(Language::Chinese);
+
+    fn turn(number: usize, calls: usize, size: usize) -> Vec<Message> {
+        if calls == 0 {
+            return vec![Message::new(Role::User, format!("{number} {}", "问".repeat(size)))];
+        }
+        let mut said = Message::new(Role::Assistant, "思".repeat(size / 10));
+        let ids: Vec<String> = (0..calls).map(|call| format!("{number}_{call}")).collect();
+        for id in &ids {
+            let arguments = "{\"code\": \"1\"}".to_owned();
+            said.tool_calls.push(ToolCall { id: id.clone(), name: "run".into(), arguments });
+        }
+        let results = ids.iter().map(|id| tool_result(id, "## done\n".to_owned() + &"果".repeat(size)));
+        std::iter::once(said).chain(results).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn cutting_keeps_what_has_to_stay(
+            turns in proptest::collection::vec((0..3_usize, 0..3_000_usize), 0..20),
+            later in proptest::collection::vec((1..3_usize, 0..3_000_usize), 0..10),
+            share in 0..100_u64,
+        ) {
+            let number = turns.len();
+            let turns = turns.into_iter().enumerate();
+            let mut messages: Vec<Message> = turns.flat_map(|(index, (calls, size))| turn(index, calls, size)).collect();
+            let mut anchor = messages.len();
+            messages.push(Message::new(Role::User, "the request"));
+            messages.extend(later.into_iter().enumerate().flat_map(|(index, (calls, size))| turn(number + index, calls, size)));
+            let before: u64 = messages.iter().map(tokens).sum();
+
+            let note = cut(&mut messages, &mut anchor, before * share / 100, WORDS);
+            prop_assert_eq!(&messages[anchor].content, "the request");
+            prop_assert_eq!(repair(&mut messages, WORDS), Vec::<String>::new());
+            prop_assert_eq!(note.is_none(), messages.iter().map(tokens).sum::<u64>() == before);
+        }
+    }
+
+    #[test]
+    fn old_results_go_before_turns_and_the_newest_stay_whole() {
+        let mut messages = vec![Message::new(Role::User, "the request")];
+        messages.extend((0..6).flat_map(|number| turn(number, 1, 2_000)));
+        let mut anchor = 0;
+        let note = cut(&mut messages, &mut anchor, 3_000, WORDS).unwrap();
+        assert!(note.contains("shortened 3 results and summarised 0 turns"), "{note}");
+        let note = cut(&mut messages, &mut anchor, 3_500, WORDS).unwrap();
+        assert!(note.contains("shortened 1 results and summarised 4 turns"), "{note}");
+        assert!(messages.last().unwrap().content.chars().count() > 2_000);
+        assert!(messages[1].content.starts_with(WORDS.summary()), "{}", messages[1].content);
+        assert_eq!(messages[1].content.lines().count(), 5);
+    }
+}

@@ -1,0 +1,113 @@
+//! The conversation of an ask: valid, and within what fits into the model.
+
+use super::budget;
+use super::history;
+use super::words::Words;
+use crate::protocol::chat::{ChatReply, Message, Role, Usage};
+
+#[derive(Debug)]
+pub(super) struct Conversation {
+    words: Words,
+    prompt: String,
+    /// Without the system prompt.
+    messages: Vec<Message>,
+    /// Where the text of this ask stands.
+    anchor: usize,
+    /// How many messages the model's last usage covers, and its tokens.
+    counted: Option<(usize, u64)>,
+    /// Estimated tokens of what goes along with the messages.
+    beside: u64,
+    /// Tokens that fit into the model.
+    context: u64,
+}
+
+impl Conversation {
+    pub fn new(prompt: String, earlier: Vec<Message>, beside: u64, context: u64, words: Words) -> Self {
+        let anchor = earlier.len();
+        Self { words, prompt, messages: earlier, anchor, counted: None, beside, context }
+    }
+
+    /// The text of the ask; never cut.
+    pub fn ask(&mut self, text: String) {
+        self.anchor = self.messages.len();
+        self.messages.push(Message::new(Role::User, text));
+    }
+
+    pub fn push(&mut self, message: Message) {
+        self.messages.push(message);
+    }
+
+    pub fn extend(&mut self, messages: impl IntoIterator<Item = Message>) {
+        self.messages.extend(messages);
+    }
+
+    /// Adds to what the model is told last as a result. Not a message of its own: not every provider
+    /// likes a user between a result and the next reply.
+    pub fn add_to_last_result(&mut self, text: &str) {
+        let result = self.messages.iter_mut().rev().find(|message| message.role != Role::User);
+        if let Some(result) = result {
+            result.content.push_str("\n\n");
+            result.content.push_str(text);
+        }
+    }
+
+    /// Makes it valid and small enough for the next request. Says what had to be done.
+    pub fn prepare(&mut self) -> Vec<String> {
+        let mut notes = self.repair();
+        if let Some(excess) = budget::excess(self.tokens(), self.context) {
+            notes.extend(self.cut(excess));
+        }
+        notes
+    }
+
+    pub fn repair(&mut self) -> Vec<String> {
+        let notes = history::repair(&mut self.messages, self.words);
+        if !notes.is_empty() {
+            self.counted = None;
+        }
+        notes
+    }
+
+    /// For a provider that finds it too long and knows better than the estimate.
+    pub fn halve(&mut self) -> Option<String> {
+        self.cut(self.messages.iter().map(budget::tokens).sum::<u64>() / 2)
+    }
+
+    fn cut(&mut self, excess: u64) -> Option<String> {
+        let note = budget::cut(&mut self.messages, &mut self.anchor, excess, self.words)?;
+        self.counted = None;
+        Some(note)
+    }
+
+    /// Tokens of the next request: as counted by the model, plus an estimate of what came since.
+    pub fn tokens(&self) -> u64 {
+        let (known, tokens) = self
+            .counted
+            .unwrap_or_else(|| (0, budget::tokens_of_text(&self.prompt).saturating_add(self.beside)));
+        let since: u64 = self.messages.iter().skip(known).map(budget::tokens).sum();
+        tokens.saturating_add(since)
+    }
+
+    /// What a request and its reply cost; estimated where the provider does not say.
+    pub fn count(&mut self, reply: &ChatReply) -> Usage {
+        match reply.usage {
+            Some(usage) => {
+                self.counted = Some((self.messages.len(), usage.prompt_tokens));
+                usage
+            }
+            None => Usage { prompt_tokens: self.tokens(), completion_tokens: budget::tokens(&reply.message) },
+        }
+    }
+
+    /// As a request has it, in text only for a model that knows no calls.
+    pub fn messages(&self, with_calls: bool) -> Vec<Message> {
+        let prompt = Message::new(Role::System, self.prompt.clone());
+        let messages: Vec<Message> = std::iter::once(prompt).chain(self.messages.iter().cloned()).collect();
+        if with_calls { messages } else { history::without_calls(messages) }
+    }
+
+    pub fn into_messages(mut self) -> Vec<Message> {
+        self.repair();
+        self.messages
+    }
+}

@@ -1,0 +1,227 @@
+//! Structured steps: each reply is a `NextStep`, an object with `current_state` and one `function`,
+//! which is a union on its field `tool`.
+//!
+//! In the history a step is an assistant's `Thought: …` with one call that never was on the wire,
+//! and a tool message that answers it. Its name is the one the union's member has there.
+
+use serde_json::{Map, Value, json};
+
+use super::{Call, Format, Intent, Said, Scene, Speech, Wish, nothing_said, only_text};
+use crate::agent::history::tool_result;
+use crate::agent::json;
+use crate::agent::turn::Answered;
+use crate::agent::words::Field;
+use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role, ToolCall};
+use crate::protocol::limits::TOOL_NAME_CHARS;
+
+/// The member of the union that ends the ask.
+pub(in crate::agent) const COMPLETION: &str = "report_task_completion";
+
+pub(super) struct NextStep;
+
+impl Speech for NextStep {
+    fn format(&self, scene: Scene) -> Format {
+        let tools: Vec<&ModelTool> = scene.setup.allowed(scene.spec).collect();
+        let schema = schema(&tools, scene.spec.schema.as_ref());
+        Format { tools: Vec::new(), answer: Some(AnswerSchema { name: "NextStep".to_owned(), schema }) }
+    }
+
+    fn has_calls(&self) -> bool {
+        true
+    }
+
+    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> Said {
+        let words = scene.words;
+        let malformed = |why| Said::new(only_text(reply), Intent::Malformed(why));
+        if let Some(why) = nothing_said(reply, words) {
+            return malformed(why);
+        }
+        let is_step = |value: &Value| value.get("function").is_some();
+        let found = match json::find(&reply.message.content, is_step) {
+            Ok(found) => found,
+            Err(_) if reply.finish == Finish::Length => return malformed(words.cut_reply()),
+            Err(problem) => return malformed(words.no_object(&problem)),
+        };
+        let Some(thought) = found.get("current_state").and_then(Value::as_str) else {
+            return malformed(words.field("current_state", Field::NoText));
+        };
+        let Some(function) = found.get("function").and_then(Value::as_object) else {
+            return malformed(words.field("function", Field::NoObject));
+        };
+        let Some(tool) = function.get("tool").and_then(Value::as_str) else {
+            return malformed(words.field("function/tool", Field::NoText));
+        };
+        let mut fields = function.clone();
+        fields.remove("tool");
+        if tool == COMPLETION {
+            return completed(reply, fields, scene);
+        }
+        let mut message = Message::new(Role::Assistant, format!("Thought: {thought}"));
+        let id = format!("step_{}", step.saturating_sub(1));
+        message.tool_calls.push(ToolCall {
+            id: id.clone(),
+            name: member_name(tool),
+            arguments: Value::Object(function.clone()).to_string(),
+        });
+        let wish = Wish::Call(Value::Object(fields).to_string());
+        Said::new(message, Intent::Calls(vec![Call { id, name: tool.to_owned(), wish, legacy: false }]))
+    }
+
+    fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {
+        for (call, answer) in message.tool_calls.iter_mut().zip(&answered) {
+            call.id.clone_from(&answer.id);
+        }
+        let mut messages = vec![message];
+        messages.extend(answered.into_iter().map(|answer| tool_result(&answer.id, answer.text)));
+        messages
+    }
+}
+
+fn completed(reply: &ChatReply, mut fields: Map<String, Value>, scene: Scene) -> Said {
+    let intent = match fields.remove("answer") {
+        Some(Value::String(text)) => Intent::Answer { value: Some(Value::String(text.clone())), text },
+        Some(Value::Null) | None => Intent::Malformed(scene.words.field("function/answer", Field::Empty)),
+        Some(value) => Intent::Answer { text: value.to_string(), value: Some(value) },
+    };
+    Said::new(only_text(reply), intent)
+}
+
+/// `compute_with_python` is `Req_ComputeWithPython`.
+fn member_name(tool: &str) -> String {
+    let mut name = "Req_".to_owned();
+    for word in tool.split(|c: char| !c.is_ascii_alphanumeric()) {
+        let mut letters = word.chars();
+        name.extend(letters.next().map(|c| c.to_ascii_uppercase()));
+        name.extend(letters);
+    }
+    name.truncate(TOOL_NAME_CHARS);
+    name
+}
+
+/// The union of all allowed tools and of the completion.
+fn schema(tools: &[&ModelTool], answer: Option<&Value>) -> Value {
+    let mut definitions = Map::new();
+    let mut members = Vec::new();
+    for tool in tools {
+        members.push(member(&tool.name, &tool.description, &tool.parameters, &mut definitions));
+    }
+    let answer = answer.cloned().unwrap_or_else(|| json!({"type": "string"}));
+    let completion = json!({
+        "type": "object",
+        "properties": {"answer": hoisted(answer, COMPLETION, &mut definitions)},
+        "required": ["answer"],
+    });
+    members.push(member(
+        COMPLETION,
+        "The task is done; this is the final answer.",
+        &completion,
+        &mut definitions,
+    ));
+    let mut schema = json!({
+        "type": "object",
+        "properties": {
+            "current_state": {"type": "string", "description": "What is known so far, and what to do next."},
+            "function": {"anyOf": members},
+        },
+        "required": ["current_state", "function"],
+        "additionalProperties": false,
+    });
+    if let (Some(map), false) = (schema.as_object_mut(), definitions.is_empty()) {
+        map.insert("$defs".to_owned(), Value::Object(definitions));
+    }
+    schema
+}
+
+fn member(name: &str, description: &str, parameters: &Value, definitions: &mut Map<String, Value>) -> Value {
+    let parameters = hoisted(parameters.clone(), name, definitions);
+    let mut properties = Map::new();
+    properties.insert("tool".to_owned(), json!({"type": "string", "enum": [name]}));
+    if let Some(own) = parameters.get("properties").and_then(Value::as_object) {
+        properties.extend(own.clone().into_iter().filter(|(key, _)| key != "tool"));
+    }
+    let mut required = vec![json!("tool")];
+    if let Some(own) = parameters.get("required").and_then(Value::as_array) {
+        required.extend(own.iter().filter(|key| **key != "tool").cloned());
+    }
+    json!({
+        "type": "object",
+        "description": description,
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+/// Moves the definitions of a schema to those of the one around it, where references look for them. Each
+/// gets its owner's name in front, so that two may use the same one.
+pub(super) fn hoisted(mut schema: Value, owner: &str, definitions: &mut Map<String, Value>) -> Value {
+    let Some(map) = schema.as_object_mut() else { return schema };
+    let mut own = Map::new();
+    for key in ["$defs", "definitions"] {
+        if let Some(Value::Object(more)) = map.remove(key) {
+            own.extend(more);
+        }
+    }
+    map.remove("$schema");
+    for (name, mut definition) in own {
+        point_to(&mut definition, owner);
+        definitions.insert(format!("{owner}_{name}"), definition);
+    }
+    point_to(&mut schema, owner);
+    schema
+}
+
+fn point_to(schema: &mut Value, owner: &str) {
+    match schema {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let name = value.as_str().filter(|_| key == "$ref").and_then(|pointer| {
+                    pointer.strip_prefix("#/$defs/").or_else(|| pointer.strip_prefix("#/definitions/"))
+                });
+                match name {
+                    Some(name) => *value = Value::String(format!("#/$defs/{owner}_{name}")),
+                    None => point_to(value, owner),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| point_to(item, owner)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::schema::Checker;
+    use crate::agent::words::Words;
+    use crate::protocol::ask::Language;
+
+    #[test]
+    fn members_have_the_names_of_the_source() {
+        assert_eq!(member_name("compute_with_python"), "Req_ComputeWithPython");
+        assert_eq!(member_name("get_secret"), "Req_GetSecret");
+        assert_eq!(member_name("ünïcode"), "Req_NCode");
+    }
+
+    #[test]
+    fn tools_with_definitions_of_the_same_name_share_one_union() {
+        let tool = |name: &str, kind: &str| ModelTool {
+            name: name.into(),
+            description: String::new(),
+            parameters: json!({
+                "type": "object",
+                "properties": {"node": {"$ref": "#/$defs/Node"}},
+                "required": ["node"],
+                "$defs": {"Node": {"type": kind}},
+            }),
+        };
+        let (plan, count) = (tool("plan", "array"), tool("count", "integer"));
+        let checker = Checker::new(&schema(&[&plan, &count], None)).unwrap();
+        let fits = |tool: &str, node: Value| {
+            let step = json!({"current_state": "", "function": {"tool": tool, "node": node}});
+            checker.problems(&step, Words(Language::English)).is_empty()
+        };
+        assert!(fits("plan", json!([])) && fits("count", json!(1)));
+        assert!(!fits("plan", json!(1)) && !fits("count", json!([])) && !fits("other", json!(1)));
+    }
+}

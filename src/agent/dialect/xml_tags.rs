@@ -1,0 +1,188 @@
+//! Text with tags: `<pip-dependencies-to-install>` names packages, `<execution-code>` holds Python.
+//! A reply without code is the final answer. Other tools are functions in Python.
+//!
+//! Several blocks of code are one program, in their order. Results return as tool messages, as
+//! answers to a call that stands for the tag.
+
+use super::{Call, Format, Intent, Said, Scene, Speech, Wish, nothing_said, only_text};
+use crate::agent::arguments::CELL_TOOL;
+use crate::agent::history::{NO_ARGUMENTS, tool_result};
+use crate::agent::turn::Answered;
+use crate::agent::words::Field;
+use crate::protocol::chat::{ChatReply, Finish, Message, ToolCall};
+
+const DEPENDENCIES: &str = "pip-dependencies-to-install";
+const CODE: &str = "execution-code";
+const CALL_NAME: &str = "execution_code";
+
+/// Modules of Python itself that models like to list as if they had to be installed.
+const STANDARD: [&str; 24] = [
+    "collections",
+    "csv",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "enum",
+    "fractions",
+    "functools",
+    "io",
+    "itertools",
+    "json",
+    "logging",
+    "math",
+    "os",
+    "pathlib",
+    "random",
+    "re",
+    "sqlite3",
+    "statistics",
+    "string",
+    "sys",
+    "textwrap",
+    "time",
+    "typing",
+];
+
+pub(super) struct XmlTags;
+
+impl Speech for XmlTags {
+    fn format(&self, _scene: Scene) -> Format {
+        Format::default()
+    }
+
+    fn has_calls(&self) -> bool {
+        true
+    }
+
+    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> Said {
+        let words = scene.words;
+        let malformed = |why| Said::new(only_text(reply), Intent::Malformed(why));
+        if let Some(why) = nothing_said(reply, words) {
+            return malformed(why);
+        }
+        let text = &reply.message.content;
+        // A tag that is not closed would run half of a program.
+        if reply.finish == Finish::Length {
+            return malformed(words.cut_reply());
+        }
+        let wanted = dependencies(text);
+        let blocks = contents(text, CODE);
+        let code: Vec<&str> =
+            blocks.iter().map(|block| unfenced(block)).filter(|block| !block.trim().is_empty()).collect();
+        if code.is_empty() {
+            return if blocks.is_empty() && wanted.is_empty() {
+                Said::new(only_text(reply), Intent::Answer { text: text.clone(), value: None })
+            } else {
+                malformed(words.field(CODE, Field::Empty))
+            };
+        }
+        let missing: Vec<&str> = wanted.iter().filter(|name| !has(scene, name)).map(String::as_str).collect();
+        let wish = if missing.is_empty() {
+            Wish::Cell(code.join("\n"))
+        } else {
+            let available = scene.setup.dependencies.join(", ");
+            Wish::Impossible(words.missing_dependencies(&missing.join(", "), &available))
+        };
+        let id = format!("step_{}", step.saturating_sub(1));
+        let mut message = only_text(reply);
+        message.tool_calls.push(ToolCall {
+            id: id.clone(),
+            name: CALL_NAME.to_owned(),
+            arguments: NO_ARGUMENTS.to_owned(),
+        });
+        Said::new(message, Intent::Calls(vec![Call { id, name: CELL_TOOL.to_owned(), wish, legacy: false }]))
+    }
+
+    fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {
+        for (call, answer) in message.tool_calls.iter_mut().zip(&answered) {
+            call.id.clone_from(&answer.id);
+        }
+        let mut messages = vec![message];
+        messages.extend(answered.into_iter().map(|answer| tool_result(&answer.id, answer.text)));
+        messages
+    }
+}
+
+/// What stands in each tag of this name. A block goes to the last closing tag before the next
+/// opening one, so that code may speak of the tag; a tag that is never closed goes to the end.
+fn contents<'a>(text: &'a str, tag: &str) -> Vec<&'a str> {
+    let lower = text.to_ascii_lowercase();
+    let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+    let mut found = Vec::new();
+    let mut position = 0;
+    while let Some(start) = lower[position..].find(&open).map(|start| position + start + open.len()) {
+        let next = lower[start..].find(&open).map_or(text.len(), |next| start + next);
+        let end = lower[start..next].rfind(&close).map_or(next, |end| start + end);
+        found.push(&text[start..end]);
+        position = next;
+    }
+    found
+}
+
+fn dependencies(text: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for name in contents(text, DEPENDENCIES).iter().flat_map(|list| {
+        // An unclosed list must not swallow the code behind it.
+        list.split('<').next().unwrap_or_default().split([',', '\n'])
+    }) {
+        let name = name.trim().to_owned();
+        if !name.is_empty() && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// As `pip` compares names, without versions and extras.
+fn normal(name: &str) -> String {
+    let bare = name.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-' | '.')).next();
+    bare.unwrap_or_default().to_ascii_lowercase().replace(['_', '.'], "-")
+}
+
+fn has(scene: Scene, name: &str) -> bool {
+    let name = normal(name);
+    STANDARD.contains(&name.as_str()) || scene.setup.dependencies.iter().any(|known| normal(known) == name)
+}
+
+/// Models put fences into the tag.
+fn unfenced(block: &str) -> &str {
+    let trimmed = block.trim();
+    let inside = trimmed.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
+    match inside.and_then(|inside| inside.split_once('\n')) {
+        Some((_language, code)) => code,
+        None => block.trim_matches('\n'),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_found_in_every_form() {
+        for (text, wanted) in [
+            ("no code", vec![]),
+            ("<execution-code>a < b > c</execution-code> done", vec!["a < b > c"]),
+            ("<EXECUTION-CODE>a</Execution-Code> x <execution-code>b</execution-code>", vec!["a", "b"]),
+            (
+                "<execution-code>print('</execution-code>')</execution-code>",
+                vec!["print('</execution-code>')"],
+            ),
+            ("ä <execution-code>ä = 1", vec!["ä = 1"]),
+            ("<execution-code>a<execution-code>b</execution-code>", vec!["a", "b"]),
+        ] {
+            assert_eq!(contents(text, CODE), wanted, "{text}");
+        }
+        assert_eq!(unfenced("\n```python\nx = 1\n```\n"), "x = 1\n");
+        assert_eq!(unfenced("\n  x = 1\n"), "  x = 1");
+    }
+
+    #[test]
+    fn dependencies_are_trimmed_and_named_once() {
+        let list = |text: &str| dependencies(&format!("<{DEPENDENCIES}>{text}</{DEPENDENCIES}>"));
+        assert_eq!(list(" pandas, ,numpy>=2,\npandas"), ["pandas", "numpy>=2"]);
+        assert_eq!(list(""), Vec::<String>::new());
+        assert_eq!(dependencies("<pip-dependencies-to-install>a, b<execution-code>c"), ["a", "b"]);
+        assert_eq!(normal("Scikit_Learn[all]>=1.0"), "scikit-learn");
+    }
+}

@@ -1,0 +1,463 @@
+//! Leads one ask from its text to its end.
+//!
+//! The machine is deterministic: the same spec, setup, history and inputs give the same effects. So
+//! an actor that journals inputs can feed them again after its daemon died, drop the effects, and
+//! carry on with what [`Machine::outstanding`] names.
+
+use super::answer;
+use super::arguments::{PLAN_TOOL, Toolbox, Work};
+use super::conversation::Conversation;
+use super::dialect::{Call, Format, Intent, Said, Scene, Speech, Wish, speech};
+use super::effects::{Effect, Input, Setup};
+use super::ids::Ids;
+use super::prompts;
+use super::report::{report, shortened};
+use super::schema::Checker;
+use super::turn::{Answered, Rules, Turn, Verdict};
+use super::words::Words;
+use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec, Decision};
+use crate::protocol::chat::{
+    ChatReply, ChatRequest, Finish, Message, ModelFailure, ModelFailureKind, Role, Usage,
+};
+use crate::protocol::event::ToolOutcome;
+use crate::protocol::result::{ExecutionResult, Status};
+
+pub struct Machine {
+    spec: AskSpec,
+    setup: Setup,
+    words: Words,
+    speech: &'static dyn Speech,
+    toolbox: Toolbox,
+    /// Of a typed answer.
+    answer: Option<Checker>,
+    format: Format,
+    conversation: Conversation,
+    ids: Ids,
+    phase: Phase,
+    steps: u32,
+    usage: Usage,
+    /// Calls that failed in a row, and of these in Python.
+    failures: u32,
+    python_failures: u32,
+    python: bool,
+    malformed: u32,
+    last_said: Option<String>,
+}
+
+enum Phase {
+    New,
+    Thinking { request: ChatRequest },
+    Acting { turn: Turn },
+    Ended,
+}
+
+impl Machine {
+    /// `history` is what [`Machine::into_history`] of the ask before gave, or empty.
+    #[must_use]
+    pub fn new(spec: AskSpec, setup: Setup, history: Vec<Message>) -> Self {
+        let words = Words(spec.language);
+        let scene = Scene { spec: &spec, setup: &setup, words };
+        let speech = speech(spec.dialect);
+        let format = speech.format(scene);
+        let prompt = prompts::system(scene);
+        let toolbox = Toolbox::new(setup.allowed(&spec));
+        let answer = spec.schema.as_ref().and_then(|schema| Checker::new(schema).ok());
+        let earlier = if spec.fresh { Vec::new() } else { history };
+        Self {
+            words,
+            speech,
+            toolbox,
+            answer,
+            ids: Ids::of(&earlier),
+            conversation: Conversation::new(prompt, earlier, format.tokens(), setup.context_tokens, words),
+            format,
+            phase: Phase::New,
+            steps: 0,
+            usage: Usage::default(),
+            failures: 0,
+            python_failures: 0,
+            python: setup.python,
+            malformed: 0,
+            last_said: None,
+            spec,
+            setup,
+        }
+    }
+
+    /// Takes what happened and says what has to be done, in this order.
+    pub fn step(&mut self, input: Input) -> Vec<Effect> {
+        if self.has_ended() {
+            return Vec::new();
+        }
+        match input {
+            Input::Begin => self.begin(),
+            Input::ModelReplied { step, reply } => match self.phase {
+                Phase::Thinking { .. } if step == self.steps => self.replied(&reply),
+                _ => Vec::new(),
+            },
+            Input::ModelFailed { step, failure } => match self.phase {
+                Phase::Thinking { .. } if step == self.steps => self.failed(failure),
+                _ => Vec::new(),
+            },
+            Input::CellFinished { id, result } => self.cell_finished(&id, &result),
+            Input::CellRefused { id, message } => self.cell_refused(&id, &message),
+            Input::ToolFinished { id, outcome } => self.tool_finished(&id, outcome),
+            Input::Decided { id, decision } => self.decided(&id, decision),
+            Input::SandboxFailed { message } => self.finish(AskOutcome::SandboxFailed, None, Some(message)),
+            Input::Cancel => self.finish(AskOutcome::Cancelled, None, None),
+            Input::TimeUp => {
+                let message = format!("the ask took longer than {} seconds", self.spec.limits.seconds);
+                self.finish(AskOutcome::TimeLimit, None, Some(message))
+            }
+        }
+    }
+
+    /// The effects that wait for their answer, in the order in which they were given.
+    #[must_use]
+    pub fn outstanding(&self) -> Vec<Effect> {
+        match &self.phase {
+            Phase::New | Phase::Ended => Vec::new(),
+            Phase::Thinking { request } => {
+                vec![Effect::AskModel { step: self.steps, request: request.clone() }]
+            }
+            Phase::Acting { turn } => turn.outstanding(&Rules::of(&self.spec, &self.setup)),
+        }
+    }
+
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended)
+    }
+
+    /// Requests to the model so far.
+    #[must_use]
+    pub fn steps(&self) -> u32 {
+        self.steps
+    }
+
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// The conversation for the next ask of the session, valid whatever became of this one.
+    #[must_use]
+    pub fn into_history(mut self) -> Vec<Message> {
+        self.close_turn();
+        self.conversation.into_messages()
+    }
+
+    fn begin(&mut self) -> Vec<Effect> {
+        if !matches!(self.phase, Phase::New) {
+            return Vec::new();
+        }
+        if let Err(problem) = self.setup.check(&self.spec) {
+            return self.finish(AskOutcome::Malformed, None, Some(problem.to_string()));
+        }
+        let mut effects = noted(self.conversation.repair());
+        self.conversation.ask(self.spec.text.clone());
+        effects.extend(self.ask_model());
+        effects
+    }
+
+    /// Every limit is checked here, before the next request.
+    fn ask_model(&mut self) -> Vec<Effect> {
+        if self.steps >= self.spec.limits.steps {
+            let message = format!("no answer within {} requests to the model", self.spec.limits.steps);
+            return self.finish(AskOutcome::StepLimit, None, Some(message));
+        }
+        let mut effects = noted(self.conversation.prepare());
+        let limit = self.spec.limits.tokens;
+        if self.usage.total().saturating_add(self.conversation.tokens()) > limit {
+            let message = format!("the next request would exceed the limit of {limit} tokens");
+            effects.extend(self.finish(AskOutcome::TokenLimit, None, Some(message)));
+            return effects;
+        }
+        let messages = self.conversation.messages(self.speech.has_calls() && self.setup.model_tools);
+        let Format { tools, answer } = self.format.clone();
+        let request = ChatRequest { messages, tools, answer };
+        self.steps += 1;
+        self.phase = Phase::Thinking { request: request.clone() };
+        effects.push(Effect::AskModel { step: self.steps, request });
+        effects
+    }
+
+    fn replied(&mut self, reply: &ChatReply) -> Vec<Effect> {
+        self.usage += self.conversation.count(reply);
+        if let Some(refusal) = reply.refusal.as_ref().filter(|refusal| !refusal.is_empty()) {
+            self.last_said = Some(refusal.clone());
+            return self.finish(AskOutcome::ModelFailed, None, Some("the model refused".to_owned()));
+        }
+        if reply.finish == Finish::ContentFilter {
+            let message = "the provider's filter withheld the reply".to_owned();
+            return self.finish(AskOutcome::ModelFailed, None, Some(message));
+        }
+        if !reply.message.content.is_empty() {
+            self.last_said = Some(reply.message.content.clone());
+        }
+        let Said { message, intent, after } = self.speech.parse(reply, self.steps, self.scene());
+        match intent {
+            Intent::Answer { text, value } => self.final_answer(message, text, value.as_ref()),
+            Intent::Calls(calls) => self.act(message, after, calls),
+            Intent::Malformed(why) => {
+                let contract = prompts::contract(self.scene());
+                let told = self.words.malformed(&why, &contract);
+                self.correct(message, told, &why)
+            }
+            Intent::Correct(told) => {
+                let why = told.clone();
+                self.correct(message, told, &why)
+            }
+        }
+    }
+
+    fn final_answer(
+        &mut self,
+        message: Message,
+        text: String,
+        carried: Option<&serde_json::Value>,
+    ) -> Vec<Effect> {
+        let Some(checker) = &self.answer else {
+            self.conversation.push(message);
+            return self.finish(AskOutcome::Answered, Some((text, None)), None);
+        };
+        match answer::typed(checker, &text, carried, self.words) {
+            Ok(value) => {
+                self.conversation.push(message);
+                self.finish(AskOutcome::Answered, Some((text, Some(value))), None)
+            }
+            Err(problems) => {
+                let why = format!("the answer does not fit its schema: {}", problems.join("; "));
+                self.correct(message, self.words.answer_unfit(&problems), &why)
+            }
+        }
+    }
+
+    /// Feeds back what is wrong with a reply, a bounded number of times.
+    fn correct(&mut self, message: Message, told: String, why: &str) -> Vec<Effect> {
+        self.conversation.push(message);
+        self.malformed += 1;
+        if self.malformed > self.setup.malformed {
+            let message =
+                format!("{} replies in a row could not be used; the last one: {why}", self.malformed);
+            return self.finish(AskOutcome::Malformed, None, Some(message));
+        }
+        self.conversation.push(Message::new(Role::User, told));
+        let mut effects = vec![Effect::Note { text: format!("the reply could not be used: {why}") }];
+        effects.extend(self.ask_model());
+        effects
+    }
+
+    fn act(&mut self, message: Message, after: Option<String>, calls: Vec<Call>) -> Vec<Effect> {
+        self.malformed = 0;
+        let mut turn = Turn::new(message, after);
+        for Call { id, name, wish, legacy } in calls {
+            let id = self.ids.unique(&id);
+            let work = match wish {
+                Wish::Call(arguments) => self.toolbox.resolve(&name, &arguments, self.words),
+                Wish::Cell(code) if self.toolbox.has_cells() => Ok(Work::Cell { code, timeout_s: None }),
+                Wish::Cell(_) => Err(self.words.no_python()),
+                Wish::Impossible(why) => Err(why),
+            };
+            match work {
+                Ok(work) if work.is_python() && !self.python => {
+                    turn.add_answered(id, name, legacy, self.words.python_off(), Verdict::Neither);
+                }
+                Ok(work) => turn.add(id, name, legacy, work),
+                Err(told) => turn.add_answered(id, name, legacy, told, Verdict::Bad),
+            }
+        }
+        let effects = turn.advance(&Rules::of(&self.spec, &self.setup));
+        self.phase = Phase::Acting { turn };
+        self.go_on(effects)
+    }
+
+    /// Starts what can start after an answer, or ends the turn.
+    fn go_on(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
+        let Phase::Acting { turn } = &self.phase else { return effects };
+        if turn.is_complete() {
+            effects.extend(self.end_turn());
+        }
+        effects
+    }
+
+    fn answered(&mut self, id: &str, text: String, verdict: Verdict) -> Vec<Effect> {
+        let rules = Rules::of(&self.spec, &self.setup);
+        let Phase::Acting { turn } = &mut self.phase else { return Vec::new() };
+        turn.answer(id, text, verdict);
+        let effects = turn.advance(&rules);
+        self.go_on(effects)
+    }
+
+    fn end_turn(&mut self) -> Vec<Effect> {
+        let answered = self.close_turn();
+        let mut streak_over = false;
+        for answer in &answered {
+            match answer.verdict {
+                Verdict::Good => self.failures = 0,
+                Verdict::Bad => self.failures += 1,
+                Verdict::Neither => {}
+            }
+            match (answer.python, answer.verdict) {
+                (true, Verdict::Good) => self.python_failures = 0,
+                (true, Verdict::Bad) => self.python_failures += 1,
+                _ => {}
+            }
+            streak_over |= self.failures > 0 && self.failures >= self.spec.limits.failures;
+        }
+        if streak_over {
+            let message = format!("{} calls in a row failed", self.spec.limits.failures);
+            return self.finish(AskOutcome::FailureLimit, None, Some(message));
+        }
+        let mut effects = Vec::new();
+        if answered.iter().any(|answer| answer.verdict == Verdict::Bad) {
+            effects.extend(self.advise());
+        }
+        effects.extend(self.ask_model());
+        effects
+    }
+
+    /// What the model is told beside the result when failures repeat.
+    fn advise(&mut self) -> Option<Effect> {
+        let limit = self.spec.limits.failures;
+        let degrade = self.setup.degrade_after;
+        let (told, note) = if self.python && degrade > 0 && self.python_failures >= degrade {
+            self.python = false;
+            let told = self.words.python_given_up(self.python_failures);
+            (
+                told,
+                format!(
+                    "Python failed {} times in a row and is off for the rest of the ask",
+                    self.python_failures
+                ),
+            )
+        } else if self.failures == 0 {
+            return None;
+        } else if self.failures.saturating_add(1) == limit {
+            let told = self.words.skip(self.toolbox.has(PLAN_TOOL));
+            (told, format!("{} calls in a row failed; one more ends the ask", self.failures))
+        } else if self.failures >= limit.div_ceil(2) {
+            (self.words.try_otherwise(self.failures), format!("{} calls in a row failed", self.failures))
+        } else {
+            return None;
+        };
+        self.conversation.add_to_last_result(&told);
+        Some(Effect::Note { text: note })
+    }
+
+    /// Takes the calls of the last reply into the history, answered or not.
+    fn close_turn(&mut self) -> Vec<Answered> {
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Acting { turn } => {
+                let (message, answered, after) = turn.close(&self.words.never_answered());
+                self.conversation.extend(self.speech.record(message, answered.clone()));
+                self.conversation.extend(after.map(|text| Message::new(Role::User, text)));
+                answered
+            }
+            Phase::New | Phase::Thinking { .. } | Phase::Ended => Vec::new(),
+        }
+    }
+
+    fn cell_finished(&mut self, id: &str, result: &ExecutionResult) -> Vec<Effect> {
+        if !self.running_cell(id) {
+            return Vec::new();
+        }
+        let verdict = if result.status == Status::Success { Verdict::Good } else { Verdict::Bad };
+        let mut text = report(result, self.spec.language, self.setup.told_chars);
+        if matches!(&self.phase, Phase::Acting { turn } if turn.is_edited(id)) {
+            text.insert_str(0, &self.words.person_changed_code(&self.told(&result.code)));
+        }
+        self.answered(id, text, verdict)
+    }
+
+    fn cell_refused(&mut self, id: &str, why: &str) -> Vec<Effect> {
+        if !self.running_cell(id) {
+            return Vec::new();
+        }
+        let text = self.words.not_run(&self.told(why));
+        self.answered(id, text, Verdict::Bad)
+    }
+
+    fn running_cell(&self, id: &str) -> bool {
+        matches!(&self.phase, Phase::Acting { turn } if matches!(turn.running(id), Some(Work::Cell { .. })))
+    }
+
+    fn tool_finished(&mut self, id: &str, outcome: ToolOutcome) -> Vec<Effect> {
+        let Phase::Acting { turn } = &self.phase else { return Vec::new() };
+        let Some(Work::Tool { .. }) = turn.running(id) else { return Vec::new() };
+        let (text, verdict) = match outcome {
+            ToolOutcome::Value(serde_json::Value::String(text)) => (text, Verdict::Good),
+            ToolOutcome::Value(value) => (value.to_string(), Verdict::Good),
+            ToolOutcome::Failure(failure) => (self.words.call_failed(&failure.message), Verdict::Bad),
+        };
+        let text = self.told(&text);
+        self.answered(id, text, verdict)
+    }
+
+    fn decided(&mut self, id: &str, decision: Decision) -> Vec<Effect> {
+        let rules = Rules::of(&self.spec, &self.setup);
+        let Phase::Acting { turn } = &mut self.phase else { return Vec::new() };
+        if turn.asked(id).is_none() {
+            return Vec::new();
+        }
+        match decision {
+            Decision::Accept { code } => turn.accept(id, code, &rules).into_iter().collect(),
+            Decision::Reject { reason } => {
+                let message = reason.unwrap_or_else(|| "a person refused to let it run".to_owned());
+                self.finish(AskOutcome::Rejected, None, Some(message))
+            }
+            Decision::Respond { text } => {
+                let told = self.words.person_responds(&self.told(&text));
+                self.answered(id, told, Verdict::Neither)
+            }
+            Decision::Edit { text } => {
+                let told = self.words.person_edits(&self.told(&text));
+                self.answered(id, told, Verdict::Neither)
+            }
+        }
+    }
+
+    /// Within the characters that a model is told of one result.
+    fn told(&self, text: &str) -> String {
+        shortened(text, text.chars().count(), self.setup.told_chars, &|left_out| {
+            self.words.left_out(left_out)
+        })
+    }
+
+    fn failed(&mut self, failure: ModelFailure) -> Vec<Effect> {
+        let too_long = failure.kind == ModelFailureKind::ContextTooLong;
+        if let Some(note) = too_long.then(|| self.conversation.halve()).flatten() {
+            let mut effects = noted([note]);
+            effects.extend(self.ask_model());
+            return effects;
+        }
+        let outcome = match failure.kind {
+            ModelFailureKind::Cancelled => AskOutcome::Cancelled,
+            _ => AskOutcome::ModelFailed,
+        };
+        self.finish(outcome, None, Some(failure.message))
+    }
+
+    fn finish(
+        &mut self,
+        outcome: AskOutcome,
+        answer: Option<(String, Option<serde_json::Value>)>,
+        message: Option<String>,
+    ) -> Vec<Effect> {
+        self.close_turn();
+        let (answer, value) = match answer {
+            Some((text, value)) => (Some(text), value),
+            None => (self.last_said.take(), None),
+        };
+        let end = AskEnd { outcome, answer, value, message, steps: self.steps, usage: self.usage };
+        vec![Effect::Finish { end }]
+    }
+
+    fn scene(&self) -> Scene<'_> {
+        Scene { spec: &self.spec, setup: &self.setup, words: self.words }
+    }
+}
+
+fn noted(notes: impl IntoIterator<Item = String>) -> Vec<Effect> {
+    notes.into_iter().map(|text| Effect::Note { text }).collect()
+}

@@ -1,0 +1,185 @@
+//! The system prompt. The built-in text is put together from what the ask has; a file's text can
+//! take its place, in which these placeholders are filled (and nothing else is touched):
+//!
+//! - `{tools}`: the tools, one a line, in the form that the dialect wants;
+//! - `{workspace}`: where the workspace is in the sandbox;
+//! - `{dependencies}`: the packages that the image has;
+//! - `{contract}`: how a reply has to look in the dialect;
+//! - `{answer}`: the schema of the final answer, empty if there is none;
+//! - `{context}`: the variables that were given, empty if there are none.
+
+mod chinese;
+mod english;
+
+use serde_json::Value;
+
+use super::arguments::{COMPUTE_TOOL, PLAN_TOOL, is_cell_tool};
+use super::dialect::{COMPLETION, Scene};
+use crate::protocol::ask::{Dialect, Language};
+use crate::protocol::chat::ModelTool;
+
+/// Names of given variables that are listed.
+const CONTEXT_NAMES: usize = 50;
+
+/// The pieces of a prompt in one language, each with placeholders.
+struct Texts {
+    role: &'static str,
+    work: &'static str,
+    plan: &'static str,
+    python: &'static str,
+    compute: &'static str,
+    errors: &'static str,
+    tools: &'static str,
+    no_tools: &'static str,
+    answer: &'static str,
+    context: &'static str,
+    contract_tool_calls: &'static str,
+    contract_next_step: &'static str,
+    contract_json_action: &'static str,
+    contract_xml_tags: &'static str,
+}
+
+fn texts(language: Language) -> &'static Texts {
+    match language {
+        Language::English => &english::TEXTS,
+        Language::Chinese => &chinese::TEXTS,
+    }
+}
+
+pub(super) fn system(scene: Scene) -> String {
+    let texts = texts(scene.spec.language);
+    let placeholders = [
+        ("tools", tool_lines(scene)),
+        ("workspace", scene.setup.workspace.clone()),
+        ("dependencies", scene.setup.dependencies.join(", ")),
+        ("contract", contract(scene)),
+        ("answer", scene.spec.schema.as_ref().map(Value::to_string).unwrap_or_default()),
+        ("context", context_names(scene)),
+    ];
+    match &scene.setup.prompt {
+        Some(text) => filled(text, &placeholders),
+        None => filled(&built_in(texts, scene), &placeholders),
+    }
+}
+
+/// How a reply has to look; also what a model is reminded of when it forgets.
+pub(super) fn contract(scene: Scene) -> String {
+    let texts = texts(scene.spec.language);
+    let text = match scene.spec.dialect {
+        Dialect::ToolCalls => texts.contract_tool_calls,
+        Dialect::NextStep => texts.contract_next_step,
+        Dialect::JsonAction => texts.contract_json_action,
+        Dialect::XmlTags => texts.contract_xml_tags,
+    };
+    filled(text, &[("completion", COMPLETION.to_owned())])
+}
+
+fn built_in(texts: &Texts, scene: Scene) -> String {
+    let tools: Vec<&ModelTool> = scene.setup.allowed(scene.spec).collect();
+    let has = |name: &str| tools.iter().any(|tool| tool.name == name);
+    let has_cells = tools.iter().any(|tool| is_cell_tool(&tool.name));
+    let listed = tools.iter().any(|tool| is_listed(scene, tool));
+    let parts = [
+        (texts.role, true),
+        (texts.work, true),
+        (texts.plan, has(PLAN_TOOL)),
+        (texts.python, has_cells),
+        (texts.compute, has(COMPUTE_TOOL)),
+        (texts.errors, !tools.is_empty()),
+        (texts.tools, listed),
+        (texts.no_tools, tools.is_empty()),
+        (texts.context, !scene.spec.context.is_empty() && has_cells),
+        ("{contract}", true),
+        (texts.answer, scene.spec.schema.is_some()),
+    ];
+    let parts: Vec<&str> =
+        parts.into_iter().filter(|(_, wanted)| *wanted).map(|(text, _)| text.trim()).collect();
+    parts.join("\n\n")
+}
+
+/// One pass, so that what is filled in is not looked at again.
+fn filled(text: &str, placeholders: &[(&str, String)]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(position) = rest.find('{') {
+        out.push_str(&rest[..position]);
+        rest = &rest[position..];
+        let known = placeholders.iter().find_map(|(name, value)| {
+            Some((rest.strip_prefix('{')?.strip_prefix(name)?.strip_prefix('}')?, value))
+        });
+        if let Some((after, value)) = known {
+            out.push_str(value);
+            rest = after;
+        } else {
+            out.push('{');
+            rest = &rest[1..];
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Where the model reaches tools from Python, the tool that runs Python is none of them.
+fn is_listed(scene: Scene, tool: &ModelTool) -> bool {
+    match scene.spec.dialect {
+        Dialect::ToolCalls | Dialect::NextStep => true,
+        Dialect::JsonAction | Dialect::XmlTags => !is_cell_tool(&tool.name),
+    }
+}
+
+fn tool_lines(scene: Scene) -> String {
+    let tools = scene.setup.allowed(scene.spec).filter(|tool| is_listed(scene, tool));
+    let lines: Vec<String> = tools
+        .map(|tool| {
+            let description = tool.description.trim();
+            match scene.spec.dialect {
+                // The schemas themselves travel beside the messages.
+                Dialect::ToolCalls => {
+                    format!("- `{}`: {}", tool.name, description.lines().next().unwrap_or_default())
+                }
+                Dialect::NextStep => format!("- `{}`: {description} {}", tool.name, tool.parameters),
+                Dialect::JsonAction | Dialect::XmlTags => format!("- `{}`: {description}", signature(tool)),
+            }
+        })
+        .collect();
+    lines.join("\n")
+}
+
+/// The tool as a Python function: required parameters first, the others with their default.
+fn signature(tool: &ModelTool) -> String {
+    let properties = tool.parameters.get("properties").and_then(Value::as_object);
+    let required = tool.parameters.get("required").and_then(Value::as_array);
+    let is_required = |name: &str| required.is_some_and(|names| names.iter().any(|known| known == name));
+    let mut must = Vec::new();
+    let mut may = Vec::new();
+    for (name, schema) in properties.into_iter().flatten() {
+        let kind = python_type(schema);
+        if is_required(name) {
+            must.push(format!("{name}: {kind}"));
+        } else {
+            let default = schema.get("default").filter(|value| !value.is_null());
+            may.push(format!("{name}: {kind} = {}", default.map_or("None".to_owned(), Value::to_string)));
+        }
+    }
+    must.extend(may);
+    format!("{}({})", tool.name, must.join(", "))
+}
+
+fn python_type(schema: &Value) -> &'static str {
+    match schema.get("type").and_then(Value::as_str) {
+        Some("string") => "str",
+        Some("integer") => "int",
+        Some("number") => "float",
+        Some("boolean") => "bool",
+        Some("array") => "list",
+        Some("object") => "dict",
+        _ => "object",
+    }
+}
+
+fn context_names(scene: Scene) -> String {
+    let names: Vec<String> =
+        scene.spec.context.keys().take(CONTEXT_NAMES).map(|name| format!("`{name}`")).collect();
+    let more = scene.spec.context.len().saturating_sub(CONTEXT_NAMES);
+    if more == 0 { names.join(", ") } else { format!("{}, … (+{more})", names.join(", ")) }
+}

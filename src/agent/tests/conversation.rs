@@ -1,0 +1,179 @@
+//! Typed answers, follow-ups, refusals, prompts, ends.
+
+use serde_json::json;
+
+use super::*;
+use crate::protocol::ask::AskOutcome;
+use crate::protocol::chat::{ModelFailure, ModelFailureKind};
+
+fn typed_spec(dialect: Dialect) -> AskSpec {
+    let mut spec = spec(dialect);
+    spec.schema = Some(json!({
+        "type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"],
+        "additionalProperties": false,
+    }));
+    spec
+}
+
+fn typed(dialect: Dialect) -> Machine {
+    started(typed_spec(dialect), setup()).0
+}
+
+#[test]
+fn a_typed_answer_is_corrected_until_it_fits() {
+    let mut machine = typed(Dialect::ToolCalls);
+    let effects = reply(&mut machine, text("It is {\"count\": \"two\"}."));
+    assert!(last_told(&effects).content.contains("- `/count`: expected integer, got \"two\""));
+    let effects = reply(&mut machine, text("```json\n{\"count\": 2}\n```"));
+    assert_eq!(end(&effects).outcome, AskOutcome::Answered);
+    assert_eq!(end(&effects).value, Some(json!({"count": 2})));
+}
+
+#[test]
+fn a_typed_answer_that_never_fits_ends_as_malformed() {
+    let mut machine = typed(Dialect::NextStep);
+    let done = json!({"current_state": "", "function": {"tool": "report_task_completion", "answer": {"count": 1.5}}});
+    reply(&mut machine, text(&done.to_string()));
+    reply(&mut machine, text(&done.to_string()));
+    let effects = reply(&mut machine, text(&done.to_string()));
+    assert_eq!(end(&effects).outcome, AskOutcome::Malformed);
+    assert!(end(&effects).message.as_ref().unwrap().contains("`/count`"));
+}
+
+#[test]
+fn the_schema_of_the_answer_is_asked_for_where_no_tool_is_in_the_way() {
+    assert_eq!(request(&typed(Dialect::ToolCalls).outstanding()).answer, None);
+    let (_, effects) = started(AskSpec { tools: Vec::new(), ..typed_spec(Dialect::ToolCalls) }, setup());
+    assert_eq!(request(&effects).answer.as_ref().unwrap().name, "answer");
+    let mut machine = typed(Dialect::JsonAction);
+    let effects = reply(
+        &mut machine,
+        text("{\"thought\": \"\", \"action\": \"provide_answer\", \"final_answer\": {\"count\": 2}}"),
+    );
+    assert_eq!(end(&effects).value, Some(json!({"count": 2})));
+}
+
+#[test]
+fn the_next_ask_goes_on_where_the_last_one_ended() {
+    let (mut machine, _) = started(spec(Dialect::ToolCalls), setup());
+    reply(&mut machine, cell_call("a", "1"));
+    machine.step(Input::TimeUp);
+    let mut next = Machine::new(spec(Dialect::ToolCalls), setup(), machine.into_history());
+    let effects = next.step(Input::Begin);
+    assert_eq!(shown(&effects), ["model 1"]);
+    let roles: Vec<Role> = request(&effects).messages.iter().map(|message| message.role).collect();
+    assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::Tool, Role::User]);
+    assert_eq!(shown(&reply(&mut next, cell_call("a", "2"))), ["cell a_2 2"]);
+
+    let fresh = AskSpec { fresh: true, ..spec(Dialect::ToolCalls) };
+    let mut fresh = Machine::new(fresh, setup(), next.into_history());
+    assert_eq!(request(&fresh.step(Input::Begin)).messages.len(), 2);
+}
+
+#[test]
+fn a_dialect_without_calls_is_told_of_earlier_ones_in_text() {
+    let (mut machine, _) = started(spec(Dialect::ToolCalls), setup());
+    reply(&mut machine, cell_call("a", "1"));
+    ran(&mut machine, "a", "one");
+    let mut next = Machine::new(spec(Dialect::JsonAction), setup(), machine.into_history());
+    let effects = next.step(Input::Begin);
+    let roles: Vec<Role> = request(&effects).messages.iter().map(|message| message.role).collect();
+    assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::User, Role::User]);
+}
+
+#[test]
+fn every_other_end_has_its_outcome() {
+    let failure = |kind| Input::ModelFailed {
+        step: 1,
+        failure: ModelFailure { kind, message: "gone".into(), attempts: 3 },
+    };
+    let refusing = ChatReply { refusal: Some("I may not".into()), ..text("") };
+    let filtered = ChatReply { finish: Finish::ContentFilter, ..text("") };
+    let replied = |reply| Input::ModelReplied { step: 1, reply: Box::new(reply) };
+    for (input, outcome) in [
+        (Input::Cancel, AskOutcome::Cancelled),
+        (Input::TimeUp, AskOutcome::TimeLimit),
+        (Input::SandboxFailed { message: "no image".into() }, AskOutcome::SandboxFailed),
+        (failure(ModelFailureKind::Authentication), AskOutcome::ModelFailed),
+        (failure(ModelFailureKind::Cancelled), AskOutcome::Cancelled),
+        (replied(refusing), AskOutcome::ModelFailed),
+        (replied(filtered), AskOutcome::ModelFailed),
+    ] {
+        let (mut machine, _) = started(spec(Dialect::ToolCalls), setup());
+        let effects = machine.step(input);
+        assert_eq!(end(&effects).outcome, outcome);
+        assert_eq!(reply(&mut machine, text("too late")), []);
+    }
+}
+
+#[test]
+fn a_reply_that_was_cut_or_is_for_another_step_is_no_answer() {
+    let (mut machine, _) = started(spec(Dialect::ToolCalls), setup());
+    assert_eq!(machine.step(Input::ModelReplied { step: 2, reply: Box::new(text("early")) }), []);
+    let cut = ChatReply { finish: Finish::Length, ..text("The answer is") };
+    assert!(last_told(&reply(&mut machine, cut)).content.contains("cut off"));
+    assert!(last_told(&reply(&mut machine, text(" "))).content.contains("empty"));
+    assert_eq!(end(&reply(&mut machine, text("42"))).answer.as_deref(), Some("42"));
+}
+
+#[test]
+fn too_many_calls_in_one_reply_are_not_all_made() {
+    let (mut machine, _) = started(spec(Dialect::ToolCalls), setup());
+    let many = calls("", &[("a", "get_secret", "{}"); 40]);
+    let effects = reply(&mut machine, many);
+    assert_eq!(effects.len(), 32);
+    let mut last = Vec::new();
+    for effect in effects {
+        let Effect::CallTool { id, .. } = effect else { panic!() };
+        last = gave(&mut machine, &id, json!(1));
+    }
+    assert!(last_told(&last).content.starts_with("8 further calls of your last reply were not executed"));
+}
+
+#[test]
+fn a_file_may_replace_the_prompt() {
+    let setup = Setup {
+        prompt: Some("W={workspace} D={dependencies} C={context} J={\"a\": {tools}} {unknown}".into()),
+        ..setup()
+    };
+    let mut spec = spec(Dialect::XmlTags);
+    spec.tools = vec!["execute_python_code".into(), "provide_answer".into()];
+    spec.context = json!({"readings": [1]}).as_object().unwrap().clone();
+    let (_, effects) = started(spec, setup);
+    assert_eq!(
+        request(&effects).messages[0].content,
+        "W=/workspace D=numpy, pandas C=`readings` J={\"a\": - `provide_answer(answer: str)`: Does provide_answer.} {unknown}"
+    );
+}
+
+#[test]
+fn prompts_say_what_a_model_has_to_know_in_both_languages() {
+    for dialect in [Dialect::ToolCalls, Dialect::NextStep, Dialect::JsonAction, Dialect::XmlTags] {
+        for language in [Language::English, Language::Chinese] {
+            let mut spec = AskSpec { language, ..spec(dialect) };
+            spec.schema = Some(json!({"type": "integer"}));
+            spec.context = json!({"readings": [1]}).as_object().unwrap().clone();
+            let (_, effects) = started(spec, setup());
+            let prompt = &request(&effects).messages[0].content;
+            for word in [
+                "/workspace",
+                "numpy, pandas",
+                "last_result",
+                "UTF-8",
+                "`readings`",
+                "get_secret",
+                "recursive_plan_tree_todo",
+                "{\"type\":\"integer\"}",
+            ] {
+                assert!(prompt.contains(word), "{word} is not in {prompt}");
+            }
+            let contract = match dialect {
+                Dialect::ToolCalls => "tool_calls",
+                Dialect::NextStep => "\"tool\": \"report_task_completion\"",
+                Dialect::JsonAction => "debug_error",
+                Dialect::XmlTags => "<pip-dependencies-to-install>",
+            };
+            assert!(prompt.contains(contract) && !prompt.contains("{tools}"), "{prompt}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The machine as a whole. Each file plays the model, the sandbox and the person by itself.
+
+mod approval;
+mod catalogue;
+mod conversation;
+mod dialects;
+mod random;
+
+use serde_json::{Value, json};
+
+use super::{Effect, Input, Machine, Setup};
+use crate::protocol::ask::{ApprovalPolicy, AskEnd, AskLimits, AskSpec, Dialect, Language};
+use crate::protocol::chat::{
+    ChatReply, ChatRequest, Finish, FunctionCall, Message, ModelTool, Role, ToolCall, Usage,
+};
+use crate::protocol::event::ToolOutcome;
+use crate::protocol::frames::ToolFailure;
+use crate::protocol::result::{
+    ExceptionView, ExecutionResult, Mode, Reason, StateKind, StateReport, Status, Truncated,
+};
+
+fn tool(name: &str, properties: Value, required: &[&str]) -> ModelTool {
+    ModelTool {
+        name: name.into(),
+        description: format!("Does {name}."),
+        parameters: json!({
+            "type": "object", "properties": properties, "required": required, "additionalProperties": false,
+        }),
+    }
+}
+
+fn setup() -> Setup {
+    let code = json!({
+        "python_code_snippet": {"type": "string"},
+        "timeout": {"type": "integer", "minimum": 1, "default": 30},
+        "tool_call_purpose": {"type": "string"},
+    });
+    let compute = json!({"code": {"type": "string"}, "description": {"type": "string"}});
+    Setup {
+        tools: vec![
+            tool("execute_python_code", code, &["python_code_snippet"]),
+            tool("compute_with_python", compute, &["code", "description"]),
+            tool("get_secret", json!({}), &[]),
+            tool("provide_answer", json!({"answer": {"type": "string"}}), &["answer"]),
+            tool(
+                "recursive_plan_tree_todo",
+                json!({"recursive_plan_tree": {"type": "object"}}),
+                &["recursive_plan_tree"],
+            ),
+        ],
+        malformed: 2,
+        legacy_function_call: true,
+        told_chars: 2_000,
+        python: true,
+        degrade_after: 0,
+        context_tokens: 100_000,
+        model_tools: true,
+        cell_timeout_s: 30.0,
+        max_cell_timeout_s: 3_600.0,
+        workspace: "/workspace".into(),
+        dependencies: vec!["numpy".into(), "pandas".into()],
+        prompt: None,
+    }
+}
+
+fn spec(dialect: Dialect) -> AskSpec {
+    AskSpec {
+        text: "Return the secret backwards.".into(),
+        model: "m".into(),
+        dialect,
+        language: Language::English,
+        approval: ApprovalPolicy::Auto,
+        tools: setup().tools.into_iter().map(|tool| tool.name).collect(),
+        schema: None,
+        context: serde_json::Map::new(),
+        restricted: false,
+        limits: AskLimits { steps: 10, failures: 4, tokens: 1_000_000, seconds: 60.0 },
+        fresh: false,
+        depth: 0,
+    }
+}
+
+fn started(spec: AskSpec, setup: Setup) -> (Machine, Vec<Effect>) {
+    let mut machine = Machine::new(spec, setup, Vec::new());
+    let effects = machine.step(Input::Begin);
+    (machine, effects)
+}
+
+fn text(content: &str) -> ChatReply {
+    ChatReply {
+        message: Message::new(Role::Assistant, content),
+        reasoning: None,
+        refusal: None,
+        finish: Finish::Stop,
+        usage: Some(Usage { prompt_tokens: 100, completion_tokens: 10 }),
+    }
+}
+
+fn calls(content: &str, calls: &[(&str, &str, &str)]) -> ChatReply {
+    let mut reply = text(content);
+    reply.finish = Finish::ToolCalls;
+    reply.message.tool_calls = calls
+        .iter()
+        .map(|(id, name, arguments)| ToolCall {
+            id: (*id).into(),
+            name: (*name).into(),
+            arguments: (*arguments).into(),
+        })
+        .collect();
+    reply
+}
+
+fn legacy(name: &str, arguments: &str) -> ChatReply {
+    let mut reply = text("");
+    reply.message.function_call = Some(FunctionCall { name: name.into(), arguments: arguments.into() });
+    reply
+}
+
+fn cell_call(id: &str, code: &str) -> ChatReply {
+    calls("", &[(id, "execute_python_code", &json!({"python_code_snippet": code}).to_string())])
+}
+
+fn reply(machine: &mut Machine, reply: ChatReply) -> Vec<Effect> {
+    machine.step(Input::ModelReplied { step: machine.steps(), reply: Box::new(reply) })
+}
+
+fn cell_result(stdout: &str, exception: Option<&str>) -> Box<ExecutionResult> {
+    let failed = exception.is_some();
+    Box::new(ExecutionResult {
+        cell: 1,
+        mode: Mode::Main,
+        status: if failed { Status::Failure } else { Status::Success },
+        reason: if failed { Reason::Exception } else { Reason::Ok },
+        exit_code: Some(0),
+        code: "print(amount)".into(),
+        timeout_s: 30.0,
+        stdout: stdout.into(),
+        stderr: String::new(),
+        output: Vec::new(),
+        result: None,
+        displays: Vec::new(),
+        artifacts: Vec::new(),
+        exception: exception.map(|text| ExceptionView {
+            type_name: text.split(':').next().unwrap().into(),
+            value: String::new(),
+            repr: text.into(),
+            traceback: text.into(),
+        }),
+        duration_ms: 1.0,
+        truncated: Truncated::default(),
+        state: StateReport {
+            kind: StateKind::Kept,
+            restored_to: None,
+            unprotected: false,
+            as_before: None,
+            maybe_assigned: Vec::new(),
+            completed_tool_calls: Vec::new(),
+            note: None,
+        },
+    })
+}
+
+fn ran(machine: &mut Machine, id: &str, stdout: &str) -> Vec<Effect> {
+    machine.step(Input::CellFinished { id: id.into(), result: cell_result(stdout, None) })
+}
+
+fn raised(machine: &mut Machine, id: &str, exception: &str) -> Vec<Effect> {
+    machine.step(Input::CellFinished { id: id.into(), result: cell_result("", Some(exception)) })
+}
+
+fn gave(machine: &mut Machine, id: &str, value: Value) -> Vec<Effect> {
+    machine.step(Input::ToolFinished { id: id.into(), outcome: ToolOutcome::Value(value) })
+}
+
+fn broke(machine: &mut Machine, id: &str, message: &str) -> Vec<Effect> {
+    let failure = ToolFailure { code: "failed".into(), message: message.into() };
+    machine.step(Input::ToolFinished { id: id.into(), outcome: ToolOutcome::Failure(failure) })
+}
+
+fn request(effects: &[Effect]) -> &ChatRequest {
+    match effects.last() {
+        Some(Effect::AskModel { request, .. }) => request,
+        other => panic!("no request, but {other:#?}"),
+    }
+}
+
+fn last_told(effects: &[Effect]) -> &Message {
+    request(effects).messages.last().unwrap()
+}
+
+fn end(effects: &[Effect]) -> &AskEnd {
+    match effects.last() {
+        Some(Effect::Finish { end }) => end,
+        other => panic!("not ended, but {other:#?}"),
+    }
+}
+
+/// A line for each effect.
+fn shown(effects: &[Effect]) -> Vec<String> {
+    let line = |effect: &Effect| match effect {
+        Effect::AskModel { step, .. } => format!("model {step}"),
+        Effect::RunCell { id, code, .. } => format!("cell {id} {code}"),
+        Effect::CallTool { id, name, .. } => format!("tool {id} {name}"),
+        Effect::AskPerson { id, .. } => format!("person {id}"),
+        Effect::Note { .. } => "note".to_owned(),
+        Effect::Finish { end } => format!("finish {:?}", end.outcome),
+    };
+    effects.iter().map(line).collect()
+}

@@ -1,0 +1,234 @@
+//! The calls of one reply: cells run one after the other in their order, other tools at once, and
+//! each is approved first where that is wanted.
+
+use super::arguments::{Work, is_cell_tool};
+use super::effects::{Effect, Setup};
+use crate::protocol::ask::{ApprovalPolicy, AskSpec, Subject};
+use crate::protocol::chat::Message;
+
+/// Whether a call counts as a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Good,
+    Bad,
+    /// It says nothing about how the work goes: a person answered, Python is off.
+    Neither,
+}
+
+/// A call that has its answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Answered {
+    pub id: String,
+    /// As the model wrote it.
+    pub name: String,
+    /// Came as `function_call`.
+    pub legacy: bool,
+    pub text: String,
+    pub verdict: Verdict,
+    pub python: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(Work),
+    /// A person is asked.
+    Asked(Work),
+    Running(Work),
+    Done(String, Verdict),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Cell,
+    /// Python without a cell.
+    Expression,
+    Other,
+}
+
+#[derive(Debug)]
+struct Slot {
+    id: String,
+    name: String,
+    legacy: bool,
+    kind: Kind,
+    /// A person changed the code.
+    is_edited: bool,
+    state: State,
+}
+
+#[derive(Debug)]
+pub(super) struct Turn {
+    /// What the model said, as its dialect wants to keep it.
+    pub message: Message,
+    /// What the user says when all calls are answered.
+    pub after: Option<String>,
+    slots: Vec<Slot>,
+}
+
+/// What every cell and call of an ask has in common.
+pub(super) struct Rules<'a> {
+    approval: &'a ApprovalPolicy,
+    restricted: bool,
+    timeout_s: f64,
+    max_timeout_s: f64,
+}
+
+impl<'a> Rules<'a> {
+    pub fn of(spec: &'a AskSpec, setup: &Setup) -> Self {
+        Self {
+            approval: &spec.approval,
+            restricted: spec.restricted,
+            timeout_s: setup.cell_timeout_s,
+            max_timeout_s: setup.max_cell_timeout_s,
+        }
+    }
+
+    fn wants_approval(&self, work: &Work) -> bool {
+        match (self.approval, work) {
+            (ApprovalPolicy::Auto, _) => false,
+            (ApprovalPolicy::Ask, work) => work.is_python(),
+            (ApprovalPolicy::Tools(names), Work::Cell { .. }) => names.iter().any(|name| is_cell_tool(name)),
+            (ApprovalPolicy::Tools(names), Work::Tool { name, .. }) => names.contains(name),
+        }
+    }
+
+    fn timeout(&self, wanted: Option<f64>) -> f64 {
+        let wanted = wanted.filter(|seconds| seconds.is_finite() && *seconds > 0.0);
+        wanted.unwrap_or(self.timeout_s).min(self.max_timeout_s)
+    }
+}
+
+impl Turn {
+    pub fn new(message: Message, after: Option<String>) -> Self {
+        Self { message, after, slots: Vec::new() }
+    }
+
+    pub fn add(&mut self, id: String, name: String, legacy: bool, work: Work) {
+        let kind = match &work {
+            Work::Cell { .. } => Kind::Cell,
+            work if work.is_python() => Kind::Expression,
+            Work::Tool { .. } => Kind::Other,
+        };
+        let state = State::Waiting(work);
+        self.slots.push(Slot { id, name, legacy, kind, is_edited: false, state });
+    }
+
+    /// A call that is answered without running anything.
+    pub fn add_answered(&mut self, id: String, name: String, legacy: bool, text: String, verdict: Verdict) {
+        let state = State::Done(text, verdict);
+        self.slots.push(Slot { id, name, legacy, kind: Kind::Other, is_edited: false, state });
+    }
+
+    /// Starts what may start now.
+    pub fn advance(&mut self, rules: &Rules) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let mut cell_ahead = false;
+        for slot in &mut self.slots {
+            let turn_of_slot = slot.kind != Kind::Cell || !cell_ahead;
+            cell_ahead |= slot.kind == Kind::Cell && !matches!(slot.state, State::Done(..));
+            if !turn_of_slot {
+                continue;
+            }
+            if let State::Waiting(work) = &slot.state {
+                let work = work.clone();
+                slot.state =
+                    if rules.wants_approval(&work) { State::Asked(work) } else { State::Running(work) };
+                effects.extend(slot.effect(rules));
+            }
+        }
+        effects
+    }
+
+    /// The work that a person was asked about, if somebody was.
+    pub fn asked(&self, id: &str) -> Option<&Work> {
+        match &self.slot(id)?.state {
+            State::Asked(work) => Some(work),
+            State::Waiting(_) | State::Running(_) | State::Done(..) => None,
+        }
+    }
+
+    pub fn running(&self, id: &str) -> Option<&Work> {
+        match &self.slot(id)?.state {
+            State::Running(work) => Some(work),
+            State::Waiting(_) | State::Asked(_) | State::Done(..) => None,
+        }
+    }
+
+    /// What a person was asked about may run, with other code if it is a cell and there is one.
+    pub fn accept(&mut self, id: &str, code: Option<String>, rules: &Rules) -> Option<Effect> {
+        let slot = self.slots.iter_mut().find(|slot| slot.id == id)?;
+        let State::Asked(work) = &slot.state else { return None };
+        let mut work = work.clone();
+        if let (Work::Cell { code: own, .. }, Some(code)) = (&mut work, code) {
+            slot.is_edited = *own != code;
+            *own = code;
+        }
+        slot.state = State::Running(work);
+        slot.effect(rules)
+    }
+
+    pub fn is_edited(&self, id: &str) -> bool {
+        self.slot(id).is_some_and(|slot| slot.is_edited)
+    }
+
+    pub fn answer(&mut self, id: &str, text: String, verdict: Verdict) {
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) {
+            slot.state = State::Done(text, verdict);
+        }
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot.state, State::Done(..)))
+    }
+
+    /// Effects that still wait for their answer.
+    pub fn outstanding(&self, rules: &Rules) -> Vec<Effect> {
+        self.slots.iter().filter_map(|slot| slot.effect(rules)).collect()
+    }
+
+    /// What was said and answered; a call without an answer gets this one.
+    pub fn close(self, unanswered: &str) -> (Message, Vec<Answered>, Option<String>) {
+        let answered = self.slots.into_iter().map(|slot| {
+            let (text, verdict) = match slot.state {
+                State::Done(text, verdict) => (text, verdict),
+                State::Waiting(_) | State::Asked(_) | State::Running(_) => {
+                    (unanswered.to_owned(), Verdict::Neither)
+                }
+            };
+            let python = slot.kind != Kind::Other;
+            let Slot { id, name, legacy, .. } = slot;
+            Answered { id, name, legacy, text, verdict, python }
+        });
+        (self.message, answered.collect(), self.after)
+    }
+
+    fn slot(&self, id: &str) -> Option<&Slot> {
+        self.slots.iter().find(|slot| slot.id == id)
+    }
+}
+
+impl Slot {
+    fn effect(&self, rules: &Rules) -> Option<Effect> {
+        let id = self.id.clone();
+        match &self.state {
+            State::Waiting(_) | State::Done(..) => None,
+            State::Asked(Work::Cell { code, timeout_s }) => Some(Effect::AskPerson {
+                id,
+                subject: Subject::Cell { code: code.clone(), timeout_s: rules.timeout(*timeout_s) },
+            }),
+            State::Asked(Work::Tool { name, arguments }) => Some(Effect::AskPerson {
+                id,
+                subject: Subject::Tool { name: name.clone(), arguments: arguments.clone() },
+            }),
+            State::Running(Work::Cell { code, timeout_s }) => Some(Effect::RunCell {
+                id,
+                code: code.clone(),
+                timeout_s: rules.timeout(*timeout_s),
+                restricted: rules.restricted,
+            }),
+            State::Running(Work::Tool { name, arguments }) => {
+                Some(Effect::CallTool { id, name: name.clone(), arguments: arguments.clone() })
+            }
+        }
+    }
+}
