@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
 use super::super::supervisor::SupervisorMsg;
-use super::ending::note_removal;
+use super::ending::Noted;
 use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::StateAfter;
@@ -205,7 +205,7 @@ impl SessionActorState {
             let (id, problem) = (self.args.id, problem);
             let (supervisor, journal) = (self.args.supervisor.clone(), self.args.journal.clone());
             tokio::spawn(async move {
-                note_removal(&journal, id).await;
+                Noted::begin(&journal, id).is_written().await;
                 let _ = supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
             });
             return;

@@ -5,6 +5,7 @@ mod bad_input;
 mod bombs;
 mod cases;
 mod checkpoints;
+mod disk;
 mod escape;
 mod files;
 mod guards;
