@@ -9,6 +9,7 @@ mod outcome;
 mod past;
 mod queue;
 pub mod reaper;
+mod recorded;
 pub mod replay;
 pub mod session;
 mod sink;

@@ -144,15 +144,7 @@ mod tests {
 
     fn cell(cell: CellNumber, mode: Mode, patient: bool) -> Job {
         let timeout = Duration::from_secs(1);
-        let start = CellStart {
-            cell,
-            code: String::new(),
-            mode,
-            expression: false,
-            timeout,
-            note: None,
-            replay: None,
-        };
+        let start = CellStart { cell, mode, timeout, ..CellStart::default() };
         Job::Cell { start, patient }
     }
 

@@ -16,6 +16,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
+use crate::sandbox::cgroup::Cgroup;
 use crate::store::{Applied, CellRecord};
 
 /// Told with a cell that a full disk kept from running.
@@ -37,6 +38,7 @@ impl SessionActorState {
             code: request.code.clone(),
             expression: request.expression,
             timeout_s: request.timeout.as_secs_f64(),
+            replays: request.replay.as_ref().map(|replay| replay.cell),
             origin: request.origin.clone(),
         };
         let (done, receiver) = oneshot::channel();
@@ -47,8 +49,8 @@ impl SessionActorState {
             mode: request.mode,
             expression: request.expression,
             timeout: request.timeout,
-            note: None,
-            replay: request.replay,
+            replay: request.replay.map(|replay| replay.calls),
+            ..CellStart::default()
         };
         self.queue.push(Job::Cell { start, patient: false });
         let (session, ticket) =
@@ -109,7 +111,8 @@ impl SessionActorState {
                 }
                 Job::Cell { mut start, .. } => {
                     start.note = self.note.take();
-                    self.log.append(EventBody::CellStarted { cell: start.cell });
+                    start.before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
+                    self.log.append(EventBody::CellStarted { cell: start.cell, before: start.before });
                     // First in the journal: a kernel that ran a cell which nobody knows of would give
                     // its result to the next one of that number.
                     if tokio::time::timeout(JOURNALLED, self.log.flushed()).await.is_err() {

@@ -9,7 +9,7 @@ use super::super::outcome::EndedBy;
 use super::super::supervisor::SupervisorMsg;
 use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::Workspace;
 use crate::store::Journal;
@@ -53,7 +53,7 @@ impl Noted {
 }
 
 impl SessionActorState {
-    pub(super) fn reset(&mut self, reply_to: Answer<()>) {
+    pub(super) fn reset(&mut self, replay: Option<Vec<CellNumber>>, reply_to: Answer<()>) {
         self.touch();
         if let Err(problem) = self.can_write() {
             let _ = reply_to.send(Err(problem));
@@ -62,7 +62,10 @@ impl SessionActorState {
         self.thaw();
         let cancelled = Problem::new(Code::Busy, "the session was reset");
         self.cancel_queue("The session was reset before this cell ran.", &cancelled);
-        self.log.append(EventBody::Reset);
+        self.log.append(match replay {
+            Some(cells) => EventBody::ReplayStarted { cells },
+            None => EventBody::Reset,
+        });
         self.note = None;
         match &self.sandbox {
             SandboxPhase::Ready { executor, .. } => drop(executor.cast(ExecutorMsg::Reset { reply_to })),

@@ -32,9 +32,16 @@ pub struct CellRequest {
     pub expression: bool,
     pub timeout: Duration,
     /// Tool calls are answered from this record instead of being made.
-    pub replay: Option<Replay>,
+    pub replay: Option<ReplayOf>,
     /// The ask that wants it.
     pub origin: Option<CellOrigin>,
+}
+
+/// A cell that once ran, and the tool calls that it made.
+#[derive(Clone, Debug)]
+pub struct ReplayOf {
+    pub cell: CellNumber,
+    pub calls: Replay,
 }
 
 /// A cell that was taken into the queue. Dropping `done` does not stop the cell.
@@ -94,8 +101,10 @@ pub enum SessionMsg {
     Thaw {
         reply_to: Answer<()>,
     },
-    /// Drops queued cells, ends the running one, starts afresh.
+    /// Drops queued cells, ends the running one, starts afresh; the cells that are about to be replayed
+    /// are not forgotten.
     Reset {
+        replay: Option<Vec<CellNumber>>,
         reply_to: Answer<()>,
     },
     View {
@@ -132,6 +141,10 @@ pub enum SessionMsg {
     WorkerReplaced {
         exit_code: i32,
         after: StateAfter,
+    },
+    FreezeDone {
+        outcome: Result<(), Problem>,
+        reply_to: Answer<()>,
     },
     /// A cell did not get into the journal in time.
     Unwritten {

@@ -18,6 +18,7 @@ use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::ExecutionResult;
+use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
 use crate::store::{EventLog, Journal, OutputCaps, Recorder, Spill};
@@ -25,6 +26,7 @@ use crate::tools;
 
 mod cells;
 mod ending;
+mod frost;
 mod messages;
 mod restore;
 mod sandbox;
@@ -32,7 +34,7 @@ mod undo;
 mod view;
 mod written;
 
-pub use messages::{CellRequest, Handles, SessionMsg, SessionRef, Standing, Ticket};
+pub use messages::{CellRequest, Handles, ReplayOf, SessionMsg, SessionRef, Standing, Ticket};
 pub(super) use restore::events as events_of;
 
 use messages::Answer;
@@ -93,6 +95,8 @@ pub struct SessionActorState {
     /// The kernel takes cells back; what comes meanwhile waits.
     undoing: bool,
     frozen: bool,
+    /// Of the sandbox, for what it counts.
+    cgroup: Option<Cgroup>,
     /// Requests that came before the workspace was there; bounded by the connections of the owner.
     waiting_for_handles: Vec<Answer<Handles>>,
     /// What was going on when the daemon ended, until the sandbox is attached or gone.
@@ -135,13 +139,13 @@ impl Actor for Session {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
         let past = match args.before {
-            Some(_) => Past::of(restore::events(&log)),
+            Some(_) => Past::of(&restore::events(&log)),
             None => Past::default(),
         };
         if let Some(receipt) = &past.sandbox {
             args.launcher.expect(&receipt.sandbox);
         }
-        let running: Vec<CellNumber> = past.running.iter().map(|(start, _)| start.cell).collect();
+        let running: Vec<CellNumber> = past.running.iter().map(|begun| begun.start.cell).collect();
         let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
         let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
         let making = make_workspace(&myself, &args);
@@ -163,6 +167,7 @@ impl Actor for Session {
             removing: false,
             undoing: false,
             frozen: false,
+            cgroup: None,
             waiting_for_handles: Vec::new(),
             past: None,
         };
@@ -221,7 +226,7 @@ impl Actor for Session {
                     }
                 }
             }
-            SessionMsg::Reset { reply_to } => state.reset(reply_to),
+            SessionMsg::Reset { replay, reply_to } => state.reset(replay, reply_to),
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
             SessionMsg::Receipt { reply_to } => {
                 let receipt =
@@ -275,16 +280,8 @@ impl Actor for Session {
                 state.queue.put_back(Job::Cell { start, patient: true });
                 state.pump(&myself).await;
             }
-            SessionMsg::Freeze { reply_to } => match &state.sandbox {
-                SandboxPhase::Ready { executor, .. } => {
-                    state.frozen = true;
-                    let _ = executor.cast(ExecutorMsg::Freeze { reply_to });
-                }
-                SandboxPhase::None | SandboxPhase::Starting(_) => {
-                    let problem = Problem::new(Code::Busy, "the session has no sandbox at the moment");
-                    let _ = reply_to.send(Err(problem.hint("there is nothing to freeze")));
-                }
-            },
+            SessionMsg::Freeze { reply_to } => state.freeze(&myself, reply_to),
+            SessionMsg::FreezeDone { outcome, reply_to } => state.freeze_done(outcome, reply_to),
             SessionMsg::Thaw { reply_to } => {
                 state.touch();
                 state.thaw();

@@ -16,23 +16,23 @@ impl SessionActorState {
             SandboxPhase::Ready { .. } if self.undoing || !self.queue.is_idle() => {
                 Problem::new(Code::Busy, "a cell runs or waits").hint("wait for it, or interrupt it")
             }
-            SandboxPhase::Ready { executor, .. } => match self.can_write() {
-                Err(problem) => problem,
-                Ok(()) => {
-                    let (executor, session) = (executor.clone(), myself.clone());
-                    self.undoing = true;
-                    tokio::spawn(async move {
-                        let answer =
-                            executor.call(|reply_to| ExecutorMsg::Undo { cells, reply_to }, None).await;
-                        let outcome = match answer {
-                            Ok(ractor::rpc::CallResult::Success(outcome)) => outcome,
-                            _ => Err(Problem::new(Code::SandboxFailed, "the sandbox ended meanwhile")),
-                        };
-                        let _ = session.cast(SessionMsg::UndoDone { outcome, reply_to });
-                    });
+            SandboxPhase::Ready { executor, .. } => {
+                if let Err(problem) = self.can_write() {
+                    let _ = reply_to.send(Err(problem));
                     return;
                 }
-            },
+                let (executor, session) = (executor.clone(), myself.clone());
+                self.undoing = true;
+                tokio::spawn(async move {
+                    let answer = executor.call(|reply_to| ExecutorMsg::Undo { cells, reply_to }, None).await;
+                    let outcome = match answer {
+                        Ok(ractor::rpc::CallResult::Success(outcome)) => outcome,
+                        _ => Err(Problem::new(Code::SandboxFailed, "the sandbox ended meanwhile")),
+                    };
+                    let _ = session.cast(SessionMsg::UndoDone { outcome, reply_to });
+                });
+                return;
+            }
             SandboxPhase::None | SandboxPhase::Starting(_) => {
                 Problem::new(Code::OutOfReach, "the session has no sandbox, so there is nothing to undo")
             }

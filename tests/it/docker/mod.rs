@@ -16,6 +16,7 @@ mod modes;
 mod output;
 mod receipt;
 mod restart;
+mod resume;
 mod rich;
 mod smoke;
 mod users;
