@@ -12,6 +12,7 @@ mod outcome;
 mod past;
 mod queue;
 pub mod reaper;
+mod recorded;
 pub mod replay;
 mod rules;
 pub mod session;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::protocol::event::Counters;
 use crate::protocol::frames::{DoneReason, DoneStatus, Live, StateAfter};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{EXCEPTION_CHARS, REPR_CHARS, TRACEBACK_CHARS};
@@ -13,7 +14,7 @@ use crate::sandbox::launch::SandboxEnd;
 use crate::store::CellRecord;
 
 /// A cell as it is sent to a kernel.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CellStart {
     pub cell: CellNumber,
     pub code: String,
@@ -21,6 +22,8 @@ pub struct CellStart {
     /// The code has to be one expression.
     pub expression: bool,
     pub timeout: Duration,
+    /// What the sandbox had counted when it began.
+    pub before: Counters,
     /// Something to tell with the result, e.g. that the sandbox is a new one.
     pub note: Option<String>,
     /// Tool calls are answered from this record instead of being made.
@@ -255,7 +258,7 @@ mod tests {
 
     fn start(mode: Mode) -> CellStart {
         let timeout = Duration::from_secs(3);
-        CellStart { cell: 4, code: "x".into(), mode, expression: false, timeout, note: None, replay: None }
+        CellStart { cell: 4, code: "x".into(), mode, timeout, ..CellStart::default() }
     }
 
     fn ended(mode: Mode, ending: Ending, cause: Cause) -> (Status, Reason, Option<i32>, StateKind) {

@@ -1,14 +1,19 @@
 //! What a session's events say about its present: the fold from which a session goes on after the
 //! daemon was started anew.
 
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::outcome::CellStart;
-use crate::protocol::event::{Event, EventBody};
+use super::recorded::record;
+use crate::protocol::clock;
+use crate::protocol::event::{Event, EventBody, ToolOutcome};
+use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::TOOL_CALLS_LISTED;
 use crate::protocol::receipt::Receipt;
-use crate::protocol::result::{Mode, StateKind, Status};
+use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
 
 #[derive(Clone, Debug, Default)]
 pub struct Past {
@@ -16,31 +21,98 @@ pub struct Past {
     pub cells: CellNumber,
     /// Cells that were to run and had not begun, in order.
     pub queued: Vec<CellStart>,
-    /// Cells that ran, with the time they began (RFC 3339).
-    pub running: Vec<(CellStart, String)>,
+    /// Cells that ran.
+    pub running: Vec<Begun>,
     /// The sandbox that was last there, if it was not said to be gone.
     pub sandbox: Option<Receipt>,
+    /// The same, gone or not.
+    pub last_sandbox: Option<Receipt>,
+    /// Since when its processes are stopped (RFC 3339), if they are.
+    pub frozen_since: Option<String>,
     /// Tool calls without an answer.
-    pub open_calls: Vec<u64>,
+    pub open_calls: Vec<OpenCall>,
     /// Cells whose changes the variables hold, if nothing was lost since: what `replay` runs again.
     pub kept: Vec<CellNumber>,
+}
+
+/// A cell that had begun.
+#[derive(Clone, Debug)]
+pub struct Begun {
+    pub start: CellStart,
+    /// RFC 3339.
+    pub at: String,
+    /// How long it was frozen since, without a freeze that lasts.
+    pub frozen: Duration,
+    /// Names of completed tool calls.
+    pub completed: Vec<String>,
+}
+
+impl Begun {
+    /// How long it has run by now.
+    pub fn ran(&self, frozen_since: Option<&str>) -> Duration {
+        let frozen_now = frozen_since.map_or(Duration::ZERO, clock::since);
+        clock::since(&self.at).saturating_sub(self.frozen + frozen_now)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpenCall {
+    pub call: u64,
+    /// In a replay, the answer that it once got.
+    pub recorded: Option<Result<Value, ToolFailure>>,
+}
+
+/// A cell that has not ended.
+struct Open {
+    start: CellStart,
+    replays: Option<CellNumber>,
+    began: Option<String>,
+    frozen: Duration,
+    completed: Vec<String>,
+    /// Tool calls that it has made.
+    calls: usize,
+}
+
+/// A tool call without an answer: the cell, the tool, and which call of the cell it is.
+struct Call {
+    cell: Option<CellNumber>,
+    name: String,
+    place: usize,
 }
 
 #[derive(Default)]
 struct Fold {
     past: Past,
-    open: BTreeMap<CellNumber, (CellStart, Option<String>)>,
+    open: BTreeMap<CellNumber, Open>,
+    calls: BTreeMap<u64, Call>,
+    /// The newest cell when the worker was last a fresh one: an undo cannot reach behind it.
+    fresh_since: CellNumber,
 }
 
 impl Past {
     /// Events in their order.
-    pub fn of(events: impl IntoIterator<Item = Event>) -> Self {
+    pub fn of(events: &[Event]) -> Self {
         let mut fold = Fold::default();
-        events.into_iter().for_each(|event| fold.take(event));
-        let Fold { mut past, open } = fold;
-        for (_, (start, began)) in open {
+        for event in events {
+            fold.take(event);
+        }
+        let replays = fold.open.values().any(|open| open.replays.is_some());
+        let recorded = if replays { record(events) } else { BTreeMap::new() };
+        let Fold { mut past, mut open, calls, .. } = fold;
+        for (call, Call { cell, place, .. }) in calls {
+            let replays = cell.and_then(|cell| open.get(&cell)?.replays);
+            let once = replays.and_then(|cell| recorded.get(&cell)?.calls.get(place));
+            past.open_calls.push(OpenCall { call, recorded: once.map(|once| once.outcome.clone()) });
+        }
+        for open in open.values_mut() {
+            let Some(cell) = open.replays else { continue };
+            let calls = recorded.get(&cell).map(|recorded| recorded.calls.iter().skip(open.calls).cloned());
+            // Without a record, too, nothing outside happens again.
+            open.start.replay = Some(calls.map(Iterator::collect).unwrap_or_default());
+        }
+        for (_, Open { start, began, frozen, completed, .. }) in open {
             match began {
-                Some(at) => past.running.push((start, at)),
+                Some(at) => past.running.push(Begun { start, at, frozen, completed }),
                 None => past.queued.push(start),
             }
         }
@@ -49,37 +121,67 @@ impl Past {
 }
 
 impl Fold {
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: &Event) {
         let past = &mut self.past;
-        match event.body {
-            EventBody::CellQueued { cell, mode, code, expression, timeout_s, .. } => {
-                let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or_default();
-                let start = CellStart { cell, code, mode, expression, timeout, note: None, replay: None };
-                self.open.insert(cell, (start, None));
+        match &event.body {
+            EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays, .. } => {
+                let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
+                let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
+                let start = CellStart { cell, code, mode, expression, timeout, ..CellStart::default() };
+                let (frozen, completed, calls) = (Duration::ZERO, Vec::new(), 0);
+                let open = Open { start, replays: *replays, began: None, frozen, completed, calls };
+                self.open.insert(cell, open);
                 past.cells = past.cells.max(cell);
             }
-            EventBody::CellStarted { cell } => {
-                if let Some((_, began)) = self.open.get_mut(&cell) {
-                    *began = Some(event.at);
+            EventBody::CellStarted { cell, before } => {
+                if let Some(open) = self.open.get_mut(cell) {
+                    open.began = Some(event.at.clone());
+                    open.start.before = *before;
                 }
             }
-            EventBody::CellFinished { result } => {
-                self.open.remove(&result.cell);
-                let changed =
-                    matches!(result.status, Status::Success | Status::Failure | Status::Interrupted);
-                if result.mode == Mode::Main && changed && result.state.kind == StateKind::Kept {
-                    past.kept.push(result.cell);
-                }
+            EventBody::CellFinished { result } => self.finished(result),
+            EventBody::SandboxReady { receipt, .. } => {
+                past.sandbox = Some((**receipt).clone());
+                past.last_sandbox.clone_from(&past.sandbox);
+                self.fresh_since = past.cells;
             }
-            EventBody::SandboxReady { receipt, .. } => past.sandbox = Some(*receipt),
             EventBody::SandboxGone { .. } => {
                 past.sandbox = None;
-                past.open_calls.clear();
+                past.frozen_since = None;
+                self.calls.clear();
             }
-            EventBody::ToolCalled { call, .. } => past.open_calls.push(call),
-            EventBody::ToolAnswered { call, .. } => past.open_calls.retain(|open| *open != call),
-            EventBody::Undone { state_of } => past.kept.retain(|cell| *cell <= state_of),
-            EventBody::Reset => past.kept.clear(),
+            EventBody::ToolCalled { call, cell, name, .. } => {
+                let open = cell.and_then(|cell| self.open.get_mut(&cell));
+                let place = open.map_or(0, |open| {
+                    open.calls += 1;
+                    open.calls - 1
+                });
+                self.calls.insert(*call, Call { cell: *cell, name: name.clone(), place });
+            }
+            EventBody::ToolAnswered { call, outcome } => self.answered(*call, outcome),
+            EventBody::StateLost { restored_to: None, .. } => self.fresh_since = past.cells,
+            EventBody::Undone { state_of } => {
+                let reach = (*state_of).max(self.fresh_since);
+                past.kept.retain(|cell| *cell <= reach);
+            }
+            EventBody::Reset => {
+                past.kept.clear();
+                self.fresh_since = past.cells;
+            }
+            EventBody::ReplayStarted { cells } => {
+                // Each stays in its place until its new run has ended.
+                past.kept.clone_from(cells);
+                self.fresh_since = past.cells;
+            }
+            EventBody::Frozen => past.frozen_since = Some(event.at.clone()),
+            EventBody::Thawed => {
+                let Some(since) = past.frozen_since.take() else { return };
+                let frozen = clock::between(&since, &event.at);
+                self.open
+                    .values_mut()
+                    .filter(|open| open.began.is_some())
+                    .for_each(|open| open.frozen += frozen);
+            }
             EventBody::SessionCreated { .. }
             | EventBody::SandboxStarting { .. }
             | EventBody::ImagePulling { .. }
@@ -89,6 +191,7 @@ impl Fold {
             | EventBody::Display { .. }
             | EventBody::Interrupting { .. }
             | EventBody::StateLost { .. }
+            | EventBody::ReplayFinished
             | EventBody::SessionRemoved
             | EventBody::AskStarted { .. }
             | EventBody::ModelAsked { .. }
@@ -104,12 +207,39 @@ impl Fold {
             | EventBody::AskFinished { .. } => {}
         }
     }
+
+    fn finished(&mut self, result: &ExecutionResult) {
+        let replays = self.open.remove(&result.cell).and_then(|open| open.replays);
+        let kept = &mut self.past.kept;
+        if result.state.kind == StateKind::Lost {
+            self.fresh_since = self.past.cells;
+        }
+        let changed = matches!(result.status, Status::Success | Status::Failure | Status::Interrupted)
+            && result.reason != Reason::ByCancel;
+        if result.mode != Mode::Main || !changed || result.state.kind != StateKind::Kept {
+            return;
+        }
+        match replays.and_then(|replayed| kept.iter_mut().find(|cell| **cell == replayed)) {
+            Some(place) => *place = result.cell,
+            None => kept.push(result.cell),
+        }
+    }
+
+    fn answered(&mut self, call: u64, outcome: &ToolOutcome) {
+        let Some(Call { cell, name, .. }) = self.calls.remove(&call) else { return };
+        if let (ToolOutcome::Value(_), Some(open)) = (outcome, cell.and_then(|cell| self.open.get_mut(&cell)))
+            && open.completed.len() < TOOL_CALLS_LISTED
+        {
+            open.completed.push(name);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::result::{ExecutionResult, Reason, StateReport, Truncated};
+    use crate::protocol::event::Counters;
+    use crate::protocol::result::{StateReport, Truncated};
 
     fn event(seq: u64, body: EventBody) -> Event {
         Event { seq, at: format!("t{seq}"), body }
@@ -122,8 +252,44 @@ mod tests {
             code: format!("c{cell}"),
             expression: false,
             timeout_s: 2.0,
+            replays: None,
             origin: None,
         }
+    }
+
+    fn replayed(cell: CellNumber, of: CellNumber) -> EventBody {
+        let EventBody::CellQueued { mode, code, expression, timeout_s, origin, .. } =
+            queued(cell, Mode::Main)
+        else {
+            unreachable!()
+        };
+        EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays: Some(of), origin }
+    }
+
+    fn started(cell: CellNumber) -> EventBody {
+        EventBody::CellStarted { cell, before: Counters { oom_kills: cell, forks_refused: 0 } }
+    }
+
+    fn called(call: u64, cell: CellNumber) -> EventBody {
+        let arguments = serde_json::Map::new();
+        EventBody::ToolCalled { cell: Some(cell), call, name: format!("tool{call}"), arguments }
+    }
+
+    fn answered(call: u64) -> EventBody {
+        EventBody::ToolAnswered { call, outcome: ToolOutcome::Value(call.into()) }
+    }
+
+    fn kept(cell: CellNumber) -> EventBody {
+        finished(cell, Status::Success, StateKind::Kept)
+    }
+
+    fn lost() -> EventBody {
+        EventBody::StateLost { reason: String::new(), restored_to: None }
+    }
+
+    fn past(bodies: &[EventBody]) -> Past {
+        let numbered = bodies.iter().cloned().zip(1..);
+        Past::of(&numbered.map(|(body, seq)| event(seq, body)).collect::<Vec<_>>())
     }
 
     fn finished(cell: CellNumber, status: Status, kind: StateKind) -> EventBody {
@@ -160,7 +326,6 @@ mod tests {
 
     #[test]
     fn open_cells_and_kept_ones_are_told_apart() {
-        let started = |cell| EventBody::CellStarted { cell };
         let bodies = vec![
             queued(1, Mode::Main),
             started(1),
@@ -175,10 +340,12 @@ mod tests {
             started(4),
             queued(5, Mode::Fork),
         ];
-        let past = Past::of(bodies.into_iter().zip(1..).map(|(body, seq)| event(seq, body)));
+        let past = past(&bodies);
         assert_eq!((past.cells, &past.kept[..]), (5, &[1, 3][..]));
-        let running: Vec<_> = past.running.iter().map(|(start, at)| (start.cell, at.as_str())).collect();
+        let running: Vec<_> =
+            past.running.iter().map(|begun| (begun.start.cell, begun.at.as_str())).collect();
         assert_eq!(running, [(4, "t11")]);
+        assert_eq!(past.running[0].start.before.oom_kills, 4);
         assert_eq!(past.queued.iter().map(|start| start.cell).collect::<Vec<_>>(), [5]);
         assert_eq!(past.queued[0].timeout, Duration::from_secs(2));
     }
@@ -190,11 +357,70 @@ mod tests {
             bodies.extend([queued(cell, Mode::Main), finished(cell, Status::Success, StateKind::Kept)]);
         }
         bodies.push(EventBody::Undone { state_of: 1 });
-        let fold = |bodies: &[EventBody]| {
-            Past::of(bodies.iter().cloned().zip(1..).map(|(body, seq)| event(seq, body))).kept
-        };
-        assert_eq!(fold(&bodies), [1]);
+        assert_eq!(past(&bodies).kept, [1]);
         bodies.push(EventBody::Reset);
-        assert_eq!(fold(&bodies), Vec::<CellNumber>::new());
+        assert_eq!(past(&bodies).kept, Vec::<CellNumber>::new());
+    }
+
+    #[test]
+    fn an_undo_in_a_fresh_worker_does_not_reach_the_cells_of_before() {
+        for fresh in [lost(), finished(3, Status::Crashed, StateKind::Lost)] {
+            let mut bodies = vec![queued(1, Mode::Main), kept(1), queued(2, Mode::Main), kept(2)];
+            bodies.extend([queued(3, Mode::Main), fresh, queued(4, Mode::Main), kept(4)]);
+            assert_eq!(past(&bodies).kept, [1, 2, 4]);
+            bodies.push(EventBody::Undone { state_of: 0 });
+            assert_eq!(past(&bodies).kept, [1, 2]);
+        }
+    }
+
+    #[test]
+    fn a_cell_that_never_ran_is_not_kept() {
+        let EventBody::CellFinished { mut result } = finished(1, Status::Interrupted, StateKind::Kept) else {
+            unreachable!()
+        };
+        result.reason = Reason::ByCancel;
+        assert!(past(&[queued(1, Mode::Main), EventBody::CellFinished { result }]).kept.is_empty());
+    }
+
+    #[test]
+    fn a_replay_that_is_broken_off_can_be_made_again() {
+        let mut bodies = vec![];
+        for cell in 1..=3 {
+            bodies.extend([queued(cell, Mode::Main), kept(cell)]);
+        }
+        bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), kept(4)]);
+        bodies.extend([replayed(5, 2), finished(5, Status::Crashed, StateKind::Lost)]);
+        assert_eq!(past(&bodies).kept, [4, 2, 3]);
+        bodies.extend([EventBody::ReplayStarted { cells: vec![4, 2, 3] }, replayed(6, 4), kept(6)]);
+        bodies.extend([replayed(7, 2), kept(7), replayed(8, 3), kept(8), EventBody::ReplayFinished]);
+        bodies.extend([queued(9, Mode::Main), kept(9)]);
+        assert_eq!(past(&bodies).kept, [6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn a_replay_that_goes_on_does_not_call_tools() {
+        let mut bodies = vec![queued(1, Mode::Main), started(1)];
+        for call in 1..=3 {
+            bodies.extend([called(call, 1), answered(call)]);
+        }
+        bodies.extend([kept(1), EventBody::ReplayStarted { cells: vec![1] }, replayed(2, 1), started(2)]);
+        bodies.extend([called(4, 2), answered(4), called(5, 2)]);
+        let past = past(&bodies);
+        assert_eq!(past.open_calls, [OpenCall { call: 5, recorded: Some(Ok(2.into())) }]);
+        let begun = &past.running[0];
+        assert_eq!(begun.completed, ["tool4"]);
+        let left: Vec<_> = begun.start.replay.iter().flatten().map(|call| call.name.as_str()).collect();
+        assert_eq!(left, ["tool3"]);
+    }
+
+    #[test]
+    fn the_time_in_which_a_cell_was_frozen_is_not_its_own() {
+        let at =
+            |second: u64, body| Event { seq: second, at: format!("2026-01-01T00:00:{second:02}.000Z"), body };
+        let mut events = vec![at(1, queued(1, Mode::Main)), at(2, started(1)), at(5, EventBody::Frozen)];
+        assert_eq!(Past::of(&events).frozen_since.as_deref(), Some("2026-01-01T00:00:05.000Z"));
+        events.push(at(9, EventBody::Thawed));
+        let past = Past::of(&events);
+        assert_eq!((past.frozen_since, past.running[0].frozen), (None, Duration::from_secs(4)));
     }
 }

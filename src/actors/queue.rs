@@ -117,6 +117,16 @@ impl Queue {
         self.running.remove(&cell);
     }
 
+    /// Takes back a cell that waits.
+    pub fn take(&mut self, cell: CellNumber) -> Option<CellStart> {
+        let is_it = |job: &Job| matches!(job, Job::Cell { start, .. } if start.cell == cell);
+        let place = self.waiting.iter().position(is_it)?;
+        match self.waiting.remove(place)? {
+            Job::Cell { start, .. } => Some(start),
+            Job::Variables { .. } => None,
+        }
+    }
+
     /// Everything that runs, when nobody is left to tell of its end.
     pub fn take_running(&mut self) -> Vec<CellStart> {
         std::mem::take(&mut self.running).into_values().collect()
@@ -134,15 +144,7 @@ mod tests {
 
     fn cell(cell: CellNumber, mode: Mode, patient: bool) -> Job {
         let timeout = Duration::from_secs(1);
-        let start = CellStart {
-            cell,
-            code: String::new(),
-            mode,
-            expression: false,
-            timeout,
-            note: None,
-            replay: None,
-        };
+        let start = CellStart { cell, mode, timeout, ..CellStart::default() };
         Job::Cell { start, patient }
     }
 

@@ -140,7 +140,12 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         EventBody::OutputCut { .. } => screen.warn("further output of this cell is not kept"),
         EventBody::Display { mime, .. } => screen.note(&display_line(mime)),
         EventBody::SandboxGone { reason } => screen.warn(&format!("the sandbox is gone: {reason}")),
-        EventBody::StateLost { reason } => screen.warn(&format!("all variables are gone: {reason}")),
+        EventBody::StateLost { reason, restored_to: None } => {
+            screen.warn(&format!("all variables are gone: {reason}"))
+        }
+        EventBody::StateLost { reason, restored_to: Some(cell) } => {
+            screen.warn(&format!("the variables are as after cell {cell}: {reason}"))
+        }
         EventBody::SessionCreated { .. }
         | EventBody::SandboxStarting { .. }
         | EventBody::ImagePulling { .. }
@@ -153,6 +158,10 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::Interrupting { .. }
         | EventBody::CellFinished { .. }
         | EventBody::Reset
+        | EventBody::ReplayStarted { .. }
+        | EventBody::ReplayFinished
+        | EventBody::Frozen
+        | EventBody::Thawed
         | EventBody::Undone { .. }
         | EventBody::SessionRemoved
         | EventBody::AskStarted { .. }

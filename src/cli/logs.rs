@@ -64,7 +64,7 @@ fn milestone(event: &EventBody) -> Option<String> {
             format!("-- the sandbox is ready: Python {python}, {isolation}")
         }
         EventBody::CellQueued { cell, .. } => format!("-- cell {cell} waits"),
-        EventBody::CellStarted { cell } => format!("-- cell {cell} runs"),
+        EventBody::CellStarted { cell, .. } => format!("-- cell {cell} runs"),
         EventBody::ToolCalled { call, name, .. } => format!("-- tool call {call}: {name}"),
         EventBody::ToolAnswered { call, outcome: ToolOutcome::Value(_) } => {
             format!("-- tool call {call} was answered")
@@ -88,6 +88,10 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::Undone { state_of: 0 } => "-- all cells were undone".to_owned(),
         EventBody::Undone { state_of } => format!("-- cells after {state_of} were undone"),
         EventBody::Reset => "-- the session was reset".to_owned(),
+        EventBody::ReplayStarted { cells } => format!("-- {} cells are run again", cells.len()),
+        EventBody::ReplayFinished => "-- all of them have run again".to_owned(),
+        EventBody::Frozen => "-- the sandbox is frozen".to_owned(),
+        EventBody::Thawed => "-- the sandbox goes on".to_owned(),
         EventBody::SessionRemoved => "-- the session was removed".to_owned(),
         EventBody::AskStarted { ask, spec } => format!("-- ask {ask} of {}: {}", spec.model, spec.text),
         EventBody::ModelAsked { ask, step } => format!("-- ask {ask}: request {step} to the model"),

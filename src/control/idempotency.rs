@@ -7,6 +7,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, Limited};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use super::body;
 use super::peer::Peer;
 use super::problems::{Answer, Refused};
 use super::routes::{App, cells};
+use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::store::{Answered, Claim, JournalError};
@@ -29,6 +31,20 @@ const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
 /// The key of a request, for handlers that can say early what they are about to make.
 #[derive(Clone, Debug)]
 pub struct Key(pub String);
+
+/// What a request with a key makes: a cell, of which its client wants the result, or only the number.
+/// By the session's id, because its name may be another's by the time somebody asks.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Target {
+    pub session: String,
+    pub cell: CellNumber,
+    #[serde(default = "yes")]
+    pub result: bool,
+}
+
+fn yes() -> bool {
+    true
+}
 
 /// Requests with a key that are being worked on: a repetition waits for the first.
 #[derive(Clone, Default)]
@@ -158,12 +174,14 @@ fn again(answer: Answered) -> Response {
 
 /// The daemon died over the first request. What it was about to make may tell the answer.
 async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response> {
-    let cell = target.as_ref().and_then(|target| {
-        Some((target.get("session")?.as_str()?.to_owned(), target.get("cell")?.as_u64()?))
-    });
-    if let Some((session, cell)) = cell {
+    let target = target.and_then(|target| serde_json::from_value::<Target>(target).ok());
+    if let Some(Target { session, cell, result }) = target {
         let session = app.session(peer, &session).await?;
-        return Ok(axum::Json(cells::result_of(&session, cell).await?).into_response());
+        if result {
+            return Ok(axum::Json(cells::result_of(&session, cell).await?).into_response());
+        }
+        let view = cells::view_of(&session, cell).await?;
+        return Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response());
     }
     Err(Refused(
         Problem::new(Code::OutcomeUnknown, "the daemon ended while it worked on this request")

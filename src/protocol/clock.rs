@@ -16,6 +16,12 @@ pub fn since(at: &str) -> Duration {
     parse(at).map_or(Duration::ZERO, |at| now.saturating_sub(at))
 }
 
+/// Time between two such moments; zero if they are the wrong way round or none.
+#[must_use]
+pub fn between(from: &str, to: &str) -> Duration {
+    parse(from).zip(parse(to)).map_or(Duration::ZERO, |(from, to)| to.saturating_sub(from))
+}
+
 /// The inverse of [`rfc3339`], since the epoch.
 fn parse(at: &str) -> Option<Duration> {
     let number = |range: std::ops::Range<usize>| at.get(range)?.parse::<u64>().ok();
@@ -69,5 +75,8 @@ mod tests {
             assert_eq!(parse(&rfc3339(seconds, millis)), Some(expected));
         }
         assert_eq!(parse("yesterday"), None);
+        let (early, late) = ("2024-02-28T23:59:59.500Z", "2024-03-01T00:00:00.000Z");
+        assert_eq!(between(early, late), Duration::from_millis(86_400_500));
+        assert_eq!((between(late, early), between("", late)), (Duration::ZERO, Duration::ZERO));
     }
 }

@@ -56,12 +56,18 @@ pub enum EventBody {
         #[serde(default)]
         expression: bool,
         timeout_s: f64,
+        /// The cell of which it is a replay: tools are not called, their recorded answers are given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replays: Option<CellNumber>,
         /// The ask that wants it; none if a client does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         origin: Option<CellOrigin>,
     },
     CellStarted {
         cell: CellNumber,
+        /// What is counted beyond this is the cell's doing.
+        #[serde(default)]
+        before: Counters,
     },
     /// Output; without a cell if it was written while none ran.
     Output {
@@ -96,12 +102,24 @@ pub enum EventBody {
     /// The process that held the variables died outside of any cell.
     StateLost {
         reason: String,
+        /// They are as after this cell again (0: as at the start); none if all are gone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        restored_to: Option<CellNumber>,
     },
     /// The variables are as after this cell again; later cells are undone.
     Undone {
         state_of: CellNumber,
     },
     Reset,
+    /// A fresh worker gets the variables of before: these cells run in it again, in this order.
+    ReplayStarted {
+        cells: Vec<CellNumber>,
+    },
+    /// All of them did. Without it, they can be replayed once more.
+    ReplayFinished,
+    /// All processes of the sandbox are stopped, and the clocks of its cells with them.
+    Frozen,
+    Thawed,
     SessionRemoved,
 
     AskStarted {
@@ -167,6 +185,15 @@ pub enum EventBody {
     },
 }
 
+/// What the host's kernel has counted in a sandbox so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Counters {
+    /// Processes killed for memory.
+    pub oom_kills: u64,
+    /// Forks refused because of the limit on processes.
+    pub forks_refused: u64,
+}
+
 /// Which tool call of which ask made a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CellOrigin {
@@ -205,6 +232,10 @@ impl EventBody {
             Self::StateLost { .. } => "state_lost",
             Self::Undone { .. } => "undone",
             Self::Reset => "reset",
+            Self::ReplayStarted { .. } => "replay_started",
+            Self::ReplayFinished => "replay_finished",
+            Self::Frozen => "frozen",
+            Self::Thawed => "thawed",
             Self::SessionRemoved => "session_removed",
             Self::AskStarted { .. } => "ask_started",
             Self::ModelAsked { .. } => "model_asked",
@@ -226,7 +257,7 @@ impl EventBody {
     pub fn cell(&self) -> Option<CellNumber> {
         match self {
             Self::CellQueued { cell, .. }
-            | Self::CellStarted { cell }
+            | Self::CellStarted { cell, .. }
             | Self::OutputCut { cell }
             | Self::Display { cell, .. }
             | Self::Interrupting { cell } => Some(*cell),
@@ -242,6 +273,10 @@ impl EventBody {
             | Self::StateLost { .. }
             | Self::Undone { .. }
             | Self::Reset
+            | Self::ReplayStarted { .. }
+            | Self::ReplayFinished
+            | Self::Frozen
+            | Self::Thawed
             | Self::SessionRemoved
             | Self::AskStarted { .. }
             | Self::ModelAsked { .. }

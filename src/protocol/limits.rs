@@ -22,6 +22,8 @@ pub const HOST_FRAMES_WAITING: usize = 256;
 
 /// Tool calls of one session that the daemon works on at once; the kernel holds back the rest.
 pub const TOOL_CALLS_IN_FLIGHT: usize = 64;
+/// Names of completed tool calls that a result lists.
+pub const TOOL_CALLS_LISTED: usize = 100;
 /// Characters of a tool's name.
 pub const TOOL_NAME_CHARS: usize = 64;
 /// Bytes of what one tool may say, and of all that a session keeps of it for its markers.

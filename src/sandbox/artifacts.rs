@@ -2,6 +2,7 @@
 //! from the host's side, so that it also holds for a cell that died.
 
 use rustix::fs::{FileType, Mode, OFlags};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,14 +11,14 @@ use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES, ARTIFA
 use crate::protocol::result::{Artifact, Change};
 
 /// What tells one version of a file from another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Version {
     bytes: u64,
     inode: u64,
     modified: (i64, i64),
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     files: BTreeMap<String, Version>,
     /// The scan stopped at its limit, so absence means nothing.

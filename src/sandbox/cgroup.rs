@@ -4,22 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use super::facts::read_small;
+use crate::protocol::event::Counters;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cgroup {
-    V1 { memory: PathBuf, pids: PathBuf, cpu: PathBuf },
+    V1 { memory: PathBuf, pids: PathBuf, cpu: PathBuf, freezer: Option<PathBuf> },
     V2 { folder: PathBuf },
-}
-
-/// Counters that only the host's kernel writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Processes killed for memory.
-    pub oom_kills: u64,
-    /// Forks refused because of the limit on processes.
-    pub forks_refused: u64,
 }
 
 impl Cgroup {
@@ -40,7 +32,7 @@ impl Cgroup {
             })
         };
         if let (Some(memory), Some(pids), Some(cpu)) = (below("memory"), below("pids"), below("cpu")) {
-            return Some(Self::V1 { memory, pids, cpu });
+            return Some(Self::V1 { memory, pids, cpu, freezer: below("freezer") });
         }
         let unified = text.lines().find_map(|line| line.strip_prefix("0::"))?;
         Some(Self::V2 { folder: root.join(unified.trim_start_matches('/')) })
@@ -67,6 +59,21 @@ impl Cgroup {
         };
         let read = |path: &Path, key| read_small(path).ok().and_then(|text| keyed(&text, key)).unwrap_or(0);
         Counters { oom_kills: read(&memory, "oom_kill"), forks_refused: read(&pids, "max") }
+    }
+
+    /// Whether somebody has stopped all its processes; none if that cannot be read.
+    #[must_use]
+    pub fn is_frozen(&self) -> Option<bool> {
+        match self {
+            Self::V1 { freezer, .. } => {
+                let state = read_small(&freezer.as_ref()?.join("freezer.state")).ok()?;
+                Some(state.trim() != "THAWED")
+            }
+            Self::V2 { folder } => {
+                let events = read_small(&folder.join("cgroup.events")).ok()?;
+                keyed(&events, "frozen").map(|frozen| frozen == 1)
+            }
+        }
     }
 
     #[must_use]
@@ -119,13 +126,14 @@ mod tests {
 
     #[test]
     fn both_versions_are_found() {
-        let v1 = "12:pids:/docker/abc\n5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/\n";
+        let v1 = "12:pids:/docker/abc\n5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n3:freezer:/docker/abc\n0::/\n";
         assert_eq!(
             Cgroup::parse(v1),
             Some(Cgroup::V1 {
                 memory: "/sys/fs/cgroup/memory/docker/abc".into(),
                 pids: "/sys/fs/cgroup/pids/docker/abc".into(),
                 cpu: "/sys/fs/cgroup/cpu/docker/abc".into(),
+                freezer: Some("/sys/fs/cgroup/freezer/docker/abc".into()),
             })
         );
         let v2 = "0::/system.slice/docker-abc.scope\n";

@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::attest;
-use super::cgroup::{Cgroup, Counters};
+use super::cgroup::Cgroup;
 use super::engine::{Engine, EngineError, EngineMode, engine_mode};
 use super::images;
 use super::kernel_files;
 use super::spec::{self, Limits, SandboxSpec};
 use super::workspace::{Service, Workspace};
 use crate::config::{Paths, Settings};
+use crate::protocol::event::Counters;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
@@ -479,6 +480,18 @@ impl Sandbox {
             Err(EngineError::Refused { message, .. }) if message.contains("not paused") => Ok(()),
             other => other,
         }
+    }
+
+    /// Whether its processes are stopped, by whomever. Where it cannot be told they are not.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.cgroup.as_ref().and_then(Cgroup::is_frozen).unwrap_or(false)
+    }
+
+    /// A folder of the daemon's own that goes with the sandbox.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder.path
     }
 
     /// Leaves the container running for the next daemon.

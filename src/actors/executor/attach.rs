@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::super::launch::Ready;
 use super::super::outcome::Ending;
+use super::super::past::OpenCall;
 use super::super::session::SessionMsg;
 use super::cells::Running;
 use super::requests::Request;
-use super::{ExecutorRef, ExecutorState};
+use super::{ExecutorRef, ExecutorState, Resumed};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
@@ -29,23 +30,24 @@ impl ExecutorState {
         };
         let (hello, receipt) = (ready.hello.clone(), Box::new(ready.receipt.clone()));
         let (known, unknown): (Vec<_>, Vec<_>) =
-            attach.running.into_iter().partition(|(start, _)| start.cell <= hello.last_cell);
-        let before = ready.sandbox.counters();
+            attach.running.into_iter().partition(|resumed| resumed.start.cell <= hello.last_cell);
         self.tell(SessionMsg::SandboxAttached(receipt));
         self.take_in(myself, ready);
+        self.recall_notes(!known.is_empty());
+        self.frost.again = attach.frozen;
         let mut fence = Fence { ended: Vec::new(), state_of: hello.state_of };
-        for (start, elapsed) in known {
-            let (cell, left) = (start.cell, start.timeout.saturating_sub(elapsed));
+        for Resumed { start, ran, completed } in known {
+            let (cell, left) = (start.cell, start.timeout.saturating_sub(ran));
             if !hello.running.contains(&cell) {
                 fence.ended.push(cell);
             }
-            let since = Instant::now().checked_sub(elapsed).unwrap_or_else(Instant::now);
-            self.running.insert(cell, Running::of(start, since, before));
+            let since = Instant::now().checked_sub(ran).unwrap_or_else(Instant::now);
+            self.running.insert(cell, Running::resumed(start, since, completed));
             self.arm(myself, cell, left);
         }
-        self.answer_open_calls(myself, &attach.open_calls);
+        self.answer_open_calls(myself, attach.open_calls);
         // The journal knew of these before the kernel did.
-        for (start, _) in unknown {
+        for Resumed { start, .. } in unknown {
             self.run(myself, start);
         }
         // When this is answered, all that the kernel had to tell again has been told.
@@ -58,17 +60,20 @@ impl ExecutorState {
         myself.stop(None);
     }
 
-    fn answer_open_calls(&mut self, myself: &ExecutorRef, calls: &[u64]) {
-        for call in calls {
+    fn answer_open_calls(&mut self, myself: &ExecutorRef, calls: Vec<OpenCall>) {
+        for OpenCall { call, recorded } in calls {
             let error = ToolFailure {
                 code: "interrupted".into(),
                 message:
                     "the daemon was started anew while the tool ran; it is not known whether it took effect"
                         .into(),
             };
-            let outcome = ToolOutcome::Failure(error.clone());
-            self.args.log.append(EventBody::ToolAnswered { call: *call, outcome });
-            self.send(myself, &HostFrame::ToolFailed { call: *call, error });
+            let (outcome, frame) = match recorded.unwrap_or(Err(error)) {
+                Ok(value) => (ToolOutcome::Value(value.clone()), HostFrame::ToolResult { call, value }),
+                Err(error) => (ToolOutcome::Failure(error.clone()), HostFrame::ToolFailed { call, error }),
+            };
+            self.args.log.append(EventBody::ToolAnswered { call, outcome });
+            self.send(myself, &frame);
         }
     }
 
@@ -77,6 +82,9 @@ impl ExecutorState {
         for cell in &fence.ended {
             let after = StateAfter::Restored(fence.state_of);
             self.finish(myself, *cell, Ending::Lost { exit_code: -9, after, names: Vec::new() }, None);
+        }
+        if std::mem::take(&mut self.frost.again) {
+            self.freeze(myself, None);
         }
     }
 }

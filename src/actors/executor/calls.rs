@@ -8,12 +8,9 @@ use crate::bridge::{Refusal, Turn};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::TOOL_NAME_CHARS;
+use crate::protocol::limits::{TOOL_CALLS_LISTED, TOOL_NAME_CHARS};
 use crate::store::Applied;
 use crate::tools::{Caller, ToolFuture, ToolOutput};
-
-/// Names of completed tool calls that a result lists.
-const TOOL_CALLS_LISTED: usize = 100;
 
 /// Stops a tool when nobody waits for it any more.
 pub(super) struct CallGuard(JoinHandle<()>);

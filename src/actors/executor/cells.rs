@@ -6,7 +6,7 @@ use tokio::task::AbortHandle;
 
 use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::super::session::SessionMsg;
-use super::{ExecutorMsg, ExecutorRef, ExecutorState};
+use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
 use crate::bridge::Turn;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter};
@@ -14,7 +14,6 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN};
 use crate::protocol::result::Mode;
 use crate::sandbox::artifacts;
-use crate::sandbox::cgroup::Counters;
 use crate::sandbox::usage::{self, Usage};
 use crate::store::CellRecord;
 
@@ -28,7 +27,10 @@ const NAME_CHARS: usize = 100;
 pub(super) struct Running {
     pub start: CellStart,
     pub since: Instant,
-    pub before: Counters,
+    /// It began before the daemon did; the kernel says how long it took.
+    pub resumed: bool,
+    pub reported: Option<Duration>,
+    pub interrupted: bool,
     pub ended_by: Option<EndedBy>,
     /// Names of completed tool calls.
     pub completed: Vec<String>,
@@ -36,12 +38,31 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub fn of(start: CellStart, since: Instant, before: Counters) -> Self {
-        Self { start, since, before, ended_by: None, completed: Vec::new(), timers: Vec::new() }
+    pub fn of(start: CellStart, since: Instant) -> Self {
+        Self {
+            start,
+            since,
+            resumed: false,
+            reported: None,
+            interrupted: false,
+            ended_by: None,
+            completed: Vec::new(),
+            timers: Vec::new(),
+        }
     }
-}
 
-impl Running {
+    pub fn resumed(start: CellStart, since: Instant, completed: Vec<String>) -> Self {
+        let mut running = Self::of(start, since);
+        (running.resumed, running.completed) = (true, completed);
+        running
+    }
+
+    /// Of a cell that ended while no daemon looked on, only the kernel knows it.
+    pub fn elapsed(&self) -> Duration {
+        let elapsed = self.since.elapsed();
+        self.reported.filter(|_| self.resumed).map_or(elapsed, |reported| reported.min(elapsed))
+    }
+
     pub fn stop_clocks(&mut self) {
         self.timers.drain(..).for_each(|timer| timer.abort());
     }
@@ -67,7 +88,7 @@ pub(super) struct Finishing {
 impl ExecutorState {
     pub(super) fn run(&mut self, myself: &ExecutorRef, start: CellStart) {
         let cell = start.cell;
-        let Some(cage) = &self.cage else {
+        if self.cage.is_none() {
             let finishing = Finishing {
                 start,
                 ending: Ending::SandboxGone { end: None },
@@ -78,10 +99,12 @@ impl ExecutorState {
             };
             self.complete(myself, finishing);
             return;
-        };
+        }
         if std::mem::take(&mut self.snapshot_is_old) {
             self.snapshot = artifacts::scan(&self.args.workspace.root);
+            self.snapshot_unnoted = true;
         }
+        self.note_snapshot();
         let frame = HostFrame::Cell {
             cell,
             code: start.code.clone(),
@@ -90,12 +113,11 @@ impl ExecutorState {
             restricted: false,
         };
         self.args.recorder.begin(cell);
-        let before = cage.sandbox.counters();
-        let sent = cage.link.send(&frame);
+        let sent = self.cage.as_ref().map(|cage| cage.link.send(&frame));
         let timeout = start.timeout;
-        self.running.insert(cell, Running::of(start, Instant::now(), before));
+        self.running.insert(cell, Running::of(start, Instant::now()));
         self.arm(myself, cell, timeout);
-        if sent.is_err() {
+        if !matches!(sent, Some(Ok(()))) {
             self.give_up(myself, "the kernel does not take cells any more".into());
         }
     }
@@ -103,14 +125,16 @@ impl ExecutorState {
     /// Starts the clocks of a cell.
     pub(super) fn arm(&mut self, myself: &ExecutorRef, cell: CellNumber, timeout: Duration) {
         let Some(running) = self.running.get_mut(&cell) else { return };
-        running.timers.push(myself.send_after(timeout, move || ExecutorMsg::Deadline(cell)).abort_handle());
+        running.timers.push(
+            myself.send_after(timeout, move || ExecutorMsg::Overdue(Overdue::Deadline(cell))).abort_handle(),
+        );
     }
 
     pub(super) fn interrupt(&mut self, myself: &ExecutorRef, cell: CellNumber) {
         let Some(running) = self.running.get_mut(&cell) else { return };
         self.args.log.append(EventBody::Interrupting { cell });
-        let overdue = myself.send_after(INTERRUPT_GRACE, move || ExecutorMsg::InterruptOverdue(cell));
-        running.timers.push(overdue.abort_handle());
+        running.interrupted = true;
+        self.expect_interrupted(myself, cell);
         self.send(myself, &HostFrame::Interrupt { cell });
     }
 
@@ -121,10 +145,23 @@ impl ExecutorState {
             return;
         }
         running.ended_by = Some(why);
-        let overdue = myself.send_after(KILL_GRACE + KILL_REPORT, move || ExecutorMsg::KillOverdue(cell));
-        running.timers.push(overdue.abort_handle());
+        self.expect_killed(myself, cell);
         let grace_ms = u64::try_from(KILL_GRACE.as_millis()).unwrap_or(0);
         self.send(myself, &HostFrame::Kill { cell, grace_ms });
+    }
+
+    pub(super) fn expect_interrupted(&mut self, myself: &ExecutorRef, cell: CellNumber) {
+        let Some(running) = self.running.get_mut(&cell) else { return };
+        let overdue =
+            myself.send_after(INTERRUPT_GRACE, move || ExecutorMsg::Overdue(Overdue::Interrupt(cell)));
+        running.timers.push(overdue.abort_handle());
+    }
+
+    pub(super) fn expect_killed(&mut self, myself: &ExecutorRef, cell: CellNumber) {
+        let Some(running) = self.running.get_mut(&cell) else { return };
+        let overdue =
+            myself.send_after(KILL_GRACE + KILL_REPORT, move || ExecutorMsg::Overdue(Overdue::Kill(cell)));
+        running.timers.push(overdue.abort_handle());
     }
 
     /// Before a reset, which ends the main line; copies of it have to be ended one by one.
@@ -157,9 +194,12 @@ impl ExecutorState {
                 protected,
                 as_before,
                 live,
-                duration_ms: _,
+                duration_ms,
             } => {
                 let main = self.running.get(&cell).is_some_and(|running| running.start.mode == Mode::Main);
+                if let Some(running) = self.running.get_mut(&cell) {
+                    running.reported = Duration::try_from_secs_f64(duration_ms / 1000.0).ok();
+                }
                 let ending = Ending::Done {
                     status,
                     reason,
@@ -172,14 +212,14 @@ impl ExecutorState {
                 };
                 self.finish(myself, cell, ending, Some(turn));
                 if main {
-                    self.live = live;
+                    self.set_live(live);
                 }
             }
             KernelFrame::CellLost { cell, exit_code, after, killed: _ } => {
                 let ending = Ending::Lost { exit_code, after, names: Vec::new() };
                 self.finish(myself, cell, ending, Some(turn));
                 if after != StateAfter::Kept {
-                    self.live = Live::default();
+                    self.set_live(Live::default());
                 }
             }
             _ => {}
@@ -197,11 +237,12 @@ impl ExecutorState {
         let Some(mut running) = self.running.remove(&cell) else { return };
         self.cell_ended_since_look = true;
         drop(self.calls.cancel_cell(cell));
-        let after = self.cage.as_ref().map_or(running.before, |cage| cage.sandbox.counters());
+        let before = running.start.before;
+        let after = self.cage.as_ref().map_or(before, |cage| cage.sandbox.counters());
         let cause = Cause {
             ended_by: running.ended_by.take(),
-            out_of_memory: after.oom_kills > running.before.oom_kills,
-            forks_refused: after.forks_refused > running.before.forks_refused,
+            out_of_memory: after.oom_kills > before.oom_kills,
+            forks_refused: after.forks_refused > before.forks_refused,
             completed_tool_calls: std::mem::take(&mut running.completed),
             live: self.live,
         };
@@ -209,7 +250,7 @@ impl ExecutorState {
             matches!(ending, Ending::Lost { after: StateAfter::Restored(_) | StateAfter::Lost, .. });
         let finishing = Finishing {
             record: self.args.recorder.finish(cell),
-            elapsed: running.since.elapsed(),
+            elapsed: running.elapsed(),
             start: running.start.clone(),
             ending,
             cause,
@@ -232,7 +273,7 @@ impl ExecutorState {
         self.next_request += 1;
         let code = finishing.start.code.clone();
         self.finishing.insert(request, finishing);
-        myself.send_after(NAMES_WITHIN, move || ExecutorMsg::RequestOverdue(request));
+        myself.send_after(NAMES_WITHIN, move || ExecutorMsg::Overdue(Overdue::Request(request)));
         self.send(myself, &HostFrame::Names { request, code });
     }
 

@@ -48,7 +48,7 @@ impl ExecutorState {
                     ..Cause::default()
                 },
                 record: self.args.recorder.finish(cell),
-                elapsed: running.since.elapsed(),
+                elapsed: running.elapsed(),
                 start: running.start.clone(),
                 ending: Ending::SandboxGone { end: end.clone() },
                 turn: None,

@@ -1,24 +1,28 @@
 //! The executor: one sandbox and its bridge. It owns the deadlines, interrupts and tool calls in
 //! flight, and tells the session how each cell ended. It ends with its sandbox.
 //!
-//! `attach` goes on where an earlier daemon ended, `cells` begins and ends cells, `requests` is everything else that is asked of the kernel, `calls`
-//! the tool calls that the kernel makes, `fate` the end of the sandbox.
+//! `attach` goes on where an earlier daemon ended, with what `notes` kept; `cells` begins and ends
+//! cells, `requests` is everything else that is asked of the kernel, `calls` the tool calls that the
+//! kernel makes, `frost` and `strangers` are about frozen sandboxes, `fate` the end of one.
 
 mod attach;
 mod calls;
 mod cells;
 mod fate;
 mod frost;
+mod notes;
 mod requests;
+mod strangers;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::launch::{Ready, attach, launch};
-use super::outcome::{CellStart, EndedBy};
+use super::outcome::CellStart;
+use super::past::OpenCall;
 use super::session::{SessionMsg, SessionRef};
 use super::sink::RecorderSink;
 use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
@@ -38,11 +42,12 @@ use crate::tools;
 
 use calls::CallGuard;
 use cells::{Finishing, Running};
+use frost::Frost;
 use requests::Request;
 
 /// Time between two events about a pull.
 const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
-/// Time between two looks at the size of the workspace.
+/// Time between two looks at the size of the workspace, and at whether somebody paused the sandbox.
 const QUOTA_LOOK: Duration = Duration::from_secs(1);
 
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
@@ -99,11 +104,9 @@ pub enum ExecutorMsg {
     /// A cell that came while its worker was being replaced.
     SendAgain(CellNumber),
     Closed(Closed),
-    Deadline(CellNumber),
-    InterruptOverdue(CellNumber),
-    KillOverdue(CellNumber),
-    RequestOverdue(u64),
-    QuotaLook,
+    Overdue(Overdue),
+    /// Time to look at what strangers and guests do to the sandbox.
+    Look,
     QuotaLooked(Usage),
     ToolDone {
         call: u64,
@@ -120,6 +123,19 @@ pub enum ExecutorMsg {
         why: String,
         end: Option<SandboxEnd>,
     },
+}
+
+/// What took too long.
+#[derive(Clone, Copy, Debug)]
+pub enum Overdue {
+    /// A cell.
+    Deadline(CellNumber),
+    /// A cell that was told to stop by itself.
+    Interrupt(CellNumber),
+    /// The news that a cell was killed.
+    Kill(CellNumber),
+    /// The answer to a request.
+    Request(u64),
 }
 
 pub struct ExecutorArgs {
@@ -141,10 +157,20 @@ pub struct Attach {
     pub receipt: Receipt,
     /// Frames of its kernel that had their effect.
     pub received: u64,
-    /// Cells that were running, and for how long they had been.
-    pub running: Vec<(CellStart, Duration)>,
+    pub running: Vec<Resumed>,
     /// Tool calls that wait for an answer which nobody works on any more.
-    pub open_calls: Vec<u64>,
+    pub open_calls: Vec<OpenCall>,
+    /// It is to be frozen again when it has told what it had to tell.
+    pub frozen: bool,
+}
+
+/// A cell that was running.
+pub struct Resumed {
+    pub start: CellStart,
+    /// How long it had been, without the time in which it was frozen.
+    pub ran: Duration,
+    /// Names of completed tool calls.
+    pub completed: Vec<String>,
 }
 
 pub struct ExecutorState {
@@ -160,11 +186,13 @@ pub struct ExecutorState {
     snapshot: Snapshot,
     /// Somebody else has changed files since.
     snapshot_is_old: bool,
+    /// The next daemon would not know of it.
+    snapshot_unnoted: bool,
     /// The size of the workspace when it was last looked at.
     usage: Option<Usage>,
     cell_ended_since_look: bool,
     growing_looks: u32,
-    frozen_at: Option<std::time::Instant>,
+    frost: Frost,
     /// What the last cell of the main line left running in the worker.
     live: Live,
 }
@@ -233,10 +261,11 @@ impl Actor for Executor {
             calls: Calls::default(),
             snapshot,
             snapshot_is_old: false,
+            snapshot_unnoted: true,
             usage: None,
             cell_ended_since_look: false,
             growing_looks: 0,
-            frozen_at: None,
+            frost: Frost::default(),
             live: Live::default(),
         })
     }
@@ -274,25 +303,25 @@ impl Actor for Executor {
                 let frame = |request| HostFrame::Undo { request, cells };
                 state.request(&myself, Request::Undo(reply_to), frame, Duration::ZERO);
             }
-            ExecutorMsg::Freeze { reply_to } => state.freeze(reply_to),
-            ExecutorMsg::Thaw => state.thaw(&myself),
+            ExecutorMsg::Freeze { reply_to } => state.freeze(&myself, Some(reply_to)),
+            ExecutorMsg::Thaw => {
+                state.frost.again = false;
+                state.thaw(&myself);
+            }
             ExecutorMsg::Thawed => state.thawed(&myself),
             ExecutorMsg::Leave { reply_to } => state.leave(&myself, reply_to),
             ExecutorMsg::Shutdown { reply_to } => state.shut_down(&myself, reply_to),
             ExecutorMsg::Arrived(frame, turn) => state.arrived(&myself, *frame, turn),
             ExecutorMsg::Closed(closed) => state.closed(&myself, closed),
-            ExecutorMsg::Deadline(cell) => state.end_cell(&myself, cell, EndedBy::Deadline),
-            ExecutorMsg::InterruptOverdue(cell) => state.end_cell(&myself, cell, EndedBy::Interrupt),
-            ExecutorMsg::KillOverdue(cell) => {
-                if state.running.contains_key(&cell) {
-                    state.give_up(&myself, "the kernel did not end a cell that it was told to kill".into());
-                }
+            ExecutorMsg::Overdue(what) => state.overdue(&myself, what),
+            ExecutorMsg::Look => {
+                state.look_at_quota(&myself);
+                state.look_for_strangers(&myself);
             }
-            ExecutorMsg::RequestOverdue(request) => state.request_overdue(&myself, request),
-            ExecutorMsg::QuotaLook => state.look_at_quota(&myself),
             ExecutorMsg::QuotaLooked(usage) => state.quota_looked(&myself, usage),
             ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
             ExecutorMsg::Concluded { result, snapshot, turn } => {
+                state.snapshot_unnoted |= state.snapshot != snapshot;
                 state.snapshot = snapshot;
                 state.tell(SessionMsg::CellFinished(result, turn));
             }
@@ -304,11 +333,11 @@ impl Actor for Executor {
 
 /// Steps of a pull as events, a few a second.
 fn pull_progress(log: Arc<EventLog>) -> impl Fn(String) + Send + Sync {
-    let last = std::sync::Mutex::new(None::<std::time::Instant>);
+    let last = std::sync::Mutex::new(None::<Instant>);
     move |status| {
         let mut last = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if last.is_none_or(|at| at.elapsed() >= PULL_EVENTS_APART) {
-            *last = Some(std::time::Instant::now());
+            *last = Some(Instant::now());
             log.append(EventBody::ImagePulling { status });
         }
     }
@@ -354,7 +383,8 @@ impl ExecutorState {
                 Incoming::Closed(closed) => ExecutorMsg::Closed(closed),
             });
         });
-        let quota = QuotaClock(myself.send_interval(QUOTA_LOOK, || ExecutorMsg::QuotaLook).abort_handle());
+        let quota = QuotaClock(myself.send_interval(QUOTA_LOOK, || ExecutorMsg::Look).abort_handle());
+        self.frost.seen_running = Instant::now();
         self.cage = Some(Cage { sandbox: Arc::new(ready.sandbox), link, _quota: quota });
         self.look_at_quota(myself);
     }
@@ -365,7 +395,7 @@ impl ExecutorState {
                 self.cell_ended(myself, frame, turn);
             }
             KernelFrame::WorkerReplaced { exit_code, after } => {
-                self.live = Live::default();
+                self.set_live(Live::default());
                 self.tell(SessionMsg::WorkerReplaced { exit_code, after });
             }
             KernelFrame::ToolCall { call, cell, name, arguments } => {

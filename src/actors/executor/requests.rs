@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::outcome::{EndedBy, Ending};
 use super::super::session::SessionMsg;
 use super::attach::Fence;
-use super::{Answer, ExecutorMsg, ExecutorRef, ExecutorState};
+use super::{Answer, ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, RefusedCode, StateAfter};
 use crate::protocol::ids::CellNumber;
@@ -39,7 +39,7 @@ impl ExecutorState {
         let number = self.next_request;
         self.next_request += 1;
         self.requests.insert(number, request);
-        myself.send_after(own_limit + REQUEST_SLACK, move || ExecutorMsg::RequestOverdue(number));
+        myself.send_after(own_limit + REQUEST_SLACK, move || ExecutorMsg::Overdue(Overdue::Request(number)));
         self.send(myself, &frame(number));
     }
 

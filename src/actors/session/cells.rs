@@ -1,4 +1,4 @@
-//! Cells of a session: into the queue, to the executor, to their end; and back again with `undo`.
+//! Cells of a session: into the queue, to the executor, to their end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,50 +7,40 @@ use tokio::sync::oneshot;
 use super::super::executor::ExecutorMsg;
 use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::super::queue::Job;
+use super::written::JOURNALLED;
 use super::{
     Answer, CellRequest, Pending, SandboxPhase, SessionActorState, SessionMsg, SessionRef, Standing, Ticket,
 };
 use crate::bridge::Turn;
-use crate::protocol::api::Undone;
-use crate::protocol::event::{Event, EventBody};
+use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::ARTIFACTS;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
+use crate::sandbox::cgroup::Cgroup;
 use crate::store::{Applied, CellRecord};
 
-/// Time for the start of a cell to get into the journal. It takes some tens of microseconds; a disk
-/// that hangs longer than this must not hold the session.
-const JOURNALLED: Duration = Duration::from_secs(2);
+/// Told with a cell that a full disk kept from running.
+const UNWRITTEN: &str = "The journal could not be written, so the cell was not run.";
 
 impl SessionActorState {
-    pub(super) fn enqueue(&mut self, request: CellRequest) -> Result<Ticket, Problem> {
+    pub(super) fn enqueue(&mut self, myself: &SessionRef, request: CellRequest, reply_to: Answer<Ticket>) {
         self.touch();
-        if self.removing {
-            return Err(Problem::new(Code::NoSuchSession, "the session is being removed"));
-        }
-        if let Err(trouble) = self.args.journal.healthy() {
-            return Err(Problem::new(Code::Storage, format!("the journal cannot be written: {trouble}"))
-                .hint(
-                    "free some space where the daemon's home is; cells run again as soon as there is some",
-                ));
-        }
-        let limit = self.args.launcher.settings.cells.queue;
-        if self.queue.waiting() >= limit {
-            return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
-                .hint("wait for one to end, or `belljar interrupt` the session"));
+        if let Err(problem) = self.takes_cells() {
+            let _ = reply_to.send(Err(problem));
+            return;
         }
         self.cells += 1;
         let cell = self.cells;
         let events_after = self.log.newest();
-        self.log.append(EventBody::CellQueued {
+        let queued = EventBody::CellQueued {
             cell,
             mode: request.mode,
             code: request.code.clone(),
             expression: request.expression,
             timeout_s: request.timeout.as_secs_f64(),
+            replays: request.replay.as_ref().map(|replay| replay.cell),
             origin: request.origin.clone(),
-        });
+        };
         let (done, receiver) = oneshot::channel();
         self.tickets.insert(cell, Pending { events_after, done });
         let start = CellStart {
@@ -59,16 +49,50 @@ impl SessionActorState {
             mode: request.mode,
             expression: request.expression,
             timeout: request.timeout,
-            note: None,
-            replay: request.replay,
+            replay: request.replay.map(|replay| replay.calls),
+            ..CellStart::default()
         };
         self.queue.push(Job::Cell { start, patient: false });
-        Ok(Ticket { cell, events_after, done: receiver })
+        let (session, ticket) =
+            (myself.clone(), Ticket { session: self.args.id, cell, events_after, done: receiver });
+        self.append_and(queued, move |written| {
+            if written {
+                let _ = reply_to.send(Ok(ticket));
+            } else {
+                let _ = session.cast(SessionMsg::Unwritten { ticket, reply_to });
+            }
+        });
+    }
+
+    fn takes_cells(&self) -> Result<(), Problem> {
+        if self.removing {
+            return Err(Problem::new(Code::NoSuchSession, "the session is being removed"));
+        }
+        self.can_write()?;
+        let limit = self.args.launcher.settings.cells.queue;
+        if self.queue.waiting() >= limit {
+            return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
+                .hint("wait for one to end, or `belljar interrupt` the session"));
+        }
+        Ok(())
+    }
+
+    /// Nobody was told of the cell, so it does not run, unless it does already.
+    pub(super) fn unwritten(&mut self, ticket: Ticket, reply_to: Answer<Ticket>) {
+        if self.queue.is_running(ticket.cell) {
+            let _ = reply_to.send(Ok(ticket));
+            return;
+        }
+        if let Some(mut start) = self.queue.take(ticket.cell) {
+            start.note = Some(UNWRITTEN.into());
+            self.conclude_unrun(start);
+        }
+        let _ = reply_to.send(Err(self.unwritable("the cell was not run")));
     }
 
     /// Starts what waits, as far as the sandbox can take it.
     pub(super) async fn pump(&mut self, myself: &SessionRef) {
-        if !self.queue.has_waiting() || self.removing {
+        if !self.queue.has_waiting() || self.removing || self.undoing {
             return;
         }
         let executor = match &self.sandbox {
@@ -87,12 +111,12 @@ impl SessionActorState {
                 }
                 Job::Cell { mut start, .. } => {
                     start.note = self.note.take();
-                    self.log.append(EventBody::CellStarted { cell: start.cell });
+                    start.before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
+                    self.log.append(EventBody::CellStarted { cell: start.cell, before: start.before });
                     // First in the journal: a kernel that ran a cell which nobody knows of would give
                     // its result to the next one of that number.
                     if tokio::time::timeout(JOURNALLED, self.log.flushed()).await.is_err() {
-                        start.note =
-                            Some("The journal could not be written, so the cell was not run.".into());
+                        start.note = Some(UNWRITTEN.into());
                         self.conclude_unrun(start);
                         continue;
                     }
@@ -114,50 +138,6 @@ impl SessionActorState {
             let cause = Cause { ended_by: ended_by.clone(), ..Cause::default() };
             self.finished(conclude(start, ending, cause, record, changes, Duration::ZERO), None);
         }
-    }
-
-    pub(super) fn undo(&mut self, myself: &SessionRef, cells: u64, reply_to: Answer<Undone>) {
-        self.touch();
-        self.thaw();
-        let refused = match &self.sandbox {
-            SandboxPhase::Ready { .. } if !self.queue.is_idle() => {
-                Problem::new(Code::Busy, "a cell runs or waits").hint("wait for it, or interrupt it")
-            }
-            SandboxPhase::Ready { executor, .. } => {
-                let (executor, session) = (executor.clone(), myself.clone());
-                tokio::spawn(async move {
-                    let answer = executor.call(|reply_to| ExecutorMsg::Undo { cells, reply_to }, None).await;
-                    let outcome = match answer {
-                        Ok(ractor::rpc::CallResult::Success(outcome)) => outcome,
-                        _ => Err(Problem::new(Code::SandboxFailed, "the sandbox ended meanwhile")),
-                    };
-                    let _ = session.cast(SessionMsg::UndoDone { outcome, reply_to });
-                });
-                return;
-            }
-            SandboxPhase::None | SandboxPhase::Starting(_) => {
-                Problem::new(Code::OutOfReach, "the session has no sandbox, so there is nothing to undo")
-            }
-        };
-        let _ = reply_to.send(Err(refused));
-    }
-
-    pub(super) fn undone(&mut self, state_of: CellNumber) -> Undone {
-        self.log.append(EventBody::Undone { state_of });
-        let mut files_changed: Vec<String> = (state_of + 1..=self.cells)
-            .filter_map(|cell| self.log.finished(cell))
-            .filter_map(|event| serde_json::from_str::<Event>(&event.json).ok())
-            .filter_map(|event| match event.body {
-                EventBody::CellFinished { result } => Some(result.artifacts),
-                _ => None,
-            })
-            .flatten()
-            .map(|artifact| artifact.path)
-            .collect();
-        files_changed.sort();
-        files_changed.dedup();
-        files_changed.truncate(ARTIFACTS);
-        Undone { state_of, files_changed }
     }
 
     pub(super) fn finished(&mut self, result: ExecutionResult, turn: Option<Turn>) {
@@ -190,6 +170,7 @@ impl SessionActorState {
         match self.tickets.get(&cell) {
             Some(ticket) if self.queue.is_running(cell) => Standing::Running(ticket.events_after),
             Some(ticket) => Standing::Queued(ticket.events_after),
+            None if (1..=self.cells).contains(&cell) => Standing::Ended,
             None => Standing::Unknown,
         }
     }

@@ -1,18 +1,21 @@
 //! Starting afresh, and the end of a session.
 
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
 
 use super::super::executor::ExecutorMsg;
 use super::super::outcome::EndedBy;
-use super::{Answer, REMOVAL_NOTED, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
+use super::super::supervisor::SupervisorMsg;
+use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::Workspace;
 use crate::store::Journal;
 
 /// A guest may have left a million files; other actors go on meanwhile.
-pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
+async fn remove_workspace(workspace: Arc<Workspace>) {
     let removed = tokio::task::spawn_blocking(move || {
         workspace.remove().inspect_err(|error| {
             let path = workspace.path.display();
@@ -22,21 +25,47 @@ pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
     let _ = removed.await;
 }
 
-/// A full disk must not hold up a removal that may free it: the note stays queued, the wait ends.
-pub(super) async fn note_removal(journal: &Journal, id: SessionId) {
-    let noted = tokio::time::timeout(REMOVAL_NOTED, journal.remove_session(id)).await;
-    if !matches!(noted, Ok(Ok(()))) {
-        tracing::warn!(session = %id, "the removal of a session is not in the journal yet");
+/// Time for a removal to get into the journal before it goes on without.
+const REMOVAL_NOTED: Duration = Duration::from_secs(2);
+
+/// A removal on its way into the journal. A full disk must not hold up a removal that may free it: the
+/// note stays queued, and waiting for it ends.
+pub struct Noted(watch::Receiver<bool>);
+
+impl Noted {
+    pub fn begin(journal: &Journal, id: SessionId) -> Self {
+        let (sender, receiver) = watch::channel(false);
+        let journal = journal.clone();
+        tokio::spawn(async move {
+            match journal.remove_session(id).await {
+                Ok(()) => drop(sender.send(true)),
+                Err(error) => tracing::warn!(%error, session = %id, "a removal is not in the journal"),
+            }
+        });
+        Self(receiver)
+    }
+
+    /// Whether the journal has it by now, or within a short time.
+    pub async fn is_written(&mut self) -> bool {
+        let written = self.0.wait_for(|written| *written);
+        matches!(tokio::time::timeout(REMOVAL_NOTED, written).await, Ok(Ok(_)))
     }
 }
 
 impl SessionActorState {
-    pub(super) fn reset(&mut self, reply_to: Answer<()>) {
+    pub(super) fn reset(&mut self, replay: Option<Vec<CellNumber>>, reply_to: Answer<()>) {
         self.touch();
+        if let Err(problem) = self.can_write() {
+            let _ = reply_to.send(Err(problem));
+            return;
+        }
         self.thaw();
         let cancelled = Problem::new(Code::Busy, "the session was reset");
         self.cancel_queue("The session was reset before this cell ran.", &cancelled);
-        self.log.append(EventBody::Reset);
+        self.log.append(match replay {
+            Some(cells) => EventBody::ReplayStarted { cells },
+            None => EventBody::Reset,
+        });
         self.note = None;
         match &self.sandbox {
             SandboxPhase::Ready { executor, .. } => drop(executor.cast(ExecutorMsg::Reset { reply_to })),
@@ -67,8 +96,26 @@ impl SessionActorState {
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
             }
-            note_removal(&journal, id).await;
-            let _ = session.cast(SessionMsg::Removed { reply_to });
+            let mut noted = Noted::begin(&journal, id);
+            noted.is_written().await;
+            let _ = session.cast(SessionMsg::Removed { reply_to, noted });
         });
+    }
+
+    /// The last of it goes, and whoever asked is told, but not before the journal knows.
+    pub(super) async fn removed(&mut self, reply_to: Option<Answer<()>>, mut noted: Noted) {
+        self.log.append(EventBody::SessionRemoved);
+        self.log.close();
+        if let Some(workspace) = self.workspace.clone() {
+            remove_workspace(workspace).await;
+        }
+        let mut reply_to = reply_to;
+        if !noted.is_written().await
+            && let Some(reply_to) = reply_to.take()
+        {
+            let problem = self.unwritable("the session was removed, but may come back with the next daemon");
+            let _ = reply_to.send(Err(problem));
+        }
+        let _ = self.args.supervisor.cast(SupervisorMsg::Ended { id: self.args.id, reply_to });
     }
 }

@@ -1,7 +1,7 @@
 //! The session: one user's Python world. It holds the queue of cells, starts a sandbox when it
 //! needs one, lets it go after a time without use, and writes every step into its events.
 
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
+use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,18 +10,15 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::executor::{ExecutorMsg, ExecutorRef};
-use super::outcome::{CellStart, Replay};
 use super::past::Past;
 use super::queue::{Job, Queue};
 use super::supervisor::{SupervisorMsg, SupervisorRef};
-use crate::bridge::Turn;
-use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList};
-use crate::protocol::event::{CellOrigin, EventBody};
-use crate::protocol::frames::StateAfter;
+use crate::protocol::api::{Interrupted, SessionView};
 use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
-use crate::protocol::result::{ExecutionResult, Mode};
+use crate::protocol::result::ExecutionResult;
+use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
 use crate::store::{EventLog, Journal, OutputCaps, Recorder, Spill};
@@ -29,154 +26,24 @@ use crate::tools;
 
 mod cells;
 mod ending;
+mod frost;
+mod messages;
 mod restore;
 mod sandbox;
+mod undo;
 mod view;
+mod written;
 
+pub use messages::{CellRequest, Handles, ReplayOf, SessionMsg, SessionRef, Standing, Ticket};
 pub(super) use restore::events as events_of;
 
-use ending::remove_workspace;
+use messages::Answer;
 use sandbox::make_workspace;
 
 /// How often idleness and age are looked at.
 const TICK: Duration = Duration::from_secs(1);
 /// Lists of variables that wait for the main line.
 const VIEWS_WAITING: usize = 16;
-/// Time for a removal to get into the journal before it goes on without.
-const REMOVAL_NOTED: Duration = Duration::from_secs(2);
-
-pub type SessionRef = ActorRef<SessionMsg>;
-
-type Answer<T> = RpcReplyPort<Result<T, Problem>>;
-
-/// A cell as a client asks for it, checked.
-#[derive(Clone, Debug)]
-pub struct CellRequest {
-    pub code: String,
-    pub mode: Mode,
-    pub expression: bool,
-    pub timeout: Duration,
-    /// Tool calls are answered from this record instead of being made.
-    pub replay: Option<Replay>,
-    /// The ask that wants it.
-    pub origin: Option<CellOrigin>,
-}
-
-/// A cell that was taken into the queue. Dropping `done` does not stop the cell.
-#[derive(Debug)]
-pub struct Ticket {
-    pub cell: CellNumber,
-    pub events_after: Seq,
-    pub done: oneshot::Receiver<Arc<ExecutionResult>>,
-}
-
-/// What other parts may use directly, without asking the actor: files and events.
-#[derive(Clone)]
-pub struct Handles {
-    pub log: Arc<EventLog>,
-    pub workspace: Arc<Workspace>,
-}
-
-pub enum SessionMsg {
-    /// Queue a cell. Answered at once; a full queue is `busy`.
-    Run {
-        request: CellRequest,
-        reply_to: Answer<Ticket>,
-    },
-    /// Where a cell stands: queued, running, or unknown here (ended, or never there).
-    Standing {
-        cell: CellNumber,
-        reply_to: RpcReplyPort<Standing>,
-    },
-    Interrupt {
-        reply_to: Answer<Interrupted>,
-    },
-    /// Shows the state before the cell that runs, if one does. `patient` ones wait until the main line is idle.
-    Variables {
-        private: bool,
-        patient: bool,
-        reply_to: Answer<VariableList>,
-    },
-    /// Does not wait: it sees no state of the session.
-    Compute {
-        expression: String,
-        values: Map<String, Value>,
-        timeout: Duration,
-        reply_to: Answer<Computed>,
-    },
-    /// Take back the last cells of the main line; `busy` while something runs or waits.
-    Undo {
-        cells: u64,
-        reply_to: Answer<Undone>,
-    },
-    /// Stop all processes of the sandbox; a running cell's clock stops too. The next request, or
-    /// `Thaw`, lets them go on.
-    Freeze {
-        reply_to: Answer<()>,
-    },
-    Thaw {
-        reply_to: Answer<()>,
-    },
-    /// Drops queued cells, ends the running one, starts afresh.
-    Reset {
-        reply_to: Answer<()>,
-    },
-    View {
-        reply_to: RpcReplyPort<SessionView>,
-    },
-    Receipt {
-        reply_to: Answer<Arc<Receipt>>,
-    },
-    /// Counts as activity.
-    Handles {
-        reply_to: Answer<Handles>,
-    },
-    /// Files of the workspace were changed from outside.
-    FilesChanged,
-    /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,
-    /// when the name is free again.
-    Remove {
-        reply_to: Option<Answer<()>>,
-    },
-
-    WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
-    SandboxReady(Box<Receipt>),
-    /// The sandbox of before is there, with its variables.
-    SandboxAttached(Box<Receipt>),
-    /// End, and leave the sandbox running for the next daemon. The session itself stays.
-    Leave,
-    /// The executor has let go; the actor can end.
-    Left,
-    SandboxFailed(Problem),
-    SandboxGone {
-        reason: String,
-    },
-    /// The process with the variables died between cells; a fresh one is in its place.
-    WorkerReplaced {
-        exit_code: i32,
-        after: StateAfter,
-    },
-    /// The kernel cannot run this copy now.
-    PutBack(CellStart),
-    UndoDone {
-        outcome: Result<CellNumber, Problem>,
-        reply_to: Answer<Undone>,
-    },
-    /// The turn is given back when the result is in the journal.
-    CellFinished(Box<ExecutionResult>, Option<Turn>),
-    /// The sandbox is removed; the rest can go.
-    Removed {
-        reply_to: Option<Answer<()>>,
-    },
-    Tick,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    Queued(Seq),
-    Running(Seq),
-    Unknown,
-}
 
 pub struct SessionArgs {
     pub id: SessionId,
@@ -225,7 +92,11 @@ pub struct SessionActorState {
     note: Option<String>,
     active_at: Instant,
     removing: bool,
+    /// The kernel takes cells back; what comes meanwhile waits.
+    undoing: bool,
     frozen: bool,
+    /// Of the sandbox, for what it counts.
+    cgroup: Option<Cgroup>,
     /// Requests that came before the workspace was there; bounded by the connections of the owner.
     waiting_for_handles: Vec<Answer<Handles>>,
     /// What was going on when the daemon ended, until the sandbox is attached or gone.
@@ -268,13 +139,13 @@ impl Actor for Session {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
         let past = match args.before {
-            Some(_) => Past::of(restore::events(&log)),
+            Some(_) => Past::of(&restore::events(&log)),
             None => Past::default(),
         };
         if let Some(receipt) = &past.sandbox {
             args.launcher.expect(&receipt.sandbox);
         }
-        let running: Vec<CellNumber> = past.running.iter().map(|(start, _)| start.cell).collect();
+        let running: Vec<CellNumber> = past.running.iter().map(|begun| begun.start.cell).collect();
         let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
         let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
         let making = make_workspace(&myself, &args);
@@ -294,7 +165,9 @@ impl Actor for Session {
             note: None,
             active_at: Instant::now(),
             removing: false,
+            undoing: false,
             frozen: false,
+            cgroup: None,
             waiting_for_handles: Vec::new(),
             past: None,
         };
@@ -311,10 +184,10 @@ impl Actor for Session {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             SessionMsg::Run { request, reply_to } => {
-                let ticket = state.enqueue(request);
-                let _ = reply_to.send(ticket);
+                state.enqueue(&myself, request, reply_to);
                 state.pump(&myself).await;
             }
+            SessionMsg::Unwritten { ticket, reply_to } => state.unwritten(ticket, reply_to),
             SessionMsg::Standing { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
             SessionMsg::Interrupt { reply_to } => {
                 state.touch();
@@ -353,7 +226,7 @@ impl Actor for Session {
                     }
                 }
             }
-            SessionMsg::Reset { reply_to } => state.reset(reply_to),
+            SessionMsg::Reset { replay, reply_to } => state.reset(replay, reply_to),
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
             SessionMsg::Receipt { reply_to } => {
                 let receipt =
@@ -407,16 +280,8 @@ impl Actor for Session {
                 state.queue.put_back(Job::Cell { start, patient: true });
                 state.pump(&myself).await;
             }
-            SessionMsg::Freeze { reply_to } => match &state.sandbox {
-                SandboxPhase::Ready { executor, .. } => {
-                    state.frozen = true;
-                    let _ = executor.cast(ExecutorMsg::Freeze { reply_to });
-                }
-                SandboxPhase::None | SandboxPhase::Starting(_) => {
-                    let problem = Problem::new(Code::Busy, "the session has no sandbox at the moment");
-                    let _ = reply_to.send(Err(problem.hint("there is nothing to freeze")));
-                }
-            },
+            SessionMsg::Freeze { reply_to } => state.freeze(&myself, reply_to),
+            SessionMsg::FreezeDone { outcome, reply_to } => state.freeze_done(outcome, reply_to),
             SessionMsg::Thaw { reply_to } => {
                 state.touch();
                 state.thaw();
@@ -424,19 +289,15 @@ impl Actor for Session {
             }
             SessionMsg::Undo { cells, reply_to } => state.undo(&myself, cells, reply_to),
             SessionMsg::UndoDone { outcome, reply_to } => {
-                let _ = reply_to.send(outcome.map(|state_of| state.undone(state_of)));
+                state.undo_done(outcome, reply_to);
+                state.pump(&myself).await;
             }
             SessionMsg::CellFinished(result, turn) => {
                 state.finished(*result, turn);
                 state.pump(&myself).await;
             }
-            SessionMsg::Removed { reply_to } => {
-                state.log.append(EventBody::SessionRemoved);
-                state.log.close();
-                if let Some(workspace) = state.workspace.clone() {
-                    remove_workspace(workspace).await;
-                }
-                let _ = state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to });
+            SessionMsg::Removed { reply_to, noted } => {
+                state.removed(reply_to, noted).await;
                 myself.stop(None);
             }
             SessionMsg::Tick => state.tick(&myself),

@@ -2,14 +2,14 @@
 
 use tokio::sync::oneshot;
 
-use super::super::executor::{Attach, ExecutorMsg};
-use super::super::past::Past;
+use super::super::executor::{Attach, ExecutorMsg, Resumed};
+use super::super::past::{Begun, Past};
 use super::super::queue::Job;
 use super::{Pending, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
-use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::Seq;
 use crate::protocol::receipt::Receipt;
+use crate::sandbox::cgroup::Cgroup;
 use crate::store::EventLog;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,12 +39,13 @@ impl SessionActorState {
             self.expect_end(start.cell, self.log.newest());
             self.queue.push(Job::Cell { start: start.clone(), patient: false });
         }
-        for (start, _) in &past.running {
-            self.expect_end(start.cell, self.log.newest());
-            self.queue.resume(start.clone());
+        for begun in &past.running {
+            self.expect_end(begun.start.cell, self.log.newest());
+            self.queue.resume(begun.start.clone());
         }
         if self.args.before.is_some() {
-            self.receipt = past.sandbox.clone().map(Arc::new);
+            self.receipt = past.last_sandbox.clone().map(Arc::new);
+            self.frozen = past.frozen_since.is_some();
             self.past = Some(past);
         }
     }
@@ -59,11 +60,17 @@ impl SessionActorState {
     pub(super) fn take_attach(&mut self) -> Option<Attach> {
         let past = self.past.take()?;
         let receipt = past.sandbox?;
+        let ran = |begun: Begun| Resumed {
+            ran: begun.ran(past.frozen_since.as_deref()),
+            start: begun.start,
+            completed: begun.completed,
+        };
         Some(Attach {
             received: self.log.received(&receipt.sandbox),
             receipt,
-            running: past.running.into_iter().map(|(start, at)| (start, clock::since(&at))).collect(),
+            running: past.running.into_iter().map(ran).collect(),
             open_calls: past.open_calls,
+            frozen: self.frozen,
         })
     }
 
@@ -85,6 +92,7 @@ impl SessionActorState {
         let SandboxPhase::Starting(executor) = &self.sandbox else { return };
         self.sandbox = SandboxPhase::Ready { executor: executor.clone(), since: Instant::now() };
         self.log.append(EventBody::SandboxAttached);
+        self.cgroup = Cgroup::of_process(receipt.process.pid);
         self.receipt = Some(Arc::new(receipt));
         self.touch();
     }

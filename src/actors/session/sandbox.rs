@@ -7,13 +7,14 @@ use tokio::task::JoinHandle;
 
 use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
 use super::super::supervisor::SupervisorMsg;
-use super::ending::note_removal;
+use super::ending::Noted;
 use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::StateAfter;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::isolation_line;
+use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{JournalError, SessionRecord};
@@ -83,15 +84,6 @@ impl SessionArgs {
 }
 
 impl SessionActorState {
-    /// Before anything is asked of a frozen sandbox. What is sent meanwhile waits in its socket.
-    pub(super) fn thaw(&mut self) {
-        if std::mem::take(&mut self.frozen)
-            && let SandboxPhase::Ready { executor, .. } = &self.sandbox
-        {
-            let _ = executor.cast(ExecutorMsg::Thaw);
-        }
-    }
-
     pub(super) fn is_current(&self, executor: ractor::ActorId) -> bool {
         match &self.sandbox {
             SandboxPhase::None => false,
@@ -188,6 +180,7 @@ impl SessionActorState {
             isolation: isolation_line(&receipt),
             receipt: Box::new(receipt.clone()),
         });
+        self.cgroup = Cgroup::of_process(receipt.process.pid);
         self.receipt = Some(Arc::new(receipt));
         self.touch();
         if let Some(created) = self.args.created.take() {
@@ -203,7 +196,7 @@ impl SessionActorState {
             let (id, problem) = (self.args.id, problem);
             let (supervisor, journal) = (self.args.supervisor.clone(), self.args.journal.clone());
             tokio::spawn(async move {
-                note_removal(&journal, id).await;
+                Noted::begin(&journal, id).is_written().await;
                 let _ = supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
             });
             return;
@@ -224,12 +217,25 @@ impl SessionActorState {
     pub(super) fn worker_replaced(&mut self, exit_code: i32, after: StateAfter) {
         let reason =
             format!("the process that held the variables ended between cells (exit code {exit_code})");
+        // Told with the next cell, whose own changes are there.
         self.note = Some(match after {
-            StateAfter::Restored(0) => format!("The variables are as at the start again: {reason}."),
-            StateAfter::Restored(cell) => format!("The variables are as after cell {cell}: {reason}."),
-            StateAfter::Kept | StateAfter::Lost => format!("All variables were lost: {reason}."),
+            StateAfter::Restored(0) => {
+                format!("Before this cell the variables went back to the start: {reason}.")
+            }
+            StateAfter::Restored(cell) => {
+                format!("Before this cell the variables went back to those after cell {cell}: {reason}.")
+            }
+            StateAfter::Kept | StateAfter::Lost => {
+                format!(
+                    "Before this cell all variables were lost: {reason}. What it assigned itself is there."
+                )
+            }
         });
-        self.log.append(EventBody::StateLost { reason });
+        let restored_to = match after {
+            StateAfter::Restored(cell) => Some(cell),
+            StateAfter::Kept | StateAfter::Lost => None,
+        };
+        self.log.append(EventBody::StateLost { reason, restored_to });
     }
 
     /// Lets the sandbox go when it was not used for long, or is old.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::{App, ask, ask_patiently};
 use crate::actors::session::{CellRequest, SessionMsg, SessionRef, Standing, Ticket};
 use crate::control::body::{JsonBody, Path, Query};
-use crate::control::idempotency::Key;
+use crate::control::idempotency::{Key, Target};
 use crate::control::peer::Peer;
 use crate::control::problems::Answer;
 use crate::control::sse::{self, Until};
@@ -21,7 +21,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 
-/// Time a result has to get into the journal before its cell counts as unknown.
+/// Time a result has to get into the journal before the disk is held to refuse.
 const JOURNALLED: Duration = Duration::from_secs(2);
 
 #[derive(Deserialize)]
@@ -54,7 +54,11 @@ pub async fn run(
     let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     if let Some(Extension(Key(idempotency_key))) = idempotency {
         // If the daemon dies over it, this is where the answer will be.
-        let target = json!({"session": key, "cell": ticket.cell});
+        let target = json!(Target {
+            session: ticket.session.to_string(),
+            cell: ticket.cell,
+            result: query.wait || query.stream,
+        });
         if let Err(error) = app.journal.aim(peer.uid, &idempotency_key, &target).await {
             tracing::warn!(%error, "the target of a key is not noted");
         }
@@ -94,12 +98,20 @@ pub async fn show(
     if query.wait {
         wait_for(&session, cell).await?;
     }
-    let standing = ask(&session, |reply_to| SessionMsg::Standing { cell, reply_to }).await?;
+    Ok(Json(view_of(&session, cell).await?))
+}
+
+/// A cell as it stands.
+pub async fn view_of(session: &SessionRef, cell: CellNumber) -> Answer<CellView> {
+    let standing = ask(session, |reply_to| SessionMsg::Standing { cell, reply_to }).await?;
     let view = |state, events_after| CellView { cell, state, events_after, result: None };
     match standing {
-        Standing::Queued(events_after) => Ok(Json(view(CellState::Queued, events_after))),
-        Standing::Running(events_after) => Ok(Json(view(CellState::Running, events_after))),
-        Standing::Unknown => ended(&session, cell).await,
+        Standing::Queued(events_after) => Ok(view(CellState::Queued, events_after)),
+        Standing::Running(events_after) => Ok(view(CellState::Running, events_after)),
+        Standing::Ended => ended(session, cell).await,
+        Standing::Unknown => {
+            Err(Problem::new(Code::NoSuchCell, format!("there is no cell {cell} yet")).into())
+        }
     }
 }
 
@@ -117,7 +129,12 @@ async fn wait_for(session: &SessionRef, cell: CellNumber) -> Answer<()> {
     loop {
         watch.borrow_and_update();
         let standing = ask(session, |reply_to| SessionMsg::Standing { cell, reply_to }).await?;
-        if standing == Standing::Unknown || handles.log.is_closed() || watch.changed().await.is_err() {
+        let runs = matches!(standing, Standing::Queued(_) | Standing::Running(_));
+        if !runs || handles.log.is_closed() {
+            return Ok(());
+        }
+        // Of an end that the disk does not take no event tells: it is found by looking again.
+        if matches!(tokio::time::timeout(JOURNALLED, watch.changed()).await, Ok(Err(_))) {
             return Ok(());
         }
     }
@@ -126,24 +143,28 @@ async fn wait_for(session: &SessionRef, cell: CellNumber) -> Answer<()> {
 /// The result of a cell, when it has ended.
 pub async fn result_of(session: &SessionRef, cell: CellNumber) -> Answer<ExecutionResult> {
     wait_for(session, cell).await?;
-    let view = ended(session, cell).await?.0;
+    let view = view_of(session, cell).await?;
     view.result.ok_or_else(|| Problem::new(Code::NoSuchCell, format!("cell {cell} has no result")).into())
 }
 
-async fn ended(session: &SessionRef, cell: CellNumber) -> Answer<Json<CellView>> {
+async fn ended(session: &SessionRef, cell: CellNumber) -> Answer<CellView> {
     let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     // A cell that has just ended is on its way into the journal.
-    let _ = tokio::time::timeout(JOURNALLED, handles.log.flushed()).await;
+    let written = tokio::time::timeout(JOURNALLED, handles.log.flushed()).await.is_ok();
     let event = handles.log.finished(cell).and_then(|event| serde_json::from_str::<Event>(&event.json).ok());
     match event.map(|event| (event.seq, event.body)) {
         Some((seq, EventBody::CellFinished { result })) => {
-            Ok(Json(CellView { cell, state: CellState::Done, events_after: seq, result: Some(*result) }))
+            Ok(CellView { cell, state: CellState::Done, events_after: seq, result: Some(*result) })
         }
-        _ => Err(Problem::new(
-            Code::NoSuchCell,
-            format!("there is no cell {cell}, or its result is no longer kept"),
+        _ if !written => Err(Problem::new(
+            Code::Storage,
+            format!("cell {cell} has ended, but its result cannot be written into the journal"),
         )
+        .hint("free some space where the daemon's home is, and ask again")
         .into()),
+        _ => {
+            Err(Problem::new(Code::NoSuchCell, format!("the result of cell {cell} is no longer kept")).into())
+        }
     }
 }
 

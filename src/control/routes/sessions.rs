@@ -63,7 +63,7 @@ pub async fn interrupt(
 
 pub async fn reset(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
     let session = app.session(peer, &key).await?;
-    ask_patiently(&session, |reply_to| SessionMsg::Reset { reply_to }).await?;
+    ask_patiently(&session, |reply_to| SessionMsg::Reset { replay: None, reply_to }).await?;
     Ok(Json(Done {}))
 }
 

@@ -36,7 +36,7 @@ async fn scenario(folder: &Path) {
     let spill = Spill::open(log.spill_folder(), 1_000_000).unwrap();
     let recorder = Recorder::recover(Arc::clone(&log), spill, CAPS, Some(sandbox()), &[1]).unwrap();
     if log.newest() == 0 {
-        log.append(EventBody::CellStarted { cell: 1 });
+        log.append(started(1));
     }
     recorder.begin(1);
     for number in log.received(&sandbox()) + 1..=FRAMES {

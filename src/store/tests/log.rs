@@ -157,7 +157,7 @@ async fn the_end_of_a_cell_is_found_in_memory_and_in_the_file() {
     log.append(finished(1));
     assert_eq!(log.finished(1), None);
     drop(held);
-    log.append(EventBody::CellStarted { cell: 2 });
+    log.append(started(2));
     log.flushed().await;
     assert_eq!((log.finished(1).map(|event| event.seq), log.finished(2)), (Some(1), None));
     journal.close();

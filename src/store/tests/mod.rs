@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::writer::{Durability, Patience};
 use super::{EventLog, Journal, SessionRecord};
-use crate::protocol::event::{Event, EventBody};
+use crate::protocol::event::{Counters, Event, EventBody};
 use crate::protocol::ids::{Seq, SessionId, SessionName};
 
 /// Longer than anything here takes on a busy machine.
@@ -28,6 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn created(name: &str) -> EventBody {
     EventBody::SessionCreated { name: name.into() }
+}
+
+fn started(cell: u64) -> EventBody {
+    EventBody::CellStarted { cell, before: Counters::default() }
 }
 
 fn append(log: &EventLog, events: u64) {

@@ -55,7 +55,7 @@ async fn a_running_cell_goes_on_where_the_journal_ends() {
     let session = SessionId::fresh();
     let old = first(folder.path(), session);
     let (_, log, recorder) = &old;
-    log.append(EventBody::CellStarted { cell: 1 });
+    log.append(started(1));
     recorder.begin(1);
     out(recorder, b"one ", 1);
     recorder.output(&OutputFrame { stream: Stream::Stderr, cell: Some(1), data: b"warning " }, 2);
@@ -101,7 +101,7 @@ async fn half_a_character_is_kept_over_a_restart() {
     let session = SessionId::fresh();
     let old = first(folder.path(), session);
     let (_, log, recorder) = &old;
-    log.append(EventBody::CellStarted { cell: 1 });
+    log.append(started(1));
     recorder.begin(1);
     let text = "größer 中".as_bytes();
     out(recorder, &text[..3], 1);
@@ -121,7 +121,7 @@ async fn what_was_cut_is_still_counted_after_a_restart() {
     let session = SessionId::fresh();
     let old = first(folder.path(), session);
     let (_, log, recorder) = &old;
-    log.append(EventBody::CellStarted { cell: 1 });
+    log.append(started(1));
     recorder.begin(1);
     out(recorder, b"begin ", 1);
     recorder.gap(1, 500, 5, 2);

@@ -13,7 +13,7 @@ async fn appending_is_quick() {
     let log = journal.log(SessionId::fresh()).unwrap();
     let since = Instant::now();
     for cell in 0..u64::from(MANY) {
-        log.append(EventBody::CellStarted { cell });
+        log.append(started(cell));
     }
     let appended = since.elapsed();
     log.flushed().await;

@@ -450,7 +450,7 @@ fn x16_lost_variables_are_told() {
     assert!(reason.contains("exit code 7"), "{reason}");
     let result = daemon.run(S, "x");
     assert_eq!(text(&result, "/result/repr"), "2");
-    assert!(text(&result, "/state/note").starts_with("The variables are as after cell "), "{result:#}");
+    assert!(text(&result, "/state/note").contains("went back to those after cell "), "{result:#}");
     // Once is enough.
     assert_eq!(daemon.run(S, "1")["state"]["note"], json!(null));
 }

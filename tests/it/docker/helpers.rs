@@ -160,3 +160,38 @@ impl Iterator for Stream {
         })
     }
 }
+
+// A daemon that is ended and started again.
+
+/// A session in the small image.
+pub fn base() -> Option<Daemon> {
+    session_with("", json!({"image": "belljar/base"}))
+}
+
+pub fn end(daemon: &mut Daemon, signal: &str) {
+    daemon.signal(signal);
+    assert_eq!(daemon.wait(), (signal == "TERM").then_some(0), "{}", daemon.stderr());
+}
+
+pub fn restart_by(daemon: &mut Daemon, signal: &str) {
+    end(daemon, signal);
+    daemon.restart();
+    eventually("the session is there again", || {
+        (daemon.http("GET", "/v1/sessions/s/events?follow=false", b"").status != 409).then_some(())
+    });
+}
+
+/// Every event from the first to the last is there once; gives them.
+#[track_caller]
+pub fn gapless(daemon: &Daemon, session: &str) -> Vec<Value> {
+    let events = daemon.events(session, 0);
+    let seqs: Vec<u64> = events.iter().map(|event| number(event, "/seq")).collect();
+    assert_eq!(seqs, (1..=events.len() as u64).collect::<Vec<_>>());
+    events
+}
+
+/// The host's side of the session's workspace.
+pub fn workspace(daemon: &Daemon) -> std::path::PathBuf {
+    let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+    daemon.home().join("w").join(text(&view, "id"))
+}

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::helpers::{
-    S, Stream, assert_ended, number, outcome, printed, queue, session_with, text, value, wait_for_line,
-    with_go, written,
+    S, Stream, assert_ended, base, end, gapless, number, outcome, printed, queue, restart_by, text, value,
+    wait_for_line, with_go, workspace, written,
 };
 use crate::support::{Daemon, User, docker, docker_group, engine, eventually};
 
@@ -16,41 +16,9 @@ fn counted() -> String {
     (0..80).map(|n| format!("{n}\n")).collect()
 }
 
-fn base() -> Option<Daemon> {
-    session_with("", json!({"image": "belljar/base"}))
-}
-
-fn end(daemon: &mut Daemon, signal: &str) {
-    daemon.signal(signal);
-    assert_eq!(daemon.wait(), (signal == "TERM").then_some(0), "{}", daemon.stderr());
-}
-
-fn restart_by(daemon: &mut Daemon, signal: &str) {
-    end(daemon, signal);
-    daemon.restart();
-    eventually("the session is there again", || {
-        (daemon.http("GET", "/v1/sessions/s/events?follow=false", b"").status != 409).then_some(())
-    });
-}
-
-/// Every event from the first to the last is there once; gives them.
-#[track_caller]
-fn gapless(daemon: &Daemon, session: &str) -> Vec<Value> {
-    let events = daemon.events(session, 0);
-    let seqs: Vec<u64> = events.iter().map(|event| number(event, "/seq")).collect();
-    assert_eq!(seqs, (1..=events.len() as u64).collect::<Vec<_>>());
-    events
-}
-
 fn finished(events: &[Value], cell: u64) -> usize {
     let of_cell = |event: &&Value| event["type"] == "cell_finished" && event["result"]["cell"] == json!(cell);
     events.iter().filter(of_cell).count()
-}
-
-/// The host's side of the session's workspace.
-fn workspace(daemon: &Daemon) -> std::path::PathBuf {
-    let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
-    daemon.home().join("w").join(text(&view, "id"))
 }
 
 #[test]

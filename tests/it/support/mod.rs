@@ -1,6 +1,7 @@
 //! Real things for tests: a daemon of its own in a folder of its own, the command line, raw HTTP
 //! over the socket, the engine's own CLI.
 
+mod disk;
 mod http;
 mod leftovers;
 mod users;
@@ -53,6 +54,8 @@ pub fn docker<const N: usize>(arguments: [&str; N]) -> String {
 
 /// A daemon with a home of its own. It is stopped, with all its sandboxes, when this is dropped.
 pub struct Daemon {
+    /// Under the home, if it has one of its own. Goes before the folder does.
+    disk: Option<disk::SmallDisk>,
     home: tempfile::TempDir,
     child: Option<Child>,
     /// Runs daemon and commands as that user, in its groups.
@@ -98,6 +101,10 @@ impl Ran {
     }
 }
 
+fn home() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("bj").tempdir_in("/tmp").expect("a folder")
+}
+
 impl Daemon {
     /// Serves when this returns.
     pub fn start() -> Self {
@@ -119,13 +126,33 @@ impl Daemon {
         Self::launch("", Some(user), &[])
     }
 
+    /// With a home that can be filled up; none if that cannot be made here.
+    pub fn on_small_disk() -> Option<Self> {
+        let home = home();
+        let disk = disk::SmallDisk::mount(home.path())?;
+        Some(Self::launch_in(home, Some(disk), "", None, &[]))
+    }
+
+    pub fn disk(&self) -> &disk::SmallDisk {
+        self.disk.as_ref().expect("a disk of its own")
+    }
+
     fn launch(config: &str, user: Option<User>, environment: &[(&str, &str)]) -> Self {
-        let home = tempfile::Builder::new().prefix("bj").tempdir_in("/tmp").expect("a folder");
+        Self::launch_in(home(), None, config, user, environment)
+    }
+
+    fn launch_in(
+        home: tempfile::TempDir,
+        disk: Option<disk::SmallDisk>,
+        config: &str,
+        user: Option<User>,
+        environment: &[(&str, &str)],
+    ) -> Self {
         std::fs::write(home.path().join("config.toml"), config).expect("a configuration");
         if let Some(user) = user {
             std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid)).expect("chown");
         }
-        let mut daemon = Self { home, child: None, user, environment: Vec::new() };
+        let mut daemon = Self { disk, home, child: None, user, environment: Vec::new() };
         daemon.set_environment(environment);
         daemon.restart();
         daemon

@@ -1,0 +1,177 @@
+//! What is asked of a session, and what its own parts tell it.
+
+use ractor::{ActorRef, RpcReplyPort};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+use super::super::outcome::{CellStart, Replay};
+use super::ending::Noted;
+use crate::bridge::Turn;
+use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList};
+use crate::protocol::event::CellOrigin;
+use crate::protocol::frames::StateAfter;
+use crate::protocol::ids::{CellNumber, Seq, SessionId};
+use crate::protocol::problem::Problem;
+use crate::protocol::receipt::Receipt;
+use crate::protocol::result::{ExecutionResult, Mode};
+use crate::sandbox::launch::UserSlot;
+use crate::sandbox::workspace::Workspace;
+use crate::store::EventLog;
+
+pub type SessionRef = ActorRef<SessionMsg>;
+
+pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+
+/// A cell as a client asks for it, checked.
+#[derive(Clone, Debug)]
+pub struct CellRequest {
+    pub code: String,
+    pub mode: Mode,
+    pub expression: bool,
+    pub timeout: Duration,
+    /// Tool calls are answered from this record instead of being made.
+    pub replay: Option<ReplayOf>,
+    /// The ask that wants it.
+    pub origin: Option<CellOrigin>,
+}
+
+/// A cell that once ran, and the tool calls that it made.
+#[derive(Clone, Debug)]
+pub struct ReplayOf {
+    pub cell: CellNumber,
+    pub calls: Replay,
+}
+
+/// A cell that was taken into the queue. Dropping `done` does not stop the cell.
+#[derive(Debug)]
+pub struct Ticket {
+    pub session: SessionId,
+    pub cell: CellNumber,
+    pub events_after: Seq,
+    pub done: oneshot::Receiver<Arc<ExecutionResult>>,
+}
+
+/// What other parts may use directly, without asking the actor: files and events.
+#[derive(Clone)]
+pub struct Handles {
+    pub log: Arc<EventLog>,
+    pub workspace: Arc<Workspace>,
+}
+
+pub enum SessionMsg {
+    /// Queue a cell. Answered as soon as it is in the journal; a full queue is `busy`.
+    Run {
+        request: CellRequest,
+        reply_to: Answer<Ticket>,
+    },
+    /// Where a cell stands.
+    Standing {
+        cell: CellNumber,
+        reply_to: RpcReplyPort<Standing>,
+    },
+    Interrupt {
+        reply_to: Answer<Interrupted>,
+    },
+    /// Shows the state before the cell that runs, if one does. `patient` ones wait until the main line is idle.
+    Variables {
+        private: bool,
+        patient: bool,
+        reply_to: Answer<VariableList>,
+    },
+    /// Does not wait: it sees no state of the session.
+    Compute {
+        expression: String,
+        values: Map<String, Value>,
+        timeout: Duration,
+        reply_to: Answer<Computed>,
+    },
+    /// Take back the last cells of the main line; `busy` while something runs or waits. Cells that
+    /// come meanwhile wait.
+    Undo {
+        cells: u64,
+        reply_to: Answer<Undone>,
+    },
+    /// Stop all processes of the sandbox; a running cell's clock stops too. The next request, or
+    /// `Thaw`, lets them go on.
+    Freeze {
+        reply_to: Answer<()>,
+    },
+    Thaw {
+        reply_to: Answer<()>,
+    },
+    /// Drops queued cells, ends the running one, starts afresh; the cells that are about to be replayed
+    /// are not forgotten.
+    Reset {
+        replay: Option<Vec<CellNumber>>,
+        reply_to: Answer<()>,
+    },
+    View {
+        reply_to: RpcReplyPort<SessionView>,
+    },
+    Receipt {
+        reply_to: Answer<Arc<Receipt>>,
+    },
+    /// Counts as activity.
+    Handles {
+        reply_to: Answer<Handles>,
+    },
+    /// Files of the workspace were changed from outside.
+    FilesChanged,
+    /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,
+    /// when the name is free again.
+    Remove {
+        reply_to: Option<Answer<()>>,
+    },
+
+    WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
+    SandboxReady(Box<Receipt>),
+    /// The sandbox of before is there, with its variables.
+    SandboxAttached(Box<Receipt>),
+    /// End, and leave the sandbox running for the next daemon. The session itself stays.
+    Leave,
+    /// The executor has let go; the actor can end.
+    Left,
+    SandboxFailed(Problem),
+    SandboxGone {
+        reason: String,
+    },
+    /// The process with the variables died between cells; a fresh one is in its place.
+    WorkerReplaced {
+        exit_code: i32,
+        after: StateAfter,
+    },
+    FreezeDone {
+        outcome: Result<(), Problem>,
+        reply_to: Answer<()>,
+    },
+    /// A cell did not get into the journal in time.
+    Unwritten {
+        ticket: Ticket,
+        reply_to: Answer<Ticket>,
+    },
+    /// The kernel cannot run this copy now.
+    PutBack(CellStart),
+    UndoDone {
+        outcome: Result<CellNumber, Problem>,
+        reply_to: Answer<Undone>,
+    },
+    /// The turn is given back when the result is in the journal.
+    CellFinished(Box<ExecutionResult>, Option<Turn>),
+    /// The sandbox is removed; the rest can go. `noted` tells when the journal has it.
+    Removed {
+        reply_to: Option<Answer<()>>,
+        noted: Noted,
+    },
+    Tick,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Queued(Seq),
+    Running(Seq),
+    /// Its result is in the journal, or on its way.
+    Ended,
+    Unknown,
+}

@@ -1,0 +1,207 @@
+//! What is told of a cell that lasts longer than its daemon, or stands still for a while.
+
+use serde_json::json;
+use std::time::Duration;
+
+use super::helpers::{
+    S, assert_ended, base, end, gapless, go, list, outcome, post, printed, queue, restart_by, session_with,
+    text, value, wait_for_line, with_go, workspace,
+};
+use crate::support::{Daemon, docker, eventually};
+
+/// How long no daemon runs after the cell has ended.
+const DOWN: Duration = Duration::from_secs(2);
+
+/// Ends the daemon while a cell waits, lets the cell go on to the file `done`, and starts the next one.
+fn over_a_restart(daemon: &mut Daemon, code: &str) -> u64 {
+    let workspace = workspace(daemon);
+    let cell = queue(daemon, &json!({"code": with_go(code), "timeout_s": 120}));
+    wait_for_line(daemon, cell, "busy");
+    end(daemon, "KILL");
+    std::fs::write(workspace.join("go"), "").expect("written");
+    eventually("the cell is at its end", || workspace.join("done").exists().then_some(()));
+    std::thread::sleep(DOWN);
+    daemon.restart();
+    cell
+}
+
+/// Removes the container behind the daemon's back, and waits until it is noticed.
+fn take_away(daemon: &Daemon) {
+    docker(["rm", "-f", &daemon.containers()[0]]);
+    eventually("it is asleep", || {
+        let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+        (view["state"] == "asleep").then_some(())
+    });
+}
+
+#[test]
+fn a_kill_for_memory_while_no_daemon_ran_is_told_as_one() {
+    let request = json!({"image": "belljar/base", "memory_bytes": 128 << 20});
+    let Some(mut daemon) = session_with("", request) else { return };
+    printed(&daemon, "x = 'before'");
+    let code = "print('busy')\nwait_for_go()\nopen('done', 'w').close()\nb = bytearray(4 << 30)\nb[::4096] = b'1' * len(b[::4096])";
+    let cell = over_a_restart(&mut daemon, code);
+    let result = outcome(&daemon, cell);
+    assert_ended(&result, "crashed", "out_of_memory", -9);
+    assert_eq!(value(&daemon, "x"), "'before'");
+    gapless(&daemon, S);
+}
+
+#[test]
+fn files_tool_calls_and_threads_of_before_are_told_after() {
+    let Some(mut daemon) = base() else { return };
+    printed(
+        &daemon,
+        "import os, threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    );
+    let code = "open('early', 'w').close(); session_info(); print('busy')\nwait_for_go()\nopen('done', 'w').close(); os._exit(3)";
+    let cell = over_a_restart(&mut daemon, code);
+    let result = outcome(&daemon, cell);
+    assert_ended(&result, "crashed", "exit_call", 3);
+    let paths: Vec<&str> = list(&result, "artifacts").iter().map(|file| text(file, "path")).collect();
+    assert!(paths.contains(&"early") && paths.contains(&"done"), "{result:#}");
+    assert_eq!(result["state"]["completed_tool_calls"], json!(["session_info"]), "{result:#}");
+    assert!(text(&result, "/state/note").contains("1 threads"), "{result:#}");
+}
+
+#[test]
+fn the_time_without_a_daemon_does_not_count_for_a_cell_that_was_done() {
+    let Some(mut daemon) = base() else { return };
+    let cell = over_a_restart(&mut daemon, "print('busy')\nwait_for_go()\nopen('done', 'w').close()");
+    let result = outcome(&daemon, cell);
+    let events = gapless(&daemon, S);
+    let at = |kind: &str| events.iter().position(|event| event["type"] == kind).expect("it is told");
+    let took = result["duration_ms"].as_f64().expect("a number");
+    let lasted = events_apart(&events[at("cell_started")], &events[at("cell_finished")]);
+    assert!(took > 0.0 && took + DOWN.as_secs_f64() * 1000.0 <= lasted, "{took} of {lasted}");
+}
+
+/// Milliseconds between two events, within one hour.
+fn events_apart(first: &serde_json::Value, second: &serde_json::Value) -> f64 {
+    let millis = |event: &serde_json::Value| {
+        let at = text(event, "at");
+        let number = |range: std::ops::Range<usize>| at[range].parse::<f64>().expect("a time");
+        ((number(11..13) * 60.0 + number(14..16)) * 60.0 + number(17..19)) * 1000.0 + number(20..23)
+    };
+    (millis(second) - millis(first)).rem_euclid(24.0 * 3_600_000.0)
+}
+
+#[test]
+fn a_replay_that_the_daemon_did_not_survive_can_be_made_again_without_calling_tools() {
+    let Some(mut daemon) = base() else { return };
+    printed(&daemon, "import time; a = 1");
+    printed(
+        &daemon,
+        "b = session_info()['session']; print('called'); time.sleep(1.5); b2 = session_info()['session']",
+    );
+    printed(&daemon, "c = 3");
+    let call =
+        |daemon: &Daemon| daemon.events(S, 0).iter().filter(|event| event["type"] == "tool_called").count();
+    assert_eq!(call(&daemon), 2);
+    take_away(&daemon);
+    let socket = daemon.socket();
+    let replay = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("it serves");
+        let head = "POST /v1/sessions/s/replay HTTP/1.1\r\nHost: b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        stream.write_all(head.as_bytes()).expect("it takes requests");
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    eventually("the second cell is replayed", || (call(&daemon) == 3).then_some(()));
+    restart_by(&mut daemon, "KILL");
+    replay.join().expect("it ends");
+    // Its second call finds its recorded answer, too.
+    eventually("it goes on", || (call(&daemon) == 4).then_some(()));
+    let report = post(&daemon, "replay", &json!({})).expect_status(200);
+    assert_eq!(list(&report, "cells").len(), 3, "{report:#}");
+    assert!(list(&report, "cells").iter().all(|cell| cell["differences"] == json!([])), "{report:#}");
+    assert_eq!(value(&daemon, "a, b, b2, c"), "(1, 's', 's', 3)");
+    // Undoing what came after does not touch the list.
+    printed(&daemon, "d = 4");
+    post(&daemon, "undo", &json!({})).expect_status(200);
+    take_away(&daemon);
+    printed(&daemon, "e = 5");
+    post(&daemon, "undo", &json!({})).expect_status(200);
+    let report = post(&daemon, "replay", &json!({})).expect_status(200);
+    assert!(list(&report, "cells").len() >= 3, "{report:#}");
+    assert_eq!(value(&daemon, "a, b, b2, c"), "(1, 's', 's', 3)");
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_stranger_who_pauses_the_sandbox_costs_nothing_but_time() {
+    let Some(daemon) = base() else { return };
+    printed(&daemon, "import time; x = [1]");
+    let container = daemon.containers()[0].clone();
+    let code = "print('busy')\nfor n in range(20):\n    time.sleep(0.1)\nx.append(2)";
+    let cell = queue(&daemon, &json!({"code": code, "timeout_s": 3}));
+    wait_for_line(&daemon, cell, "busy");
+    for _ in 0..3 {
+        docker(["pause", &container]);
+        eventually("it goes on", || {
+            (docker(["inspect", "-f", "{{.State.Paused}}", &container]) == "false").then_some(())
+        });
+    }
+    assert_ended(&outcome(&daemon, cell), "success", "ok", 0);
+    docker(["pause", &container]);
+    assert_eq!(value(&daemon, "x"), "[1, 2]");
+    assert_eq!(daemon.containers(), [container]);
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_frozen_session_is_frozen_also_for_the_next_daemon() {
+    let Some(mut daemon) = base() else { return };
+    printed(&daemon, "import time");
+    let cell = queue(&daemon, &json!({"code": "print('busy')\ntime.sleep(1)\nx = 1", "timeout_s": 3}));
+    wait_for_line(&daemon, cell, "busy");
+    post(&daemon, "freeze", &json!({})).expect_status(200);
+    let state =
+        |daemon: &Daemon| daemon.http("GET", "/v1/sessions/s", b"").expect_status(200)["state"].clone();
+    let paused = |daemon: &Daemon| docker(["inspect", "-f", "{{.State.Paused}}", &daemon.containers()[0]]);
+    end(&mut daemon, "KILL");
+    std::thread::sleep(Duration::from_secs(3));
+    daemon.restart();
+    eventually("it is frozen", || (state(&daemon) == "frozen" && paused(&daemon) == "true").then_some(()));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!((state(&daemon), paused(&daemon)), (json!("frozen"), "true".into()));
+    post(&daemon, "thaw", &json!({})).expect_status(200);
+    let result = outcome(&daemon, cell);
+    assert_ended(&result, "success", "ok", 0);
+    assert_eq!(value(&daemon, "x"), "1");
+    let kinds: Vec<_> = gapless(&daemon, S).iter().map(|event| text(event, "type").to_owned()).collect();
+    assert_eq!(
+        kinds.iter().filter(|kind| *kind == "frozen" || *kind == "thawed").collect::<Vec<_>>(),
+        ["frozen", "thawed"]
+    );
+    daemon.assert_sound();
+}
+
+#[test]
+fn what_was_lost_between_cells_is_told_with_the_next_one_as_past() {
+    let Some(daemon) = base() else { return };
+    printed(&daemon, "import os, subprocess; x = 1");
+    printed(&daemon, "subprocess.Popen(['sh', '-c', 'sleep 0.3; kill -9 -1'], start_new_session=True)");
+    eventually("it is told", || daemon.events(S, 0).into_iter().find(|event| event["type"] == "state_lost"));
+    let result = daemon.run(S, "y = 2; 'x' in globals()");
+    assert_eq!((text(&result, "/result/repr"), text(&result, "/state/kind")), ("False", "kept"));
+    assert!(
+        text(&result, "/state/note").starts_with("Before this cell all variables were lost"),
+        "{result:#}"
+    );
+    assert_eq!(value(&daemon, "y"), "2");
+}
+
+#[test]
+fn a_session_without_a_sandbox_is_described_as_before() {
+    let Some(mut daemon) = base() else { return };
+    let view = |daemon: &Daemon| daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+    let before = view(&daemon);
+    take_away(&daemon);
+    restart_by(&mut daemon, "KILL");
+    let after = view(&daemon);
+    for what in ["image", "backend", "python", "isolation"] {
+        assert_eq!(before[what], after[what], "{what}");
+    }
+    assert_eq!(after["state"], "asleep");
+}
