@@ -1,7 +1,10 @@
 //! What became of a cell, as a pure function of all that is known when it ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::rules::CellRules;
+use crate::protocol::ask::AskNumber;
 use crate::protocol::event::Counters;
 use crate::protocol::frames::{DoneReason, DoneStatus, Live, StateAfter};
 use crate::protocol::ids::CellNumber;
@@ -28,6 +31,9 @@ pub struct CellStart {
     pub note: Option<String>,
     /// Tool calls are answered from this record instead of being made.
     pub replay: Option<Replay>,
+    /// The ask that wants it.
+    pub ask: Option<AskNumber>,
+    pub rules: Arc<CellRules>,
 }
 
 /// The tool calls of a cell as they once were, in their order.

@@ -1,12 +1,15 @@
 //! What a session's events say about its present: the fold from which a session goes on after the
 //! daemon was started anew.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::outcome::CellStart;
 use super::recorded::record;
+use super::rules::CellRules;
+use crate::protocol::ask::{Approval, AskNumber, Subject};
 use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::frames::ToolFailure;
@@ -60,6 +63,16 @@ pub struct OpenCall {
     pub call: u64,
     /// In a replay, the answer that it once got.
     pub recorded: Option<Result<Value, ToolFailure>>,
+    /// It waits for a person and was not made.
+    pub waits: Option<WaitingCall>,
+}
+
+/// A tool call of a cell that a person has to allow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitingCall {
+    pub cell: CellNumber,
+    pub name: String,
+    pub arguments: Map<String, Value>,
 }
 
 /// A cell that has not ended.
@@ -85,8 +98,40 @@ struct Fold {
     past: Past,
     open: BTreeMap<CellNumber, Open>,
     calls: BTreeMap<u64, Call>,
+    /// What a person has not decided on yet, by the id of the approval.
+    permits: BTreeMap<String, WaitingPermit>,
+    /// Of the asks so far.
+    rules: BTreeMap<AskNumber, Arc<CellRules>>,
     /// The newest cell when the worker was last a fresh one: an undo cannot reach behind it.
     fresh_since: CellNumber,
+}
+
+/// A call of a cell that waits for a person.
+struct WaitingPermit {
+    cell: CellNumber,
+    call: u64,
+    asked_at: String,
+    subject: Subject,
+}
+
+impl WaitingPermit {
+    fn of(approval: &Approval) -> Option<Self> {
+        Some(Self {
+            cell: approval.cell?,
+            call: approval.call.as_ref()?.parse().ok()?,
+            asked_at: approval.asked_at.clone(),
+            subject: approval.subject.clone(),
+        })
+    }
+
+    fn call(&self) -> Option<WaitingCall> {
+        match &self.subject {
+            Subject::Tool { name, arguments } => {
+                Some(WaitingCall { cell: self.cell, name: name.clone(), arguments: arguments.clone() })
+            }
+            Subject::Cell { .. } => None,
+        }
+    }
 }
 
 impl Past {
@@ -98,11 +143,21 @@ impl Past {
         }
         let replays = fold.open.values().any(|open| open.replays.is_some());
         let recorded = if replays { record(events) } else { BTreeMap::new() };
-        let Fold { mut past, mut open, calls, .. } = fold;
+        let Fold { mut past, mut open, calls, permits, .. } = fold;
+        for permit in permits.values() {
+            if let Some(open) = open.get_mut(&permit.cell) {
+                open.frozen += clock::since(&permit.asked_at);
+            }
+        }
         for (call, Call { cell, place, .. }) in calls {
             let replays = cell.and_then(|cell| open.get(&cell)?.replays);
             let once = replays.and_then(|cell| recorded.get(&cell)?.calls.get(place));
-            past.open_calls.push(OpenCall { call, recorded: once.map(|once| once.outcome.clone()) });
+            let waits = permits.values().find(|permit| permit.call == call && Some(permit.cell) == cell);
+            past.open_calls.push(OpenCall {
+                call,
+                recorded: once.map(|once| once.outcome.clone()),
+                waits: waits.and_then(WaitingPermit::call),
+            });
         }
         for open in open.values_mut() {
             let Some(cell) = open.replays else { continue };
@@ -124,10 +179,13 @@ impl Fold {
     fn take(&mut self, event: &Event) {
         let past = &mut self.past;
         match &event.body {
-            EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays, .. } => {
+            EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays, origin } => {
                 let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
                 let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
-                let start = CellStart { cell, code, mode, expression, timeout, ..CellStart::default() };
+                let ask = origin.as_ref().map(|origin| origin.ask);
+                let rules = ask.and_then(|ask| self.rules.get(&ask)).cloned().unwrap_or_default();
+                let start =
+                    CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
                 let (frozen, completed, calls) = (Duration::ZERO, Vec::new(), 0);
                 let open = Open { start, replays: *replays, began: None, frozen, completed, calls };
                 self.open.insert(cell, open);
@@ -182,6 +240,20 @@ impl Fold {
                     .filter(|open| open.began.is_some())
                     .for_each(|open| open.frozen += frozen);
             }
+            EventBody::AskStarted { ask, spec } => {
+                self.rules.insert(*ask, Arc::new(CellRules::of_ask(spec)));
+            }
+            EventBody::ApprovalWanted { approval } => {
+                if let Some(permit) = WaitingPermit::of(approval) {
+                    self.permits.insert(approval.id.clone(), permit);
+                }
+            }
+            EventBody::ApprovalDecided { id, .. } => {
+                let Some(permit) = self.permits.remove(id) else { return };
+                if let Some(open) = self.open.get_mut(&permit.cell) {
+                    open.frozen += clock::between(&permit.asked_at, &event.at);
+                }
+            }
             EventBody::SessionCreated { .. }
             | EventBody::SandboxStarting { .. }
             | EventBody::ImagePulling { .. }
@@ -193,7 +265,6 @@ impl Fold {
             | EventBody::StateLost { .. }
             | EventBody::ReplayFinished
             | EventBody::SessionRemoved
-            | EventBody::AskStarted { .. }
             | EventBody::ModelAsked { .. }
             | EventBody::ModelText { .. }
             | EventBody::ModelReplied { .. }
@@ -201,8 +272,6 @@ impl Fold {
             | EventBody::AskToolCalled { .. }
             | EventBody::AskToolAnswered { .. }
             | EventBody::AskNoted { .. }
-            | EventBody::ApprovalWanted { .. }
-            | EventBody::ApprovalDecided { .. }
             | EventBody::PlanChanged { .. }
             | EventBody::AskFinished { .. } => {}
         }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::executor::Answer;
 use super::outcome::CellStart;
 use crate::protocol::api::VariableList;
+use crate::protocol::ask::AskNumber;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::Mode;
 
@@ -130,6 +131,19 @@ impl Queue {
     /// Everything that runs, when nobody is left to tell of its end.
     pub fn take_running(&mut self) -> Vec<CellStart> {
         std::mem::take(&mut self.running).into_values().collect()
+    }
+
+    /// The jobs that wait and are meant, in their order.
+    pub fn take_waiting_if(&mut self, is_meant: impl Fn(&Job) -> bool) -> Vec<Job> {
+        let (taken, left): (Vec<Job>, Vec<Job>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(is_meant);
+        self.waiting = left.into();
+        taken
+    }
+
+    /// Cells of an ask that run.
+    pub fn running_of(&self, ask: AskNumber) -> Vec<CellNumber> {
+        self.running.values().filter(|start| start.ask == Some(ask)).map(|start| start.cell).collect()
     }
 
     pub fn take_waiting(&mut self) -> Vec<Job> {

@@ -30,6 +30,7 @@ pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport
             timeout: was.timeout,
             replay: Some(ReplayOf { cell, calls: was.calls }),
             origin: None,
+            rules: None,
         };
         let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         let result = ticket.done.await.map_err(|_| {

@@ -14,6 +14,8 @@ pub enum Code {
     NoSuchFile,
     NoSuchAsk,
     NoSuchApproval,
+    /// No tool call of that id waits for an answer.
+    NoSuchCall,
     NoSuchRoute,
     /// The name is taken.
     SessionExists,
@@ -62,7 +64,7 @@ impl Code {
         match self {
             Self::BadRequest => 400,
             Self::Forbidden | Self::ImageForbidden => 403,
-            Self::NoSuchSession | Self::NoSuchCell | Self::NoSuchFile | Self::NoSuchRoute | Self::NoSuchAsk | Self::NoSuchApproval => 404,
+            Self::NoSuchSession | Self::NoSuchCell | Self::NoSuchFile | Self::NoSuchRoute | Self::NoSuchAsk | Self::NoSuchApproval | Self::NoSuchCall => 404,
             Self::TooSlow => 408,
             Self::SessionExists | Self::Busy | Self::OutOfReach | Self::KeyReused | Self::OutcomeUnknown => {
                 409

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::super::launch::Ready;
 use super::super::outcome::Ending;
-use super::super::past::OpenCall;
+use super::super::past::{OpenCall, WaitingCall};
 use super::super::session::SessionMsg;
 use super::cells::Running;
 use super::requests::Request;
@@ -61,7 +61,11 @@ impl ExecutorState {
     }
 
     fn answer_open_calls(&mut self, myself: &ExecutorRef, calls: Vec<OpenCall>) {
-        for OpenCall { call, recorded } in calls {
+        for OpenCall { call, recorded, waits } in calls {
+            if let Some(WaitingCall { cell, name, arguments }) = waits {
+                self.tool_called_again(myself, call, cell, name, arguments);
+                continue;
+            }
             let error = ToolFailure {
                 code: "interrupted".into(),
                 message:

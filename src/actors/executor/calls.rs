@@ -1,16 +1,19 @@
-//! Tool calls that code in the sandbox makes.
+//! Tool calls that code in the sandbox makes. A call is in the journal before it is made.
 
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use tokio::task::JoinHandle;
 
+use super::permits::Permit;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::bridge::{Refusal, Turn};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::{TOOL_CALLS_LISTED, TOOL_NAME_CHARS};
-use crate::store::Applied;
-use crate::tools::{Caller, ToolFuture, ToolOutput};
+use crate::protocol::limits::{TOOL_CALLS_LISTED, TOOL_NAME_CHARS, TOOL_RESPONSES_BYTES};
+use crate::protocol::result::{Display, ValueView};
+use crate::store::{Applied, CellRecord};
+use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
 
 /// Stops a tool when nobody waits for it any more.
 pub(super) struct CallGuard(JoinHandle<()>);
@@ -21,9 +24,10 @@ impl Drop for CallGuard {
     }
 }
 
+/// What will be the answer.
 enum Begun {
-    Recorded(Result<Value, ToolFailure>),
-    Called(Result<ToolFuture, ToolFailure>),
+    Known(Result<ToolOutput, ToolFailure>),
+    Works { work: ToolFuture, permit: Option<Permit> },
 }
 
 impl ExecutorState {
@@ -56,24 +60,78 @@ impl ExecutorState {
             .cage
             .as_ref()
             .map(|cage| Applied { sandbox: cage.sandbox.id().clone(), received: turn.number });
-        self.args.log.append_then(called, applied, || {});
-        let executor = myself.clone();
-        let recorded = self.recorded(cell, name, &arguments);
-        let begun = match recorded {
-            Some(outcome) => Begun::Recorded(outcome),
-            None => {
-                Begun::Called(self.args.tools.call(name, arguments, Caller::Code, self.args.context.clone()))
-            }
+        let (committed, written) = tokio::sync::oneshot::channel();
+        self.args.log.append_durably_then(called, applied, move || drop(committed.send(())));
+        let begun = match self.recorded(cell, name, &arguments) {
+            Some(outcome) => Begun::Known(outcome),
+            None => self.begin(myself, cell, call, name, arguments),
         };
+        let executor = myself.clone();
         let task = tokio::spawn(async move {
-            let outcome = match begun {
-                Begun::Recorded(outcome) => outcome,
-                Begun::Called(Ok(work)) => work.await.map(ToolOutput::into_value),
-                Begun::Called(Err(failure)) => Err(failure),
-            };
+            if written.await.is_err() {
+                return;
+            }
+            let outcome = begun.outcome().await;
             let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });
         });
         self.calls.begin(call, cell, shown, CallGuard(task));
+    }
+
+    /// A call that waited for a person when the daemon ended: it was not made yet.
+    pub(super) fn tool_called_again(
+        &mut self,
+        myself: &ExecutorRef,
+        call: u64,
+        cell: CellNumber,
+        name: String,
+        arguments: Map<String, Value>,
+    ) {
+        if self.calls.admit(call).is_err() {
+            return;
+        }
+        let begun = self.begin(myself, Some(cell), call, &name, arguments);
+        let executor = myself.clone();
+        let task = tokio::spawn(async move {
+            let outcome = begun.outcome().await;
+            let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });
+        });
+        self.calls.begin(call, Some(cell), name, CallGuard(task));
+    }
+
+    /// Whether it may be made, and by whom it has to be allowed.
+    fn begin(
+        &self,
+        myself: &ExecutorRef,
+        cell: Option<CellNumber>,
+        call: u64,
+        name: &str,
+        arguments: Map<String, Value>,
+    ) -> Begun {
+        let rules = cell.and_then(|cell| self.running.get(&cell)).map(|running| Arc::clone(&running.start.rules));
+        let rules = rules.unwrap_or_default();
+        let known = self.args.tools.definition(name).map(|definition| definition.name.clone());
+        if let (Some(known), Some(allowed)) = (&known, &rules.allowed)
+            && !allowed.contains(known)
+        {
+            let allowed: Vec<&str> = allowed.iter().map(String::as_str).collect();
+            return Begun::Known(Err(ToolFailure {
+                code: "not_allowed".into(),
+                message: format!("`{known}` may not be used here; allowed are: {}", allowed.join(", ")),
+            }));
+        }
+        let wanted = known.filter(|known| rules.approve.contains(known)).zip(cell);
+        let permit = wanted.map(|(name, cell)| Permit {
+            asks: self.args.asks.clone(),
+            executor: myself.clone(),
+            cell,
+            call,
+            name,
+            arguments: arguments.clone(),
+        });
+        match self.args.tools.call(name, arguments, Caller::Code, self.args.context.clone()) {
+            Ok(work) => Begun::Works { work, permit },
+            Err(failure) => Begun::Known(Err(failure)),
+        }
     }
 
     /// In a replay nothing outside happens again: the answer is the recorded one, and a call that is
@@ -83,10 +141,16 @@ impl ExecutorState {
         cell: Option<CellNumber>,
         name: &str,
         arguments: &Map<String, Value>,
-    ) -> Option<Result<Value, ToolFailure>> {
+    ) -> Option<Result<ToolOutput, ToolFailure>> {
         let replay = self.running.get_mut(&cell?)?.start.replay.as_mut()?;
+        let gives_text = self.args.tools.definition(name).is_some_and(|tool| tool.output.is_none());
         Some(match replay.pop_front() {
-            Some(call) if call.name == name && call.arguments == *arguments => call.outcome,
+            Some(call) if call.name == name && call.arguments == *arguments => {
+                call.outcome.map(|value| match value {
+                    Value::String(text) if gives_text => ToolOutput::Text(text),
+                    value => ToolOutput::Value(value),
+                })
+            }
             _ => Err(ToolFailure {
                 code: "replay_differs".into(),
                 message: "this call was not made when the cell first ran, so there is no answer to replay"
@@ -95,10 +159,10 @@ impl ExecutorState {
         })
     }
 
-    pub(super) fn tool_done(&mut self, call: u64, outcome: Result<Value, ToolFailure>) {
+    pub(super) fn tool_done(&mut self, call: u64, outcome: Result<ToolOutput, ToolFailure>) {
         let Some(ended) = self.calls.end(call) else { return };
         let told = match &outcome {
-            Ok(value) => ToolOutcome::Value(value.clone()),
+            Ok(output) => ToolOutcome::Value(output.clone().into_value()),
             Err(failure) => ToolOutcome::Failure(failure.clone()),
         };
         self.args.log.append(EventBody::ToolAnswered { call, outcome: told });
@@ -109,7 +173,7 @@ impl ExecutorState {
             running.completed.push(ended.name.clone());
         }
         let frame = match outcome {
-            Ok(value) => HostFrame::ToolResult { call, value },
+            Ok(output) => HostFrame::ToolResult { call, value: self.responses.answer(call, output) },
             Err(error) => HostFrame::ToolFailed { call, error },
         };
         if let Some(cage) = &self.cage
@@ -118,6 +182,44 @@ impl ExecutorState {
             let error =
                 ToolFailure { code: "failed".into(), message: "the tool's answer is too large".into() };
             let _ = cage.link.send(&HostFrame::ToolFailed { call, error });
+        }
+    }
+
+    /// Puts what tools said in place of their markers, in all that a cell printed and in its value.
+    pub(super) fn expand(&self, record: &mut CellRecord, value: Option<&mut ValueView>) {
+        let mut calls = Vec::new();
+        let mut expand = |text: &mut String| {
+            let expanded = expand_markers(text, |call| self.responses.text(call), TOOL_RESPONSES_BYTES);
+            if !expanded.calls.is_empty() {
+                *text = expanded.text;
+                calls.extend(expanded.calls);
+            }
+        };
+        let captured = &mut record.captured;
+        expand(&mut captured.stdout);
+        expand(&mut captured.stderr);
+        captured.output.iter_mut().for_each(|segment| expand(&mut segment.text));
+        if let Some(value) = value {
+            expand(&mut value.repr);
+        }
+        calls.sort_unstable();
+        calls.dedup();
+        for image in calls.into_iter().flat_map(|call| self.responses.images(call)) {
+            let mime = Map::from_iter([(image.mime.clone(), Value::String(image.base64.clone()))]);
+            record.displays.push(Display { mime });
+        }
+    }
+}
+
+impl Begun {
+    async fn outcome(self) -> Result<ToolOutput, ToolFailure> {
+        match self {
+            Self::Known(outcome) => outcome,
+            Self::Works { work, permit: None } => work.await,
+            Self::Works { work, permit: Some(permit) } => {
+                permit.given().await?;
+                work.await
+            }
         }
     }
 }

@@ -35,6 +35,11 @@ pub(super) struct Running {
     /// Names of completed tool calls.
     pub completed: Vec<String>,
     pub timers: Vec<AbortHandle>,
+    /// Ends it when its time is over.
+    pub deadline: Option<AbortHandle>,
+    /// Calls of it that wait for a person, and since when one does.
+    pub persons: u32,
+    pub persons_since: Option<Instant>,
 }
 
 impl Running {
@@ -48,6 +53,9 @@ impl Running {
             ended_by: None,
             completed: Vec::new(),
             timers: Vec::new(),
+            deadline: None,
+            persons: 0,
+            persons_since: None,
         }
     }
 
@@ -64,7 +72,7 @@ impl Running {
     }
 
     pub fn stop_clocks(&mut self) {
-        self.timers.drain(..).for_each(|timer| timer.abort());
+        self.timers.drain(..).chain(self.deadline.take()).for_each(|timer| timer.abort());
     }
 }
 
@@ -110,7 +118,7 @@ impl ExecutorState {
             code: start.code.clone(),
             mode: start.mode,
             expression: start.expression,
-            restricted: false,
+            restricted: start.rules.restricted,
         };
         self.args.recorder.begin(cell);
         let sent = self.cage.as_ref().map(|cage| cage.link.send(&frame));
@@ -125,9 +133,15 @@ impl ExecutorState {
     /// Starts the clocks of a cell.
     pub(super) fn arm(&mut self, myself: &ExecutorRef, cell: CellNumber, timeout: Duration) {
         let Some(running) = self.running.get_mut(&cell) else { return };
-        running.timers.push(
-            myself.send_after(timeout, move || ExecutorMsg::Overdue(Overdue::Deadline(cell))).abort_handle(),
-        );
+        // A person decides on a call of it: its time goes on when that is done.
+        if running.persons > 0 {
+            return;
+        }
+        let overdue = move || ExecutorMsg::Overdue(Overdue::Deadline(cell));
+        let deadline = myself.send_after(timeout, overdue).abort_handle();
+        if let Some(before) = running.deadline.replace(deadline) {
+            before.abort();
+        }
     }
 
     pub(super) fn interrupt(&mut self, myself: &ExecutorRef, cell: CellNumber) {
@@ -248,8 +262,15 @@ impl ExecutorState {
         };
         let asks_names =
             matches!(ending, Ending::Lost { after: StateAfter::Restored(_) | StateAfter::Lost, .. });
+        let mut ending = ending;
+        let mut record = self.args.recorder.finish(cell);
+        let value = match &mut ending {
+            Ending::Done { result, .. } => result.as_mut(),
+            Ending::Lost { .. } | Ending::SandboxGone { .. } | Ending::Cancelled => None,
+        };
+        self.expand(&mut record, value);
         let finishing = Finishing {
-            record: self.args.recorder.finish(cell),
+            record,
             elapsed: running.elapsed(),
             start: running.start.clone(),
             ending,
@@ -313,7 +334,8 @@ impl ExecutorState {
     pub(super) fn send_again(&mut self, myself: &ExecutorRef, cell: CellNumber) {
         let Some(start) = self.running.get(&cell).map(|running| &running.start) else { return };
         let (code, mode, expression) = (start.code.clone(), start.mode, start.expression);
-        self.send(myself, &HostFrame::Cell { cell, code, mode, expression, restricted: false });
+        let restricted = start.rules.restricted;
+        self.send(myself, &HostFrame::Cell { cell, code, mode, expression, restricted });
     }
 
     /// The kernel could not take a `fork` cell now: it waits for the main line.

@@ -10,6 +10,7 @@ mod calls;
 mod cells;
 mod fate;
 mod frost;
+mod permits;
 mod notes;
 mod requests;
 mod strangers;
@@ -20,6 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::asks::AsksRef;
 use super::launch::{Ready, attach, launch};
 use super::outcome::CellStart;
 use super::past::OpenCall;
@@ -38,7 +40,7 @@ use crate::sandbox::launch::{Launcher, Sandbox, SandboxEnd, Wanted};
 use crate::sandbox::usage::Usage;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{EventLog, Recorder};
-use crate::tools;
+use crate::tools::{self, ToolOutput};
 
 use calls::CallGuard;
 use cells::{Finishing, Running};
@@ -72,6 +74,11 @@ pub enum ExecutorMsg {
         values: Map<String, Value>,
         timeout: Duration,
         reply_to: Answer<Computed>,
+    },
+    /// The seed or the tools have changed.
+    Configure {
+        seed: Map<String, Value>,
+        tools: Arc<tools::Registry>,
     },
     /// Not by a cell: the next one is not to be credited with it.
     FilesChanged,
@@ -110,8 +117,11 @@ pub enum ExecutorMsg {
     QuotaLooked(Usage),
     ToolDone {
         call: u64,
-        outcome: Result<Value, ToolFailure>,
+        outcome: Result<ToolOutput, ToolFailure>,
     },
+    /// A call of this cell waits for a person; no longer.
+    PersonAsked(CellNumber),
+    PersonAnswered(CellNumber),
     /// The workspace was compared; the cell is over.
     Concluded {
         result: Box<ExecutionResult>,
@@ -146,6 +156,7 @@ pub struct ExecutorArgs {
     pub seed: Map<String, Value>,
     pub tools: Arc<tools::Registry>,
     pub context: tools::Context,
+    pub asks: AsksRef,
     pub recorder: Arc<Recorder>,
     pub log: Arc<EventLog>,
     /// The sandbox to take over, instead of a new one.
@@ -182,6 +193,8 @@ pub struct ExecutorState {
     requests: HashMap<u64, Request>,
     next_request: u64,
     calls: Calls<CallGuard>,
+    /// What tools said that gives no value.
+    responses: tools::Responses,
     /// The workspace as the last cell left it.
     snapshot: Snapshot,
     /// Somebody else has changed files since.
@@ -259,6 +272,7 @@ impl Actor for Executor {
             requests: HashMap::new(),
             next_request: 1,
             calls: Calls::default(),
+            responses: tools::Responses::default(),
             snapshot,
             snapshot_is_old: false,
             snapshot_unnoted: true,
@@ -320,6 +334,15 @@ impl Actor for Executor {
             }
             ExecutorMsg::QuotaLooked(usage) => state.quota_looked(&myself, usage),
             ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
+            ExecutorMsg::PersonAsked(cell) => state.person_asked(cell),
+            ExecutorMsg::PersonAnswered(cell) => state.person_answered(&myself, cell),
+            ExecutorMsg::Configure { seed, tools } => {
+                (state.args.seed, state.args.tools) = (seed, tools);
+                if state.cage.is_some() {
+                    let (seed, tools) = (state.args.seed.clone(), state.args.tools.specs());
+                    state.send(&myself, &HostFrame::Configure { seed, tools });
+                }
+            }
             ExecutorMsg::Concluded { result, snapshot, turn } => {
                 state.snapshot_unnoted |= state.snapshot != snapshot;
                 state.snapshot = snapshot;

@@ -35,6 +35,7 @@ pub(super) async fn spawn_asks(
     log: &Arc<EventLog>,
     clients: &ClientTools,
     last_result: &Arc<std::sync::Mutex<Option<String>>>,
+    restored: bool,
 ) -> Result<AsksRef, ractor::SpawnErr> {
     let (own, lent) = (Arc::clone(&args.tools), clients.clone());
     Asks::spawn(AsksArgs {
@@ -51,7 +52,7 @@ pub(super) async fn spawn_asks(
         image: args.wanted.image.clone(),
         // Every backend that there is contains what runs in it.
         contained: true,
-        restored: args.before.is_some(),
+        restored,
     })
     .await
 }
@@ -109,6 +110,31 @@ impl SessionActorState {
         if let SandboxPhase::Ready { executor, .. } | SandboxPhase::Starting(executor) = &self.sandbox {
             let (seed, tools) = (self.args.seed.clone(), self.tools());
             let _ = executor.cast(ExecutorMsg::Configure { seed, tools });
+        }
+    }
+
+    /// What waited for a sandbox goes on.
+    pub(super) fn resume_deferred(&mut self) {
+        for message in std::mem::take(&mut self.deferred) {
+            let _ = self.myself.cast(message);
+        }
+    }
+
+    pub(super) fn refuse_deferred(&mut self, problem: &Problem) {
+        for message in std::mem::take(&mut self.deferred) {
+            if let SessionMsg::Compute { reply_to, .. } = message {
+                let _ = reply_to.send(Err(problem.clone()));
+            }
+        }
+    }
+
+    /// The actor of the asks failed; the next one goes on from the journal.
+    pub(super) async fn revive_asks(&mut self, myself: &SessionRef) {
+        let spawned =
+            spawn_asks(myself, &self.args, &self.log, &self.clients, &self.last_result, true).await;
+        match spawned {
+            Ok(asks) => self.asks = asks,
+            Err(error) => tracing::error!(%error, session = %self.args.id, "asks cannot go on"),
         }
     }
 

@@ -49,6 +49,8 @@ impl SessionActorState {
             mode: request.mode,
             expression: request.expression,
             timeout: request.timeout,
+            ask: request.origin.as_ref().map(|origin| origin.ask),
+            rules: request.rules.unwrap_or_else(|| Arc::clone(&self.client_rules)),
             replay: request.replay.map(|replay| replay.calls),
             ..CellStart::default()
         };
@@ -175,7 +177,7 @@ impl SessionActorState {
         }
     }
 
-    fn conclude_unrun(&mut self, start: CellStart) {
+    pub(super) fn conclude_unrun(&mut self, start: CellStart) {
         let changes = Changes { artifacts: Vec::new(), cut: false };
         let (record, cause) = (CellRecord::default(), Cause::default());
         self.finished(conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO), None);

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::super::asks::AsksRef;
 use super::super::outcome::{CellStart, Replay};
+use super::super::rules::CellRules;
 use super::ending::Noted;
 use crate::bridge::Turn;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList};
+use crate::protocol::ask::AskNumber;
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::StateAfter;
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
@@ -18,7 +21,9 @@ use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
+use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::store::EventLog;
+use crate::tools::Lease;
 
 pub type SessionRef = ActorRef<SessionMsg>;
 
@@ -35,6 +40,8 @@ pub struct CellRequest {
     pub replay: Option<ReplayOf>,
     /// The ask that wants it.
     pub origin: Option<CellOrigin>,
+    /// What its code may do with tools; none: what the settings say.
+    pub rules: Option<Arc<CellRules>>,
 }
 
 /// A cell that once ran, and the tool calls that it made.
@@ -117,6 +124,29 @@ pub enum SessionMsg {
     Handles {
         reply_to: Answer<Handles>,
     },
+    /// The actor of the session's asks.
+    Asks {
+        reply_to: Answer<AsksRef>,
+    },
+    /// Variables that an ask brings along; every later sandbox has them too.
+    Seed(Map<String, Value>),
+    /// Something of the session is being used.
+    Touch,
+    /// An ask has ended: its cells are not wanted any more.
+    CancelCells {
+        ask: AskNumber,
+    },
+    /// A client lends its tools, as long as it holds the lease.
+    Lend {
+        tools: Vec<ClientTool>,
+        reply_to: Answer<Lease>,
+    },
+    AnswerCall {
+        call: String,
+        answer: ClientAnswer,
+        reply_to: Answer<()>,
+    },
+    ToolsChanged,
     /// Files of the workspace were changed from outside.
     FilesChanged,
     /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,

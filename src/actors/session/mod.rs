@@ -4,14 +4,17 @@
 use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::asks::AsksRef;
 use super::executor::{ExecutorMsg, ExecutorRef};
+use super::llm::Models;
 use super::past::Past;
 use super::queue::{Job, Queue};
+use super::rules::CellRules;
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::protocol::api::{Interrupted, SessionView};
 use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
@@ -24,6 +27,7 @@ use crate::sandbox::workspace::Workspace;
 use crate::store::{EventLog, Journal, OutputCaps, Recorder, Spill};
 use crate::tools;
 
+mod agent;
 mod cells;
 mod ending;
 mod frost;
@@ -56,6 +60,7 @@ pub struct SessionArgs {
     pub supervisor: SupervisorRef,
     pub launcher: Arc<Launcher>,
     pub tools: Arc<tools::Registry>,
+    pub models: Models,
     pub wanted: Wanted,
     pub backend: Backend,
     /// A folder of the owner's; none for a managed one.
@@ -76,6 +81,15 @@ pub struct Before {
 
 pub struct SessionActorState {
     args: SessionArgs,
+    myself: SessionRef,
+    asks: AsksRef,
+    clients: tools::ClientTools,
+    /// What `compute_with_python` gave last.
+    last_result: Arc<Mutex<Option<String>>>,
+    /// Of cells that clients send.
+    client_rules: Arc<CellRules>,
+    /// Requests that need a sandbox and came while there was none.
+    deferred: Vec<SessionMsg>,
     log: Arc<EventLog>,
     recorder: Arc<Recorder>,
     /// Makes the workspace.
@@ -149,9 +163,19 @@ impl Actor for Session {
         let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
         let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
         let making = make_workspace(&myself, &args);
+        let (clients, last_result) = (tools::ClientTools::default(), Arc::default());
+        let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent));
+        agent::watch_clients(&myself, &clients);
+        let asks = agent::spawn_asks(&myself, &args, &log, &clients, &last_result, args.before.is_some()).await?;
         myself.send_interval(TICK, || SessionMsg::Tick);
         let mut state = SessionActorState {
             args,
+            myself,
+            asks,
+            clients,
+            last_result,
+            client_rules,
+            deferred: Vec::new(),
             log,
             recorder,
             making: Some(making),
@@ -220,9 +244,15 @@ impl Actor for Session {
                     SandboxPhase::Ready { executor, .. } => {
                         let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
                     }
+                    SandboxPhase::None | SandboxPhase::Starting(_) if state.deferred.len() < VIEWS_WAITING => {
+                        state.deferred.push(SessionMsg::Compute { expression, values, timeout, reply_to });
+                        if matches!(state.sandbox, SandboxPhase::None) {
+                            state.start_sandbox(&myself).await;
+                        }
+                    }
                     SandboxPhase::None | SandboxPhase::Starting(_) => {
-                        let problem = Problem::new(Code::Busy, "the session has no sandbox at the moment");
-                        let _ = reply_to.send(Err(problem.hint("run a cell first, which starts one")));
+                        let problem = Problem::new(Code::Busy, "the session has no sandbox yet");
+                        let _ = reply_to.send(Err(problem.hint("try again when it is there")));
                     }
                 }
             }
@@ -246,6 +276,23 @@ impl Actor for Session {
                     None => state.waiting_for_handles.push(reply_to),
                 }
             }
+            SessionMsg::Asks { reply_to } => {
+                state.touch();
+                let _ = reply_to.send(Ok(state.asks.clone()));
+            }
+            SessionMsg::Seed(values) => state.seed(values),
+            SessionMsg::Touch => state.touch(),
+            SessionMsg::CancelCells { ask } => {
+                state.cancel_cells(ask);
+                state.pump(&myself).await;
+            }
+            SessionMsg::Lend { tools, reply_to } => state.lend(tools, reply_to),
+            SessionMsg::AnswerCall { call, answer, reply_to } => {
+                let answered = state.clients.answer(&call, answer);
+                let _ = reply_to
+                    .send(answered.map_err(|error| Problem::new(Code::NoSuchCall, error.to_string())));
+            }
+            SessionMsg::ToolsChanged => state.configure(),
             SessionMsg::FilesChanged => match &state.sandbox {
                 SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => {
                     let _ = executor.cast(ExecutorMsg::FilesChanged);
@@ -256,10 +303,12 @@ impl Actor for Session {
             SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
             SessionMsg::SandboxReady(receipt) => {
                 state.sandbox_ready(*receipt);
+                state.resume_deferred();
                 state.pump(&myself).await;
             }
             SessionMsg::SandboxAttached(receipt) => {
                 state.sandbox_attached(*receipt);
+                state.resume_deferred();
                 state.pump(&myself).await;
             }
             SessionMsg::Leave => state.leave(&myself),
@@ -313,7 +362,10 @@ impl Actor for Session {
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorFailed(child, error) => {
-                tracing::error!(%error, session = %state.args.id, "an executor failed");
+                tracing::error!(%error, session = %state.args.id, "an actor of a session failed");
+                if child.get_id() == state.asks.get_id() {
+                    state.revive_asks(&myself).await;
+                }
                 if state.is_current(child.get_id()) {
                     state.sandbox_gone("an internal error of the executor".into());
                     state.pump(&myself).await;

@@ -1,6 +1,5 @@
 //! The sandbox of a session: from the workspace to the end, with everything that is told about it.
 
-use serde_json::json;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::task::JoinHandle;
@@ -18,7 +17,6 @@ use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{JournalError, SessionRecord};
-use crate::tools;
 
 /// The workspace needs to know how the engine maps users, and the engine may be slow.
 pub(super) fn make_workspace(myself: &SessionRef, args: &SessionArgs) -> JoinHandle<()> {
@@ -106,7 +104,8 @@ impl SessionActorState {
             workspace,
             wanted: self.args.wanted.clone(),
             seed: self.args.seed.clone(),
-            tools: Arc::clone(&self.args.tools),
+            tools: self.tools(),
+            asks: self.asks.clone(),
             context: self.tool_context(),
             recorder: Arc::clone(&self.recorder),
             log: Arc::clone(&self.log),
@@ -116,19 +115,6 @@ impl SessionActorState {
             Ok(executor) => self.sandbox = SandboxPhase::Starting(executor),
             Err(error) => self.sandbox_failed(Problem::new(Code::Internal, format!("no executor: {error}"))),
         }
-    }
-
-    pub(super) fn tool_context(&self) -> tools::Context {
-        let wanted = &self.args.wanted;
-        tools::Context::new(json!({
-                "session": self.args.name,
-                "workspace": crate::sandbox::spec::WORKSPACE,
-                "memory_bytes": wanted.memory_bytes,
-                "cpus": wanted.cpus,
-                "pids": wanted.pids,
-                "network": "none",
-                "cell_timeout_s": self.args.launcher.settings.cells.timeout.as_secs_f64(),
-        }))
     }
 
     pub(super) async fn workspace_ready(
@@ -201,6 +187,7 @@ impl SessionActorState {
             });
             return;
         }
+        self.refuse_deferred(&problem);
         self.log.append(EventBody::SandboxGone { reason: problem.message.clone() });
         self.cancel_queue(&format!("No sandbox could be started: {}.", problem.message), &problem);
     }

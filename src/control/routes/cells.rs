@@ -50,6 +50,7 @@ pub async fn run(
         timeout,
         replay: None,
         origin: None,
+        rules: None,
     };
     let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     if let Some(Extension(Key(idempotency_key))) = idempotency {
@@ -193,6 +194,7 @@ pub async fn eval(
         timeout,
         replay: None,
         origin: None,
+        rules: None,
     };
     finished(ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?).await
 }

@@ -1,0 +1,86 @@
+//! Tool calls that a person has to allow. The cell waits meanwhile, which costs it no time of its own.
+
+use serde_json::{Map, Value};
+use std::time::Instant;
+
+use super::super::asks::{AsksMsg, AsksRef};
+use super::super::calls::answer;
+use super::{ExecutorMsg, ExecutorRef, ExecutorState};
+use crate::protocol::ask::Decision;
+use crate::protocol::frames::ToolFailure;
+use crate::protocol::ids::CellNumber;
+
+pub(super) struct Permit {
+    pub asks: AsksRef,
+    pub executor: ExecutorRef,
+    pub cell: CellNumber,
+    pub call: u64,
+    pub name: String,
+    pub arguments: Map<String, Value>,
+}
+
+/// Takes the question back when the call is gone.
+struct Waiting {
+    asks: AsksRef,
+    executor: ExecutorRef,
+    cell: CellNumber,
+    call: u64,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.asks.cast(AsksMsg::PermitDropped { cell: self.cell, call: self.call });
+        let _ = self.executor.cast(ExecutorMsg::PersonAnswered(self.cell));
+    }
+}
+
+impl Permit {
+    /// Waits for the decision; what is no acceptance is an error for the code.
+    pub async fn given(self) -> Result<(), ToolFailure> {
+        let Self { asks, executor, cell, call, name, arguments } = self;
+        let _ = executor.cast(ExecutorMsg::PersonAsked(cell));
+        let waiting = Waiting { asks, executor, cell, call };
+        let permit = |reply_to| AsksMsg::Permit { cell, call, name, arguments, reply_to };
+        let decision = answer(waiting.asks.call(permit, None).await);
+        let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });
+        match decision {
+            Ok(Decision::Accept { .. }) => Ok(()),
+            Ok(Decision::Reject { reason: Some(reason) }) => failure("rejected", reason),
+            Ok(Decision::Reject { reason: None }) => {
+                failure("rejected", "a person did not allow this call".into())
+            }
+            Ok(Decision::Respond { text } | Decision::Edit { text }) => failure("responded", text),
+            Err(problem) => failure("cancelled", problem.message),
+        }
+    }
+}
+
+impl ExecutorState {
+    /// No time passes for a cell while a person decides on a call of it.
+    pub(super) fn person_asked(&mut self, cell: CellNumber) {
+        let Some(running) = self.running.get_mut(&cell) else { return };
+        running.persons += 1;
+        if running.persons == 1 {
+            running.persons_since = Some(Instant::now());
+            if let Some(deadline) = running.deadline.take() {
+                deadline.abort();
+            }
+        }
+    }
+
+    pub(super) fn person_answered(&mut self, myself: &ExecutorRef, cell: CellNumber) {
+        let is_frozen = self.frost.at.is_some();
+        let Some(running) = self.running.get_mut(&cell) else { return };
+        running.persons = running.persons.saturating_sub(1);
+        if running.persons > 0 {
+            return;
+        }
+        if let Some(since) = running.persons_since.take() {
+            running.since += since.elapsed();
+        }
+        let left = running.start.timeout.saturating_sub(running.since.elapsed());
+        if running.ended_by.is_none() && !is_frozen {
+            self.arm(myself, cell, left);
+        }
+    }
+}
