@@ -43,6 +43,10 @@ test: setup lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 le
 		echo 'warning: BELLJAR_TEST_NO_DOCKER=1: NOTHING THAT NEEDS A CONTAINER IS TESTED' >&2; fi
 	@if cargo nextest --version >/dev/null 2>&1; then set -x; cargo nextest run; else set -x; cargo test; fi
 
+.PHONY: test-long
+test-long: setup ## kill the daemon at random moments under mixed load for two minutes
+	BELLJAR_LONG_TESTS=1 cargo test --test it however_often_the_daemon_dies
+
 .PHONY: lint
 lint: ## check format and lints
 	$(call heading,lint)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::session::{Before, Session, SessionArgs, SessionMsg, SessionRef};
+use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
@@ -198,6 +198,11 @@ impl SupervisorState {
     /// Sessions that were there before the daemon was started anew.
     async fn restore(&mut self, myself: &SupervisorRef) -> Result<(), JournalError> {
         for record in self.args.journal.sessions()? {
+            if !self.args.journal.was_ready(record.id)? {
+                // The daemon died over its making, so nobody knows of it.
+                Noted::begin(&self.args.journal, record.id).is_written().await;
+                continue;
+            }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
             // What was allowed then is kept, even if the limits have changed since.
             let (wanted, idle) = self.wishes(&request);
@@ -232,6 +237,7 @@ impl SupervisorState {
             workspace: request.workspace,
             idle,
             seed: request.seed,
+            ephemeral: request.ephemeral,
             created,
         };
         match Session::spawn(args).await {
