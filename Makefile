@@ -63,6 +63,10 @@ openai-client: ## install the Python client that the tests' model server is chec
 	@tests/openai-client.sh target/openai || \
 		echo 'warning: the `openai` package could not be installed; the test that needs it will fail' >&2
 
+.PHONY: test-long
+test-long: setup ## kill the daemon at random moments under mixed load for two minutes
+	BELLJAR_LONG_TESTS=1 cargo test --test it however_often_the_daemon_dies
+
 .PHONY: lint
 lint: ## check format and lints
 	$(call heading,lint)

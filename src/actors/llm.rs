@@ -105,20 +105,24 @@ fn failure(kind: ModelFailureKind, message: impl Into<String>) -> ModelFailure {
 }
 
 /// The models of the configuration by name.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Models {
     actors: Arc<RwLock<BTreeMap<String, LlmRef>>>,
-    settings: Option<Arc<Settings>>,
+    settings: Arc<Settings>,
 }
 
 impl Models {
+    #[must_use]
+    pub fn new(settings: Arc<Settings>) -> Self {
+        Self { actors: Arc::default(), settings }
+    }
+
     /// One actor a model, supervised by `supervisor`.
-    pub async fn spawn(settings: Arc<Settings>, supervisor: &ActorCell) -> Result<Self, SpawnErr> {
-        let models = Self { actors: Arc::default(), settings: Some(Arc::clone(&settings)) };
-        for (name, model) in &settings.models {
-            models.spawn_one(name, model, supervisor).await?;
+    pub(super) async fn start(&self, supervisor: &ActorCell) -> Result<(), SpawnErr> {
+        for (name, model) in &self.settings.models {
+            self.spawn_one(name, model, supervisor).await?;
         }
-        Ok(models)
+        Ok(())
     }
 
     async fn spawn_one(&self, name: &str, model: &Model, supervisor: &ActorCell) -> Result<(), SpawnErr> {
@@ -141,9 +145,8 @@ impl Models {
             actors.iter().find(|(_, actor)| actor.get_id() == dead).map(|(name, _)| name.clone())
         };
         let Some(name) = found else { return };
-        let model = self.settings.as_ref().and_then(|settings| settings.models.get(&name).cloned());
-        if let Some(model) = model
-            && let Err(error) = self.spawn_one(&name, &model, supervisor).await
+        if let Some(model) = self.settings.models.get(&name)
+            && let Err(error) = self.spawn_one(&name, model, supervisor).await
         {
             tracing::error!(name, %error, "a model cannot be started anew");
         }
@@ -155,7 +158,7 @@ impl Models {
 
     /// The variable that has to hold the model's key and does not.
     pub fn missing_key(&self, name: &str) -> Option<String> {
-        let variable = self.settings.as_ref()?.models.get(name)?.key_variable.clone()?;
+        let variable = self.settings.models.get(name)?.key_variable.clone()?;
         let is_set = std::env::var(&variable).is_ok_and(|key| !key.trim().is_empty());
         (!is_set).then_some(variable)
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::session::{Before, Session, SessionArgs, SessionMsg, SessionRef};
+use super::llm::Models;
+use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef};
 use crate::config::{MIN_MEMORY_BYTES, show_size};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{SessionId, SessionName};
@@ -61,6 +62,7 @@ pub struct SupervisorArgs {
     pub journal: Journal,
     pub launcher: Arc<Launcher>,
     pub tools: Arc<tools::Registry>,
+    pub models: Models,
 }
 
 pub struct SupervisorState {
@@ -95,6 +97,7 @@ impl Actor for Supervisor {
         myself: SupervisorRef,
         args: SupervisorArgs,
     ) -> Result<SupervisorState, ActorProcessingErr> {
+        args.models.start(&myself.get_cell()).await?;
         let mut state = SupervisorState { args, sessions: BTreeMap::new(), shutting_down: None };
         state.restore(&myself).await?;
         Ok(state)
@@ -149,13 +152,14 @@ impl Actor for Supervisor {
 
     async fn handle_supervisor_evt(
         &self,
-        _: SupervisorRef,
+        myself: SupervisorRef,
         event: SupervisionEvent,
         state: &mut SupervisorState,
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorFailed(child, error) => {
-                tracing::error!(%error, actor = %child.get_id(), "a session failed; what it left goes to the reaper");
+                tracing::error!(%error, actor = %child.get_id(), "an actor failed; what a session left goes to the reaper");
+                state.args.models.revive(child.get_id(), &myself.get_cell()).await;
                 state.forget_actor(child.get_id());
             }
             SupervisionEvent::ActorTerminated(child, _, _) => state.forget_actor(child.get_id()),
@@ -199,6 +203,11 @@ impl SupervisorState {
     /// Sessions that were there before the daemon was started anew.
     async fn restore(&mut self, myself: &SupervisorRef) -> Result<(), JournalError> {
         for record in self.args.journal.sessions()? {
+            if !self.args.journal.was_ready(record.id)? {
+                // The daemon died over its making, so nobody knows of it.
+                Noted::begin(&self.args.journal, record.id).is_written().await;
+                continue;
+            }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
             // What was allowed then is kept, even if the limits have changed since.
             let (wanted, idle) = self.wishes(&request);
@@ -228,11 +237,13 @@ impl SupervisorState {
             supervisor: myself.clone(),
             launcher: Arc::clone(&self.args.launcher),
             tools: Arc::clone(&self.args.tools),
+            models: self.args.models.clone(),
             wanted,
             backend: request.backend.unwrap_or(self.args.launcher.settings.sandbox.backend),
             workspace: request.workspace,
             idle,
             seed: request.seed,
+            ephemeral: request.ephemeral,
             created,
         };
         match Session::spawn(args).await {

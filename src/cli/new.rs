@@ -48,6 +48,7 @@ impl New {
             pids: self.pids,
             idle_s: self.idle,
             seed: self.seed.unwrap_or_default(),
+            ephemeral: false,
         };
         let client = context.client();
         let making = client.post("/v1/sessions", &new);

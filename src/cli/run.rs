@@ -38,13 +38,19 @@ impl Run {
             image: self.sandbox.image,
             memory_bytes: self.sandbox.memory,
             cpus: self.sandbox.cpus,
+            ephemeral: true,
             ..NewSession::default()
         };
         let client = context.client();
         // From here on no signal may end us before the session is removed again.
         let mut stops = Stops::new()?;
         let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
-        let end = stream(context, &client, &session.name, &cell, &mut stops).await;
+        // If we are killed, this connection goes with us, and the session after it.
+        let held = client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await;
+        let end = match &held {
+            Ok(_) => stream(context, &client, &session.name, &cell, &mut stops).await,
+            Err(failure) => Err(Failure::new(format!("the session cannot be held: {failure}"))),
+        };
         let removed = remove(&client, &session.name).await;
         let code = match end? {
             End::Left(code) => code,

@@ -234,6 +234,13 @@ fn session_routes(document: &mut Document) {
     document.add("get", "/v1/sessions/{session}/receipt", "The isolation the sandbox really has", schema);
     let route = document.add(
         "get",
+        "/v1/sessions/{session}/hold",
+        "Keeps an ephemeral session alive for as long as the connection lasts",
+        json!({"type": "string"}),
+    );
+    route.response.0 = "text/event-stream";
+    let route = document.add(
+        "get",
         "/v1/sessions/{session}/events",
         "The one ordered stream",
         json!({"type": "string"}),

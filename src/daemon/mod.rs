@@ -11,15 +11,16 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::actors::llm::Models;
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::supervisor::{Supervisor, SupervisorArgs, SupervisorMsg};
-use crate::config::{self, Paths};
+use crate::config::{self, Paths, Settings};
 use crate::control::{self, App};
 use crate::protocol::limits::DRAIN;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::Service;
 use crate::store::{Journal, KEEP_REMOVED};
-use crate::tools;
+use crate::tools::{Allowed, Registry, RegistryError};
 
 use boot::Lock;
 use socket::SocketGuard;
@@ -97,11 +98,14 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
     tokio::spawn(keep_tidy(journal.clone()));
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
     // The others need a session that they can work with, which the actors do not offer yet.
-    let tools = tools::Registry::built_in()
-        .and_then(|tools| tools.narrowed(&tools::Allowed::only(["session_info"])))
-        .map_err(|error| DaemonError::Start(error.to_string()))?;
-    let args =
-        SupervisorArgs { journal: journal.clone(), launcher: Arc::clone(&launcher), tools: Arc::new(tools) };
+    let tools = Arc::new(registry(&launcher.settings)?);
+    let models = Models::new(Arc::clone(&launcher.settings));
+    let args = SupervisorArgs {
+        journal: journal.clone(),
+        launcher: Arc::clone(&launcher),
+        tools: Arc::clone(&tools),
+        models: models.clone(),
+    };
     // Sessions of before claim their sandboxes first; what nobody claims is left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
     let sessions = journal.sessions().map_err(|error| DaemonError::Start(error.to_string()))?;
@@ -121,6 +125,8 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
         remove_all: Arc::clone(&remove_all),
         journal,
         in_work: control::InWork::default(),
+        models,
+        tools,
     };
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
     let serving = tokio::spawn(control::serve(listener, app.router(), shutdown.clone()));
@@ -152,6 +158,17 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
     }
     supervisor.stop(None);
     ended
+}
+
+/// The tools of every session: Belljar's own and those of the configuration, as far as it allows them.
+fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
+    let wrong = |error: RegistryError| DaemonError::Config(error.to_string());
+    let all = Registry::built_in().and_then(|built_in| built_in.with_commands(&settings.command_tools));
+    let allowed = match settings.agent.tools.as_slice() {
+        [] => Allowed::All,
+        names => Allowed::only(names),
+    };
+    all.and_then(|all| all.narrowed(&allowed)).map_err(wrong)
 }
 
 async fn keep_tidy(journal: Journal) {

@@ -26,6 +26,8 @@ pub struct NewSession {
     pub idle_s: Option<u64>,
     /// Variables that are there from the start.
     pub seed: Map<String, Value>,
+    /// It is removed when nobody holds it any more (`GET /v1/sessions/{s}/hold`).
+    pub ephemeral: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

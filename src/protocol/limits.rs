@@ -95,6 +95,8 @@ pub const CONNECTIONS: usize = 1_024;
 pub const CONNECTIONS_PER_USER: usize = 256;
 /// Comment line that keeps an idle event stream alive.
 pub const STREAM_KEEPALIVE: Duration = Duration::from_secs(15);
+/// Time an ephemeral session lives without anybody who holds it.
+pub const UNHELD: Duration = Duration::from_secs(10);
 /// Largest file that goes in or out through the API, and most entries of a folder.
 pub const FILE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 pub const FOLDER_ENTRIES: usize = 10_000;

@@ -94,6 +94,14 @@ impl Journal {
         Ok(found.into_iter().filter_map(parse).collect())
     }
 
+    /// Whether its first sandbox was ever ready, and so whoever made it could be told.
+    pub fn was_ready(&self, id: SessionId) -> Result<bool, JournalError> {
+        Ok(self.core.read(|file, _| {
+            let query = "SELECT 1 FROM events WHERE session = ?1 AND name = 'sandbox_ready' LIMIT 1";
+            file.prepare(query)?.exists([id.0.as_bytes()])
+        })?)
+    }
+
     /// Deletes all that is kept of a session: rows, output and, at the next clean-up, large values.
     pub async fn forget(&self, id: SessionId) -> Result<(), JournalError> {
         while self.delete_some(id).await? {}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::calls::ask;
 use super::super::llm::News;
 use super::super::rules::CellRules;
-use super::super::session::{CellRequest, SessionMsg};
+use super::super::session::{CellRequest, SessionMsg, SessionRef, result_of};
 use super::recall::CELL_REFUSED;
 use super::{AsksMsg, AsksRef, AsksState, Task};
 use crate::agent::{Effect, Input};
@@ -195,9 +195,9 @@ impl AsksState {
     fn await_cell(&mut self, myself: &AsksRef, id: String, cell: CellNumber) {
         let Some(current) = &mut self.current else { return };
         let (ask, asks, cell_id) = (current.ask, myself.clone(), id.clone());
-        let (log, session) = (Arc::clone(&self.args.log), self.args.session.clone());
+        let log = Arc::clone(&self.args.log);
         let task = Task::spawn(async move {
-            let outcome = super::super::session::result_of(&session, &log, cell).await.map(Arc::new);
+            let outcome = result_of(&log, cell).await.map(Arc::new);
             let _ = asks.cast(AsksMsg::CellDone { ask, id: cell_id, outcome: Box::new(outcome) });
         });
         current.tasks.insert(id, task);
@@ -246,7 +246,9 @@ impl AsksState {
         let (committed, written) = tokio::sync::oneshot::channel();
         let called = EventBody::AskToolCalled { ask, id: id.clone(), name: name.clone(), arguments: arguments.clone() };
         // Before the act, and so that it survives a loss of power too.
-        self.args.log.append_durably_then(called, None, move || drop(committed.send(())));
+        self.args.log.append_durably_then(called, None, move || {
+            let _ = committed.send(());
+        });
         let task = Task::spawn(async move {
             if written.await.is_err() {
                 return;
@@ -301,7 +303,7 @@ impl super::Current {
 }
 
 async fn run(
-    session: &super::super::session::SessionRef,
+    session: &SessionRef,
     request: CellRequest,
 ) -> Result<Arc<ExecutionResult>, Problem> {
     let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;

@@ -61,7 +61,9 @@ impl ExecutorState {
             .as_ref()
             .map(|cage| Applied { sandbox: cage.sandbox.id().clone(), received: turn.number });
         let (committed, written) = tokio::sync::oneshot::channel();
-        self.args.log.append_durably_then(called, applied, move || drop(committed.send(())));
+        self.args.log.append_durably_then(called, applied, move || {
+            let _ = committed.send(());
+        });
         let begun = match self.recorded(cell, name, &arguments) {
             Some(outcome) => Begun::Known(outcome),
             None => self.begin(myself, cell, call, name, arguments),

@@ -49,6 +49,8 @@ use requests::Request;
 
 /// Time between two events about a pull.
 const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
+/// Bits of a request's number that counting up cannot exhaust.
+const REQUEST_NUMBERS_LEFT: u32 = 12;
 /// Time between two looks at the size of the workspace, and at whether somebody paused the sandbox.
 const QUOTA_LOOK: Duration = Duration::from_secs(1);
 
@@ -270,7 +272,7 @@ impl Actor for Executor {
             running: HashMap::new(),
             finishing: HashMap::new(),
             requests: HashMap::new(),
-            next_request: 1,
+            next_request: first_request(),
             calls: Calls::default(),
             responses: tools::Responses::default(),
             snapshot,
@@ -352,6 +354,11 @@ impl Actor for Executor {
         }
         Ok(())
     }
+}
+
+/// A kernel may still have an answer for the daemon before this one: its requests have other numbers.
+fn first_request() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0 >> REQUEST_NUMBERS_LEFT
 }
 
 /// Steps of a pull as events, a few a second.

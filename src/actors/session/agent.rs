@@ -9,7 +9,10 @@ use super::super::executor::ExecutorMsg;
 use super::super::queue::Job;
 use super::{Answer, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::ask::AskNumber;
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::result::ExecutionResult;
 use crate::protocol::tool::ClientTool;
 use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry};
@@ -67,6 +70,21 @@ pub(super) fn watch_clients(myself: &SessionRef, clients: &ClientTools) {
             }
         }
     });
+}
+
+/// The result of a cell of before, when it has ended.
+pub async fn result_of(log: &EventLog, cell: CellNumber) -> Result<ExecutionResult, Problem> {
+    let mut watch = log.watch();
+    loop {
+        watch.borrow_and_update();
+        let event = log.finished(cell).and_then(|event| serde_json::from_str::<Event>(&event.json).ok());
+        if let Some(EventBody::CellFinished { result }) = event.map(|event| event.body) {
+            return Ok(*result);
+        }
+        if log.is_closed() || watch.changed().await.is_err() {
+            return Err(Problem::new(Code::SandboxFailed, format!("the session ended over cell {cell}")));
+        }
+    }
 }
 
 impl SessionActorState {

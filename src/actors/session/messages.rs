@@ -10,6 +10,7 @@ use super::super::asks::AsksRef;
 use super::super::outcome::{CellStart, Replay};
 use super::super::rules::CellRules;
 use super::ending::Noted;
+use super::holding::Hold;
 use crate::bridge::Turn;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList};
 use crate::protocol::ask::AskNumber;
@@ -154,6 +155,12 @@ pub enum SessionMsg {
     Remove {
         reply_to: Option<Answer<()>>,
     },
+    /// An ephemeral session lives as long as somebody has such a thing.
+    Hold {
+        reply_to: Answer<Hold>,
+    },
+    /// One of them is gone.
+    Released,
 
     WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
     SandboxReady(Box<Receipt>),

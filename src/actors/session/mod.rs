@@ -31,6 +31,7 @@ mod agent;
 mod cells;
 mod ending;
 mod frost;
+mod holding;
 mod messages;
 mod restore;
 mod sandbox;
@@ -38,9 +39,13 @@ mod undo;
 mod view;
 mod written;
 
+pub(super) use agent::result_of;
+pub(super) use ending::Noted;
+pub use holding::Hold;
 pub use messages::{CellRequest, Handles, ReplayOf, SessionMsg, SessionRef, Standing, Ticket};
 pub(super) use restore::events as events_of;
 
+use holding::Holders;
 use messages::Answer;
 use sandbox::make_workspace;
 
@@ -67,6 +72,8 @@ pub struct SessionArgs {
     pub workspace: Option<String>,
     pub idle: Duration,
     pub seed: Map<String, Value>,
+    /// It goes when nobody holds it any more.
+    pub ephemeral: bool,
     /// Answered when the first sandbox is ready, or could not be made.
     pub created: Option<Answer<SessionView>>,
     /// It was there before the daemon was started anew, with this user id of the range.
@@ -105,6 +112,7 @@ pub struct SessionActorState {
     /// To be told with the next cell's result.
     note: Option<String>,
     active_at: Instant,
+    holders: Holders,
     removing: bool,
     /// The kernel takes cells back; what comes meanwhile waits.
     undoing: bool,
@@ -188,6 +196,7 @@ impl Actor for Session {
             cells: 0,
             note: None,
             active_at: Instant::now(),
+            holders: Holders::default(),
             removing: false,
             undoing: false,
             frozen: false,
@@ -302,7 +311,7 @@ impl Actor for Session {
             SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
             SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
             SessionMsg::SandboxReady(receipt) => {
-                state.sandbox_ready(*receipt);
+                state.sandbox_ready(&myself, *receipt);
                 state.resume_deferred();
                 state.pump(&myself).await;
             }
@@ -349,6 +358,8 @@ impl Actor for Session {
                 state.removed(reply_to, noted).await;
                 myself.stop(None);
             }
+            SessionMsg::Hold { reply_to } => drop(reply_to.send(Ok(state.hold(&myself)))),
+            SessionMsg::Released => state.holders.release(),
             SessionMsg::Tick => state.tick(&myself),
         }
         Ok(())

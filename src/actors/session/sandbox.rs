@@ -156,22 +156,32 @@ impl SessionActorState {
         self.workspace.clone().map(|workspace| Handles { log: Arc::clone(&self.log), workspace })
     }
 
-    pub(super) fn sandbox_ready(&mut self, receipt: Receipt) {
+    pub(super) fn sandbox_ready(&mut self, myself: &SessionRef, receipt: Receipt) {
         let SandboxPhase::Starting(executor) = &self.sandbox else { return };
         self.sandbox = SandboxPhase::Ready { executor: executor.clone(), since: Instant::now() };
-        self.log.append(EventBody::SandboxReady {
+        let ready = EventBody::SandboxReady {
             backend: receipt.backend,
             image: receipt.image.clone(),
             python: receipt.python.clone(),
             isolation: isolation_line(&receipt),
             receipt: Box::new(receipt.clone()),
-        });
+        };
         self.cgroup = Cgroup::of_process(receipt.process.pid);
         self.receipt = Some(Arc::new(receipt));
         self.touch();
-        if let Some(created) = self.args.created.take() {
-            let _ = created.send(Ok(self.view()));
-        }
+        let Some(created) = self.args.created.take() else {
+            self.log.append(ready);
+            return;
+        };
+        let (view, session) = (self.view(), myself.clone());
+        let late = self.unwritable("the session was not made");
+        // Without this event the next daemon takes the session for one that nobody was told of.
+        self.append_and(ready, move |written| {
+            if !written {
+                let _ = session.cast(SessionMsg::Remove { reply_to: None });
+            }
+            let _ = created.send(if written { Ok(view) } else { Err(late) });
+        });
     }
 
     pub(super) fn sandbox_failed(&mut self, problem: Problem) {
@@ -232,6 +242,10 @@ impl SessionActorState {
             && self.making.as_ref().is_none_or(JoinHandle::is_finished)
         {
             self.making = Some(make_workspace(myself, &self.args));
+        }
+        if self.is_forsaken() {
+            self.remove(myself, None);
+            return;
         }
         let SandboxPhase::Ready { executor, since } = &self.sandbox else { return };
         if !self.queue.is_idle() || self.removing {

@@ -6,6 +6,7 @@ pub mod cells;
 mod client_tools;
 mod events;
 mod files;
+mod hold;
 mod images;
 mod machine;
 mod sessions;
@@ -79,6 +80,7 @@ impl App {
             .route("/v1/sessions/{session}/freeze", post(sessions::freeze))
             .route("/v1/sessions/{session}/thaw", post(sessions::thaw))
             .route("/v1/sessions/{session}/events", get(events::stream))
+            .route("/v1/sessions/{session}/hold", get(hold::hold))
             .route("/v1/sessions/{session}/variables", get(sessions::variables))
             .route("/v1/sessions/{session}/receipt", get(sessions::receipt))
             .route("/v1/sessions/{session}/files", get(files::get_root).put(files::put_root))

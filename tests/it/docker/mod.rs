@@ -6,6 +6,7 @@ mod bombs;
 mod cases;
 mod checkpoints;
 mod disk;
+mod ephemeral;
 mod escape;
 mod files;
 mod guards;

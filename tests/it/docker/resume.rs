@@ -4,8 +4,8 @@ use serde_json::json;
 use std::time::Duration;
 
 use super::helpers::{
-    S, assert_ended, base, end, gapless, go, list, outcome, post, printed, queue, restart_by, session_with,
-    text, value, wait_for_line, with_go, workspace,
+    S, assert_ended, base, end, gapless, list, outcome, post, printed, queue, restart_by, session_with, text,
+    value, wait_for_line, with_go, workspace,
 };
 use crate::support::{Daemon, docker, eventually};
 

@@ -1,0 +1,44 @@
+//! A connection that keeps an ephemeral session alive for as long as it lasts.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use std::convert::Infallible;
+
+use super::{App, ask_patiently};
+use crate::actors::session::SessionMsg;
+use crate::control::body::Path;
+use crate::control::peer::Peer;
+use crate::control::problems::Answer;
+use crate::protocol::limits::STREAM_KEEPALIVE;
+use crate::protocol::problem::{Code, Problem};
+
+/// Says so at once, and then that it is still there: only by writing is it noticed that a client is not.
+pub async fn hold(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Response> {
+    let session = app.session(peer, &key).await?;
+    let hold = ask_patiently(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;
+    let shutdown = app.shutdown.clone();
+    let body = Body::from_stream(stream::unfold((hold, true), move |(hold, first)| {
+        let (session, shutdown) = (session.clone(), shutdown.clone());
+        async move {
+            if first {
+                return Some((Ok::<Bytes, Infallible>(Bytes::from_static(b": held\n\n")), (hold, false)));
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => None,
+                _ = session.wait(None) => None,
+                () = tokio::time::sleep(STREAM_KEEPALIVE) => {
+                    Some((Ok(Bytes::from_static(b": still held\n\n")), (hold, false)))
+                }
+            }
+        }
+    }));
+    let response = Response::builder()
+        .header(header::CONTENT_TYPE, "text/event-stream")
+        .header(header::CACHE_CONTROL, "no-store")
+        .body(body);
+    response.map_err(|error| Problem::new(Code::Internal, error.to_string()).into())
+}

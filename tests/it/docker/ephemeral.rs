@@ -1,0 +1,77 @@
+//! Sessions that nobody wants any more go by themselves.
+
+use serde_json::{Value, json};
+use std::process::{Child, Stdio};
+
+use super::helpers::{list, text};
+use crate::support::{Daemon, engine, eventually};
+
+fn sessions(daemon: &Daemon) -> Vec<Value> {
+    list(&daemon.http("GET", "/v1/sessions", b"").expect_status(200), "sessions").to_vec()
+}
+
+/// A `run` whose script has begun and does not end.
+fn run(daemon: &Daemon) -> Child {
+    let script = daemon.home().join("script.py");
+    std::fs::write(&script, "open('begun', 'w').close()\nwhile True: pass").expect("written");
+    let mut command = daemon.command(["run", "--image", "belljar/base", "--timeout", "5min"]);
+    let child = command.arg(&script).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    eventually("the script runs", || {
+        let found = sessions(daemon);
+        let session = found.first().filter(|session| session["state"] == "busy")?;
+        std::path::Path::new(text(session, "workspace")).join("begun").exists().then_some(())
+    });
+    child.expect("it runs")
+}
+
+#[test]
+fn a_run_whose_client_was_killed_leaves_nothing() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    for daemon_dies in [false, true] {
+        let mut child = run(&daemon);
+        // Longer than a session lives that nobody holds: this one is held.
+        std::thread::sleep(std::time::Duration::from_secs(12));
+        assert_eq!(sessions(&daemon).len(), 1);
+        child.kill().expect("killed");
+        child.wait().expect("it ended");
+        if daemon_dies {
+            daemon.kill();
+            daemon.restart();
+        }
+        eventually("the session is gone", || sessions(&daemon).is_empty().then_some(()));
+        assert_eq!(daemon.containers(), Vec::<String>::new());
+    }
+    // One that was made to stay does.
+    daemon.session("s", json!({"image": "belljar/base"}));
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    assert_eq!(sessions(&daemon).len(), 1);
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_session_that_nobody_was_told_of_is_not_there_after_a_restart() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    let mut died = 0;
+    for n in 1..=6 {
+        daemon.kill();
+        daemon.set_environment(&[("BELLJAR_CRASH_AT", &format!("{n}:before"))]);
+        let told =
+            daemon.try_restart() && daemon.cli(["new", "a", "--image", "belljar/base"]).code == Some(0);
+        died += usize::from(!told);
+        daemon.kill();
+        daemon.set_environment(&[]);
+        daemon.restart();
+        assert_eq!(sessions(&daemon).len(), usize::from(told), "{n}");
+        if told {
+            daemon.cli(["rm", "a"]).ok();
+        }
+        assert_eq!(daemon.containers(), Vec::<String>::new(), "{n}");
+    }
+    assert!(died >= 2, "the daemon died {died} times only");
+}
