@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 
-from . import report, wire
+from . import policy, report, wire
 from .limits import CELL_SOURCES_KEPT, RECURSION_LIMIT_FLOOR, cut
 
 _CO_COROUTINE = 0x80
@@ -30,6 +30,8 @@ class CellRunner:
         self._sources = deque()
         self._trace = self._profile = None
         self.current = None
+        self._restricted = False  # the policy of the present cell, or of the last
+        self._snippets = 0  # run nested by the present cell
 
     def run(self, frame):
         """Run it and tell the guardian. Whatever the code did, an answer is sent."""
@@ -39,6 +41,8 @@ class CellRunner:
         self._displays.begin()
         self._refresh_workspace_imports()
         self.current = cell
+        self._restricted = bool(frame.get("restricted"))
+        self._snippets = 0
         self._runner.send(wire.CELL_BEGUN)
         started = _now()
         outcome = self._outcome(frame)
@@ -100,10 +104,7 @@ class CellRunner:
         """The value of the last expression."""
         source, name = frame["code"], f"<cell {frame['cell']}>"
         self._keep_source(name, source)
-        try:
-            body, last = _compile(source, name, frame["expression"])
-        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as error:
-            raise _NotCompiled from error
+        body, last = self._compiled(source, name, frame["expression"])
         self._resume_tracing()
         try:
             value = self._run_code(body, last)
@@ -112,6 +113,28 @@ class CellRunner:
         if value is not None:
             self._runner.namespace["_"] = value
         return value
+
+    def name_snippet(self):
+        """The file name of code that runs nested in the present cell."""
+        self._snippets += 1
+        return f"<cell {self.current or 0}.{self._snippets}>"
+
+    def run_snippet(self, source, name):
+        """Code that runs nested, under the policy of its cell. The value of its last expression."""
+        self._keep_source(name, source)
+        return self._run_code(*self._compiled(source, name, False))
+
+    def describe(self, error, name):
+        if isinstance(error, _NotCompiled):
+            return report.describe(error.__cause__, self._runner.limits, name, only_last=True)
+        return report.describe(error, self._runner.limits, name)
+
+    def _compiled(self, source, name, expression):
+        namespace = self._runner.namespace if self._restricted else None
+        try:
+            return _compile(source, name, expression, namespace)
+        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+            raise _NotCompiled from error
 
     def _run_code(self, body, last):
         if any(code is not None and code.co_flags & _CO_COROUTINE for code in (body, last)):
@@ -134,13 +157,12 @@ class CellRunner:
         return None if value is None else self._displays.view(value)
 
     def _failed(self, error, cell_name):
-        limits = self._runner.limits
         if isinstance(error, _NotCompiled):
-            cause = error.__cause__
-            return _outcome("failure", "syntax", exception=report.describe(cause, limits, cell_name, only_last=True))
+            reason = "policy" if isinstance(error.__cause__, policy.PolicyError) else "syntax"
+            return _outcome("failure", reason, exception=self.describe(error, cell_name))
         if isinstance(error, SystemExit):
             return self._exited(error)
-        described = report.describe(error, limits, cell_name)
+        described = self.describe(error, cell_name)
         self._flush_figures_after(error)
         if isinstance(error, KeyboardInterrupt):
             return _outcome("interrupted", "by_user", exception=described)
@@ -206,12 +228,21 @@ class _NotCompiled(Exception):
     """Nothing of the cell has run."""
 
 
-def _compile(source, name, expression):
-    """`(code of the statements, code of a last expression)`, either may be None."""
+def _compile(source, name, expression, restricted_namespace=None):
+    """`(code of the statements, code of a last expression)`, either may be None.
+
+    With a namespace the code has to keep to the restricted policy.
+    """
     if expression:
         # Leading blanks are no indentation where there is only one expression.
-        return None, compile(source.strip(), name, "eval", _CODE_FLAGS, dont_inherit=True)
-    tree = compile(source, name, "exec", _AST_FLAGS, dont_inherit=True)
+        source = source.strip()
+        tree = compile(source, name, "eval", _AST_FLAGS, dont_inherit=True)
+    else:
+        tree = compile(source, name, "exec", _AST_FLAGS, dont_inherit=True)
+    if restricted_namespace is not None:
+        policy.check(tree, source, name, restricted_namespace)
+    if expression:
+        return None, compile(tree, name, "eval", _CODE_FLAGS, dont_inherit=True)
     body, last = tree.body, None
     if body and isinstance(body[-1], ast.Expr):
         last = compile(ast.Expression(body.pop().value), name, "eval", _CODE_FLAGS, dont_inherit=True)

@@ -57,6 +57,9 @@ STREAM_SWITCH_WAIT_S = 0.05
 STREAM_SWITCH_POLL_S = 0.00002
 CANCEL_WAIT_S = 1.0
 RECURSION_LIMIT_FLOOR = 1000
+# Code that a cell runs as a tool: how deep it may nest, and how much of its output is its answer.
+NESTED_DEPTH = 16
+NESTED_OUTPUT_CHARS = 1024 * 1024
 
 # Expressions.
 COMPUTES = 16

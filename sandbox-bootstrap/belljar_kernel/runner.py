@@ -17,9 +17,10 @@ from .handle import bytes_unread
 from .interrupts import Interrupts
 from .limits import CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
 from .loops import EventLoop
+from .nested import NestedTools
 from .rich import Displays
 from .streams import Streams
-from .tools import ToolBox
+from .tools import ToolBox, ToolError
 
 # Where the kernel keeps its descriptors in a runner: high up, out of the way of user code.
 _FIRST_DESCRIPTOR = 900
@@ -76,6 +77,8 @@ class Runner:
         self._tools = ToolBox(self)
         self._tools.offer((), ())
         self._cells = CellRunner(self, self._streams, self.interrupts, self._loop, self._displays, self._live)
+        self._nested = NestedTools(self, self._cells, self._injected, ToolError)
+        self._tools.local = self._nested.by_name
         self._attach(index)
         fonts.install_cache()
 
@@ -89,6 +92,7 @@ class Runner:
         self._messages = deque()  # read ahead
         self._received_descriptors = deque()  # a list for every message that came with some
         self._tools.attach(self._tool_socket, index)
+        self._nested.attach()
         self.send(wire.PRESENT)
 
     def is_own_process(self):
@@ -161,6 +165,7 @@ class Runner:
     def _host_frame(self, frame):
         kind = frame["type"]
         if kind == "cell":
+            self._nested.begin_cell()
             self._cells.run(frame)
             self._end_if_done()
         elif kind == "variables":

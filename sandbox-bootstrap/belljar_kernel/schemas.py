@@ -13,10 +13,15 @@ _PYTHON_TYPES = {
 }
 
 
+_REFERENCES = 8  # steps through `$ref` from one place
+_DEPTH = 4  # of a type that is spelled out
+_LISTED = 20  # values of an enumeration in the documentation
+
+
 class Parameters:
     """The arguments of a tool: required ones first, each in the order of the schema."""
 
-    def __init__(self, schema):
+    def __init__(self, schema, output=None):
         schema = schema if isinstance(schema, dict) else {}
         properties = schema.get("properties")
         self._properties = properties if isinstance(properties, dict) else {}
@@ -25,6 +30,9 @@ class Parameters:
         self._required = [name for name in self._properties if name in required]
         self._names = self._required + [name for name in self._properties if name not in required]
         self._others_allowed = schema.get("additionalProperties", not self._properties) is not False
+        self._root = schema
+        # Without a schema it gives a string.
+        self._output = {"type": "string"} if output is None else output
 
     def bind(self, tool, positional, named):
         """Arguments by name; what is wrong about them is said as Python would."""
@@ -43,22 +51,22 @@ class Parameters:
         return arguments
 
     def annotations(self):
-        found = {}
-        for name in self._names:
-            kind = self._kind(name)
-            if kind is not None:
-                found[name] = kind
-        return found
+        hints = {name: _hint(self._property(name), self._root) for name in self._names}
+        hints["return"] = _hint(self._output, self._output)
+        return {name: hint for name, hint in hints.items() if hint is not _ANYTHING}
 
     def documentation(self):
         """A line for each argument."""
         lines = []
         for name in self._names:
-            described = self._property(name).get("description")
-            kind = self._kind(name)
-            shown = f" ({kind.__name__})" if kind is not None else ""
-            optional = "" if name in self._required else ", optional"
-            lines.append(f"\n  {name}{shown}{optional}" + (f": {described}" if described else ""))
+            schema = self._property(name)
+            words = [_type_text(schema, self._root)]
+            if name not in self._required:
+                default = schema.get("default")
+                words.append("optional" if default is None else f"default {default!r:.100}")
+            described = schema.get("description")
+            shown = ", ".join(word for word in words if word)
+            lines.append(f"\n  {name}" + (f" ({shown})" if shown else "") + (f": {described}" if described else ""))
         return "\n\nArguments:" + "".join(lines) if lines else ""
 
     def signature(self):
@@ -78,12 +86,83 @@ class Parameters:
             )
         if self._others_allowed:
             parameters.append(Parameter("others", Parameter.VAR_KEYWORD))
-        return inspect.Signature(parameters)
+        gives = annotations.get("return", inspect.Signature.empty)
+        return inspect.Signature(parameters, return_annotation=gives)
 
     def _property(self, name):
         described = self._properties[name]
         return described if isinstance(described, dict) else {}
 
-    def _kind(self, name):
-        kind = self._property(name).get("type")
-        return _PYTHON_TYPES.get(kind) if isinstance(kind, str) else None
+
+_ANYTHING = object()
+
+
+def _resolved(schema, root):
+    for _ in range(_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        schema = root
+        for part in reference[2:].split("/"):
+            schema = schema.get(part) if isinstance(schema, dict) else None
+    return schema if isinstance(schema, dict) else {}
+
+
+def _choices(schema, root):
+    """The kinds of value that a schema allows, each as a schema with one `type`; none if any."""
+    schema = _resolved(schema, root)
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        return [{**schema, "type": kind} for kind in kinds]
+    if isinstance(kinds, str):
+        return [schema]
+    options = schema.get("anyOf", schema.get("oneOf"))
+    if not isinstance(options, list):
+        return []
+    found = []
+    for option in options:
+        option = _resolved(option, root)
+        kind = option.get("type")
+        if not isinstance(kind, str) and isinstance(option.get("const"), str):
+            kind = "string"
+        if not isinstance(kind, str):
+            return []
+        found.append({**option, "type": kind})
+    return found
+
+
+def _hint(schema, root, depth=_DEPTH):
+    """The schema as a Python type, as far as it has one."""
+    hints = []
+    for choice in _choices(schema, root):
+        hint = _PYTHON_TYPES.get(choice["type"], _ANYTHING)
+        if hint is list and depth and "items" in choice:
+            item = _hint(choice["items"], root, depth - 1)
+            hint = list if item is _ANYTHING else list[item]
+        if hint is _ANYTHING:
+            return _ANYTHING
+        if hint not in hints:
+            hints.append(hint)
+    if not hints:
+        return _ANYTHING
+    if len(hints) == 1:
+        return hints[0]
+    return from_stdlib("typing").Union[tuple(hints)]
+
+
+def _type_text(schema, root, depth=_DEPTH):
+    texts = []
+    for choice in _choices(schema, root):
+        kind = _PYTHON_TYPES.get(choice["type"], _ANYTHING)
+        values = choice.get("enum")
+        if isinstance(values, list) and values:
+            text = "one of " + ", ".join(f"{value!r:.100}" for value in values[:_LISTED])
+        elif kind is _ANYTHING:
+            return ""
+        else:
+            text = "None" if kind is None else kind.__name__
+            item = _type_text(choice["items"], root, depth - 1) if kind is list and depth and "items" in choice else ""
+            text += f"[{item}]" if item else ""
+        if text not in texts:
+            texts.append(text)
+    return " or ".join(texts)

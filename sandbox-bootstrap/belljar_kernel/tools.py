@@ -15,6 +15,9 @@ from .rich import check_json
 from .schemas import Parameters
 
 
+_GIVES_MARKER = "\n\nGives a string that stands for what the tool said; in the output it is replaced by it."
+
+
 class ToolError(Exception):
     """A tool failed, or could not be called. `code` is for programs, `message` for people."""
 
@@ -58,6 +61,7 @@ class ToolBox:
     def __init__(self, runner):
         self._runner = runner
         self.injected = {}
+        self.local = {}  # functions of the arguments, for tools that need no call
         self._lock = None
         self._socket = None
 
@@ -83,7 +87,7 @@ class ToolBox:
             name = spec["name"]
             if not name.isidentifier() or keyword.iskeyword(name):
                 continue
-            tool = Tool(self, spec)
+            tool = Tool(self, spec, self.local.get(name) if spec.get("local") else None)
             if name not in ("aio", "ToolError"):
                 setattr(box, name, tool)
             setattr(box.aio, name, _as_coroutine(tool))
@@ -157,13 +161,18 @@ class ToolBox:
 class Tool:
     """One tool as a callable. Arguments may be given by position, in the order of its schema."""
 
-    def __init__(self, box, spec):
+    def __init__(self, box, spec, local=None):
         self._box = box
-        self._parameters = Parameters(spec["parameters"])
+        self._local = local
+        self._parameters = Parameters(spec["parameters"], spec.get("output"))
         self.__name__ = self.__qualname__ = spec["name"]
         self.__module__ = "tools"
-        self.__doc__ = spec["description"] + self._parameters.documentation()
-        self.__annotations__ = self._parameters.annotations()
+        gives = "" if local is not None or "output" in spec else _GIVES_MARKER
+        self.__doc__ = spec["description"] + self._parameters.documentation() + gives
+
+    @property
+    def __annotations__(self):
+        return self._parameters.annotations()
 
     @property
     def __signature__(self):
@@ -173,8 +182,11 @@ class Tool:
         return f"<tool {self.__name__}>"
 
     def __call__(self, *positional, **named):
+        arguments = self._bind(positional, named)
+        if self._local is not None:
+            return self._local(arguments)
         answered = threading.Event()
-        call = self._box.start(self.__name__, self._bind(positional, named), answered.set)
+        call = self._box.start(self.__name__, arguments, answered.set)
         try:
             answered.wait()
         except BaseException:
@@ -183,6 +195,9 @@ class Tool:
         return call.value()
 
     async def call_async(self, *positional, **named):
+        arguments = self._bind(positional, named)
+        if self._local is not None:
+            return self._local(arguments)
         loop = from_stdlib("asyncio").get_running_loop()
         answered = loop.create_future()
 
@@ -196,7 +211,7 @@ class Tool:
             except RuntimeError:
                 pass  # the loop was closed; nobody waits
 
-        call = self._box.start(self.__name__, self._bind(positional, named), on_answer)
+        call = self._box.start(self.__name__, arguments, on_answer)
         try:
             await answered
         except BaseException:
@@ -221,6 +236,7 @@ def _as_coroutine(tool):
     call.__name__ = call.__qualname__ = tool.__name__
     call.__module__ = "tools"
     call.__doc__ = tool.__doc__
+    call.__wrapped__ = tool  # for its signature
     return call
 
 

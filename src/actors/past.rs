@@ -475,7 +475,7 @@ mod tests {
         bodies.extend([kept(1), EventBody::ReplayStarted { cells: vec![1] }, replayed(2, 1), started(2)]);
         bodies.extend([called(4, 2), answered(4), called(5, 2)]);
         let past = past(&bodies);
-        assert_eq!(past.open_calls, [OpenCall { call: 5, recorded: Some(Ok(2.into())) }]);
+        assert_eq!(past.open_calls, [OpenCall { call: 5, recorded: Some(Ok(2.into())), waits: None }]);
         let begun = &past.running[0];
         assert_eq!(begun.completed, ["tool4"]);
         let left: Vec<_> = begun.start.replay.iter().flatten().map(|call| call.name.as_str()).collect();

@@ -1,6 +1,7 @@
 //! Schemas that strangers wrote: the configuration's and clients'. A schema is a program for the
-//! validator, so it is looked at before it may become one: it has to be small, refer to nothing
-//! outside of itself, and come to an end at every value.
+//! validator, so it is looked at before it may become one: it has to be small, also with every
+//! reference written out, and to refer to nothing outside of itself. Recursive ones are refused: with
+//! a choice in the circle, a small value could keep the validator busy for ever.
 
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -9,11 +10,9 @@ use super::contract::PURPOSE;
 use crate::protocol::limits::JSON_DEPTH;
 
 const SCHEMA_BYTES: usize = 64 * 1024;
-/// Schemas that one value is held against, all choices and references counted.
-const SCHEMAS_AT_A_VALUE: u64 = 2_000;
+/// Parts of a schema with every reference written out.
+const PARTS: u64 = 10_000;
 
-/// Keywords whose schemas apply to the very same value.
-const SAME_VALUE: [&str; 8] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"];
 /// Ways to refer to something by other than its place in this schema.
 const REFUSED: [&str; 5] = ["$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"];
 
@@ -42,79 +41,64 @@ pub fn check(schema: &Value) -> Result<(), String> {
     if schema.to_string().len() > SCHEMA_BYTES {
         return Err(format!("the schema has more than {SCHEMA_BYTES} bytes"));
     }
-    let mut counted = Counted { root: schema, weights: HashMap::new() };
-    counted.visit(schema, JSON_DEPTH)
+    let mut counted = Counted { root: schema, references: HashMap::new() };
+    if counted.parts(schema, JSON_DEPTH)? > PARTS {
+        return Err(format!("the schema has more than {PARTS} parts, with its references written out"));
+    }
+    Ok(())
 }
 
 struct Counted<'a> {
     root: &'a Value,
-    /// Of a reference, how many schemas it leads to at one value; none while that is being found out.
-    weights: HashMap<&'a str, Option<u64>>,
+    /// How many parts each reference stands for; none while they are being counted.
+    references: HashMap<&'a str, Option<u64>>,
 }
 
 impl<'a> Counted<'a> {
     /// Every object is taken for a schema: what is a mere value then only has to be as harmless.
-    fn visit(&mut self, schema: &'a Value, depth: usize) -> Result<(), String> {
+    fn parts(&mut self, schema: &'a Value, depth: usize) -> Result<u64, String> {
         let depth = depth.checked_sub(1).ok_or("the schema is nested too deeply")?;
+        let mut sum = 1_u64;
         match schema {
             Value::Object(map) => {
                 if let Some(keyword) = REFUSED.iter().find(|keyword| map.contains_key(**keyword)) {
                     return Err(format!("`{keyword}` is not supported in a tool's schema"));
                 }
-                if self.weight(schema, JSON_DEPTH)? > SCHEMAS_AT_A_VALUE {
-                    return Err("the schema has too many choices".into());
+                for value in map.values() {
+                    sum = sum.saturating_add(self.parts(value, depth)?);
                 }
-                map.values().try_for_each(|value| self.visit(value, depth))
+                if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
+                    sum = sum.saturating_add(self.parts_of_reference(reference, depth)?);
+                }
             }
-            Value::Array(items) => items.iter().try_for_each(|item| self.visit(item, depth)),
-            _ => Ok(()),
-        }
-    }
-
-    /// How many schemas apply to a value that this one applies to.
-    fn weight(&mut self, schema: &'a Value, depth: usize) -> Result<u64, String> {
-        let depth = depth.checked_sub(1).ok_or("the schema is nested too deeply")?;
-        let Some(map) = schema.as_object() else { return Ok(1) };
-        let mut sum = 1_u64;
-        for keyword in SAME_VALUE {
-            let weight = match map.get(keyword) {
-                None => 0,
-                Some(Value::Array(schemas)) => self.sum(schemas.iter(), depth)?,
-                Some(Value::Object(schemas)) if keyword == "dependentSchemas" => {
-                    self.sum(schemas.values(), depth)?
+            Value::Array(items) => {
+                for item in items {
+                    sum = sum.saturating_add(self.parts(item, depth)?);
                 }
-                Some(schema) => self.weight(schema, depth)?,
-            };
-            sum = sum.saturating_add(weight);
-        }
-        if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
-            sum = sum.saturating_add(self.weight_of_reference(reference, depth)?);
+            }
+            _ => {}
         }
         Ok(sum)
     }
 
-    fn sum(&mut self, schemas: impl Iterator<Item = &'a Value>, depth: usize) -> Result<u64, String> {
-        let mut sum = 0_u64;
-        for schema in schemas {
-            sum = sum.saturating_add(self.weight(schema, depth)?);
-        }
-        Ok(sum)
-    }
-
-    fn weight_of_reference(&mut self, reference: &'a str, depth: usize) -> Result<u64, String> {
-        match self.weights.get(reference) {
-            Some(Some(weight)) => return Ok(*weight),
-            Some(None) => return Err(format!("`$ref` {reference:?} leads back to itself")),
+    fn parts_of_reference(&mut self, reference: &'a str, depth: usize) -> Result<u64, String> {
+        match self.references.get(reference) {
+            Some(Some(parts)) => return Ok(*parts),
+            Some(None) => {
+                return Err(format!(
+                    "`$ref` {reference:?} leads back to itself; write out as many levels as are needed"
+                ));
+            }
             None => {}
         }
         let pointer = reference.strip_prefix('#');
         let Some(target) = pointer.and_then(|pointer| self.root.pointer(pointer)) else {
             return Err(format!("`$ref` {reference:?} leads nowhere in this schema"));
         };
-        self.weights.insert(reference, None);
-        let weight = self.weight(target, depth)?;
-        self.weights.insert(reference, Some(weight));
-        Ok(weight)
+        self.references.insert(reference, None);
+        let parts = self.parts(target, depth)?;
+        self.references.insert(reference, Some(parts));
+        Ok(parts)
     }
 }
 
@@ -141,14 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn recursion_over_values_is_allowed_and_recursion_in_place_is_not() {
-        let node = json!({"properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}});
-        check(&json!({"properties": {"tree": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}})).unwrap();
-        check(&json!({"properties": {"self": {"$ref": "#"}}})).unwrap();
+    fn references_are_followed_and_circles_refused() {
+        let point = json!({"properties": {"x": {"type": "number"}}});
+        let line =
+            json!({"properties": {"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}}});
+        check(&json!({"items": {"$ref": "#/$defs/line"}, "$defs": {"point": point, "line": line}})).unwrap();
         for schema in [
             json!({"$ref": "#"}),
+            json!({"properties": {"self": {"$ref": "#"}}}),
+            json!({"items": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}),
             json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}),
-            json!({"properties": {"x": {"not": {"$ref": "#/properties/x"}}}}),
             json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"if": {"$ref": "#/$defs/a"}}}}),
         ] {
             assert!(check(&schema).unwrap_err().contains("itself"), "{schema}");
@@ -169,7 +155,7 @@ mod tests {
         }
         definitions.insert("s20".into(), json!({}));
         let doubling = json!({"$defs": definitions, "properties": {"x": {"$ref": "#/$defs/s0"}}});
-        assert!(check(&doubling).unwrap_err().contains("choices"));
+        assert!(check(&doubling).unwrap_err().contains("parts"));
         let mut deep = json!({});
         for _ in 0..200 {
             deep = json!({"items": deep});

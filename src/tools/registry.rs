@@ -17,8 +17,9 @@ use crate::protocol::chat::ModelTool;
 use crate::protocol::frames::{ToolFailure, ToolSpec};
 use crate::protocol::limits::{TOOL_NAME_CHARS, TOOL_OUTPUT_BYTES};
 
-/// Characters of the purpose of a call.
+/// Characters of the purpose of a call, and of a tool's description.
 const PURPOSE_CHARS: usize = 4_000;
+const DESCRIPTION_CHARS: usize = 8_000;
 
 /// Why a set of tools cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -285,6 +286,9 @@ fn purpose_in(language: Language) -> &'static str {
 
 /// What a model is told has to be what is checked later.
 fn consistent(definition: &Definition) -> Result<(), String> {
+    if definition.description.chars().count() > DESCRIPTION_CHARS {
+        return Err(format!("its description has more than {DESCRIPTION_CHARS} characters"));
+    }
     let parameters = &definition.parameters;
     if parameters.get("type").is_none_or(|kind| kind != "object") {
         return Err("its parameters are no object".into());

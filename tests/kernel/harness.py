@@ -200,9 +200,10 @@ class Kernel:
             else:
                 return frame
 
-    def submit(self, code, mode="main", expression=False, cell=None):
+    def submit(self, code, mode="main", expression=False, cell=None, restricted=False):
         self.next_cell = cell or self.next_cell + 1
-        self.send(type="cell", cell=self.next_cell, code=code, mode=mode, expression=expression)
+        frame = {"cell": self.next_cell, "code": code, "mode": mode, "expression": expression}
+        self.send(type="cell", restricted=restricted, **frame)
         return Run(self.next_cell)
 
     def finish(self, run, timeout=TIMEOUT_S):

@@ -49,11 +49,65 @@ class Tools(KernelTest):
 
     def test_tools_tell_about_themselves(self):
         self.assertEqual(
-            self.value("import inspect; str(inspect.signature(add))"), "\"(a: int, b: int, label: str = 'sum')\""
+            self.value("import inspect; str(inspect.signature(add))"), "\"(a: int, b: int, label: str = 'sum') -> str\""
         )
         self.assertIn("the first", self.value("add.__doc__"))
+        self.assertIn("stands for what the tool said", self.value("add.__doc__"))
         self.assertEqual(self.value("add.__annotations__['label'], add.__name__"), "(<class 'str'>, 'add')")
         self.assertEqual(self.value("repr(tools)"), "'<tools: add, any_tool>'")
+
+    def test_types_of_all_kinds_are_told(self):
+        item = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/item"}}}}
+        spec = {
+            "name": "typed",
+            "description": "Does it.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "names": {"type": "array", "items": {"type": "string"}, "description": "who"},
+                    "limit": {"type": ["integer", "null"], "default": None},
+                    "kind": {"type": "string", "enum": ["a", "b"], "default": "a"},
+                    "either": {"anyOf": [{"type": "number"}, {"type": "string"}]},
+                    "tree": {"$ref": "#/$defs/item"},
+                    "trees": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+                    "anything": {},
+                    "lost": {"$ref": "#/$defs/none"},
+                    "endless": {"$ref": "#/$defs/endless"},
+                },
+                "required": ["names"],
+                "$defs": {"item": item, "endless": {"$ref": "#/$defs/endless"}},
+            },
+            "output": {"type": "array", "items": {"type": "integer"}},
+        }
+        self.kernel.configure(tools=[spec])
+        hints = "{name: str(hint).replace('typing.', '') for name, hint in typed.__annotations__.items()}"
+        self.assertEqual(
+            eval(self.value(hints)),
+            {
+                "names": "list[str]",
+                "limit": self.value("import typing; str(typing.Optional[int])")[1:-1].replace("typing.", ""),
+                "kind": "<class 'str'>",
+                "either": self.value("str(typing.Union[float, str])")[1:-1].replace("typing.", ""),
+                "tree": "<class 'dict'>",
+                "trees": "list[dict]",
+                "return": "list[int]",
+            },
+        )
+        text = eval(self.value("typed.__doc__"))
+        for line in (
+            "Does it.",
+            "  names (list[str]): who",
+            "  limit (int or None, optional)",
+            "  kind (one of 'a', 'b', default 'a')",
+            "  either (float or str, optional)",
+            "  trees (list[dict], optional)",
+            "  anything (optional)",
+        ):
+            self.assertIn(line, text.splitlines())
+        self.assertNotIn("stands for what the tool said", text)
+        self.assertEqual(
+            self.value("import inspect; inspect.signature(tools.aio.typed) == inspect.signature(typed)"), "True"
+        )
 
     def test_wrong_arguments_are_told_before_anything_is_sent(self):
         for code, said in (

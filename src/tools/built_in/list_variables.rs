@@ -45,7 +45,7 @@ fn as_text(listed: &VariableList) -> String {
     let mut text = String::new();
     for variable in &listed.variables {
         let shape = variable.shape.as_ref().map(|shape| format!(" {shape}")).unwrap_or_default();
-        let preview = variable.preview.escape_debug();
+        let preview = visible(&variable.preview);
         let _ = writeln!(text, "{}: {}{shape} = {preview}", variable.name, variable.type_name);
     }
     let hidden = listed.total.saturating_sub(listed.variables.len() as u64);
@@ -57,4 +57,16 @@ fn as_text(listed: &VariableList) -> String {
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() {
+            let _ = write!(shown, "\\x{:02x}", u32::from(letter));
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown
 }

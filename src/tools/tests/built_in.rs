@@ -92,10 +92,7 @@ async fn variables_are_listed_and_read() {
     let mut port = MemoryPort::default();
     port.variables.insert("total".into(), "'a\u{1b}c'".into());
     let port = Arc::new(port);
-    assert_eq!(
-        text(&port, "list_variables", json!({})).await,
-        "total: str [3] = \\'a\\u{1b}c\\'\nand 1 more"
-    );
+    assert_eq!(text(&port, "list_variables", json!({})).await, "total: str [3] = 'a\\x1bc'\nand 1 more");
     assert_eq!(text(&port, "read_variable", json!({"name": "total"})).await, "'a\u{1b}c'");
     assert_eq!(
         text(&port, "read_variable", json!({"name": "gone"})).await,

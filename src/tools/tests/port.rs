@@ -6,8 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::protocol::api::{Computed, VariableList};
-use crate::protocol::ask::Language;
-use crate::protocol::event::PlanVersion;
+use crate::protocol::ask::{Language, PlanVersion};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
 use crate::tools::{FileRead, NestedAsk, Owner, PlanHistory, PlanTree, PortFuture, SessionPort};

@@ -473,7 +473,10 @@ fn tools_of_the_host_are_callables() {
         value(&daemon, "session_info.__doc__.splitlines()[0]"),
         "'Name, limits and image of this session, as a dict.'"
     );
-    assert_eq!(value(&daemon, "import inspect; str(inspect.signature(session_info))[:2]"), "'()'");
+    assert_eq!(
+        value(&daemon, "import inspect; str(inspect.signature(session_info))"),
+        "'(tool_call_purpose: str = None) -> dict'"
+    );
     let code = "import threading\nfound = []\nthreads = [threading.Thread(target=lambda: \
                 found.append(session_info()['session'])) for _ in range(100)]\n\
                 for t in threads: t.start()\nfor t in threads: t.join()\nfound == ['s'] * 100";
