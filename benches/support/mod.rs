@@ -68,7 +68,10 @@ impl Daemon {
         std::fs::write(&file, config).expect("a configuration");
         let belljar = env!("CARGO_BIN_EXE_belljar");
         let of_home = |command: &mut Command| {
-            command.env("BELLJAR_HOME", home.path()).env("BELLJAR_CONFIG", &file).env_remove("BELLJAR_SOCKET");
+            command
+                .env("BELLJAR_HOME", home.path())
+                .env("BELLJAR_CONFIG", &file)
+                .env_remove("BELLJAR_SOCKET");
             command.process_group(0).spawn().expect("it starts")
         };
         let watcher = of_home(Command::new("sh").args(["-c", WATCH, belljar]).stdin(Stdio::piped()));

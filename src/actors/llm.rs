@@ -20,7 +20,10 @@ pub type LlmRef = ActorRef<LlmMsg>;
 pub enum News {
     Text(String),
     /// What was told so far does not count.
-    Retries { failure: ModelFailure, pause: Duration },
+    Retries {
+        failure: ModelFailure,
+        pause: Duration,
+    },
 }
 
 pub enum LlmMsg {
@@ -176,9 +179,7 @@ impl Asked {
     ) -> Result<ChatReply, ModelFailure> {
         let (reply_to, reply) = oneshot::channel();
         let gone = || failure(ModelFailureKind::Interrupted, "the request was lost inside the daemon");
-        self.0
-            .cast(LlmMsg::Chat { request: Box::new(request), news, reply_to })
-            .map_err(|_| gone())?;
+        self.0.cast(LlmMsg::Chat { request: Box::new(request), news, reply_to }).map_err(|_| gone())?;
         reply.await.unwrap_or_else(|_| Err(gone()))
     }
 }

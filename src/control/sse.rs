@@ -56,7 +56,16 @@ pub fn respond(
     shutdown: CancellationToken,
 ) -> Result<Response, Problem> {
     log.read(after, 1).map_err(gone)?;
-    let feed = Feed { watch: log.watch(), last: log.newest(), log, after, until, ended: false, cells: HashSet::new(), shutdown };
+    let feed = Feed {
+        watch: log.watch(),
+        last: log.newest(),
+        log,
+        after,
+        until,
+        ended: false,
+        cells: HashSet::new(),
+        shutdown,
+    };
     let body = Body::from_stream(stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
         Some((Ok::<Bytes, Infallible>(chunk), feed))

@@ -64,7 +64,13 @@ impl Code {
         match self {
             Self::BadRequest => 400,
             Self::Forbidden | Self::ImageForbidden => 403,
-            Self::NoSuchSession | Self::NoSuchCell | Self::NoSuchFile | Self::NoSuchRoute | Self::NoSuchAsk | Self::NoSuchApproval | Self::NoSuchCall => 404,
+            Self::NoSuchSession
+            | Self::NoSuchCell
+            | Self::NoSuchFile
+            | Self::NoSuchRoute
+            | Self::NoSuchAsk
+            | Self::NoSuchApproval
+            | Self::NoSuchCall => 404,
             Self::TooSlow => 408,
             Self::SessionExists | Self::Busy | Self::OutOfReach | Self::KeyReused | Self::OutcomeUnknown => {
                 409

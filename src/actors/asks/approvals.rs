@@ -32,9 +32,7 @@ impl Pending {
         let deadline = Duration::try_from_secs_f64(self.approval.deadline_s?).ok()?;
         (self.asked.elapsed() >= deadline).then_some(match self.approval.by_default? {
             DefaultDecision::Accept => Decision::Accept { code: None },
-            DefaultDecision::Reject => {
-                Decision::Reject { reason: Some("nobody decided in time".to_owned()) }
-            }
+            DefaultDecision::Reject => Decision::Reject { reason: Some("nobody decided in time".to_owned()) },
         })
     }
 }
@@ -66,7 +64,8 @@ impl AsksState {
     ) {
         let call = Some(call.to_string());
         // After a restart the call comes again; the approval is there already.
-        let known = |pending: &&mut Pending| pending.approval.cell == Some(cell) && pending.approval.call == call;
+        let known =
+            |pending: &&mut Pending| pending.approval.cell == Some(cell) && pending.approval.call == call;
         if let Some(pending) = self.approvals.values_mut().find(known) {
             pending.permit = Some(reply_to);
             return;
@@ -106,7 +105,8 @@ impl AsksState {
         for approval in approvals {
             let number = approval.id.rsplit('.').next().and_then(|number| number.parse::<u64>().ok());
             self.next_approval = self.next_approval.max(number.unwrap_or(0) + 1);
-            let asked = Instant::now().checked_sub(clock::since(&approval.asked_at)).unwrap_or_else(Instant::now);
+            let asked =
+                Instant::now().checked_sub(clock::since(&approval.asked_at)).unwrap_or_else(Instant::now);
             self.approvals.insert(approval.id.clone(), Pending { approval, asked, permit: None });
         }
     }
@@ -134,8 +134,12 @@ impl AsksState {
     }
 
     pub(super) fn withdraw_all_of(&mut self, ask: AskNumber) {
-        let ids: Vec<String> =
-            self.approvals.iter().filter(|(_, pending)| pending.is_of(ask)).map(|(id, _)| id.clone()).collect();
+        let ids: Vec<String> = self
+            .approvals
+            .iter()
+            .filter(|(_, pending)| pending.is_of(ask))
+            .map(|(id, _)| id.clone())
+            .collect();
         for id in ids {
             self.withdraw(&id, "the ask has ended");
         }

@@ -216,9 +216,7 @@ impl AsksState {
         }
         let input = match outcome {
             Ok(result) => Input::CellFinished { id, result: Box::new((*result).clone()) },
-            Err(problem) if is_sandbox_trouble(&problem) => {
-                Input::SandboxFailed { message: told(&problem) }
-            }
+            Err(problem) if is_sandbox_trouble(&problem) => Input::SandboxFailed { message: told(&problem) },
             Err(problem) => {
                 let message = told(&problem);
                 let failure = ToolFailure { code: CELL_REFUSED.into(), message: message.clone() };
@@ -240,11 +238,17 @@ impl AsksState {
     ) {
         let port = self.port(myself);
         let Some(current) = &mut self.current else { return };
-        let context = crate::tools::Context::new(serde_json::json!({ "session": self.args.name })).with_port(port);
+        let context =
+            crate::tools::Context::new(serde_json::json!({ "session": self.args.name })).with_port(port);
         let tools = Arc::clone(&current.tools);
         let (asks, call_id) = (myself.clone(), id.clone());
         let (committed, written) = tokio::sync::oneshot::channel();
-        let called = EventBody::AskToolCalled { ask, id: id.clone(), name: name.clone(), arguments: arguments.clone() };
+        let called = EventBody::AskToolCalled {
+            ask,
+            id: id.clone(),
+            name: name.clone(),
+            arguments: arguments.clone(),
+        };
         // Before the act, and so that it survives a loss of power too.
         self.args.log.append_durably_then(called, None, move || {
             let _ = committed.send(());
@@ -302,10 +306,7 @@ impl super::Current {
     }
 }
 
-async fn run(
-    session: &SessionRef,
-    request: CellRequest,
-) -> Result<Arc<ExecutionResult>, Problem> {
+async fn run(session: &SessionRef, request: CellRequest) -> Result<Arc<ExecutionResult>, Problem> {
     let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     ticket.done.await.map_err(|_| Problem::new(Code::SandboxFailed, "the session ended over a cell"))
 }
@@ -313,7 +314,11 @@ async fn run(
 fn is_sandbox_trouble(problem: &Problem) -> bool {
     matches!(
         problem.code,
-        Code::SandboxFailed | Code::EngineUnavailable | Code::ImageMissing | Code::PolicyViolation | Code::NoSuchSession
+        Code::SandboxFailed
+            | Code::EngineUnavailable
+            | Code::ImageMissing
+            | Code::PolicyViolation
+            | Code::NoSuchSession
     )
 }
 

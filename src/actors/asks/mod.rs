@@ -52,35 +52,99 @@ type Answer<T> = RpcReplyPort<Result<T, Problem>>;
 
 pub enum AsksMsg {
     /// Answered when the ask is in the journal.
-    Start { new: Box<NewAsk>, depth: u32, most: Option<AskLimits>, reply_to: Answer<AskView> },
-    View { ask: AskNumber, reply_to: RpcReplyPort<Option<AskView>> },
-    List { reply_to: RpcReplyPort<Vec<AskView>> },
+    Start {
+        new: Box<NewAsk>,
+        depth: u32,
+        most: Option<AskLimits>,
+        reply_to: Answer<AskView>,
+    },
+    View {
+        ask: AskNumber,
+        reply_to: RpcReplyPort<Option<AskView>>,
+    },
+    List {
+        reply_to: RpcReplyPort<Vec<AskView>>,
+    },
     /// An ask that has ended stays as it is.
-    Cancel { ask: AskNumber, reply_to: Answer<AskView> },
+    Cancel {
+        ask: AskNumber,
+        reply_to: Answer<AskView>,
+    },
     /// The conversation that the next ask continues.
-    History { reply_to: RpcReplyPort<Vec<Message>> },
-    Plans { reply_to: RpcReplyPort<Vec<PlanVersion>> },
-    SubmitPlan { plan: Box<PlanTree>, reply_to: Answer<PlanVersion> },
+    History {
+        reply_to: RpcReplyPort<Vec<Message>>,
+    },
+    Plans {
+        reply_to: RpcReplyPort<Vec<PlanVersion>>,
+    },
+    SubmitPlan {
+        plan: Box<PlanTree>,
+        reply_to: Answer<PlanVersion>,
+    },
     /// How deep the present ask is, and what is left of its limits, for an ask within it.
-    Remaining { reply_to: RpcReplyPort<(u32, Option<AskLimits>)> },
-    Approvals { reply_to: RpcReplyPort<Vec<Approval>> },
-    Decide { id: String, decision: Decision, by: u32, reply_to: Answer<()> },
+    Remaining {
+        reply_to: RpcReplyPort<(u32, Option<AskLimits>)>,
+    },
+    Approvals {
+        reply_to: RpcReplyPort<Vec<Approval>>,
+    },
+    Decide {
+        id: String,
+        decision: Decision,
+        by: u32,
+        reply_to: Answer<()>,
+    },
     /// A tool call of a running cell has to be allowed. Answered with the decision.
-    Permit { cell: CellNumber, call: u64, name: String, arguments: Map<String, Value>, reply_to: RpcReplyPort<Decision> },
+    Permit {
+        cell: CellNumber,
+        call: u64,
+        name: String,
+        arguments: Map<String, Value>,
+        reply_to: RpcReplyPort<Decision>,
+    },
     /// The call that waited for it is gone.
-    PermitDropped { cell: CellNumber, call: u64 },
+    PermitDropped {
+        cell: CellNumber,
+        call: u64,
+    },
 
     /// A piece of what the model says.
-    ModelText { ask: AskNumber, step: u32, text: String },
+    ModelText {
+        ask: AskNumber,
+        step: u32,
+        text: String,
+    },
     /// A request failed and is sent again.
-    ModelRetries { ask: AskNumber, step: u32, failure: ModelFailure, pause: Duration },
-    ModelDone { ask: AskNumber, step: u32, outcome: Box<Result<ChatReply, ModelFailure>> },
-    CellDone { ask: AskNumber, id: String, outcome: Box<Result<Arc<ExecutionResult>, Problem>> },
-    ToolDone { ask: AskNumber, id: String, outcome: ToolOutcome },
+    ModelRetries {
+        ask: AskNumber,
+        step: u32,
+        failure: ModelFailure,
+        pause: Duration,
+    },
+    ModelDone {
+        ask: AskNumber,
+        step: u32,
+        outcome: Box<Result<ChatReply, ModelFailure>>,
+    },
+    CellDone {
+        ask: AskNumber,
+        id: String,
+        outcome: Box<Result<Arc<ExecutionResult>, Problem>>,
+    },
+    ToolDone {
+        ask: AskNumber,
+        id: String,
+        outcome: ToolOutcome,
+    },
     /// The start of an ask is in the journal.
-    Begun { ask: AskNumber },
+    Begun {
+        ask: AskNumber,
+    },
     /// Its end is.
-    Over { ask: AskNumber, end: Box<AskEnd> },
+    Over {
+        ask: AskNumber,
+        end: Box<AskEnd>,
+    },
     Tick,
 }
 
@@ -209,7 +273,9 @@ impl Actor for Asks {
         state: &mut AsksState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            AsksMsg::Start { new, depth, most, reply_to } => state.start(&myself, *new, depth, most, reply_to),
+            AsksMsg::Start { new, depth, most, reply_to } => {
+                state.start(&myself, *new, depth, most, reply_to);
+            }
             AsksMsg::View { ask, reply_to } => drop(reply_to.send(state.view(ask))),
             AsksMsg::List { reply_to } => {
                 let _ = reply_to.send(state.asks.keys().filter_map(|ask| state.view(*ask)).collect());
@@ -243,6 +309,7 @@ impl Actor for Asks {
             AsksMsg::Over { ask, end } => {
                 if let Some(view) = state.asks.get_mut(&ask) {
                     view.state = AskState::Done;
+                    (view.steps, view.usage) = (end.steps, end.usage);
                     view.end = Some(*end);
                 }
                 state.next_ask(&myself);
@@ -344,8 +411,7 @@ impl AsksState {
         let machine = self.machine(&spec, &tools, self.history.clone());
         let clock = Clock::running(Duration::ZERO);
         let (tasks, model) = (HashMap::new(), None);
-        self.current =
-            Some(Current { ask, spec, machine, tasks, model, clock, tools, recalled: None });
+        self.current = Some(Current { ask, spec, machine, tasks, model, clock, tools, recalled: None });
         self.take(myself, Input::Begin);
     }
 
@@ -356,12 +422,7 @@ impl AsksState {
 
     /// Goes through the asks of before. Those that ended leave their conversation; one that had not
     /// goes on from what it was waiting for.
-    fn recall(
-        &mut self,
-        myself: &AsksRef,
-        asks: BTreeMap<AskNumber, Recalled>,
-        approvals: Vec<Approval>,
-    ) {
+    fn recall(&mut self, myself: &AsksRef, asks: BTreeMap<AskNumber, Recalled>, approvals: Vec<Approval>) {
         let tools = (self.args.tools)();
         let mut context = Map::new();
         for (ask, mut recalled) in asks {
@@ -426,13 +487,14 @@ impl AsksState {
                 }
             }
         }
-        let _ = reply_to.send(self.view(ask).ok_or_else(|| {
-            Problem::new(Code::NoSuchAsk, format!("there is no ask {ask}"))
-        }));
+        let _ = reply_to.send(
+            self.view(ask).ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {ask}"))),
+        );
     }
 
     fn submit_plan(&mut self, plan: PlanTree, reply_to: Answer<PlanVersion>) {
-        let language = self.current.as_ref().map_or(self.args.settings.agent.language, |now| now.spec.language);
+        let language =
+            self.current.as_ref().map_or(self.args.settings.agent.language, |now| now.spec.language);
         match self.plan.submit(plan, language) {
             Ok(version) => {
                 self.plans.push(version.clone());
@@ -468,7 +530,6 @@ impl AsksState {
             self.take(myself, Input::TimeUp);
         }
     }
-
 }
 
 impl Recalled {

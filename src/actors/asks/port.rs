@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::super::calls::{answer, ask};
 use super::super::session::{CellRequest, SessionMsg, SessionRef};
 use super::super::supervisor::{SupervisorMsg, SupervisorRef};
-use super::super::calls::{answer, ask};
 use super::{AsksMsg, AsksRef, AsksState};
 use crate::agent::report;
 use crate::protocol::api::{Computed, NewSession, VariableList};
@@ -60,18 +60,17 @@ impl AsksState {
 }
 
 impl Port {
-    fn cell(&self, code: String, mode: Mode, expression: bool, timeout: Duration) -> PortFuture<ExecutionResult> {
+    fn cell(
+        &self,
+        code: String,
+        mode: Mode,
+        expression: bool,
+        timeout: Duration,
+    ) -> PortFuture<ExecutionResult> {
         let session = self.session.clone();
         Box::pin(async move {
-            let request = CellRequest {
-                code,
-                mode,
-                expression,
-                timeout,
-                replay: None,
-                origin: None,
-                rules: None,
-            };
+            let request =
+                CellRequest { code, mode, expression, timeout, replay: None, origin: None, rules: None };
             let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
             let result = ticket
                 .done
@@ -91,7 +90,12 @@ impl SessionPort for Port {
         report(result, self.language, self.told_chars)
     }
 
-    fn compute(&self, expression: String, values: Map<String, Value>, timeout: Duration) -> PortFuture<Computed> {
+    fn compute(
+        &self,
+        expression: String,
+        values: Map<String, Value>,
+        timeout: Duration,
+    ) -> PortFuture<Computed> {
         let session = self.session.clone();
         Box::pin(async move {
             ask(&session, |reply_to| SessionMsg::Compute { expression, values, timeout, reply_to }).await
@@ -155,7 +159,8 @@ impl Port {
         let request =
             Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
         let peer = self.owner;
-        let made = ask(&self.supervisor, |reply_to| SupervisorMsg::Create { peer, request, reply_to }).await?;
+        let made =
+            ask(&self.supervisor, |reply_to| SupervisorMsg::Create { peer, request, reply_to }).await?;
         let key = made.id.to_string();
         let found = self.supervisor.call(|reply_to| SupervisorMsg::Find { peer, key, reply_to }, None).await;
         let inner = answer(found)?
@@ -207,14 +212,19 @@ pub async fn end_of(asks: &AsksRef, log: &EventLog, ask: AskNumber) -> Result<As
         }
         // Its end is told a moment after the event of it, so it is looked for again soon.
         if let Ok(Err(_)) = tokio::time::timeout(LOOK_AGAIN, watch.changed()).await {
-            return Err(Problem::new(Code::ShuttingDown, format!("the daemon ends; ask {ask} goes on later")));
+            return Err(Problem::new(
+                Code::ShuttingDown,
+                format!("the daemon ends; ask {ask} goes on later"),
+            ));
         }
     }
 }
 
 fn read_file(workspace: &Workspace, path: &str, max_bytes: u64) -> Result<FileRead, Problem> {
     let path = files::clean(path)?;
-    let failed = |error: std::io::Error| Problem::new(Code::NoSuchFile, format!("`{}`: {error}", path.escape_default()));
+    let failed = |error: std::io::Error| {
+        Problem::new(Code::NoSuchFile, format!("`{}`: {error}", path.escape_default()))
+    };
     match files::open(workspace, &path)? {
         Opened::Folder(_) => {
             Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", path.escape_default())))

@@ -126,7 +126,10 @@ fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Pro
                 "write a `[model.NAME]` with a `provider` into the configuration, for example `[model.qwen]` with `provider = \"dashscope\"`",
             )
         } else {
-            problem.hint(format!("name one with `--model`, or set `agent.model`; known are: {}", known.join(", ")))
+            problem.hint(format!(
+                "name one with `--model`, or set `agent.model`; known are: {}",
+                known.join(", ")
+            ))
         });
     };
     if settings.models.contains_key(&name) {
@@ -141,9 +144,11 @@ fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Pro
 /// The model of an ask that names none.
 pub fn default_model(settings: &Settings) -> Option<&str> {
     let only = |models: &'_ crate::config::Named<Model>| models.len() == 1;
-    settings.agent.model.as_deref().or_else(|| {
-        settings.models.keys().next().map(String::as_str).filter(|_| only(&settings.models))
-    })
+    settings
+        .agent
+        .model
+        .as_deref()
+        .or_else(|| settings.models.keys().next().map(String::as_str).filter(|_| only(&settings.models)))
 }
 
 fn default_approval(agent: &Agent, contained: bool) -> ApprovalPolicy {
@@ -166,19 +171,18 @@ fn tools(wanted: Option<Vec<String>>, tools: &Registry) -> Result<Vec<String>, P
     Ok(names.into_iter().collect())
 }
 
-fn limits(
-    wanted: AskLimitsWanted,
-    dialect: Dialect,
-    agent: &Agent,
-    outer: Option<AskLimits>,
-) -> AskLimits {
+fn limits(wanted: AskLimitsWanted, dialect: Dialect, agent: &Agent, outer: Option<AskLimits>) -> AskLimits {
     let steps = if dialect == Dialect::NextStep { agent.next_step_steps } else { agent.limits.steps };
     let most = &agent.max_limits;
     let inner = AskLimits {
         steps: wanted.steps.unwrap_or(steps).clamp(1, most.steps),
         failures: wanted.failures.unwrap_or(agent.limits.failures).clamp(1, most.failures),
         tokens: wanted.tokens.unwrap_or(agent.limits.tokens).min(most.tokens),
-        seconds: wanted.seconds.filter(|s| s.is_finite() && *s > 0.0).unwrap_or(agent.limits.seconds).min(most.seconds),
+        seconds: wanted
+            .seconds
+            .filter(|s| s.is_finite() && *s > 0.0)
+            .unwrap_or(agent.limits.seconds)
+            .min(most.seconds),
     };
     let Some(outer) = outer else { return inner };
     AskLimits {
@@ -194,5 +198,9 @@ fn bad(message: impl Into<String>) -> Problem {
 }
 
 fn shown(name: &str) -> String {
-    name.chars().take(crate::protocol::limits::TOOL_NAME_CHARS).collect::<String>().escape_default().to_string()
+    name.chars()
+        .take(crate::protocol::limits::TOOL_NAME_CHARS)
+        .collect::<String>()
+        .escape_default()
+        .to_string()
 }

@@ -109,7 +109,8 @@ impl ExecutorState {
         name: &str,
         arguments: Map<String, Value>,
     ) -> Begun {
-        let rules = cell.and_then(|cell| self.running.get(&cell)).map(|running| Arc::clone(&running.start.rules));
+        let rules =
+            cell.and_then(|cell| self.running.get(&cell)).map(|running| Arc::clone(&running.start.rules));
         let rules = rules.unwrap_or_default();
         let known = self.args.tools.definition(name).map(|definition| definition.name.clone());
         if let (Some(known), Some(allowed)) = (&known, &rules.allowed)

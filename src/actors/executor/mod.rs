@@ -10,8 +10,8 @@ mod calls;
 mod cells;
 mod fate;
 mod frost;
-mod permits;
 mod notes;
+mod permits;
 mod requests;
 mod strangers;
 

@@ -148,8 +148,7 @@ impl SessionActorState {
 
     /// The actor of the asks failed; the next one goes on from the journal.
     pub(super) async fn revive_asks(&mut self, myself: &SessionRef) {
-        let spawned =
-            spawn_asks(myself, &self.args, &self.log, &self.clients, &self.last_result, true).await;
+        let spawned = spawn_asks(myself, &self.args, &self.log, &self.clients, &self.last_result, true).await;
         match spawned {
             Ok(asks) => self.asks = asks,
             Err(error) => tracing::error!(%error, session = %self.args.id, "asks cannot go on"),
@@ -157,9 +156,10 @@ impl SessionActorState {
     }
 
     pub(super) fn lend(&self, tools: Vec<ClientTool>, reply_to: Answer<Lease>) {
-        let lease = self.clients.register(tools, &self.args.tools).map_err(|error| {
-            Problem::new(Code::BadRequest, error.to_string())
-        });
+        let lease = self
+            .clients
+            .register(tools, &self.args.tools)
+            .map_err(|error| Problem::new(Code::BadRequest, error.to_string()));
         let _ = reply_to.send(lease);
     }
 

@@ -20,9 +20,9 @@ use crate::protocol::ids::{CellNumber, Seq, SessionId};
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
+use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
-use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::store::EventLog;
 use crate::tools::Lease;
 

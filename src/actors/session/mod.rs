@@ -174,7 +174,8 @@ impl Actor for Session {
         let (clients, last_result) = (tools::ClientTools::default(), Arc::default());
         let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent));
         agent::watch_clients(&myself, &clients);
-        let asks = agent::spawn_asks(&myself, &args, &log, &clients, &last_result, args.before.is_some()).await?;
+        let asks =
+            agent::spawn_asks(&myself, &args, &log, &clients, &last_result, args.before.is_some()).await?;
         myself.send_interval(TICK, || SessionMsg::Tick);
         let mut state = SessionActorState {
             args,
@@ -253,7 +254,9 @@ impl Actor for Session {
                     SandboxPhase::Ready { executor, .. } => {
                         let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
                     }
-                    SandboxPhase::None | SandboxPhase::Starting(_) if state.deferred.len() < VIEWS_WAITING => {
+                    SandboxPhase::None | SandboxPhase::Starting(_)
+                        if state.deferred.len() < VIEWS_WAITING =>
+                    {
                         state.deferred.push(SessionMsg::Compute { expression, values, timeout, reply_to });
                         if matches!(state.sandbox, SandboxPhase::None) {
                             state.start_sandbox(&myself).await;

@@ -19,7 +19,9 @@ pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<ApprovalLis
     let mut approvals = Vec::new();
     for session in found {
         // One that ends meanwhile wants nothing any more.
-        let Ok(asks) = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await else { continue };
+        let Ok(asks) = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
+            continue;
+        };
         if let Ok(pending) = ask(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await {
             approvals.extend(pending);
         }

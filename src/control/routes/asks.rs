@@ -80,7 +80,12 @@ pub async fn show(
     let (asks, handles) = app.asks(peer, &key).await?;
     let view = view_of(&asks, number).await?;
     if query.stream {
-        return Ok(sse::respond(handles.log, view.events_after, Until::AskEnd(number), app.shutdown.clone())?);
+        return Ok(sse::respond(
+            handles.log,
+            view.events_after,
+            Until::AskEnd(number),
+            app.shutdown.clone(),
+        )?);
     }
     if query.wait {
         end_of(&asks, &handles.log, number).await.map_err(Refused)?;
