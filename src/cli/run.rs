@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::protocol::api::{NewSession, RunCell, SessionView};
+use crate::protocol::api::{RunCell, SessionView};
 use crate::protocol::ids::SessionName;
 use crate::protocol::result::Mode;
 
@@ -32,14 +32,7 @@ pub(super) struct Run {
 impl Run {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let cell = RunCell { code: self.code()?, timeout_s: self.timeout, mode: Mode::Main };
-        let new = NewSession {
-            workspace: self.sandbox.workspace()?,
-            backend: self.sandbox.backend,
-            image: self.sandbox.image,
-            memory_bytes: self.sandbox.memory,
-            cpus: self.sandbox.cpus,
-            ..NewSession::default()
-        };
+        let new = self.sandbox.session()?;
         let client = context.client();
         // From here on no signal may end us before the session is removed again.
         let mut stops = Stops::new()?;
@@ -77,6 +70,7 @@ impl Run {
     }
 }
 
-async fn remove(client: &Client, session: &SessionName) -> Result<(), Failure> {
+/// A session that nobody needs any more.
+pub(super) async fn remove(client: &Client, session: &SessionName) -> Result<(), Failure> {
     client.delete(&format!("/v1/sessions/{session}")).await.map(|_| ())
 }
