@@ -195,15 +195,15 @@ async fn ask_in(
 /// The answer to stdout, all else about the end to stderr. An answer that was seen while it came is
 /// not repeated to the same pair of eyes.
 pub(super) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) -> Result<(), Failure> {
-    let tally = format!("· {} steps, {} tokens", end.steps, end.usage.total());
+    let tally = format!("{} steps, {} tokens", end.steps, end.usage.total());
     if let Some(why) = why_not(end) {
         screen.error(&why)?;
         return screen.note(&tally);
     }
     if told && end.value.is_none() && screen.is_one_terminal() {
-        return screen.show(&Shown::Head(Section::Answer, format!("above {tally}")));
+        return screen.show(&Shown::Head(Section::Answer, format!("· above · {tally}")));
     }
-    screen.show(&Shown::Head(Section::Answer, tally))?;
+    screen.show(&Shown::Head(Section::Answer, format!("· {tally}")))?;
     match (&end.value, &end.answer) {
         (Some(value), _) => screen.guest_line(&value.to_string()),
         (None, Some(answer)) => screen.guest_line(answer.trim_end()),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskView, Dialect, PlanVersion, Subject};
+use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskView, Decision, Dialect, PlanVersion, Subject};
 use crate::protocol::chat::{ChatReply, Finish, ModelFailure, Usage};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::ids::CellNumber;
@@ -166,6 +166,10 @@ impl Live {
                 approval::shown(approval)
             }
             EventBody::ApprovalDecided { decision, by, .. } => {
+                // What did not pass as it was is shown anew if it runs after all.
+                if !matches!(decision, Decision::Accept { code: None }) {
+                    self.seen_code = None;
+                }
                 let who = if by.is_none() { " by its deadline" } else { "" };
                 vec![Shown::Note(format!("{}{who}", approval::decided_line(decision)))]
             }
@@ -222,8 +226,12 @@ impl Live {
         if let Some((section, words)) = self.speech.rest(self.dialect, &reply.message) {
             shown.extend(self.flow(section, &words));
         }
+        // Words end with their reply, so that there is a line for the spinner.
+        if !self.speech.told().is_empty() && !self.speech.told().ends_with('\n') {
+            shown.push(Shown::Flow("\n".to_owned()));
+        }
         if let Some(refusal) = &reply.refusal {
-            shown.extend(self.flow(Section::Refusal, refusal));
+            shown.extend(self.flow(Section::Refusal, &format!("{refusal}\n")));
         }
         match reply.finish {
             Finish::Length => {
@@ -248,10 +256,11 @@ impl Live {
 
     fn code(&mut self, cell: CellNumber, code: &str) -> Vec<Shown> {
         self.doing = format!("cell {cell} waits");
-        let mut shown = self.head(Section::Code, format!("· cell {cell}"));
-        if self.seen_code.take().is_none_or(|seen| seen != code) {
-            shown.push(Shown::Code(code.to_owned()));
+        if self.seen_code.take().is_some_and(|seen| seen == code) {
+            return self.head(Section::Code, format!("· cell {cell} · as approved"));
         }
+        let mut shown = self.head(Section::Code, format!("· cell {cell}"));
+        shown.push(Shown::Code(code.to_owned()));
         shown
     }
 

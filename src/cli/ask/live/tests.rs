@@ -6,7 +6,7 @@ use super::*;
 use crate::cli::approval::tests::{approval, cell};
 use crate::cli::exit::tests::result;
 use crate::cli::shown::rendered;
-use crate::protocol::ask::{AskState, Decision};
+use crate::protocol::ask::AskState;
 use crate::protocol::chat::{Message, Role, ToolCall};
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::ToolFailure;
@@ -249,18 +249,21 @@ fn code_that_was_approved_is_not_shown_twice() {
             decided("zz", None),
             decided("1b", Some("x = 2")),
             queued(2, "x = 2", 1),
+            queued(3, "x = 1", 1),
         ],
     );
     insta::assert_snapshot!(shown, @r"
     ── approval wanted · 1a · run this
     x = 1
     accepted
-    ── code · cell 1
+    ── code · cell 1 · as approved
     ── approval wanted · 1b · run this
     x = 1
     accepted with changed code
     ── code · cell 2
     x = 2
+    ── code · cell 3
+    x = 1
     ");
 }
 
