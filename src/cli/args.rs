@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value};
 
 use crate::config::{parse_duration, parse_size};
+use crate::protocol::api::NewSession;
 use crate::protocol::ids::SessionName;
 use crate::protocol::receipt::Backend;
 use crate::protocol::result::Mode;
@@ -15,8 +16,8 @@ use crate::protocol::result::Mode;
 use super::failure::Failure;
 use super::screen::Color;
 use super::{
-    cp, daemon, eval, exec, frost, image, interrupt, logs, new, ps, receipt, replay, reset, rm, run, show,
-    undo, vars, version, wait,
+    approve, ask, cp, daemon, eval, exec, frost, history, image, interrupt, logs, models, new, plan, ps,
+    receipt, replay, reset, rm, run, show, tools, undo, vars, version, wait,
 };
 
 /// Runs model-written Python under glass: stateful sessions in hardened, network-less containers.
@@ -43,6 +44,13 @@ pub(super) enum Command {
     New(new::New),
     Exec(exec::Exec),
     Eval(eval::Eval),
+    // Boxed, because it has many flags.
+    Ask(Box<ask::Ask>),
+    Approve(approve::Approve),
+    Plan(plan::Plan),
+    History(history::History),
+    Models(models::Models),
+    Tools(tools::Tools),
     Ps(ps::Ps),
     Show(show::Show),
     Receipt(receipt::Receipt),
@@ -72,7 +80,14 @@ pub(super) struct SessionFlag {
 
 impl SessionFlag {
     pub fn resolve(&self) -> Result<SessionName, Failure> {
-        resolve(self.session.as_ref(), std::env::var("BELLJAR_SESSION").ok())
+        self.named()?.ok_or_else(|| {
+            Failure::usage("no session is named").hint("name it with `-s NAME`, or set `BELLJAR_SESSION`")
+        })
+    }
+
+    /// For commands that can do without.
+    pub fn named(&self) -> Result<Option<SessionName>, Failure> {
+        named(self.session.as_ref(), std::env::var("BELLJAR_SESSION").ok())
     }
 }
 
@@ -92,19 +107,13 @@ impl SessionArg {
     }
 }
 
-fn resolve(flag: Option<&SessionName>, env: Option<String>) -> Result<SessionName, Failure> {
+fn named(flag: Option<&SessionName>, env: Option<String>) -> Result<Option<SessionName>, Failure> {
     if let Some(name) = flag {
-        return Ok(name.clone());
+        return Ok(Some(name.clone()));
     }
-    match env.filter(|name| !name.is_empty()) {
-        Some(name) => {
-            SessionName::parse(&name).map_err(|e| Failure::usage(format!("`BELLJAR_SESSION`: {e}")))
-        }
-        None => {
-            Err(Failure::usage("no session is named")
-                .hint("name it with `-s NAME`, or set `BELLJAR_SESSION`"))
-        }
-    }
+    env.filter(|name| !name.is_empty())
+        .map(|name| SessionName::parse(&name).map_err(|e| Failure::usage(format!("`BELLJAR_SESSION`: {e}"))))
+        .transpose()
 }
 
 /// What a sandbox is made of.
@@ -128,8 +137,25 @@ pub(super) struct SandboxArgs {
 }
 
 impl SandboxArgs {
+    /// A session with a made-up name and all else by default.
+    pub fn session(self) -> Result<NewSession, Failure> {
+        Ok(NewSession {
+            workspace: self.workspace()?,
+            backend: self.backend,
+            image: self.image,
+            memory_bytes: self.memory,
+            cpus: self.cpus,
+            ..NewSession::default()
+        })
+    }
+
+    pub fn is_given(&self) -> bool {
+        let Self { backend, image, memory, cpus, workspace } = self;
+        backend.is_some() || image.is_some() || memory.is_some() || cpus.is_some() || workspace.is_some()
+    }
+
     /// Links and relative parts are resolved here, where the caller's own rights hold.
-    pub fn workspace(&self) -> Result<Option<String>, Failure> {
+    fn workspace(&self) -> Result<Option<String>, Failure> {
         let Some(folder) = &self.workspace else {
             return Ok(None);
         };
@@ -222,9 +248,9 @@ mod tests {
         assert!(parsed.json);
         let Command::Show(show) = parsed.command else { panic!("not show") };
         assert_eq!(show.session.resolve().unwrap().as_str(), "b");
-        assert_eq!(resolve(None, Some("c".into())).unwrap().as_str(), "c");
-        assert_eq!(resolve(None, Some("../c".into())).unwrap_err().exit, 64);
-        assert_eq!(resolve(None, None).unwrap_err().exit, 64);
+        assert_eq!(named(None, Some("c".into())).unwrap().unwrap().as_str(), "c");
+        assert_eq!(named(None, Some("../c".into())).unwrap_err().exit, 64);
+        assert_eq!(named(None, None).unwrap(), None);
         assert!(Cli::try_parse_from(["belljar", "show", "a", "-s", "b"]).is_err());
         assert!(Cli::try_parse_from(["belljar", "show", "a/b"]).is_err());
     }

@@ -1,25 +1,20 @@
 //! A cell while it runs, shown as it happens: shared by `exec` and `run`.
 
-use std::time::Duration;
-
 use serde_json::{Map, Value};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::protocol::api::RunCell;
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::{CellNumber, Seq, SessionName};
+use crate::protocol::ids::{CellNumber, SessionName};
 use crate::protocol::result::{Artifact, Change, ExecutionResult, Mode, Reason, StateKind, Status, Stream};
 
 use super::client::{Client, Events};
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
+use super::follow::Trail;
 use super::human;
 use super::screen::Screen;
-
-/// How often, and after what pause, a stream that broke off is asked for again.
-const RESUME_TRIES: u32 = 20;
-const RESUME_PAUSE: Duration = Duration::from_millis(500);
 
 /// How a cell's end reached us.
 pub(super) enum End {
@@ -79,23 +74,25 @@ pub(super) async fn stream(
             }
             event = events.next() => event,
         };
-        let event = match (event, &seen) {
+        let event = match (event, &mut seen) {
             (Ok(Some(event)), _) => event,
             (Ok(None), None) => {
                 return Err(Failure::new("the daemon ended the stream before it told of the cell"));
             }
             (Err(failure), None) => return Err(failure),
             (Ok(None) | Err(_), Some(seen)) => {
+                let hint =
+                    format!("the cell goes on: `belljar wait -s {session} {}` shows its end", seen.cell);
                 events = tokio::select! {
                     code = stops.next() => return Ok(End::Left(code)),
-                    resumed = resume(client, session, seen) => resumed?,
+                    resumed = seen.trail.resume(client, session, &hint) => resumed?,
                 };
                 continue;
             }
         };
         let Some(cell) = event.body.cell().or(seen.as_ref().map(|seen| seen.cell)) else { continue };
-        let seen = seen.get_or_insert(Seen { cell, last: event.seq });
-        seen.last = event.seq;
+        let seen = seen.get_or_insert(Seen { cell, trail: Trail::after(event.seq) });
+        seen.trail.saw(event.seq);
         if event.body.cell().is_some_and(|of| of != seen.cell) {
             continue;
         }
@@ -107,30 +104,10 @@ pub(super) async fn stream(
     }
 }
 
-/// How far a stream has come.
+/// The cell that the stream is about, and how far it has come.
 struct Seen {
     cell: CellNumber,
-    last: Seq,
-}
-
-/// The daemon ends the stream of a client that reads too slowly, and its own end ends all streams;
-/// the cell goes on either way, and so do its events.
-async fn resume(client: &Client, session: &SessionName, seen: &Seen) -> Result<Events, Failure> {
-    let path = format!("/v1/sessions/{session}/events?after={}", seen.last);
-    let mut tries = 0;
-    loop {
-        match client.events::<RunCell>(&path, None).await {
-            Ok(events) => return Ok(events),
-            Err(failure) if tries == RESUME_TRIES => {
-                return Err(failure.hint(format!(
-                    "the cell goes on: `belljar wait -s {session} {}` shows its end",
-                    seen.cell
-                )));
-            }
-            Err(_) => tries += 1,
-        }
-        tokio::time::sleep(RESUME_PAUSE).await;
-    }
+    trail: Trail,
 }
 
 /// What of an event is shown while its cell runs.
@@ -180,7 +157,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
 }
 
 /// `display: image/png (12 KiB), text/plain`: only binary forms have a size worth telling.
-fn display_line(mime: &Map<String, Value>) -> String {
+pub(super) fn display_line(mime: &Map<String, Value>) -> String {
     let forms: Vec<String> = mime
         .iter()
         .map(|(name, value)| match value {
@@ -221,7 +198,7 @@ pub(super) fn show_end(screen: &mut Screen, result: &ExecutionResult, script: bo
     }
 }
 
-fn artifact_line(artifact: &Artifact) -> String {
+pub(super) fn artifact_line(artifact: &Artifact) -> String {
     let change = match artifact.change {
         Change::New => "new",
         Change::Modified => "modified",
@@ -231,7 +208,7 @@ fn artifact_line(artifact: &Artifact) -> String {
 }
 
 /// Nothing for ends that explain themselves.
-fn what_happened(result: &ExecutionResult) -> Option<String> {
+pub(super) fn what_happened(result: &ExecutionResult) -> Option<String> {
     Some(match result.status {
         Status::Failure if result.reason == Reason::Exit => {
             format!("the cell ended by `sys.exit` with code {}", result.exit_code.unwrap_or(1))
@@ -264,7 +241,7 @@ fn what_happened(result: &ExecutionResult) -> Option<String> {
 }
 
 /// What the user would not expect about the variables.
-fn state_note(result: &ExecutionResult) -> Option<String> {
+pub(super) fn state_note(result: &ExecutionResult) -> Option<String> {
     let mut note = match (result.mode, result.state.kind, result.state.restored_to) {
         (_, StateKind::Lost, _) => "all variables are gone; files in the workspace remain".to_owned(),
         (Mode::Main, StateKind::Restored, None | Some(0)) => {

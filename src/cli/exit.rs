@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
+use crate::protocol::ask::AskOutcome;
 use crate::protocol::result::{ExecutionResult, Reason, Status};
 
 pub(super) const SUCCESS: u8 = 0;
@@ -42,6 +43,22 @@ pub fn script_exit_code(result: &ExecutionResult) -> u8 {
     match (result.status, result.reason, result.exit_code) {
         (Status::Failure, Reason::Exit, Some(code)) => low_byte(code),
         _ => exit_code(result),
+    }
+}
+
+/// Of an ask.
+pub(super) fn ask_exit_code(outcome: AskOutcome) -> u8 {
+    match outcome {
+        AskOutcome::Answered => SUCCESS,
+        AskOutcome::TimeLimit => TIMEOUT,
+        AskOutcome::Cancelled => INTERRUPTED,
+        AskOutcome::StepLimit
+        | AskOutcome::FailureLimit
+        | AskOutcome::TokenLimit
+        | AskOutcome::Rejected
+        | AskOutcome::Malformed
+        | AskOutcome::ModelFailed => FAILURE,
+        AskOutcome::SandboxFailed => OWN,
     }
 }
 
@@ -142,6 +159,24 @@ pub(super) mod tests {
         }
         assert_eq!(script_exit_code(&result(Status::Failure, Reason::Exception, Some(0))), 1);
         assert_eq!(script_exit_code(&result(Status::Crashed, Reason::ExitCall, Some(0))), 1);
+    }
+
+    #[test]
+    fn every_end_of_an_ask_has_its_code() {
+        for (outcome, expected) in [
+            (AskOutcome::Answered, 0),
+            (AskOutcome::StepLimit, 1),
+            (AskOutcome::FailureLimit, 1),
+            (AskOutcome::TokenLimit, 1),
+            (AskOutcome::TimeLimit, 124),
+            (AskOutcome::Cancelled, 130),
+            (AskOutcome::Rejected, 1),
+            (AskOutcome::Malformed, 1),
+            (AskOutcome::ModelFailed, 1),
+            (AskOutcome::SandboxFailed, 125),
+        ] {
+            assert_eq!(ask_exit_code(outcome), expected, "{outcome:?}");
+        }
     }
 
     #[test]

@@ -6,11 +6,19 @@ use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::ids::Seq;
 use crate::protocol::result::{Status, Stream};
 
+use super::approval::{decided_line, summary};
 use super::args::SessionArg;
+use super::ask::why_not;
 use super::cell::show_event;
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
+use super::human::clipped;
+use super::sanitize::one_line;
+use super::shown::call_line;
+
+/// Of what a model, a tool or a person said; `--json` has all of it.
+const LINE_CHARS: usize = 160;
 
 /// Show what happened in a session: output on stdout and stderr, everything else on stderr.
 #[derive(Debug, Args)]
@@ -50,6 +58,10 @@ impl Logs {
         context.screen.end_line(Stream::Stderr)?;
         Ok(exit::SUCCESS)
     }
+}
+
+fn short(text: &str) -> String {
+    clipped(&one_line(text), LINE_CHARS)
 }
 
 /// Events that are worth a line of their own.
@@ -93,19 +105,56 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::Frozen => "-- the sandbox is frozen".to_owned(),
         EventBody::Thawed => "-- the sandbox goes on".to_owned(),
         EventBody::SessionRemoved => "-- the session was removed".to_owned(),
-        EventBody::AskStarted { ask, spec } => format!("-- ask {ask} of {}: {}", spec.model, spec.text),
+        EventBody::AskStarted { ask, spec } => {
+            format!("-- ask {ask} to {}: {}", spec.model, short(&spec.text))
+        }
         EventBody::ModelAsked { ask, step } => format!("-- ask {ask}: request {step} to the model"),
-        EventBody::ModelFailed { ask, failure, .. } => format!("-- ask {ask}: {}", failure.message),
-        EventBody::AskToolCalled { ask, name, .. } => format!("-- ask {ask} calls {name}"),
-        EventBody::AskToolAnswered { ask, id, .. } => format!("-- ask {ask}: {id} was answered"),
-        EventBody::AskNoted { ask, note } => format!("-- ask {ask}: {note}"),
-        EventBody::ApprovalWanted { approval } => format!("-- approval {} is wanted", approval.id),
-        EventBody::ApprovalDecided { id, .. } => format!("-- approval {id} was decided"),
-        EventBody::PlanChanged { plan, .. } => format!("-- plan version {}", plan.version),
-        EventBody::AskFinished { ask, end } => format!("-- ask {ask} ended: {:?}", end.outcome),
+        EventBody::ModelReplied { ask, reply, .. } => {
+            let calls = reply.message.tool_calls.iter().map(|call| call.name.as_str());
+            let calls: Vec<&str> =
+                calls.chain(reply.message.function_call.iter().map(|call| call.name.as_str())).collect();
+            let calls =
+                if calls.is_empty() { String::new() } else { format!(" [calls {}]", calls.join(", ")) };
+            let tokens = reply.usage.map(|usage| format!(" ({} tokens)", usage.total())).unwrap_or_default();
+            format!("-- ask {ask}: the model says{tokens}: {}{calls}", short(&reply.message.content))
+        }
+        EventBody::ModelFailed { ask, failure, retry_in_s, .. } => {
+            let again = retry_in_s.map(|s| format!(", again in {s:.1} s")).unwrap_or_default();
+            format!("-- ask {ask}: the model failed: {}{again}", short(&failure.message))
+        }
+        EventBody::AskToolCalled { ask, id, name, arguments } => {
+            format!("-- ask {ask}: {id} calls {}", call_line(name, arguments))
+        }
+        EventBody::AskToolAnswered { ask, id, outcome: ToolOutcome::Value(value) } => {
+            let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+            format!("-- ask {ask}: {id} was answered: {}", short(&text))
+        }
+        EventBody::AskToolAnswered { ask, id, outcome: ToolOutcome::Failure(failure) } => {
+            format!("-- ask {ask}: {id} failed: {}: {}", failure.code, short(&failure.message))
+        }
+        EventBody::AskNoted { ask, note } => format!("-- ask {ask}: {}", short(note)),
+        EventBody::ApprovalWanted { approval } => {
+            format!("-- approval {} is wanted: {}", approval.id, short(&summary(&approval.subject)))
+        }
+        EventBody::ApprovalDecided { id, decision, by } => {
+            let who = by.map_or_else(|| "its deadline".to_owned(), |by| format!("user {by}"));
+            format!("-- approval {id}: {}, by {who}", short(&decided_line(decision)))
+        }
+        EventBody::PlanChanged { plan, .. } => {
+            format!("-- plan version {}: {}", plan.version, short(&plan.changes.join("; ")))
+        }
+        EventBody::AskFinished { ask, end } => {
+            let how = why_not(end)
+                .unwrap_or_else(|| format!("answered: {}", end.answer.as_deref().unwrap_or_default()));
+            format!(
+                "-- ask {ask} ended after {} steps, {} tokens: {}",
+                end.steps,
+                end.usage.total(),
+                short(&how)
+            )
+        }
         EventBody::Output { .. }
         | EventBody::ModelText { .. }
-        | EventBody::ModelReplied { .. }
         | EventBody::OutputCut { .. }
         | EventBody::Display { .. }
         | EventBody::SandboxGone { .. }

@@ -3,29 +3,39 @@
 //! Talks to the daemon over its socket like every other client, and knows nothing of its inside.
 //! Data goes to stdout, everything else to stderr; exit codes are in [`exit_code`].
 
+mod approval;
 mod args;
 mod cell;
 mod client;
 mod context;
 mod exit;
 mod failure;
+mod follow;
 mod frost;
+mod highlight;
 mod human;
 mod sanitize;
 mod screen;
+mod shown;
 mod sse;
 mod start;
 mod tar_stream;
+mod typed;
 mod undo;
 
+mod approve;
+mod ask;
 mod cp;
 mod daemon;
 mod eval;
 mod exec;
+mod history;
 mod image;
 mod interrupt;
 mod logs;
+mod models;
 mod new;
+mod plan;
 mod ps;
 mod receipt;
 mod replay;
@@ -33,6 +43,7 @@ mod reset;
 mod rm;
 mod run;
 mod show;
+mod tools;
 mod vars;
 mod version;
 mod wait;

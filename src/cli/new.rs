@@ -39,16 +39,11 @@ pub(super) struct New {
 impl New {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let new = NewSession {
-            workspace: self.sandbox.workspace()?,
             name: self.name,
-            backend: self.sandbox.backend,
-            image: self.sandbox.image,
-            memory_bytes: self.sandbox.memory,
-            cpus: self.sandbox.cpus,
             pids: self.pids,
             idle_s: self.idle,
             seed: self.seed.unwrap_or_default(),
-            ephemeral: false,
+            ..self.sandbox.session()?
         };
         let client = context.client();
         let making = client.post("/v1/sessions", &new);

@@ -10,7 +10,7 @@ use crate::protocol::result::Mode;
 
 use super::args::{SandboxArgs, seconds};
 use super::cell::{End, Stops, show_end, stream};
-use super::client::Client;
+use super::client::{Client, Events};
 use super::context::Context;
 use super::exit::script_exit_code;
 use super::failure::Failure;
@@ -32,26 +32,12 @@ pub(super) struct Run {
 impl Run {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let cell = RunCell { code: self.code()?, timeout_s: self.timeout, mode: Mode::Main };
-        let new = NewSession {
-            workspace: self.sandbox.workspace()?,
-            backend: self.sandbox.backend,
-            image: self.sandbox.image,
-            memory_bytes: self.sandbox.memory,
-            cpus: self.sandbox.cpus,
-            ephemeral: true,
-            ..NewSession::default()
-        };
         let client = context.client();
         // From here on no signal may end us before the session is removed again.
         let mut stops = Stops::new()?;
-        let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
-        // If we are killed, this connection goes with us, and the session after it.
-        let held = client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await;
-        let end = match &held {
-            Ok(_) => stream(context, &client, &session.name, &cell, &mut stops).await,
-            Err(failure) => Err(Failure::new(format!("the session cannot be held: {failure}"))),
-        };
-        let removed = remove(&client, &session.name).await;
+        let session = ThrowAway::make(&client, self.sandbox).await?;
+        let end = stream(context, &client, &session.name, &cell, &mut stops).await;
+        let (name, removed) = session.remove(&client).await;
         let code = match end? {
             End::Left(code) => code,
             End::Finished(result) => {
@@ -64,7 +50,7 @@ impl Run {
             }
         };
         if let Err(failure) = removed {
-            context.screen.warn(&format!("the session `{}` was not removed: {failure}", session.name))?;
+            context.screen.warn(&format!("the session `{name}` was not removed: {failure}"))?;
         }
         Ok(code)
     }
@@ -83,6 +69,29 @@ impl Run {
     }
 }
 
-async fn remove(client: &Client, session: &SessionName) -> Result<(), Failure> {
-    client.delete(&format!("/v1/sessions/{session}")).await.map(|_| ())
+/// A session that goes with us, however we go.
+pub(super) struct ThrowAway {
+    pub name: SessionName,
+    /// If we are killed, this connection goes with us, and the session after it.
+    _held: Events,
+}
+
+impl ThrowAway {
+    pub async fn make(client: &Client, sandbox: SandboxArgs) -> Result<Self, Failure> {
+        let new = NewSession { ephemeral: true, ..sandbox.session()? };
+        let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
+        match client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await {
+            Ok(held) => Ok(Self { name: session.name, _held: held }),
+            Err(failure) => {
+                let _ = client.delete(&format!("/v1/sessions/{}", session.id)).await;
+                Err(Failure::new(format!("the session cannot be held: {failure}")))
+            }
+        }
+    }
+
+    /// Also says what it was called.
+    pub async fn remove(self, client: &Client) -> (SessionName, Result<(), Failure>) {
+        let removed = client.delete(&format!("/v1/sessions/{}", self.name)).await.map(|_| ());
+        (self.name, removed)
+    }
 }

@@ -85,6 +85,20 @@ pub(super) fn one_line(text: &str) -> String {
     sanitized(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Nothing is hidden: what a terminal would obey is spelt out, so that a person who decides about a
+/// text sees all of it. Line ends stay.
+pub(super) fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.replace("\r\n", "\n").chars() {
+        match c {
+            '\n' | '\t' => out.push(c),
+            c if c.is_control() || reorders(c) => out.extend(c.escape_unicode()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +126,13 @@ mod tests {
             assert_eq!(sanitized(text), clean, "{text:?}");
         }
         assert_eq!(one_line(" a\r\n\tb\x1b[1m c "), "a b c");
+    }
+
+    #[test]
+    fn nothing_hides_from_who_decides() {
+        assert_eq!(visible("a\tb\r\nc\n"), "a\tb\nc\n");
+        assert_eq!(visible("exec('\x1b]0;evil\x07')"), "exec('\\u{1b}]0;evil\\u{7}')");
+        assert_eq!(visible("bad()\rgood\u{202e}"), "bad()\\u{d}good\\u{202e}");
     }
 
     const NASTY: &str = "[\x1b\u{9b}\u{9d}\u{90}\u{9c}\x07\\\\\\[\\]P;0-9mHa-c\n\r\t\u{202e}é(]{0,60}";

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::protocol::result::Stream;
 
 use super::failure::Failure;
-use super::sanitize::{Sanitizer, sanitized};
+use super::sanitize::{Sanitizer, one_line, sanitized};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Color {
@@ -26,6 +26,8 @@ pub(super) enum Tint {
     Red,
     Green,
     Yellow,
+    Blue,
+    Magenta,
     Cyan,
 }
 
@@ -37,14 +39,23 @@ impl Tint {
             Self::Red => "1;31",
             Self::Green => "32",
             Self::Yellow => "1;33",
+            Self::Blue => "34",
+            Self::Magenta => "35",
             Self::Cyan => "1;36",
         }
+    }
+
+    /// The text must be clean and of one line.
+    pub fn paint(self, text: &str) -> String {
+        format!("\x1b[{}m{text}\x1b[0m", self.code())
     }
 }
 
 pub(super) struct Screen {
     out: Channel,
     err: Channel,
+    /// A line on stderr that goes away before anything else is shown.
+    spinning: bool,
 }
 
 /// One of the two standard streams.
@@ -67,7 +78,7 @@ impl Channel {
     }
 
     fn tinted(&self, tint: Tint, text: &str) -> String {
-        if self.color { format!("\x1b[{}m{text}\x1b[0m", tint.code()) } else { text.to_owned() }
+        if self.color { tint.paint(text) } else { text.to_owned() }
     }
 }
 
@@ -76,12 +87,28 @@ impl Screen {
         Self {
             out: Channel::new(io::stdout().is_terminal(), color),
             err: Channel::new(io::stderr().is_terminal(), color),
+            spinning: false,
         }
     }
 
     /// Someone is watching what is said on stderr.
     pub fn is_watched(&self) -> bool {
         self.err.terminal
+    }
+
+    /// What is on stderr is seen beside what is on stdout.
+    pub fn is_one_terminal(&self) -> bool {
+        self.out.terminal && self.err.terminal
+    }
+
+    /// Whether stderr may have colours.
+    pub fn colors_watched(&self) -> bool {
+        self.err.color
+    }
+
+    /// Whether stdout may have colours.
+    pub fn colors_data(&self) -> bool {
+        self.out.color
     }
 
     /// In colour, for stdout. The text must not come from a guest.
@@ -111,14 +138,15 @@ impl Screen {
     }
 
     /// Bytes as they are.
-    #[expect(clippy::unused_self, reason = "everything that is shown goes through the screen")]
     pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.erase_spinner()?;
         let mut out = io::stdout().lock();
         out.write_all(bytes).and_then(|()| out.flush()).map_err(|e| Failure::write(&e))
     }
 
     /// Output of the guest. It is cleaned for a terminal and passed on unchanged to anything else.
     pub fn guest(&mut self, stream: Stream, text: &str) -> Result<(), Failure> {
+        self.erase_spinner()?;
         let channel = match stream {
             Stream::Stdout => &mut self.out,
             Stream::Stderr => &mut self.err,
@@ -154,6 +182,7 @@ impl Screen {
 
     /// What comes next on this stream begins a line and is no part of what the guest began.
     pub fn end_line(&mut self, stream: Stream) -> Result<(), Failure> {
+        self.erase_spinner()?;
         let channel = match stream {
             Stream::Stdout => &mut self.out,
             Stream::Stderr => &mut self.err,
@@ -190,6 +219,45 @@ impl Screen {
             None => format!("{}\n", self.err.tinted(Tint::Dim, &text)),
         };
         io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))
+    }
+
+    /// Lines for people, on stderr. They may hold our own colours, so the caller cleans the rest.
+    pub fn block(&mut self, text: &str) -> Result<(), Failure> {
+        self.end_line(Stream::Stderr)?;
+        writeln!(io::stderr().lock(), "{text}").map_err(|e| Failure::write(&e))
+    }
+
+    /// A question whose answer is typed behind it.
+    pub fn prompt(&mut self, text: &str) -> Result<(), Failure> {
+        self.end_line(Stream::Stderr)?;
+        self.err.mid_line = true;
+        self.share_line(true);
+        let text = self.err.tinted(Tint::Bold, text);
+        io::stderr().lock().write_all(text.as_bytes()).map_err(|e| Failure::write(&e))
+    }
+
+    /// The answer was typed, and its end has ended the line.
+    pub fn was_answered(&mut self) {
+        self.err.mid_line = false;
+        self.share_line(false);
+    }
+
+    /// A sign of life while there is nothing else to show; only if someone is watching. It is short,
+    /// because only one line of the terminal is erased afterwards.
+    pub fn spin(&mut self, text: &str) -> Result<(), Failure> {
+        if !self.err.terminal || self.err.mid_line {
+            return Ok(());
+        }
+        self.spinning = true;
+        let line = format!("\r\x1b[2K{}", self.err.tinted(Tint::Dim, &one_line(text)));
+        io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))
+    }
+
+    fn erase_spinner(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.spinning) {
+            return io::stderr().lock().write_all(b"\r\x1b[2K").map_err(|e| Failure::write(&e));
+        }
+        Ok(())
     }
 
     /// The end of a command that did not work.

@@ -1,28 +1,44 @@
-//! `belljar wait`: wait for a cell and show how it ended.
+//! `belljar wait`: wait for a cell or an ask and show how it ended.
 
 use clap::Args;
 
 use crate::protocol::api::{CellView, SessionView};
+use crate::protocol::ask::{AskNumber, AskView};
 
 use super::args::SessionFlag;
+use super::ask;
 use super::cell::show_end;
 use super::context::Context;
-use super::exit::{self, exit_code};
+use super::exit::{self, ask_exit_code, exit_code};
 use super::failure::Failure;
 
-/// Wait for a cell to end, show its output and exit as `exec` would have.
+/// Wait for a cell or an ask to end, show what came of it and exit as `exec` or `ask` would have.
 #[derive(Debug, Args)]
 pub(super) struct Wait {
     #[command(flatten)]
     session: SessionFlag,
     /// The number of the cell; the newest if it is not given.
     cell: Option<u64>,
+    /// The number of an ask, instead of a cell.
+    #[arg(long, value_name = "N", conflicts_with = "cell")]
+    ask: Option<AskNumber>,
 }
 
 impl Wait {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let session = self.session.resolve()?;
         let client = context.client();
+        if let Some(ask) = self.ask {
+            let answer = client.get(&format!("/v1/sessions/{session}/asks/{ask}?wait=true")).await?;
+            let view: AskView = answer.parse()?;
+            let Some(end) = view.end else { return Ok(exit::SUCCESS) };
+            if context.json {
+                context.screen.json(&end)?;
+            } else {
+                ask::show_end(&mut context.screen, &end, false)?;
+            }
+            return Ok(ask_exit_code(end.outcome));
+        }
         let cell = match self.cell {
             Some(cell) => cell,
             None => client.get(&format!("/v1/sessions/{session}")).await?.parse::<SessionView>()?.cells,

@@ -1,0 +1,250 @@
+//! `belljar approve`: decide what waits for a person.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::protocol::ask::{Approval, ApprovalList, Decision, Subject};
+use crate::protocol::clock::since;
+
+use super::approval::{Choice, choice, decided_line, edited, question, shown, summary};
+use super::ask::read;
+use super::context::Context;
+use super::exit;
+use super::failure::Failure;
+use super::human::{Table, age, clipped};
+use super::screen::Tint;
+use super::shown::rendered;
+use super::typed::Typed;
+
+/// Of what waits, so that a row stays a row.
+const SUMMARY_CHARS: usize = 80;
+
+/// List what waits for a decision, or decide it.
+///
+/// With an id alone it is shown, and asked about if this is a terminal.
+#[derive(Debug, Args)]
+pub(super) struct Approve {
+    /// The start of an id is enough if there is no other like it.
+    id: Option<String>,
+    #[command(flatten)]
+    verdict: Verdict,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct Verdict {
+    /// Run it as it is.
+    #[arg(long, requires = "id")]
+    accept: bool,
+    /// Run the code of this file instead.
+    #[arg(long, value_name = "FILE", requires = "id")]
+    accept_with: Option<PathBuf>,
+    /// Do not run it; the ask ends.
+    #[arg(long, value_name = "REASON", num_args = 0..=1, default_missing_value = "", requires = "id")]
+    reject: Option<String>,
+    /// Do not run it; the model gets these words instead.
+    #[arg(long, value_name = "TEXT", requires = "id")]
+    respond: Option<String>,
+    /// Do not run it; the model is told that you would rather have the code of this file.
+    #[arg(long, value_name = "FILE", requires = "id")]
+    edit: Option<PathBuf>,
+}
+
+impl Verdict {
+    fn decision(self) -> Result<Option<Decision>, Failure> {
+        let Self { accept, accept_with, reject, respond, edit } = self;
+        Ok(match (accept, accept_with, reject, respond, edit) {
+            (true, ..) => Some(Decision::Accept { code: None }),
+            (_, Some(file), ..) => Some(Decision::Accept { code: Some(read(&file)?) }),
+            (_, _, Some(reason), ..) => {
+                Some(Decision::Reject { reason: Some(reason).filter(|reason| !reason.is_empty()) })
+            }
+            (_, _, _, Some(text), _) => Some(Decision::Respond { text }),
+            (.., Some(file)) => Some(Decision::Edit { text: read(&file)? }),
+            _ => None,
+        })
+    }
+}
+
+impl Approve {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let client = context.client();
+        let answer = client.get("/v1/approvals").await?;
+        let list: ApprovalList = answer.parse()?;
+        let Some(id) = self.id else {
+            if context.json {
+                context.screen.line(&answer.text())?;
+            } else {
+                print(context, &list)?;
+            }
+            return Ok(exit::SUCCESS);
+        };
+        let approval = find(&list.approvals, &id)?;
+        let decision = match self.verdict.decision()? {
+            Some(decision) => decision,
+            None if context.json => {
+                context.screen.json(approval)?;
+                return Ok(exit::SUCCESS);
+            }
+            None if context.screen.is_watched() && std::io::stdin().is_terminal() => {
+                for shown in shown(approval) {
+                    context.screen.show(&shown)?;
+                }
+                match ask(context, approval).await? {
+                    Some(decision) => decision,
+                    None => return Ok(exit::SUCCESS),
+                }
+            }
+            None => {
+                for shown in shown(approval) {
+                    context.screen.line(&rendered(&shown, false))?;
+                }
+                return Ok(exit::SUCCESS);
+            }
+        };
+        let answer = client.post(&format!("/v1/approvals/{}", approval.id), &decision).await?;
+        if context.json {
+            context.screen.line(&answer.text())?;
+        } else {
+            context.screen.note(&decided_line(&decision))?;
+        }
+        Ok(exit::SUCCESS)
+    }
+}
+
+fn print(context: &mut Context, list: &ApprovalList) -> Result<(), Failure> {
+    if list.approvals.is_empty() {
+        return context.screen.note("nothing waits for a decision");
+    }
+    for (index, line) in table(&list.approvals).lines().iter().enumerate() {
+        let line = if index == 0 { context.screen.tinted(Tint::Bold, line) } else { line.clone() };
+        context.screen.line(&line)?;
+    }
+    Ok(())
+}
+
+fn table(approvals: &[Approval]) -> Table {
+    let mut table = Table::new(&["ID", "SESSION", "AGE", "WHAT"]);
+    for approval in approvals {
+        table.row(&[
+            approval.id.clone(),
+            approval.session_name.to_string(),
+            age(since(&approval.asked_at).as_secs()),
+            clipped(&summary(&approval.subject), SUMMARY_CHARS),
+        ]);
+    }
+    table
+}
+
+/// By its id, or by the start of it.
+fn find<'a>(approvals: &'a [Approval], wanted: &str) -> Result<&'a Approval, Failure> {
+    if let Some(exact) = approvals.iter().find(|approval| approval.id == wanted) {
+        return Ok(exact);
+    }
+    let mut alike = approvals.iter().filter(|approval| approval.id.starts_with(wanted));
+    match (alike.next(), alike.next()) {
+        (Some(only), None) => Ok(only),
+        (Some(_), Some(_)) => {
+            Err(Failure::usage(format!("several ids begin with `{wanted}`")).hint("give more of it"))
+        }
+        (None, _) => Err(Failure::new(format!("nothing waits as `{wanted}`; it may be decided already"))
+            .hint("`belljar approve` lists what waits")),
+    }
+}
+
+/// Asks until there is a decision; none at the end of input.
+async fn ask(context: &mut Context, approval: &Approval) -> Result<Option<Decision>, Failure> {
+    let mut typed = Typed::default();
+    typed.forget_stale();
+    loop {
+        let Some(line) = answer(context, &mut typed, question(&approval.subject)).await? else {
+            return Ok(None);
+        };
+        match (choice(&approval.subject, &line), &approval.subject) {
+            (Some(Choice::Decided(decision)), _) => return Ok(Some(decision)),
+            (Some(Choice::Edit), Subject::Cell { code, .. }) => match edited(code).await? {
+                Some(code) => return Ok(Some(Decision::Accept { code: Some(code) })),
+                None => context.screen.note("nothing was changed")?,
+            },
+            (Some(Choice::Tell), _) => {
+                let Some(text) = answer(context, &mut typed, "what to tell the model > ").await? else {
+                    return Ok(None);
+                };
+                if !text.trim().is_empty() {
+                    return Ok(Some(Decision::Respond { text: text.trim().to_owned() }));
+                }
+            }
+            (Some(Choice::Edit) | None, _) => {}
+        }
+    }
+}
+
+async fn answer(context: &mut Context, typed: &mut Typed, question: &str) -> Result<Option<String>, Failure> {
+    context.screen.prompt(question)?;
+    let line = typed.line().await?;
+    if line.is_some() {
+        context.screen.was_answered();
+    }
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::approval::tests::{approval, cell};
+    use super::super::args::{Cli, Command};
+    use super::*;
+    use clap::Parser as _;
+
+    #[test]
+    fn the_start_of_an_id_is_enough() {
+        let all = [approval("9f3c", cell("1")), approval("9f4d", cell("2")), approval("9f", cell("3"))];
+        assert_eq!(find(&all, "9f3").unwrap().id, "9f3c");
+        assert_eq!(find(&all, "9f").unwrap().id, "9f");
+        assert_eq!(find(&all, "9").unwrap_err().exit, 64);
+        assert_eq!(find(&all, "x").unwrap_err().exit, 125);
+        assert_eq!(find(&[], "").unwrap_err().exit, 125);
+    }
+
+    #[test]
+    fn flags_are_decisions() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cell.py");
+        std::fs::write(&file, "x = 2").unwrap();
+        let file = file.to_str().unwrap();
+        let decision = |words: &[&str]| {
+            let cli = Cli::try_parse_from(["belljar", "approve"].iter().chain(words)).map_err(|_| ())?;
+            let Command::Approve(approve) = cli.command else { panic!("not approve") };
+            approve.verdict.decision().map_err(|_| ())
+        };
+        let code = || Some("x = 2".to_owned());
+        assert_eq!(decision(&[]), Ok(None));
+        assert_eq!(decision(&["9f"]), Ok(None));
+        assert_eq!(decision(&["9f", "--accept"]), Ok(Some(Decision::Accept { code: None })));
+        assert_eq!(decision(&["9f", "--accept-with", file]), Ok(Some(Decision::Accept { code: code() })));
+        assert_eq!(decision(&["9f", "--reject"]), Ok(Some(Decision::Reject { reason: None })));
+        assert_eq!(
+            decision(&["9f", "--reject", "no"]),
+            Ok(Some(Decision::Reject { reason: Some("no".into()) }))
+        );
+        assert_eq!(
+            decision(&["9f", "--respond", "why?"]),
+            Ok(Some(Decision::Respond { text: "why?".into() }))
+        );
+        assert_eq!(decision(&["9f", "--edit", file]), Ok(Some(Decision::Edit { text: "x = 2".into() })));
+        assert_eq!(decision(&["--accept"]), Err(()));
+        assert_eq!(decision(&["9f", "--accept", "--reject"]), Err(()));
+        assert_eq!(decision(&["9f", "--edit", "/does/not/exist"]), Err(()));
+    }
+
+    #[test]
+    fn what_waits_is_listed() {
+        let mut first = approval("9f3c", cell("import os\nos.listdir()"));
+        first.asked_at = String::new();
+        insta::assert_snapshot!(table(&[first]).lines().join("\n"), @r"
+        ID    SESSION  AGE  WHAT
+        9f3c  lab      0s   code: import os os.listdir()
+        ");
+    }
+}

@@ -1,0 +1,181 @@
+//! What is shown of an ask, apart from where and how: a list of these can be compared in a test and
+//! put on a terminal.
+
+use serde_json::{Map, Value};
+
+use crate::protocol::result::Stream;
+
+use super::failure::Failure;
+use super::highlight::highlighted;
+use super::human::clipped;
+use super::sanitize::{one_line, sanitized, visible};
+use super::screen::{Screen, Tint};
+
+/// Of a tool's arguments, so that a call stays a line.
+const ARGUMENTS_CHARS: usize = 200;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// Begins a section: what it is, and more about it.
+    Head(Section, String),
+    /// Text that may go on; how it is cut means nothing.
+    Flow(String),
+    /// Whole lines that matter less than what is around them.
+    Aside(String),
+    /// Python.
+    Code(String),
+    /// The Markdown of a plan.
+    Plan(String),
+    Note(String),
+    Warning(String),
+    Trouble(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Section {
+    Reasoning,
+    Thought,
+    Model,
+    Refusal,
+    Code,
+    Output,
+    Result,
+    Exception,
+    Tool,
+    ToolAnswer,
+    Plan,
+    Approval,
+    Answer,
+}
+
+impl Section {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Reasoning => "reasoning",
+            Self::Thought => "thought",
+            Self::Model => "model",
+            Self::Refusal => "refusal",
+            Self::Code => "code",
+            Self::Output => "output",
+            Self::Result => "result",
+            Self::Exception => "exception",
+            Self::Tool => "tool",
+            Self::ToolAnswer => "tool answer",
+            Self::Plan => "plan",
+            Self::Approval => "approval wanted",
+            Self::Answer => "answer",
+        }
+    }
+
+    fn tint(self) -> Tint {
+        match self {
+            Self::Reasoning | Self::Output | Self::Result | Self::ToolAnswer => Tint::Dim,
+            Self::Thought | Self::Model | Self::Code | Self::Plan => Tint::Bold,
+            Self::Tool => Tint::Cyan,
+            Self::Refusal | Self::Exception => Tint::Red,
+            Self::Approval => Tint::Yellow,
+            Self::Answer => Tint::Green,
+        }
+    }
+}
+
+impl Screen {
+    /// On stderr, where the person is who watches.
+    pub fn show(&mut self, shown: &Shown) -> Result<(), Failure> {
+        match shown {
+            Shown::Flow(text) => self.guest(Stream::Stderr, text),
+            Shown::Note(text) => self.note(text),
+            Shown::Warning(text) => self.warn(text),
+            Shown::Trouble(text) => self.error(text),
+            Shown::Head(..) | Shown::Aside(_) | Shown::Code(_) | Shown::Plan(_) => {
+                self.block(&rendered(shown, self.colors_watched()))
+            }
+        }
+    }
+}
+
+/// The text without its last line end. Everything that a terminal would obey is out of it, but for
+/// our own colours.
+pub(super) fn rendered(shown: &Shown, color: bool) -> String {
+    let painted = |tint: Tint, text: &str| if color { tint.paint(text) } else { text.to_owned() };
+    let text = match shown {
+        Shown::Head(section, more) => {
+            let (rule, label) = (painted(Tint::Dim, "──"), painted(section.tint(), section.label()));
+            let more = one_line(more);
+            if more.is_empty() { format!("{rule} {label}") } else { format!("{rule} {label} {more}") }
+        }
+        Shown::Code(code) if color => highlighted(&visible(code)),
+        Shown::Code(code) => visible(code),
+        Shown::Plan(markdown) => lines(markdown, |line| {
+            plan_tint(line).map_or_else(|| line.to_owned(), |tint| painted(tint, line))
+        }),
+        Shown::Aside(text) => lines(text, |line| painted(Tint::Dim, line)),
+        Shown::Flow(text) | Shown::Note(text) => sanitized(text),
+        Shown::Warning(text) => format!("warning: {}", sanitized(text)),
+        Shown::Trouble(text) => format!("error: {}", sanitized(text)),
+    };
+    text.trim_end_matches('\n').to_owned()
+}
+
+/// Each line for itself, since a colour has to end with it.
+fn lines(text: &str, paint: impl Fn(&str) -> String) -> String {
+    sanitized(text).lines().map(paint).collect::<Vec<_>>().join("\n")
+}
+
+/// By the sign of a task's status; notes below a task are quoted.
+fn plan_tint(line: &str) -> Option<Tint> {
+    if line.trim_start().starts_with('>') {
+        return Some(Tint::Dim);
+    }
+    let signs =
+        [('✅', Tint::Green), ('⚡', Tint::Cyan), ('♻', Tint::Yellow), ('❌', Tint::Red), ('⏭', Tint::Dim)];
+    signs.into_iter().find(|(sign, _)| line.contains(&format!("[{sign}"))).map(|(_, tint)| tint)
+}
+
+/// `name(a=1, b="x")`, on one line and cut if need be.
+pub(super) fn call_line(name: &str, arguments: &Map<String, Value>) -> String {
+    let given: Vec<String> = arguments.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    format!("{}({})", one_line(name), clipped(&one_line(&visible(&given.join(", "))), ARGUMENTS_CHARS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn guests_cannot_reach_the_terminal_through_any_of_it() {
+        let nasty = "a\x1b]0;t\x07b\u{202e}\x1b[2J".to_owned();
+        for shown in [
+            Shown::Head(Section::Tool, nasty.clone()),
+            Shown::Aside(nasty.clone()),
+            Shown::Code(nasty.clone()),
+            Shown::Plan(nasty.clone()),
+            Shown::Flow(nasty.clone()),
+            Shown::Note(nasty.clone()),
+            Shown::Warning(nasty.clone()),
+            Shown::Trouble(nasty),
+        ] {
+            let text = rendered(&shown, false);
+            assert!(!text.contains(|c: char| c.is_control() || c == '\u{202e}'), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_our_own_colours_are_left() {
+        let plan = Shown::Plan("- [✅] **a**\x1b[31m\n  > done\n- [⏳] **b**\n".into());
+        assert_eq!(
+            rendered(&plan, true),
+            "\x1b[32m- [✅] **a**\x1b[0m\n\x1b[2m  > done\x1b[0m\n- [⏳] **b**"
+        );
+        assert_eq!(rendered(&Shown::Code("1\n".into()), true), "\x1b[34m1\x1b[0m");
+    }
+
+    #[test]
+    fn calls_are_one_line() {
+        let Value::Object(arguments) = json!({"path": "a\nb", "text": "x".repeat(500)}) else { panic!() };
+        let line = call_line("file_reader", &arguments);
+        assert!(line.starts_with("file_reader(path=\"a\\nb\", text=\"xxx") && line.ends_with("…)"), "{line}");
+        assert!(line.chars().count() < 220);
+    }
+}

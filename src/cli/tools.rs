@@ -1,0 +1,92 @@
+//! `belljar tools`: what models and code may call.
+
+use clap::Args;
+
+use crate::protocol::ask::ToolList;
+use crate::protocol::chat::ModelTool;
+
+use super::context::Context;
+use super::exit;
+use super::failure::Failure;
+use super::human::{Table, clipped};
+use super::screen::Tint;
+
+/// Of a description in the list.
+const DESCRIPTION_CHARS: usize = 80;
+
+/// List the tools that models and code may call, or show one.
+#[derive(Debug, Args)]
+pub(super) struct Tools {
+    /// The tool to show with its parameters.
+    name: Option<String>,
+}
+
+impl Tools {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let answer = context.client().get("/v1/tools").await?;
+        if let (true, None) = (context.json, &self.name) {
+            context.screen.line(&answer.text())?;
+            return Ok(exit::SUCCESS);
+        }
+        let list: ToolList = answer.parse()?;
+        let Some(name) = self.name else {
+            for (index, line) in table(&list.tools).lines().iter().enumerate() {
+                let line = if index == 0 { context.screen.tinted(Tint::Bold, line) } else { line.clone() };
+                context.screen.line(&line)?;
+            }
+            return Ok(exit::SUCCESS);
+        };
+        let tool = list.tools.iter().find(|tool| tool.name == name).ok_or_else(|| {
+            Failure::new(format!("there is no tool `{name}`")).hint("`belljar tools` lists them")
+        })?;
+        if context.json {
+            context.screen.json(tool)?;
+        } else {
+            context.screen.guest_line(&described(tool))?;
+        }
+        Ok(exit::SUCCESS)
+    }
+}
+
+fn table(tools: &[ModelTool]) -> Table {
+    let mut table = Table::new(&["NAME", "DESCRIPTION"]);
+    for tool in tools {
+        let about = tool.description.lines().next().unwrap_or_default();
+        table.row(&[tool.name.clone(), clipped(about, DESCRIPTION_CHARS)]);
+    }
+    table
+}
+
+fn described(tool: &ModelTool) -> String {
+    let parameters = serde_json::to_string_pretty(&tool.parameters).unwrap_or_default();
+    format!("{}\n\n{}\n\n{parameters}\n", tool.name, tool.description.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tools_are_listed_and_described() {
+        let tool = ModelTool {
+            name: "file_reader".into(),
+            description: "Reads a file.\nOnly of the workspace.".into(),
+            parameters: json!({"type": "object"}),
+        };
+        insta::assert_snapshot!(table(std::slice::from_ref(&tool)).lines().join("\n"), @r"
+        NAME         DESCRIPTION
+        file_reader  Reads a file.
+        ");
+        insta::assert_snapshot!(described(&tool), @r#"
+        file_reader
+
+        Reads a file.
+        Only of the workspace.
+
+        {
+          "type": "object"
+        }
+        "#);
+    }
+}
