@@ -183,6 +183,10 @@ impl Live {
                 vec![Shown::Note(format!("cell {cell} is being interrupted"))]
             }
             EventBody::SandboxReady { .. }
+            | EventBody::ReplayStarted { .. }
+            | EventBody::ReplayFinished
+            | EventBody::Frozen
+            | EventBody::Thawed
             | EventBody::SessionCreated { .. }
             | EventBody::Undone { .. }
             | EventBody::AskStarted { .. }
