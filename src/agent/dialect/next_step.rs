@@ -16,6 +16,8 @@ use crate::protocol::limits::TOOL_NAME_CHARS;
 
 /// The member of the union that ends the ask.
 pub(in crate::agent) const COMPLETION: &str = "report_task_completion";
+/// The parameter in which calls of the other dialects say why they are made.
+const PURPOSE: &str = "tool_call_purpose";
 
 pub(super) struct NextStep;
 
@@ -54,7 +56,11 @@ impl Speech for NextStep {
         let mut fields = function.clone();
         fields.remove("tool");
         if tool == COMPLETION {
-            return completed(reply, fields, scene);
+            return completed(reply, fields, thought, scene);
+        }
+        // The state says already why it is called.
+        if wants_purpose(scene, tool) {
+            fields.entry(PURPOSE).or_insert_with(|| Value::String(thought.to_owned()));
         }
         let mut message = Message::new(Role::Assistant, format!("Thought: {thought}"));
         let id = format!("step_{}", step.saturating_sub(1));
@@ -77,8 +83,17 @@ impl Speech for NextStep {
     }
 }
 
-fn completed(reply: &ChatReply, mut fields: Map<String, Value>, scene: Scene) -> Said {
+fn wants_purpose(scene: Scene, name: &str) -> bool {
+    let described = |tool: &&ModelTool| tool.parameters.pointer("/properties/tool_call_purpose").is_some();
+    scene.setup.tools.iter().filter(|tool| tool.name == name).any(|tool| described(&tool))
+}
+
+/// A completion without an answer of its own is answered by what is known in the end.
+fn completed(reply: &ChatReply, mut fields: Map<String, Value>, thought: &str, scene: Scene) -> Said {
     let intent = match fields.remove("answer") {
+        Some(Value::Null) | None if scene.spec.schema.is_none() && !thought.trim().is_empty() => {
+            Intent::Answer { text: thought.to_owned(), value: None }
+        }
         Some(Value::String(text)) => Intent::Answer { value: Some(Value::String(text.clone())), text },
         Some(Value::Null) | None => Intent::Malformed(scene.words.field("function/answer", Field::Empty)),
         Some(value) => Intent::Answer { text: value.to_string(), value: Some(value) },
@@ -105,11 +120,12 @@ fn schema(tools: &[&ModelTool], answer: Option<&Value>) -> Value {
     for tool in tools {
         members.push(member(&tool.name, &tool.description, &tool.parameters, &mut definitions));
     }
+    let answer_wanted = answer.is_some();
     let answer = answer.cloned().unwrap_or_else(|| json!({"type": "string"}));
     let completion = json!({
         "type": "object",
         "properties": {"answer": hoisted(answer, COMPLETION, &mut definitions)},
-        "required": ["answer"],
+        "required": if answer_wanted { vec!["answer"] } else { Vec::new() },
     });
     members.push(member(
         COMPLETION,
@@ -137,11 +153,11 @@ fn member(name: &str, description: &str, parameters: &Value, definitions: &mut M
     let mut properties = Map::new();
     properties.insert("tool".to_owned(), json!({"type": "string", "enum": [name]}));
     if let Some(own) = parameters.get("properties").and_then(Value::as_object) {
-        properties.extend(own.clone().into_iter().filter(|(key, _)| key != "tool"));
+        properties.extend(own.clone().into_iter().filter(|(key, _)| key != "tool" && key != PURPOSE));
     }
     let mut required = vec![json!("tool")];
     if let Some(own) = parameters.get("required").and_then(Value::as_array) {
-        required.extend(own.iter().filter(|key| **key != "tool").cloned());
+        required.extend(own.iter().filter(|key| **key != "tool" && **key != PURPOSE).cloned());
     }
     json!({
         "type": "object",
