@@ -12,7 +12,7 @@ use super::rules::CellRules;
 use crate::protocol::ask::{Approval, AskNumber, Subject};
 use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
-use crate::protocol::frames::ToolFailure;
+use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_CALLS_LISTED;
 use crate::protocol::receipt::Receipt;
@@ -48,6 +48,11 @@ pub struct Begun {
     pub frozen: Duration,
     /// Names of completed tool calls.
     pub completed: Vec<String>,
+    /// A later cell had begun before it, or it had itself: that the kernel knows of later ones does not
+    /// mean that it knows of this one.
+    pub passed: bool,
+    /// How its process ended, and what was left of the state, if it did.
+    pub died: Option<(i32, StateAfter)>,
 }
 
 impl Begun {
@@ -82,6 +87,8 @@ struct Open {
     began: Option<String>,
     frozen: Duration,
     completed: Vec<String>,
+    passed: bool,
+    died: Option<(i32, StateAfter)>,
     /// Tool calls that it has made.
     calls: usize,
 }
@@ -102,6 +109,8 @@ struct Fold {
     permits: BTreeMap<String, WaitingPermit>,
     /// Of the asks so far.
     rules: BTreeMap<AskNumber, Arc<CellRules>>,
+    /// The newest cell that has begun.
+    newest_begun: CellNumber,
     /// The newest cell when the worker was last a fresh one: an undo cannot reach behind it.
     fresh_since: CellNumber,
 }
@@ -165,9 +174,9 @@ impl Past {
             // Without a record, too, nothing outside happens again.
             open.start.replay = Some(calls.map(Iterator::collect).unwrap_or_default());
         }
-        for (_, Open { start, began, frozen, completed, .. }) in open {
+        for (_, Open { start, began, frozen, completed, passed, died, .. }) in open {
             match began {
-                Some(at) => past.running.push(Begun { start, at, frozen, completed }),
+                Some(at) => past.running.push(Begun { start, at, frozen, completed, passed, died }),
                 None => past.queued.push(start),
             }
         }
@@ -187,7 +196,8 @@ impl Fold {
                 let start =
                     CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
                 let (frozen, completed, calls) = (Duration::ZERO, Vec::new(), 0);
-                let open = Open { start, replays: *replays, began: None, frozen, completed, calls };
+                let (replays, began, passed, died) = (*replays, None, false, None);
+                let open = Open { start, replays, began, frozen, completed, passed, died, calls };
                 self.open.insert(cell, open);
                 past.cells = past.cells.max(cell);
             }
@@ -195,6 +205,13 @@ impl Fold {
                 if let Some(open) = self.open.get_mut(cell) {
                     open.began = Some(event.at.clone());
                     open.start.before = *before;
+                    open.passed = self.newest_begun >= *cell;
+                }
+                self.newest_begun = self.newest_begun.max(*cell);
+            }
+            EventBody::CellDied { cell, exit_code, after } => {
+                if let Some(open) = self.open.get_mut(cell) {
+                    open.died = Some((*exit_code, *after));
                 }
             }
             EventBody::CellFinished { result } => self.finished(result),
@@ -440,6 +457,17 @@ mod tests {
             bodies.push(EventBody::Undone { state_of: 0 });
             assert_eq!(past(&bodies).kept, [1, 2]);
         }
+    }
+
+    #[test]
+    fn a_cell_that_a_later_one_passed_is_marked() {
+        let mut bodies: Vec<_> = (1..=3).map(|cell| queued(cell, Mode::Main)).collect();
+        bodies.extend([started(1), started(3), started(2)]);
+        let passed = |bodies: &[EventBody]| past(bodies).running.iter().map(|b| b.passed).collect::<Vec<_>>();
+        assert_eq!(passed(&bodies), [false, true, false]);
+        // It was put back and begins once more.
+        bodies.push(started(3));
+        assert_eq!(passed(&bodies), [false, true, true]);
     }
 
     #[test]

@@ -133,6 +133,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::ToolCalled { .. }
         | EventBody::ToolAnswered { .. }
         | EventBody::Interrupting { .. }
+        | EventBody::CellDied { .. }
         | EventBody::CellFinished { .. }
         | EventBody::Reset
         | EventBody::ReplayStarted { .. }

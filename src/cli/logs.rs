@@ -158,6 +158,7 @@ fn milestone(event: &EventBody) -> Option<String> {
         | EventBody::OutputCut { .. }
         | EventBody::Display { .. }
         | EventBody::SandboxGone { .. }
+        | EventBody::CellDied { .. }
         | EventBody::StateLost { .. } => return None,
     })
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::ask::{Approval, AskEnd, AskNumber, AskSpec, Decision, PlanVersion};
 use super::chat::{ChatReply, ModelFailure};
-use super::frames::ToolFailure;
+use super::frames::{StateAfter, ToolFailure};
 use super::ids::{CellNumber, Seq};
 use super::receipt::{Backend, ImageFact, Receipt};
 use super::result::{ExecutionResult, Mode, Stream};
@@ -95,6 +95,12 @@ pub enum EventBody {
     },
     Interrupting {
         cell: CellNumber,
+    },
+    /// Its process ended without an answer; what became of it follows with `cell_finished`.
+    CellDied {
+        cell: CellNumber,
+        exit_code: i32,
+        after: StateAfter,
     },
     CellFinished {
         result: Box<ExecutionResult>,
@@ -228,6 +234,7 @@ impl EventBody {
             Self::ToolCalled { .. } => "tool_called",
             Self::ToolAnswered { .. } => "tool_answered",
             Self::Interrupting { .. } => "interrupting",
+            Self::CellDied { .. } => "cell_died",
             Self::CellFinished { .. } => "cell_finished",
             Self::StateLost { .. } => "state_lost",
             Self::Undone { .. } => "undone",
@@ -259,6 +266,7 @@ impl EventBody {
             Self::CellQueued { cell, .. }
             | Self::CellStarted { cell, .. }
             | Self::OutputCut { cell }
+            | Self::CellDied { cell, .. }
             | Self::Display { cell, .. }
             | Self::Interrupting { cell } => Some(*cell),
             Self::Output { cell, .. } | Self::ToolCalled { cell, .. } => *cell,

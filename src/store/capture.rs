@@ -176,6 +176,11 @@ impl Capture {
         Self { both: HeadTail::new(caps), stdout: HeadTail::new(caps), stderr: HeadTail::new(caps) }
     }
 
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.both.head_bytes == 0 && self.both.tail_bytes == 0
+    }
+
     pub fn push(&mut self, stream: Stream, data: &[u8]) {
         self.both.push(stream, data);
         match stream {

@@ -206,6 +206,16 @@ impl Recorder {
         self.lock().pending.is_some()
     }
 
+    /// Whether anything came of a cell that runs.
+    #[must_use]
+    pub fn has_output(&self, cell: CellNumber) -> bool {
+        let state = self.lock();
+        let shown = |running: &Running| {
+            !running.capture.is_empty() || !running.displays.is_empty() || running.lost != [0; 2]
+        };
+        state.running.get(&cell).is_some_and(shown)
+    }
+
     pub fn flush(&self) {
         let mut state = self.lock();
         self.publish(&mut state, Publish::WholeCharacters);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::launch::Ready;
-use super::super::outcome::Ending;
+use super::super::outcome::{EndedBy, Ending};
 use super::super::past::{OpenCall, WaitingCall};
 use super::super::session::SessionMsg;
 use super::cells::Running;
@@ -17,6 +17,8 @@ use crate::protocol::problem::Problem;
 /// Cells that the kernel knew of and did not run any more when it said hello.
 pub(super) struct Fence {
     pub ended: Vec<CellNumber>,
+    /// Cells of which it may never have heard, because it was sent later ones before.
+    pub unclear: Vec<CellNumber>,
     pub state_of: CellNumber,
 }
 
@@ -35,15 +37,25 @@ impl ExecutorState {
         self.take_in(myself, ready);
         self.recall_notes(!known.is_empty());
         self.frost.again = attach.frozen;
-        let mut fence = Fence { ended: Vec::new(), state_of: hello.state_of };
-        for Resumed { start, ran, completed } in known {
+        let mut fence = Fence { ended: Vec::new(), unclear: Vec::new(), state_of: hello.state_of };
+        let mut dead = Vec::new();
+        for Resumed { start, ran, completed, passed, died } in known {
             let (cell, left) = (start.cell, start.timeout.saturating_sub(ran));
-            if !hello.running.contains(&cell) {
-                fence.ended.push(cell);
+            if let Some(died) = died {
+                dead.push((cell, left.is_zero(), died));
+            } else if !hello.running.contains(&cell) {
+                let list = if passed { &mut fence.unclear } else { &mut fence.ended };
+                list.push(cell);
             }
             let since = Instant::now().checked_sub(ran).unwrap_or_else(Instant::now);
             self.running.insert(cell, Running::resumed(start, since, completed));
             self.arm(myself, cell, left);
+        }
+        for (cell, late, (exit_code, after)) in dead {
+            if late && let Some(running) = self.running.get_mut(&cell) {
+                running.ended_by = Some(EndedBy::Deadline);
+            }
+            self.finish(myself, cell, Ending::Lost { exit_code, after, names: Vec::new() }, None);
         }
         self.answer_open_calls(myself, attach.open_calls);
         // The journal knew of these before the kernel did.
@@ -81,9 +93,15 @@ impl ExecutorState {
         }
     }
 
-    /// A cell that neither runs nor was told to have ended died in the moment in which the daemon did.
+    /// A cell that neither runs nor was told to have ended died in the moment in which the daemon did;
+    /// or it was never sent, of which its silence is the sign.
     pub(super) fn fence_passed(&mut self, myself: &ExecutorRef, fence: &Fence) {
-        for cell in &fence.ended {
+        for cell in fence.unclear.iter().chain(&fence.ended) {
+            let never_sent = fence.unclear.contains(cell) && !self.args.recorder.has_output(*cell);
+            if never_sent && let Some(running) = self.running.remove(cell) {
+                self.run(myself, running.start.clone());
+                continue;
+            }
             let after = StateAfter::Restored(fence.state_of);
             self.finish(myself, *cell, Ending::Lost { exit_code: -9, after, names: Vec::new() }, None);
         }

@@ -15,7 +15,7 @@ use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, N
 use crate::protocol::result::Mode;
 use crate::sandbox::artifacts;
 use crate::sandbox::usage::{self, Usage};
-use crate::store::CellRecord;
+use crate::store::{Applied, CellRecord};
 
 /// Looks in a row that find a too large workspace growing, with no cell to blame.
 const GROWING_LOOKS: u32 = 3;
@@ -286,10 +286,17 @@ impl ExecutorState {
     }
 
     /// Which names a lost cell may have assigned only a Python parser knows.
-    /// The turn has to be given back for the answer to arrive; if the daemon dies in between, the
-    /// cell is found neither running nor ended, and told as crashed.
+    /// The turn has to be given back for the answer to arrive, so that the kernel will not tell of the
+    /// end again: first the journal has it.
     fn ask_for_names(&mut self, myself: &ExecutorRef, mut finishing: Finishing) {
-        finishing.turn = None;
+        if let (Some(turn), Ending::Lost { exit_code, after, .. }, Some(cage)) =
+            (finishing.turn.take(), &finishing.ending, &self.cage)
+        {
+            let died =
+                EventBody::CellDied { cell: finishing.start.cell, exit_code: *exit_code, after: *after };
+            let applied = Applied { sandbox: cage.sandbox.id().clone(), received: turn.number };
+            self.args.log.append_applied(died, applied);
+        }
         let request = self.next_request;
         self.next_request += 1;
         let code = finishing.start.code.clone();

@@ -30,7 +30,7 @@ use super::sink::RecorderSink;
 use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::event::EventBody;
-use crate::protocol::frames::{HostFrame, KernelFrame, Live, ToolFailure};
+use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
@@ -184,6 +184,10 @@ pub struct Resumed {
     pub ran: Duration,
     /// Names of completed tool calls.
     pub completed: Vec<String>,
+    /// A later cell was sent before it.
+    pub passed: bool,
+    /// How its process ended, and what was left of the state, if it did.
+    pub died: Option<(i32, StateAfter)>,
 }
 
 pub struct ExecutorState {

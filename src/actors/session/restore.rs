@@ -64,6 +64,8 @@ impl SessionActorState {
             ran: begun.ran(past.frozen_since.as_deref()),
             start: begun.start,
             completed: begun.completed,
+            passed: begun.passed,
+            died: begun.died,
         };
         Some(Attach {
             received: self.log.received(&receipt.sandbox),

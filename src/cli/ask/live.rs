@@ -183,6 +183,7 @@ impl Live {
                 vec![Shown::Note(format!("cell {cell} is being interrupted"))]
             }
             EventBody::SandboxReady { .. }
+            | EventBody::CellDied { .. }
             | EventBody::ReplayStarted { .. }
             | EventBody::ReplayFinished
             | EventBody::Frozen

@@ -4,8 +4,8 @@ use serde_json::json;
 use std::time::Duration;
 
 use super::helpers::{
-    S, assert_ended, base, end, gapless, list, outcome, post, printed, queue, restart_by, session_with, text,
-    value, wait_for_line, with_go, workspace,
+    S, assert_ended, base, end, gapless, list, number, outcome, post, printed, queue, restart_by,
+    session_with, text, value, wait_for_line, with_go, workspace,
 };
 use crate::support::{Daemon, docker, eventually};
 
@@ -204,4 +204,67 @@ fn a_session_without_a_sandbox_is_described_as_before() {
         assert_eq!(before[what], after[what], "{what}");
     }
     assert_eq!(after["state"], "asleep");
+}
+
+/// A `POST cells` with a key; none if the daemon dies over it.
+fn post_keyed(daemon: &Daemon, key: &str) -> Option<(u16, serde_json::Value)> {
+    use std::io::{Read, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(daemon.socket()).ok()?;
+    let body = json!({"code": format!("ran.append({key:?})")}).to_string();
+    let head = "POST /v1/sessions/s/cells HTTP/1.1\r\nHost: b\r\nConnection: close";
+    let length = body.len();
+    write!(stream, "{head}\r\nIdempotency-Key: {key}\r\nContent-Length: {length}\r\n\r\n{body}").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, serde_json::from_str(body).ok()?))
+}
+
+#[test]
+fn a_repeated_request_gets_what_the_first_would_have_got() {
+    let Some(mut daemon) = base() else { return };
+    printed(&daemon, "ran = []");
+    let mut unanswered = 0;
+    for n in 1..=12 {
+        daemon.kill();
+        daemon.set_environment(&[("BELLJAR_CRASH_AT", &format!("{n}:after"))]);
+        let key = format!("key-{n}");
+        let first = if daemon.try_restart() { post_keyed(&daemon, &key) } else { None };
+        unanswered += usize::from(first.is_none());
+        daemon.kill();
+        daemon.set_environment(&[]);
+        daemon.restart();
+        let (status, view) = post_keyed(&daemon, &key).expect("an answer");
+        if status == 409 && view["code"] == "outcome_unknown" {
+            continue;
+        }
+        assert_eq!(status, 202, "{n}: {view}");
+        let cell = view["cell"].as_u64().expect("a CellView");
+        assert!(view["state"].is_string() && view["status"].is_null(), "{view}");
+        assert_ended(&outcome(&daemon, cell), "success", "ok", 0);
+        assert_eq!(value(&daemon, &format!("ran.count({key:?})")), "1");
+    }
+    assert!(unanswered >= 3, "the daemon died {unanswered} times only");
+}
+
+#[test]
+fn a_cell_that_comes_while_cells_are_undone_is_not_undone_with_them() {
+    let Some(daemon) = base() else { return };
+    for n in 0..10 {
+        printed(&daemon, "a = 1");
+        printed(&daemon, "a = 2");
+        let (undone, ran) = std::thread::scope(|scope| {
+            let undone = scope.spawn(|| post(&daemon, "undo", &json!({})));
+            let ran = scope.spawn(|| daemon.run(S, &format!("b = {n}")));
+            (undone.join().expect("answered"), ran.join().expect("answered"))
+        });
+        assert!([200, 409].contains(&undone.status), "{}", undone.text());
+        assert_ended(&ran, "success", "ok", 0);
+        // The cell may have been over before the undo came, which then meant this very cell.
+        if undone.status == 200 && undone.expect_status(200)["state_of"] == json!(number(&ran, "/cell") - 1) {
+            continue;
+        }
+        assert_eq!(value(&daemon, "b"), n.to_string());
+    }
 }
