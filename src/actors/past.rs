@@ -261,16 +261,10 @@ impl Fold {
                 self.rules.insert(*ask, Arc::new(CellRules::of_ask(spec)));
             }
             EventBody::ApprovalWanted { approval } => {
-                if let Some(permit) = WaitingPermit::of(approval) {
-                    self.permits.insert(approval.id.clone(), permit);
-                }
+                let permit = WaitingPermit::of(approval).map(|permit| (approval.id.clone(), permit));
+                self.permits.extend(permit);
             }
-            EventBody::ApprovalDecided { id, .. } => {
-                let Some(permit) = self.permits.remove(id) else { return };
-                if let Some(open) = self.open.get_mut(&permit.cell) {
-                    open.frozen += clock::between(&permit.asked_at, &event.at);
-                }
-            }
+            EventBody::ApprovalDecided { id, .. } => self.decided(id, &event.at),
             EventBody::SessionCreated { .. }
             | EventBody::SandboxStarting { .. }
             | EventBody::ImagePulling { .. }
@@ -291,6 +285,14 @@ impl Fold {
             | EventBody::AskNoted { .. }
             | EventBody::PlanChanged { .. }
             | EventBody::AskFinished { .. } => {}
+        }
+    }
+
+    /// The time that a person took is not the cell's.
+    fn decided(&mut self, approval: &str, at: &str) {
+        let Some(permit) = self.permits.remove(approval) else { return };
+        if let Some(open) = self.open.get_mut(&permit.cell) {
+            open.frozen += clock::between(&permit.asked_at, at);
         }
     }
 
