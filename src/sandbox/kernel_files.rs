@@ -2,8 +2,12 @@
 //! image, compiled there by the image's own Python, and mounted read-only into every sandbox.
 
 use sha2::{Digest, Sha256};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+/// Largest list of packages.
+const PACKAGES_BYTES: u64 = 256 * 1024;
 
 include!(concat!(env!("OUT_DIR"), "/kernel_files.rs"));
 
@@ -33,9 +37,28 @@ pub fn write(folder: &Path) -> std::io::Result<()> {
     open_to_all(folder)
 }
 
-/// Read access for every user id, whatever the daemon's umask is.
+/// What `prepare.py` found in the image, in the words of `pip`; nothing if it cannot be read.
+#[must_use]
+pub fn packages(folder: &Path) -> Vec<String> {
+    let read = || -> std::io::Result<Vec<String>> {
+        let mut text = String::new();
+        std::fs::File::open(folder.join("packages.json"))?.take(PACKAGES_BYTES).read_to_string(&mut text)?;
+        Ok(serde_json::from_str(&text)?)
+    };
+    let is_name = |name: &String| {
+        name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+    };
+    read().map(|names| names.into_iter().filter(is_name).collect()).unwrap_or_default()
+}
+
+/// Read access for every user id, whatever the daemon's umask is. The image's Python has written there,
+/// so a link is not followed.
 pub fn open_to_all(path: &Path) -> std::io::Result<()> {
-    let folder = std::fs::symlink_metadata(path)?.is_dir();
+    let found = std::fs::symlink_metadata(path)?;
+    let folder = found.is_dir();
+    if !folder && !found.is_file() {
+        return Err(std::io::Error::other("something other than a file was put there"));
+    }
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(if folder { 0o755 } else { 0o644 }))?;
     if folder {
         for entry in std::fs::read_dir(path)? {

@@ -121,13 +121,12 @@ pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
     hardened(spec, &command, mounts, WORKSPACE)
 }
 
-/// A short-lived container that compiles the kernel's bytecode with the image's own Python. It is
-/// as confined as a session; only the kernel's folder is writable in it.
+/// A short-lived container that compiles the kernel's bytecode with the image's own Python, and lists
+/// the packages of the image. It is as confined as a session; only the kernel's folder is writable in it.
 #[must_use]
 pub fn compile_container(spec: &SandboxSpec) -> ContainerCreateBody {
-    let command =
-        ["python3", "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", KERNEL_DIR];
-    hardened(spec, &command, vec![bind(&spec.kernel_dir, KERNEL_DIR, Access::Write)], "/")
+    let prepare = format!("{KERNEL_DIR}/prepare.py");
+    hardened(spec, &["python3", "-I", &prepare], vec![bind(&spec.kernel_dir, KERNEL_DIR, Access::Write)], "/")
 }
 
 fn hardened(

@@ -161,6 +161,8 @@ pub struct AsksArgs {
     pub tools: Arc<dyn Fn() -> Arc<Registry> + Send + Sync>,
     /// What `compute_with_python` gave last.
     pub last_result: Arc<Mutex<Option<String>>>,
+    /// Packages that the image of the sandbox has.
+    pub packages: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// The image that the session asked for, if it did.
     pub image: Option<String>,
     /// Isolated by a container or a jail.
@@ -416,7 +418,7 @@ impl AsksState {
     }
 
     fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> Machine {
-        let setup = wish::setup(&self.args.settings, spec, tools, Vec::new());
+        let setup = wish::setup(&self.args.settings, spec, tools, (self.args.packages)());
         Machine::new(spec.clone(), setup, history)
     }
 

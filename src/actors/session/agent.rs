@@ -2,7 +2,7 @@
 //! an ask no longer wants.
 
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::asks::{Asks, AsksArgs, AsksRef, Port};
 use super::super::executor::ExecutorMsg;
@@ -14,8 +14,24 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
 use crate::protocol::tool::ClientTool;
+use crate::sandbox::kernel_files;
 use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry};
+
+/// What the session, its asks and its tools share.
+#[derive(Default)]
+pub(super) struct Common {
+    /// What `compute_with_python` gave last.
+    last_result: Arc<Mutex<Option<String>>>,
+    /// Of the present sandbox, or the last.
+    image_id: Arc<Mutex<Option<String>>>,
+}
+
+impl Common {
+    pub fn image_is(&self, id: &str) {
+        *self.image_id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
+    }
+}
 
 /// The tools of a session with those that clients lend it.
 pub(super) fn registry(own: &Arc<Registry>, clients: &ClientTools) -> Arc<Registry> {
@@ -37,10 +53,17 @@ pub(super) async fn spawn_asks(
     args: &SessionArgs,
     log: &Arc<EventLog>,
     clients: &ClientTools,
-    last_result: &Arc<std::sync::Mutex<Option<String>>>,
+    common: &Common,
     restored: bool,
 ) -> Result<AsksRef, ractor::SpawnErr> {
     let (own, lent) = (Arc::clone(&args.tools), clients.clone());
+    let (image_id, kernels) = (Arc::clone(&common.image_id), args.launcher.paths.kernel_dir());
+    let packages = move || {
+        let image_id = image_id.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        image_id
+            .map(|id| kernel_files::packages(&kernels.join(kernel_files::folder_name(&id))))
+            .unwrap_or_default()
+    };
     Asks::spawn(AsksArgs {
         session: myself.clone(),
         supervisor: args.supervisor.clone(),
@@ -51,7 +74,8 @@ pub(super) async fn spawn_asks(
         settings: Arc::clone(&args.launcher.settings),
         models: args.models.clone(),
         tools: Arc::new(move || registry(&own, &lent)),
-        last_result: Arc::clone(last_result),
+        last_result: Arc::clone(&common.last_result),
+        packages: Arc::new(packages),
         image: args.wanted.image.clone(),
         // Every backend that there is contains what runs in it.
         contained: true,
@@ -104,7 +128,7 @@ impl SessionActorState {
             told_chars: agent.told_chars,
             model: None,
             image: wanted.image.clone(),
-            last_result: Arc::clone(&self.last_result),
+            last_result: Arc::clone(&self.common.last_result),
         };
         tools::Context::new(json!({
             "session": self.args.name,
@@ -148,7 +172,7 @@ impl SessionActorState {
 
     /// The actor of the asks failed; the next one goes on from the journal.
     pub(super) async fn revive_asks(&mut self, myself: &SessionRef) {
-        let spawned = spawn_asks(myself, &self.args, &self.log, &self.clients, &self.last_result, true).await;
+        let spawned = spawn_asks(myself, &self.args, &self.log, &self.clients, &self.common, true).await;
         match spawned {
             Ok(asks) => self.asks = asks,
             Err(error) => tracing::error!(%error, session = %self.args.id, "asks cannot go on"),

@@ -4,7 +4,7 @@
 use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -91,8 +91,7 @@ pub struct SessionActorState {
     myself: SessionRef,
     asks: AsksRef,
     clients: tools::ClientTools,
-    /// What `compute_with_python` gave last.
-    last_result: Arc<Mutex<Option<String>>>,
+    common: agent::Common,
     /// Of cells that clients send.
     client_rules: Arc<CellRules>,
     /// Requests that need a sandbox and came while there was none.
@@ -164,6 +163,10 @@ impl Actor for Session {
             Some(_) => Past::of(&restore::events(&log)),
             None => Past::default(),
         };
+        let (clients, common) = (tools::ClientTools::default(), agent::Common::default());
+        if let Some(receipt) = &past.last_sandbox {
+            common.image_is(&receipt.image.id);
+        }
         if let Some(receipt) = &past.sandbox {
             args.launcher.expect(&receipt.sandbox);
         }
@@ -171,18 +174,16 @@ impl Actor for Session {
         let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
         let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
         let making = make_workspace(&myself, &args);
-        let (clients, last_result) = (tools::ClientTools::default(), Arc::default());
         let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent));
         agent::watch_clients(&myself, &clients);
-        let asks =
-            agent::spawn_asks(&myself, &args, &log, &clients, &last_result, args.before.is_some()).await?;
+        let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, args.before.is_some()).await?;
         myself.send_interval(TICK, || SessionMsg::Tick);
         let mut state = SessionActorState {
             args,
             myself,
             asks,
             clients,
-            last_result,
+            common,
             client_rules,
             deferred: Vec::new(),
             log,

@@ -167,6 +167,7 @@ impl SessionActorState {
             receipt: Box::new(receipt.clone()),
         };
         self.cgroup = Cgroup::of_process(receipt.process.pid);
+        self.common.image_is(&receipt.image.id);
         self.receipt = Some(Arc::new(receipt));
         self.touch();
         let Some(created) = self.args.created.take() else {
