@@ -1,5 +1,5 @@
 //! What a checkpoint and a recovery cost, by the amount of live data, beside saving and loading the
-//! same variables with pickle in the same session.
+//! same variables with dill in the same session (with pickle, where dill cannot be had).
 //!
 //! - checkpoint: how much later a cell answers that is sent right behind another, compared with the
 //!   same after a pause; that is the time the worker is busy with the checkpoint
@@ -24,28 +24,50 @@ const PAUSE: Duration = Duration::from_millis(300);
 const MEGABYTES: [usize; 4] = [10, 100, 500, 1000];
 const IMAGE: &str = "belljar/science";
 
-/// Seconds that pickle takes to save and load the variable `data`.
-const PICKLE: &str = "
-import pickle, time
+/// Seconds that it takes to save and load the variable `data`, and what with.
+const SAVE_AND_LOAD: &str = "
+import time
+try:
+    import dill as saver
+except ImportError:
+    import pickle as saver
 began = time.perf_counter()
-again = pickle.loads(pickle.dumps(data, protocol=5))
+again = saver.loads(saver.dumps(data, protocol=5))
 took = time.perf_counter() - began
 del again
+print(saver.__name__)
 took";
+
+/// A folder with dill, for the workspace: it is plain Python.
+fn dill() -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir().ok()?;
+    let pip = std::process::Command::new("python3")
+        .args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
+        .arg(folder.path())
+        .arg("dill")
+        .status();
+    let installed = pip.is_ok_and(|status| status.success());
+    if !installed {
+        eprintln!("dill cannot be had; pickle is measured in its place");
+    }
+    installed.then_some(folder)
+}
 
 fn main() {
     let daemon = Daemon::start();
     let mut client = Client::connect(&daemon.socket());
-    println!("{:<26} {:>14} {:>14} {:>16}", "p50, in ms", "checkpoint", "recovery", "pickle save+load");
+    let dill = dill();
+    println!("{:<26} {:>14} {:>14} {:>16}", "p50, in ms", "checkpoint", "recovery", "save + load");
     for (kind, make) in [("arrays", arrays as fn(usize) -> String), ("small objects", small_objects)] {
         for megabytes in MEGABYTES {
-            let row = measure(&mut client, &make(megabytes));
+            let row = measure(&mut client, dill.as_ref(), &make(megabytes));
             println!(
-                "{:<26} {:>14.2} {:>14.2} {:>16.2}",
+                "{:<26} {:>14.2} {:>14.2} {:>16.2} {}",
                 format!("{megabytes} MB in {kind}"),
                 row.checkpoint,
                 row.recovery,
-                row.pickle
+                row.saved,
+                row.saver
             );
         }
     }
@@ -63,16 +85,20 @@ fn small_objects(megabytes: usize) -> String {
 struct Row {
     checkpoint: f64,
     recovery: f64,
-    pickle: f64,
+    saved: f64,
+    saver: String,
 }
 
-fn measure(client: &mut Client, make: &str) -> Row {
+fn measure(client: &mut Client, dill: Option<&tempfile::TempDir>, make: &str) -> Row {
     let gib = 1_u64 << 30;
     client.request(
         "POST",
         "/v1/sessions",
         &format!(r#"{{"name":"bench","image":"{IMAGE}","memory_bytes":{}}}"#, 6 * gib),
     );
+    if let Some(dill) = dill {
+        upload(client, dill.path());
+    }
     client.run("bench", make);
     let alone = times(ROUNDS, |_| {
         std::thread::sleep(PAUSE);
@@ -90,13 +116,22 @@ fn measure(client: &mut Client, make: &str) -> Row {
             assert!(answer.contains(r#""kind":"restored""#), "{answer}");
         })
     });
-    let pickle: Value = serde_json::from_str(&client.run("bench", PICKLE)).expect("JSON");
-    let pickle: f64 = pickle["result"]["repr"].as_str().expect("a value").parse().expect("seconds");
+    let saved: Value = serde_json::from_str(&client.run("bench", SAVE_AND_LOAD)).expect("JSON");
+    let seconds: f64 = saved["result"]["repr"].as_str().expect("a value").parse().expect("seconds");
     client.request("DELETE", "/v1/sessions/bench", "");
     let base = percentile(&alone, 50);
     Row {
         checkpoint: percentile(&behind, 50) - base,
         recovery: percentile(&killed, 50) - base,
-        pickle: pickle * 1e3,
+        saved: seconds * 1e3,
+        saver: saved["stdout"].as_str().unwrap_or_default().trim().to_owned(),
     }
+}
+
+/// Puts a folder's content into the workspace.
+fn upload(client: &mut Client, folder: &std::path::Path) {
+    let view: Value = serde_json::from_str(&client.request("GET", "/v1/sessions/bench", "")).expect("JSON");
+    let workspace = view["workspace"].as_str().expect("a workspace");
+    let copied = std::process::Command::new("cp").arg("-r").arg(folder.join(".")).arg(workspace).status();
+    assert!(copied.is_ok_and(|status| status.success()), "the folder cannot be copied");
 }

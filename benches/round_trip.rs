@@ -1,6 +1,7 @@
 //! What a cell and a session cost, beside the bare engine in the same run.
 //!
 //! - a cell's round trip (`1+1` over the API): back to back, and after 100 ms of idling
+//! - a tool call from a cell, one after the other, and 50 at a time
 //! - a cold session (request to ready) beside create + start of the same image by the bare engine
 //!
 //! Machines differ and are noisy: read the ratios.
@@ -35,6 +36,29 @@ fn row(name: &str, sorted: &[Duration]) {
         percentile(sorted, 95),
         sorted.len()
     );
+}
+
+/// Both give a list of seconds for each call.
+const ONE_BY_ONE: &str = "
+import time
+def took():
+    began = time.perf_counter(); session_info(); return time.perf_counter() - began
+[took() for _ in range(500)]";
+const FIFTY_AT_A_TIME: &str = "
+import asyncio, time
+async def call(gate):
+    async with gate: await tools.aio.session_info()
+gate, began = asyncio.Semaphore(50), time.perf_counter()
+await asyncio.gather(*(call(gate) for _ in range(10_000)))
+[(time.perf_counter() - began) / 10_000]";
+
+fn calls(client: &mut Client, code: &str) -> Vec<Duration> {
+    let answer: serde_json::Value = serde_json::from_str(&client.run("bench", code)).expect("JSON");
+    let listed = answer["result"]["repr"].as_str().unwrap_or_else(|| panic!("no times: {answer}"));
+    let seconds: Vec<f64> = serde_json::from_str(listed).expect("a list of numbers");
+    let mut times: Vec<Duration> = seconds.into_iter().map(Duration::from_secs_f64).collect();
+    times.sort();
+    times
 }
 
 fn cell(client: &mut Client) {
@@ -81,6 +105,13 @@ fn main() {
         timed(|| cell(&mut client))
     });
     row("cell `1+1`, after 100 ms of idling", &idle);
+    row("tool call from a cell, one by one", &calls(&mut client, ONE_BY_ONE));
+    let many = calls(&mut client, FIFTY_AT_A_TIME);
+    println!(
+        "{:<44} {:>10.0} calls a second",
+        "tool calls from a cell, 50 at a time",
+        1e3 / percentile(&many, 50)
+    );
     client.request("DELETE", "/v1/sessions/bench", "");
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
