@@ -166,6 +166,7 @@ impl Port {
         let inner = answer(found)?
             .map(Inner)
             .ok_or_else(|| Problem::new(Code::SandboxFailed, "the session of the inner ask is gone"))?;
+        let _held = ask(&inner.0, |reply_to| SessionMsg::Hold { reply_to }).await?;
         let typed = nested.schema.is_some();
         let new = Box::new(NewAsk {
             text: nested.prompt,
