@@ -2,6 +2,7 @@
 
 use ractor::RpcReplyPort;
 
+use super::super::launch::Ready;
 use super::super::outcome::{Cause, Changes, Ending};
 use super::super::session::SessionMsg;
 use super::cells::Finishing;
@@ -78,7 +79,31 @@ impl ExecutorState {
         myself.stop(None);
     }
 
+    /// Whether a sandbox that is there now was not to be removed meanwhile.
+    pub(super) fn is_wanted(&mut self) -> bool {
+        self.arriving.take_if(|removers| removers.is_empty()).is_some()
+    }
+
+    pub(super) fn remove_late(&mut self, myself: &ExecutorRef, ready: Option<Ready>) {
+        let (executor, removers) = (myself.clone(), self.arriving.take().unwrap_or_default());
+        tokio::spawn(async move {
+            if let Some(ready) = ready
+                && let Err(error) = ready.sandbox.remove().await
+            {
+                tracing::warn!(%error, "a sandbox is left to the reaper");
+            }
+            for reply_to in removers {
+                let _ = reply_to.send(());
+            }
+            executor.stop(None);
+        });
+    }
+
     pub(super) fn shut_down(&mut self, myself: &ExecutorRef, reply_to: RpcReplyPort<()>) {
+        if let Some(removers) = &mut self.arriving {
+            removers.push(reply_to);
+            return;
+        }
         self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is being removed"));
         let cage = self.cage.take();
         let executor = myself.clone();

@@ -193,6 +193,8 @@ pub struct Resumed {
 pub struct ExecutorState {
     args: ExecutorArgs,
     cage: Option<Cage>,
+    /// While the sandbox is being launched or attached to: who waits for its removal.
+    arriving: Option<Vec<RpcReplyPort<()>>>,
     running: HashMap<CellNumber, Running>,
     /// Lost cells that wait to hear which names they may have assigned, by request.
     finishing: HashMap<u64, Finishing>,
@@ -273,6 +275,7 @@ impl Actor for Executor {
         Ok(ExecutorState {
             args,
             cage: None,
+            arriving: Some(Vec::new()),
             running: HashMap::new(),
             finishing: HashMap::new(),
             requests: HashMap::new(),
@@ -297,8 +300,10 @@ impl Actor for Executor {
         state: &mut ExecutorState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            ExecutorMsg::Launched(outcome) => state.launched(&myself, *outcome),
-            ExecutorMsg::Attached(outcome) => state.attached(&myself, *outcome),
+            ExecutorMsg::Launched(outcome) if state.is_wanted() => state.launched(&myself, *outcome),
+            ExecutorMsg::Launched(outcome) => state.remove_late(&myself, outcome.ok()),
+            ExecutorMsg::Attached(outcome) if state.is_wanted() => state.attached(&myself, *outcome),
+            ExecutorMsg::Attached(outcome) => state.remove_late(&myself, outcome.ok().flatten()),
             ExecutorMsg::Run(start) => state.run(&myself, start),
             ExecutorMsg::Interrupt(cell) => state.interrupt(&myself, cell),
             ExecutorMsg::Variables { private, reply_to } => {

@@ -84,7 +84,8 @@ fn memory_is_bounded_wherever_it_is_taken() {
         assert_eq!(
             (&result["status"], &result["reason"]),
             (&json!("crashed"), &json!("out_of_memory")),
-            "{code}: {result}"
+            "{code}: {result}; {:?}",
+            daemon.events("a", 0).iter().filter(|event| event["type"] == "sandbox_gone").collect::<Vec<_>>()
         );
         assert_eq!(result["state"]["kind"], "restored");
         // What lies in a tmpfs stays charged to the sandbox until it is removed.

@@ -124,8 +124,9 @@ fn a_reader_of_events_goes_on_where_it_was() {
         let last = seen.last().map_or(0, |event| number(event, "/seq"));
         let goal = format!("{}\n", round * 10);
         for event in Stream::of_session(&daemon, last) {
-            let reached = event["type"] == "output" && text(&event, "text").contains(&goal);
-            assert_ne!(event["type"], "cell_finished", "before {goal}: {event}");
+            // On a slow machine a piece may hold more than one goal, or the cell be over.
+            let ended = event["type"] == "cell_finished";
+            let reached = ended || event["type"] == "output" && text(&event, "text").contains(&goal);
             seen.push(event);
             if reached {
                 break;
@@ -133,13 +134,9 @@ fn a_reader_of_events_goes_on_where_it_was() {
         }
         restart_by(&mut daemon, "KILL");
     }
-    let last = seen.last().map_or(0, |event| number(event, "/seq"));
-    for event in Stream::of_session(&daemon, last) {
-        let ended = event["type"] == "cell_finished";
-        seen.push(event);
-        if ended {
-            break;
-        }
+    while seen.last().is_none_or(|event| event["type"] != "cell_finished") {
+        let last = seen.last().map_or(0, |event| number(event, "/seq"));
+        seen.extend(Stream::of_session(&daemon, last).next());
     }
     let seqs: Vec<u64> = seen.iter().map(|event| number(event, "/seq")).collect();
     assert_eq!(seqs, (1..=seen.len() as u64).collect::<Vec<_>>());
