@@ -72,6 +72,7 @@ impl SessionActorState {
             receipt,
             running: past.running.into_iter().map(ran).collect(),
             open_calls: past.open_calls,
+            last_rules: past.last_rules,
             frozen: self.frozen,
         })
     }
