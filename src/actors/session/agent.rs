@@ -102,7 +102,6 @@ impl SessionActorState {
             owner: self.args.owner,
             language: agent.language,
             told_chars: agent.told_chars,
-            model: None,
             image: wanted.image.clone(),
             last_result: Arc::clone(&self.last_result),
         };
