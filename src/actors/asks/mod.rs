@@ -83,7 +83,7 @@ pub enum AsksMsg {
     },
     /// What an ask within the present one is bound to; none if there is no present one.
     Outer {
-        reply_to: RpcReplyPort<Option<Box<Outer>>>,
+        reply_to: Answer<Option<Box<Outer>>>,
     },
     Approvals {
         reply_to: RpcReplyPort<Vec<Approval>>,
@@ -303,7 +303,11 @@ impl Actor for Asks {
             AsksMsg::History { reply_to } => drop(reply_to.send(state.history.clone())),
             AsksMsg::Plans { reply_to } => drop(reply_to.send(state.plans.clone())),
             AsksMsg::SubmitPlan { plan, reply_to } => state.submit_plan(*plan, reply_to),
-            AsksMsg::Outer { reply_to } => drop(reply_to.send(state.outer().map(Box::new))),
+            AsksMsg::Outer { reply_to } => {
+                let outer = state.outer().map(Box::new);
+                let allowed = wish::inner_depth(outer.as_deref(), &state.args.settings.agent);
+                let _ = reply_to.send(allowed.map(|_| outer));
+            }
             AsksMsg::Approvals { reply_to } => drop(reply_to.send(state.pending_approvals())),
             AsksMsg::Decide { id, decision, by, reply_to } => {
                 let _ = reply_to.send(state.decide(&myself, &id, decision, Some(by)));

@@ -152,7 +152,7 @@ impl SessionPort for Port {
 impl Port {
     /// A session of its own, that sees only what it is given and goes when it has answered.
     async fn nested(self, nested: NestedAsk) -> Result<Value, Problem> {
-        let outer = answer(self.asks.call(|reply_to| AsksMsg::Outer { reply_to }, None).await)?;
+        let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { reply_to }).await?;
         let request =
             Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
         let peer = self.owner;

@@ -32,13 +32,19 @@ pub struct Outer {
     pub left: AskLimits,
 }
 
-pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Problem> {
-    let agent = &around.settings.agent;
-    let depth = around.outer.map_or(0, |outer| outer.spec.depth + 1);
+/// How deep an ask within the other is, if it may be that deep.
+pub fn inner_depth(outer: Option<&Outer>, agent: &Agent) -> Result<u32, Problem> {
+    let depth = outer.map_or(0, |outer| outer.spec.depth + 1);
     if depth > agent.depth {
         return Err(bad(format!("asks nest at most {} deep", agent.depth))
             .hint("raise `agent.depth` in the configuration"));
     }
+    Ok(depth)
+}
+
+pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Problem> {
+    let agent = &around.settings.agent;
+    let depth = inner_depth(around.outer, agent)?;
     let template = template(&new, around.settings)?;
     let text = match template {
         Some(template) => agent::fill_template(&template.prompt, &template.parameters, &new.parameters)
