@@ -13,6 +13,23 @@ plan=$("$belljar" plan -s emergency-response)
 printf '%s\n' "$plan"
 [[ $plan == *对比实验* ]] || fail 'the plan has no task T12'
 
+say 'What changed with its newest version:'
+"$belljar" plan -s emergency-response --diff
+
+say 'Its statistics:'
+"$belljar" plan -s emergency-response --stats
+
+versions=$("$belljar" plan -s emergency-response --json | python3 -c '
+import json, sys
+
+versions = json.load(sys.stdin)["versions"]
+if not all(version["changes"] for version in versions[1:]):
+    sys.exit("a version changes nothing")
+if versions[-1]["statistics"]["__completion_rate"] != 1:
+    sys.exit("not all tasks are done: " + json.dumps(versions[-1]["statistics"], ensure_ascii=False))
+print(len(versions))')
+[ "$versions" -ge 2 ] || fail "there are $versions versions of the plan"
+
 say 'Figures, fetched out of the workspace:'
 "$belljar" cp emergency-response: "$work/workspace"
 figures=0

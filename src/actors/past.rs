@@ -11,7 +11,7 @@ use super::recorded::record;
 use super::rules::CellRules;
 use crate::protocol::ask::{Approval, AskNumber, Subject};
 use crate::protocol::clock;
-use crate::protocol::event::{Event, EventBody, ToolOutcome};
+use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_CALLS_LISTED;
@@ -36,6 +36,8 @@ pub struct Past {
     pub open_calls: Vec<OpenCall>,
     /// Cells whose changes the variables hold, if nothing was lost since: what `replay` runs again.
     pub kept: Vec<CellNumber>,
+    /// Of the newest cell of the main line that has begun.
+    pub last_rules: Arc<CellRules>,
 }
 
 /// A cell that had begun.
@@ -109,6 +111,7 @@ struct Fold {
     permits: BTreeMap<String, WaitingPermit>,
     /// Of the asks so far.
     rules: BTreeMap<AskNumber, Arc<CellRules>>,
+    client_rules: Arc<CellRules>,
     /// The newest cell that has begun.
     newest_begun: CellNumber,
     /// The newest cell when the worker was last a fresh one: an undo cannot reach behind it.
@@ -144,9 +147,11 @@ impl WaitingPermit {
 }
 
 impl Past {
-    /// Events in their order.
-    pub fn of(events: &[Event]) -> Self {
-        let mut fold = Fold::default();
+    /// Events in their order. The journal knows the rules of asks; those of clients' cells are as
+    /// given.
+    pub fn of(events: &[Event], client_rules: &Arc<CellRules>) -> Self {
+        let mut fold = Fold { client_rules: Arc::clone(client_rules), ..Fold::default() };
+        fold.past.last_rules = Arc::clone(client_rules);
         for event in events {
             fold.take(event);
         }
@@ -192,7 +197,8 @@ impl Fold {
                 let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
                 let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
                 let ask = origin.as_ref().map(|origin| origin.ask);
-                let rules = ask.and_then(|ask| self.rules.get(&ask)).cloned().unwrap_or_default();
+                let rules = ask.and_then(|ask| self.rules.get(&ask)).unwrap_or(&self.client_rules);
+                let rules = Arc::clone(rules);
                 let start =
                     CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
                 let (frozen, completed, calls) = (Duration::ZERO, Vec::new(), 0);
@@ -201,14 +207,7 @@ impl Fold {
                 self.open.insert(cell, open);
                 past.cells = past.cells.max(cell);
             }
-            EventBody::CellStarted { cell, before } => {
-                if let Some(open) = self.open.get_mut(cell) {
-                    open.began = Some(event.at.clone());
-                    open.start.before = *before;
-                    open.passed = self.newest_begun >= *cell;
-                }
-                self.newest_begun = self.newest_begun.max(*cell);
-            }
+            EventBody::CellStarted { cell, before } => self.started(*cell, *before, &event.at),
             EventBody::CellDied { cell, exit_code, after } => {
                 if let Some(open) = self.open.get_mut(cell) {
                     open.died = Some((*exit_code, *after));
@@ -288,6 +287,18 @@ impl Fold {
         }
     }
 
+    fn started(&mut self, cell: CellNumber, before: Counters, at: &str) {
+        if let Some(open) = self.open.get_mut(&cell) {
+            open.began = Some(at.to_owned());
+            open.start.before = before;
+            open.passed = self.newest_begun >= cell;
+            if open.start.mode == Mode::Main {
+                self.past.last_rules = Arc::clone(&open.start.rules);
+            }
+        }
+        self.newest_begun = self.newest_begun.max(cell);
+    }
+
     /// The time that a person took is not the cell's.
     fn decided(&mut self, approval: &str, at: &str) {
         let Some(permit) = self.permits.remove(approval) else { return };
@@ -326,7 +337,6 @@ impl Fold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::event::Counters;
     use crate::protocol::result::{StateReport, Truncated};
 
     fn event(seq: u64, body: EventBody) -> Event {
@@ -377,7 +387,7 @@ mod tests {
 
     fn past(bodies: &[EventBody]) -> Past {
         let numbered = bodies.iter().cloned().zip(1..);
-        Past::of(&numbered.map(|(body, seq)| event(seq, body)).collect::<Vec<_>>())
+        Past::of(&numbered.map(|(body, seq)| event(seq, body)).collect::<Vec<_>>(), &Arc::default())
     }
 
     fn finished(cell: CellNumber, status: Status, kind: StateKind) -> EventBody {
@@ -517,9 +527,12 @@ mod tests {
         let at =
             |second: u64, body| Event { seq: second, at: format!("2026-01-01T00:00:{second:02}.000Z"), body };
         let mut events = vec![at(1, queued(1, Mode::Main)), at(2, started(1)), at(5, EventBody::Frozen)];
-        assert_eq!(Past::of(&events).frozen_since.as_deref(), Some("2026-01-01T00:00:05.000Z"));
+        assert_eq!(
+            Past::of(&events, &Arc::default()).frozen_since.as_deref(),
+            Some("2026-01-01T00:00:05.000Z")
+        );
         events.push(at(9, EventBody::Thawed));
-        let past = Past::of(&events);
+        let past = Past::of(&events, &Arc::default());
         assert_eq!((past.frozen_since, past.running[0].frozen), (None, Duration::from_secs(4)));
     }
 }

@@ -15,7 +15,7 @@ use crate::store::EventLog;
 /// is left stays on the list for the next replay.
 pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport, Problem> {
     let events = events_of(log);
-    let kept = Past::of(&events).kept;
+    let kept = Past::of(&events, &std::sync::Arc::default()).kept;
     let mut recorded = record(&events);
     drop(events);
     let replay = Some(kept.clone());

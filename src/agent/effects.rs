@@ -77,6 +77,21 @@ pub enum Effect {
     Finish { end: AskEnd },
 }
 
+impl Effect {
+    /// The end of the ask, if it is that.
+    #[must_use]
+    pub fn into_end(self) -> Option<AskEnd> {
+        match self {
+            Self::Finish { end } => Some(end),
+            Self::AskModel { .. }
+            | Self::RunCell { .. }
+            | Self::CallTool { .. }
+            | Self::AskPerson { .. }
+            | Self::Note { .. } => None,
+        }
+    }
+}
+
 /// What the machine needs to know beside the ask itself. Replaying inputs gives the same effects
 /// only with the same setup, so it is kept with the ask.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

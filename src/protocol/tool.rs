@@ -41,5 +41,18 @@ pub struct ClientCall {
 pub enum ClientAnswer {
     /// Of a tool with an output schema: a value of it. Of others: a string.
     Value(Value),
+    /// Of a tool without an output schema: text with pictures, which become displays of the cell.
+    Parts {
+        text: String,
+        images: Vec<ToolImage>,
+    },
     Failure(ToolFailure),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolImage {
+    /// Such as `image/png`.
+    pub mime: String,
+    pub base64: String,
 }

@@ -9,14 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot, watch};
 use uuid::Uuid;
 
-use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
+use super::contract::{Context, Definition, Image, Tool, ToolFuture, ToolOutput, failure};
 use super::foreign;
 use super::registry::{Registry, RegistryError};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::limits::{CLIENT_CALLS, CLIENT_TOOLS, EXCEPTION_CHARS, TOOL_NAME_CHARS};
-use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool};
+use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool, ToolImage};
 
 const GONE: &str = "client_gone";
+/// Kinds of pictures that a client may answer with.
+const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 /// Why an answer was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -205,6 +207,7 @@ impl Tool for Lent {
                 Ok(ClientAnswer::Value(value)) if has_schema => Ok(ToolOutput::Value(value)),
                 Ok(ClientAnswer::Value(Value::String(text))) => Ok(ToolOutput::Text(text)),
                 Ok(ClientAnswer::Value(value)) => Ok(ToolOutput::Text(value.to_string())),
+                Ok(ClientAnswer::Parts { text, images }) => parts(text, images),
                 Ok(ClientAnswer::Failure(said)) => Err(bounded(said)),
                 Err(_) => Err(gone(&name)),
             }
@@ -226,6 +229,22 @@ impl Drop for Forgotten {
 
 fn gone(name: &str) -> ToolFailure {
     failure(GONE, format!("the client that lent the tool `{name}` is gone"))
+}
+
+/// A client's pictures become displays as they are, so they have to be what they say.
+fn parts(text: String, images: Vec<ToolImage>) -> Result<ToolOutput, ToolFailure> {
+    let image = |image: ToolImage| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte);
+        if !IMAGES.contains(&image.mime.as_str()) {
+            return Err(failure("failed", format!("a picture is one of {}", IMAGES.join(", "))));
+        }
+        if image.base64.is_empty() || !image.base64.bytes().all(plain) {
+            return Err(failure("failed", "a picture is no base64"));
+        }
+        Ok(Image { mime: image.mime, base64: image.base64 })
+    };
+    let images = images.into_iter().map(image).collect::<Result<_, _>>()?;
+    Ok(ToolOutput::Parts { text, images })
 }
 
 /// A client's failure is a stranger's text.

@@ -62,6 +62,10 @@ impl AsksState {
         arguments: Map<String, Value>,
         reply_to: RpcReplyPort<Decision>,
     ) {
+        if let Some(decision) = self.early.remove(&(cell, call)) {
+            let _ = reply_to.send(decision);
+            return;
+        }
         let call = Some(call.to_string());
         // After a restart the call comes again; the approval is there already.
         let known =
@@ -103,8 +107,6 @@ impl AsksState {
 
     pub(super) fn recall_approvals(&mut self, approvals: Vec<Approval>) {
         for approval in approvals {
-            let number = approval.id.rsplit('.').next().and_then(|number| number.parse::<u64>().ok());
-            self.next_approval = self.next_approval.max(number.unwrap_or(0) + 1);
             let asked =
                 Instant::now().checked_sub(clock::since(&approval.asked_at)).unwrap_or_else(Instant::now);
             self.approvals.insert(approval.id.clone(), Pending { approval, asked, permit: None });
@@ -113,6 +115,10 @@ impl AsksState {
 
     /// The cell that waited is gone.
     pub(super) fn permit_dropped(&mut self, cell: CellNumber, call: u64) {
+        // The next daemon will have the call again.
+        if self.leaving {
+            return;
+        }
         let call = Some(call.to_string());
         let gone: Vec<String> = self
             .approvals
@@ -164,8 +170,11 @@ impl AsksState {
             return Ok(());
         }
         self.args.log.append(event);
-        if approval.cell.is_none()
-            && let Some(call) = approval.call
+        if let Some(cell) = approval.cell {
+            // After a restart the call has not come again yet.
+            let call = approval.call.and_then(|call| call.parse().ok());
+            self.early.extend(call.map(|call| ((cell, call), decision)));
+        } else if let Some(call) = approval.call
             && self.current.as_ref().is_some_and(|current| Some(current.ask) == approval.ask)
         {
             self.take(myself, Input::Decided { id: call, decision });

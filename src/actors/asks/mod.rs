@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use super::llm::Models;
 use super::session::{SessionMsg, SessionRef, events_of};
 use super::supervisor::SupervisorRef;
-use crate::agent::{Input, Machine};
+use crate::agent::{Effect, Input, Machine};
 use crate::config::Settings;
 use crate::protocol::ask::{
     Approval, AskEnd, AskLimits, AskNumber, AskSpec, AskState, AskView, Decision, NewAsk, PlanVersion,
@@ -37,7 +37,7 @@ use approvals::Pending;
 use recall::{Memory, Recalled};
 
 pub use port::{Port, end_of};
-pub use wish::default_model;
+pub use wish::{Outer, default_model};
 
 /// Asks that wait for their turn.
 const ASKS_WAITING: usize = 16;
@@ -54,8 +54,8 @@ pub enum AsksMsg {
     /// Answered when the ask is in the journal.
     Start {
         new: Box<NewAsk>,
-        depth: u32,
-        most: Option<AskLimits>,
+        /// The ask of whose cell or tool this one is.
+        outer: Option<Box<Outer>>,
         reply_to: Answer<AskView>,
     },
     View {
@@ -81,9 +81,9 @@ pub enum AsksMsg {
         plan: Box<PlanTree>,
         reply_to: Answer<PlanVersion>,
     },
-    /// How deep the present ask is, and what is left of its limits, for an ask within it.
-    Remaining {
-        reply_to: RpcReplyPort<(u32, Option<AskLimits>)>,
+    /// What an ask within the present one is bound to; none if there is no present one.
+    Outer {
+        reply_to: Answer<Option<Box<Outer>>>,
     },
     Approvals {
         reply_to: RpcReplyPort<Vec<Approval>>,
@@ -107,6 +107,12 @@ pub enum AsksMsg {
         cell: CellNumber,
         call: u64,
     },
+    /// An ask within the present one used this many tokens.
+    Spent {
+        tokens: u64,
+    },
+    /// The daemon ends: the next one goes on from the journal, in which nothing may come of that.
+    Leave,
 
     /// A piece of what the model says.
     ModelText {
@@ -183,6 +189,10 @@ pub struct AsksState {
     plan: PlanHistory,
     approvals: BTreeMap<String, Pending>,
     next_approval: u64,
+    /// Decisions on calls of cells that have not come again since the daemon was started anew.
+    early: BTreeMap<(CellNumber, u64), Decision>,
+    /// The daemon ends.
+    leaving: bool,
 }
 
 /// The ask that is being worked on.
@@ -195,8 +205,17 @@ struct Current {
     model: Option<Task>,
     clock: Clock,
     tools: Arc<Registry>,
+    /// Tokens that asks within it used.
+    spent_within: u64,
     /// Of an ask of before: what had been begun already.
     recalled: Option<Recalled>,
+}
+
+impl Current {
+    fn new(ask: AskNumber, spec: AskSpec, machine: Machine, clock: Clock, tools: Arc<Registry>) -> Self {
+        let (tasks, model, spent_within, recalled) = (HashMap::new(), None, 0, None);
+        Self { ask, spec, machine, tasks, model, clock, tools, spent_within, recalled }
+    }
 }
 
 /// Ends with its owner.
@@ -261,7 +280,9 @@ impl Actor for Asks {
             current: None,
             history: Vec::new(),
             approvals: BTreeMap::new(),
-            next_approval: 1,
+            next_approval: memory.approvals_wanted + 1,
+            early: BTreeMap::new(),
+            leaving: false,
         };
         state.recall(&myself, memory.asks, memory.approvals);
         myself.send_interval(TICK, || AsksMsg::Tick);
@@ -275,9 +296,7 @@ impl Actor for Asks {
         state: &mut AsksState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            AsksMsg::Start { new, depth, most, reply_to } => {
-                state.start(&myself, *new, depth, most, reply_to);
-            }
+            AsksMsg::Start { new, outer, reply_to } => state.start(&myself, *new, outer, reply_to),
             AsksMsg::View { ask, reply_to } => drop(reply_to.send(state.view(ask))),
             AsksMsg::List { reply_to } => {
                 let _ = reply_to.send(state.asks.keys().filter_map(|ask| state.view(*ask)).collect());
@@ -286,7 +305,11 @@ impl Actor for Asks {
             AsksMsg::History { reply_to } => drop(reply_to.send(state.history.clone())),
             AsksMsg::Plans { reply_to } => drop(reply_to.send(state.plans.clone())),
             AsksMsg::SubmitPlan { plan, reply_to } => state.submit_plan(*plan, reply_to),
-            AsksMsg::Remaining { reply_to } => drop(reply_to.send(state.remaining())),
+            AsksMsg::Outer { reply_to } => {
+                let outer = state.outer().map(Box::new);
+                let allowed = wish::inner_depth(outer.as_deref(), &state.args.settings.agent);
+                let _ = reply_to.send(allowed.map(|_| outer));
+            }
             AsksMsg::Approvals { reply_to } => drop(reply_to.send(state.pending_approvals())),
             AsksMsg::Decide { id, decision, by, reply_to } => {
                 let _ = reply_to.send(state.decide(&myself, &id, decision, Some(by)));
@@ -295,6 +318,16 @@ impl Actor for Asks {
                 state.want_permit(cell, call, name, arguments, reply_to);
             }
             AsksMsg::PermitDropped { cell, call } => state.permit_dropped(cell, call),
+            AsksMsg::Spent { tokens } => {
+                if let Some(current) = &mut state.current {
+                    current.spent_within = current.spent_within.saturating_add(tokens);
+                }
+            }
+            AsksMsg::Leave => {
+                state.leaving = true;
+                state.current = None;
+                state.waiting.clear();
+            }
             AsksMsg::ModelText { ask, step, text } => {
                 if state.current.as_ref().is_some_and(|current| current.ask == ask) {
                     state.args.log.append(EventBody::ModelText { ask, step, text });
@@ -323,15 +356,8 @@ impl Actor for Asks {
 }
 
 impl AsksState {
-    fn start(
-        &mut self,
-        myself: &AsksRef,
-        new: NewAsk,
-        depth: u32,
-        most: Option<AskLimits>,
-        reply_to: Answer<AskView>,
-    ) {
-        let admitted = self.admit(new, depth, most);
+    fn start(&mut self, myself: &AsksRef, new: NewAsk, outer: Option<Box<Outer>>, reply_to: Answer<AskView>) {
+        let admitted = self.admit(new, outer.as_deref());
         let spec = match admitted {
             Ok(spec) => spec,
             Err(problem) => {
@@ -367,7 +393,10 @@ impl AsksState {
         });
     }
 
-    fn admit(&self, new: NewAsk, depth: u32, most: Option<AskLimits>) -> Result<AskSpec, Problem> {
+    fn admit(&self, new: NewAsk, outer: Option<&Outer>) -> Result<AskSpec, Problem> {
+        if self.leaving {
+            return Err(Problem::new(Code::ShuttingDown, "the daemon ends"));
+        }
         if self.waiting.len() >= ASKS_WAITING {
             return Err(Problem::new(Code::Busy, format!("{ASKS_WAITING} asks wait already"))
                 .hint("wait for one to end, or cancel one"));
@@ -376,8 +405,7 @@ impl AsksState {
         let around = wish::Circumstances {
             settings: &self.args.settings,
             tools: &tools,
-            depth,
-            most,
+            outer,
             contained: self.args.contained,
         };
         let spec = wish::resolve(new, &around)?;
@@ -412,8 +440,7 @@ impl AsksState {
         let tools = (self.args.tools)();
         let machine = self.machine(&spec, &tools, self.history.clone());
         let clock = Clock::running(Duration::ZERO);
-        let (tasks, model) = (HashMap::new(), None);
-        self.current = Some(Current { ask, spec, machine, tasks, model, clock, tools, recalled: None });
+        self.current = Some(Current::new(ask, spec, machine, clock, tools));
         self.take(myself, Input::Begin);
     }
 
@@ -424,7 +451,12 @@ impl AsksState {
 
     /// Goes through the asks of before. Those that ended leave their conversation; one that had not
     /// goes on from what it was waiting for.
-    fn recall(&mut self, myself: &AsksRef, asks: BTreeMap<AskNumber, Recalled>, approvals: Vec<Approval>) {
+    fn recall(
+        &mut self,
+        myself: &AsksRef,
+        asks: BTreeMap<AskNumber, Recalled>,
+        mut approvals: Vec<Approval>,
+    ) {
         let tools = (self.args.tools)();
         let mut context = Map::new();
         for (ask, mut recalled) in asks {
@@ -437,21 +469,30 @@ impl AsksState {
                 self.waiting.push_back((ask, recalled.spec));
                 continue;
             }
-            let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
-            for input in std::mem::take(&mut recalled.inputs) {
-                let _ = machine.step(input);
-            }
-            (view.steps, view.usage) = (machine.steps(), machine.usage());
-            self.asks.insert(ask, view);
-            if recalled.end.is_some() {
-                self.history = machine.into_history();
+            if recalled.end.is_some() && !recalled.worked {
+                self.asks.insert(ask, view);
                 continue;
             }
-            let clock = Clock::running(crate::protocol::clock::since(&recalled.began_at));
-            let (tasks, model) = (HashMap::new(), None);
-            let (spec, tools) = (recalled.spec.clone(), Arc::clone(&tools));
-            self.current =
-                Some(Current { ask, spec, machine, tasks, model, clock, tools, recalled: Some(recalled) });
+            let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
+            let inputs = std::mem::take(&mut recalled.inputs);
+            let effects: Vec<Effect> = inputs.into_iter().flat_map(|input| machine.step(input)).collect();
+            (view.steps, view.usage) = (machine.steps(), machine.usage());
+            self.asks.insert(ask, view);
+            // The daemon may have ended between the input that ended the ask and its end.
+            let unwritten = effects.into_iter().find_map(Effect::into_end).filter(|_| recalled.end.is_none());
+            if recalled.end.is_some() || unwritten.is_some() {
+                self.history = machine.into_history();
+                if let Some(end) = unwritten {
+                    approvals.retain(|approval| approval.ask != Some(ask));
+                    self.finish(myself, ask, end);
+                }
+                continue;
+            }
+            let questions = approvals.iter().filter(|approval| approval.ask == Some(ask));
+            let asked_at = questions.map(|approval| approval.asked_at.as_str()).min();
+            let clock = Clock::running(recalled.spent(asked_at));
+            let current = Current::new(ask, recalled.spec.clone(), machine, clock, Arc::clone(&tools));
+            self.current = Some(Current { recalled: Some(recalled), ..current });
         }
         if !context.is_empty() {
             let _ = self.args.session.cast(SessionMsg::Seed(context));
@@ -483,10 +524,8 @@ impl AsksState {
         {
             let tools = (self.args.tools)();
             let mut machine = self.machine(&spec, &tools, Vec::new());
-            for effect in machine.step(Input::Cancel) {
-                if let crate::agent::Effect::Finish { end } = effect {
-                    self.finish(myself, ask, end);
-                }
+            for end in machine.step(Input::Cancel).into_iter().filter_map(Effect::into_end) {
+                self.finish(myself, ask, end);
             }
         }
         let _ = reply_to.send(
@@ -508,19 +547,23 @@ impl AsksState {
         }
     }
 
-    fn remaining(&self) -> (u32, Option<AskLimits>) {
-        let Some(current) = &self.current else { return (0, None) };
+    fn outer(&self) -> Option<Outer> {
+        let current = self.current.as_ref()?;
         let limits = current.spec.limits;
+        let used = current.machine.usage().total().saturating_add(current.spent_within);
         let left = AskLimits {
             steps: limits.steps.saturating_sub(current.machine.steps()).max(1),
             failures: limits.failures,
-            tokens: limits.tokens.saturating_sub(current.machine.usage().total()),
+            tokens: limits.tokens.saturating_sub(used),
             seconds: (limits.seconds - current.clock.spent().as_secs_f64()).max(0.0),
         };
-        (current.spec.depth, Some(left))
+        Some(Outer { spec: current.spec.clone(), left })
     }
 
     fn tick(&mut self, myself: &AsksRef) {
+        if self.leaving {
+            return;
+        }
         self.decide_overdue(myself);
         let Some(current) = &mut self.current else { return };
         let ask = current.ask;

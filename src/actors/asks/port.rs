@@ -36,8 +36,6 @@ pub struct Port {
     pub owner: u32,
     pub language: Language,
     pub told_chars: usize,
-    /// Of an ask that a tool makes.
-    pub model: Option<String>,
     pub image: Option<String>,
     pub last_result: Arc<Mutex<Option<String>>>,
 }
@@ -52,7 +50,6 @@ impl AsksState {
             owner: self.args.owner,
             language: self.current.as_ref().map_or(agent.language, |current| current.spec.language),
             told_chars: agent.told_chars,
-            model: self.current.as_ref().map(|current| current.spec.model.clone()),
             image: self.args.image.clone(),
             last_result: Arc::clone(&self.args.last_result),
         })
@@ -155,7 +152,7 @@ impl SessionPort for Port {
 impl Port {
     /// A session of its own, that sees only what it is given and goes when it has answered.
     async fn nested(self, nested: NestedAsk) -> Result<Value, Problem> {
-        let (depth, most) = answer(self.asks.call(|reply_to| AsksMsg::Remaining { reply_to }, None).await)?;
+        let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { reply_to }).await?;
         let request =
             Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
         let peer = self.owner;
@@ -172,15 +169,16 @@ impl Port {
             text: nested.prompt,
             schema: nested.schema,
             context: nested.context,
-            model: self.model.clone(),
-            language: Some(self.language),
+            model: outer.as_ref().map(|outer| outer.spec.model.clone()),
+            language: outer.as_ref().map(|outer| outer.spec.language),
             ..NewAsk::default()
         });
         let asks = ask(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
-        let start = |reply_to| AsksMsg::Start { new, depth: depth + 1, most, reply_to };
+        let start = |reply_to| AsksMsg::Start { new, outer, reply_to };
         let begun = ask(&asks, start).await?;
         let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let end = end_of(&asks, &handles.log, begun.ask).await?;
+        let _ = self.asks.cast(AsksMsg::Spent { tokens: end.usage.total() });
         match end.outcome {
             AskOutcome::Answered if typed => Ok(end.value.unwrap_or_default()),
             AskOutcome::Answered => Ok(Value::String(end.answer.unwrap_or_default())),

@@ -2,9 +2,11 @@
 //! been begun without an answer when the daemon ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use crate::agent::Input;
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskOutcome, AskSpec, PlanVersion};
+use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
 
@@ -23,8 +25,20 @@ pub struct Recalled {
     pub cells: HashMap<String, CellNumber>,
     /// Calls that were begun, whatever became of them.
     pub called: BTreeSet<String>,
-    /// RFC 3339: when it began.
+    /// RFC 3339: when it was asked for.
     pub began_at: String,
+    /// How long it waited for people, up to the last decision.
+    pub waited: Duration,
+    /// The model was asked, so it did not end while it waited for its turn.
+    pub worked: bool,
+}
+
+impl Recalled {
+    /// Time that it took of its own; `since` is when a person was asked who has not decided yet.
+    pub fn spent(&self, since: Option<&str>) -> Duration {
+        let waits = since.map_or(Duration::ZERO, clock::since);
+        clock::since(&self.began_at).saturating_sub(self.waited + waits)
+    }
 }
 
 #[derive(Default)]
@@ -32,6 +46,8 @@ pub struct Memory {
     pub asks: BTreeMap<AskNumber, Recalled>,
     /// Approvals without a decision.
     pub approvals: Vec<Approval>,
+    /// How many approvals there were in all.
+    pub approvals_wanted: u64,
     pub plans: Vec<PlanVersion>,
 }
 
@@ -66,8 +82,15 @@ impl Fold {
                     cells: HashMap::new(),
                     called: BTreeSet::new(),
                     began_at: at,
+                    waited: Duration::ZERO,
+                    worked: false,
                 };
                 self.memory.asks.insert(ask, recalled);
+            }
+            EventBody::ModelAsked { ask, .. } => {
+                if let Some(recalled) = self.memory.asks.get_mut(&ask) {
+                    recalled.worked = true;
+                }
             }
             EventBody::ModelReplied { ask, step, reply } => {
                 self.input(ask, Input::ModelReplied { step, reply });
@@ -103,18 +126,27 @@ impl Fold {
                 };
                 self.input(ask, input);
             }
-            EventBody::ApprovalWanted { approval } => self.memory.approvals.push(*approval),
-            EventBody::ApprovalDecided { id, decision, .. } => self.decided(&id, decision),
+            EventBody::ApprovalWanted { approval } => {
+                self.memory.approvals.push(*approval);
+                self.memory.approvals_wanted += 1;
+            }
+            EventBody::ApprovalDecided { id, decision, .. } => self.decided(&id, decision, &at),
             EventBody::PlanChanged { plan, .. } => self.memory.plans.push(*plan),
             EventBody::AskFinished { ask, end } => self.ended(ask, *end),
             _ => {}
         }
     }
 
-    fn decided(&mut self, id: &str, decision: crate::protocol::ask::Decision) {
+    fn decided(&mut self, id: &str, decision: crate::protocol::ask::Decision, at: &str) {
         let approvals = &mut self.memory.approvals;
         let Some(place) = approvals.iter().position(|approval| approval.id == id) else { return };
         let approval = approvals.remove(place);
+        let others = approvals.iter().filter(|other| other.ask == approval.ask);
+        let since = others.map(|other| other.asked_at.as_str()).min().unwrap_or(at);
+        if let Some(recalled) = approval.ask.and_then(|ask| self.memory.asks.get_mut(&ask)) {
+            // Of questions that wait together, each counts up to where the next one begins.
+            recalled.waited += clock::between(&approval.asked_at, since.min(at));
+        }
         // A call within a cell is no concern of the machine.
         if let (Some(ask), Some(call), None) = (approval.ask, approval.call, approval.cell) {
             self.input(ask, Input::Decided { id: call, decision });

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::agent::{self, Setup};
 use crate::config::{Agent, Model, Settings, Template};
 use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, NewAsk};
+use crate::protocol::chat::ModelTool;
 use crate::protocol::problem::{Code, Problem};
 use crate::tools::Registry;
 
@@ -18,19 +19,32 @@ pub struct Circumstances<'a> {
     pub settings: &'a Settings,
     /// Tools that the session may use.
     pub tools: &'a Registry,
-    pub depth: u32,
-    /// What an outer ask has left: limits only shrink on the way in.
-    pub most: Option<AskLimits>,
+    /// The ask of whose cell or tool it is.
+    pub outer: Option<&'a Outer>,
     /// The sandbox holds nothing back: code is shown to a person first, unless told otherwise.
     pub contained: bool,
 }
 
-pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Problem> {
-    let agent = &around.settings.agent;
-    if around.depth > agent.depth {
+/// An ask, for those within it: what it may not do, they may not either.
+pub struct Outer {
+    pub spec: AskSpec,
+    /// Of its limits, which only shrink on the way in.
+    pub left: AskLimits,
+}
+
+/// How deep an ask within the other is, if it may be that deep.
+pub fn inner_depth(outer: Option<&Outer>, agent: &Agent) -> Result<u32, Problem> {
+    let depth = outer.map_or(0, |outer| outer.spec.depth + 1);
+    if depth > agent.depth {
         return Err(bad(format!("asks nest at most {} deep", agent.depth))
             .hint("raise `agent.depth` in the configuration"));
     }
+    Ok(depth)
+}
+
+pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Problem> {
+    let agent = &around.settings.agent;
+    let depth = inner_depth(around.outer, agent)?;
     let template = template(&new, around.settings)?;
     let text = match template {
         Some(template) => agent::fill_template(&template.prompt, &template.parameters, &new.parameters)
@@ -53,20 +67,23 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     let dialect = new.dialect.or_else(|| template.and_then(|template| template.dialect));
     let dialect = dialect.unwrap_or(agent.dialect);
     let wanted = new.tools.or_else(|| template.and_then(|template| template.tools.clone()));
-    let approval = new.approval.unwrap_or_else(|| default_approval(agent, around.contained));
+    let outer = around.outer.map(|outer| &outer.spec);
+    let approval = outer.map(|outer| outer.approval.clone()).or(new.approval);
+    let mut tools = tools(wanted, around.tools)?;
+    tools.retain(|name| outer.is_none_or(|outer| outer.tools.contains(name)));
     Ok(AskSpec {
         text,
         model,
         dialect,
         language: new.language.unwrap_or(agent.language),
-        approval,
-        tools: tools(wanted, around.tools)?,
+        approval: approval.unwrap_or_else(|| default_approval(agent, around.contained)),
+        tools,
         schema: new.schema.or_else(|| template.and_then(|template| template.schema.clone())),
         context: new.context,
-        restricted: new.restricted.unwrap_or(false),
-        limits: limits(new.limits, dialect, agent, around.most),
+        restricted: new.restricted.unwrap_or(false) || outer.is_some_and(|outer| outer.restricted),
+        limits: limits(new.limits, dialect, agent, around.outer.map(|outer| outer.left)),
         fresh: new.fresh,
-        depth: around.depth,
+        depth,
     })
 }
 
@@ -81,8 +98,12 @@ pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies
             None
         }
     });
+    let mut described = tools.model_tools(spec.language);
+    let gone = spec.tools.iter().filter(|name| described.iter().all(|tool| tool.name != **name));
+    let gone: Vec<ModelTool> = gone.map(|name| gone_tool(name)).collect();
+    described.extend(gone);
     Setup {
-        tools: tools.model_tools(spec.language),
+        tools: described,
         malformed: agent.malformed,
         legacy_function_call: agent.legacy_function_call,
         told_chars: agent.told_chars,
@@ -95,6 +116,16 @@ pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies
         workspace: crate::sandbox::spec::WORKSPACE.to_owned(),
         dependencies,
         prompt,
+    }
+}
+
+/// A tool that the ask may use and that is not there any more, such as one of a client that left.
+/// The conversation may know of it, and a call of it is answered.
+fn gone_tool(name: &str) -> ModelTool {
+    ModelTool {
+        name: name.to_owned(),
+        description: "Not there any more.".into(),
+        parameters: serde_json::json!({"type": "object"}),
     }
 }
 

@@ -37,6 +37,7 @@ impl ExecutorState {
         self.take_in(myself, ready);
         self.recall_notes(!known.is_empty());
         self.frost.again = attach.frozen;
+        self.last_rules = attach.last_rules;
         let mut fence = Fence { ended: Vec::new(), unclear: Vec::new(), state_of: hello.state_of };
         let mut dead = Vec::new();
         for Resumed { start, ran, completed, passed, died } in known {

@@ -1,7 +1,6 @@
 //! Tool calls that code in the sandbox makes. A call is in the journal before it is made.
 
 use serde_json::{Map, Value};
-use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 use super::permits::Permit;
@@ -109,21 +108,28 @@ impl ExecutorState {
         name: &str,
         arguments: Map<String, Value>,
     ) -> Begun {
-        let rules =
-            cell.and_then(|cell| self.running.get(&cell)).map(|running| Arc::clone(&running.start.rules));
-        let rules = rules.unwrap_or_default();
-        let known = self.args.tools.definition(name).map(|definition| definition.name.clone());
+        let refused = |message| Begun::Known(Err(ToolFailure { code: "not_allowed".into(), message }));
+        let running = cell.and_then(|cell| self.running.get(&cell));
+        // What a cell left running is bound to what the cell was.
+        let rules = running.map_or(&self.last_rules, |running| &running.start.rules);
+        let definition = self.args.tools.definition(name);
+        if let Some(definition) = definition.filter(|definition| definition.local) {
+            return refused(format!("`{}` runs in the sandbox itself, not through a call", definition.name));
+        }
+        let known = definition.map(|definition| definition.name.clone());
         if let (Some(known), Some(allowed)) = (&known, &rules.allowed)
             && !allowed.contains(known)
         {
             let allowed: Vec<&str> = allowed.iter().map(String::as_str).collect();
-            return Begun::Known(Err(ToolFailure {
-                code: "not_allowed".into(),
-                message: format!("`{known}` may not be used here; allowed are: {}", allowed.join(", ")),
-            }));
+            return refused(format!("`{known}` may not be used here; allowed are: {}", allowed.join(", ")));
         }
-        let wanted = known.filter(|known| rules.approve.contains(known)).zip(cell);
-        let permit = wanted.map(|(name, cell)| Permit {
+        let wanted = known.filter(|known| rules.approve.contains(known));
+        if let (Some(name), None) = (&wanted, cell) {
+            return refused(format!(
+                "a person has to allow `{name}`, for which only a running cell can wait"
+            ));
+        }
+        let permit = wanted.zip(cell).map(|(name, cell)| Permit {
             asks: self.args.asks.clone(),
             executor: myself.clone(),
             cell,

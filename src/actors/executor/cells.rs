@@ -123,6 +123,9 @@ impl ExecutorState {
         self.args.recorder.begin(cell);
         let sent = self.cage.as_ref().map(|cage| cage.link.send(&frame));
         let timeout = start.timeout;
+        if start.mode == Mode::Main {
+            self.last_rules = Arc::clone(&start.rules);
+        }
         self.running.insert(cell, Running::of(start, Instant::now()));
         self.arm(myself, cell, timeout);
         if !matches!(sent, Some(Ok(()))) {

@@ -25,6 +25,7 @@ use super::asks::AsksRef;
 use super::launch::{Ready, attach, launch};
 use super::outcome::CellStart;
 use super::past::OpenCall;
+use super::rules::CellRules;
 use super::session::{SessionMsg, SessionRef};
 use super::sink::RecorderSink;
 use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
@@ -173,6 +174,8 @@ pub struct Attach {
     pub running: Vec<Resumed>,
     /// Tool calls that wait for an answer which nobody works on any more.
     pub open_calls: Vec<OpenCall>,
+    /// Of the newest cell of the main line that has begun.
+    pub last_rules: Arc<CellRules>,
     /// It is to be frozen again when it has told what it had to tell.
     pub frozen: bool,
 }
@@ -201,6 +204,8 @@ pub struct ExecutorState {
     requests: HashMap<u64, Request>,
     next_request: u64,
     calls: Calls<CallGuard>,
+    /// Of the newest cell of the main line, for calls that come when none runs.
+    last_rules: Arc<CellRules>,
     /// What tools said that gives no value.
     responses: tools::Responses,
     /// The workspace as the last cell left it.
@@ -281,6 +286,7 @@ impl Actor for Executor {
             requests: HashMap::new(),
             next_request: first_request(),
             calls: Calls::default(),
+            last_rules: Arc::default(),
             responses: tools::Responses::default(),
             snapshot,
             snapshot_is_old: false,

@@ -126,7 +126,6 @@ impl SessionActorState {
             owner: self.args.owner,
             language: agent.language,
             told_chars: agent.told_chars,
-            model: None,
             image: wanted.image.clone(),
             last_result: Arc::clone(&self.common.last_result),
         };

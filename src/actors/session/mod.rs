@@ -159,8 +159,9 @@ impl Actor for Session {
         let spill = Spill::open(log.spill_folder(), cells.spill)?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
+        let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent));
         let past = match args.before {
-            Some(_) => Past::of(&restore::events(&log)),
+            Some(_) => Past::of(&restore::events(&log), &client_rules),
             None => Past::default(),
         };
         let (clients, common) = (tools::ClientTools::default(), agent::Common::default());
@@ -174,7 +175,6 @@ impl Actor for Session {
         let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
         let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
         let making = make_workspace(&myself, &args);
-        let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent));
         agent::watch_clients(&myself, &clients);
         let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, args.before.is_some()).await?;
         myself.send_interval(TICK, || SessionMsg::Tick);

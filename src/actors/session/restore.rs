@@ -2,6 +2,7 @@
 
 use tokio::sync::oneshot;
 
+use super::super::asks::AsksMsg;
 use super::super::executor::{Attach, ExecutorMsg, Resumed};
 use super::super::past::{Begun, Past};
 use super::super::queue::Job;
@@ -72,6 +73,7 @@ impl SessionActorState {
             receipt,
             running: past.running.into_iter().map(ran).collect(),
             open_calls: past.open_calls,
+            last_rules: past.last_rules,
             frozen: self.frozen,
         })
     }
@@ -102,6 +104,8 @@ impl SessionActorState {
     /// Ends the actor and leaves everything else as it is.
     pub(super) fn leave(&mut self, myself: &SessionRef) {
         self.removing = true;
+        // Before the executor does, whose open calls would take their questions back.
+        let _ = self.asks.cast(AsksMsg::Leave);
         let executor = match std::mem::replace(&mut self.sandbox, SandboxPhase::None) {
             SandboxPhase::None => None,
             SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),

@@ -48,7 +48,7 @@ pub async fn start(
     }
     let (asks, handles) = app.asks(peer, &key).await?;
     let new = Box::new(new);
-    let begin = |reply_to| AsksMsg::Start { new, depth: 0, most: None, reply_to };
+    let begin = |reply_to| AsksMsg::Start { new, outer: None, reply_to };
     let view = super::answered(asks.call(begin, None).await)?.map_err(Refused)?;
     if query.stream {
         let until = Until::AskEnd(view.ask);

@@ -1,6 +1,9 @@
 //! Against a real engine. Without one these tests fail, unless BELLJAR_TEST_NO_DOCKER=1 says that
 //! they shall not run.
 
+mod approvals;
+mod ask_restart;
+mod asking;
 mod bad_input;
 mod bombs;
 mod cases;
@@ -8,6 +11,7 @@ mod checkpoints;
 mod disk;
 mod ephemeral;
 mod escape;
+mod examples;
 mod files;
 mod guards;
 mod helpers;

@@ -1,0 +1,200 @@
+//! Asks over the death of the daemon: they go on or end with a reason, and nothing happens twice.
+
+use serde_json::json;
+
+use super::asking::{
+    answer, approval, approvals, begin, calls, conversation, decide, decide_next, end_of, events_of,
+    notebook, notes, noting_tool, runs, says, scripted, served, told, wait_for_state,
+};
+use super::helpers::{
+    S, gapless, go, list, number, outcome, queue, restart_by, session_with, text, with_go, workspace,
+};
+use crate::model_server::{Fault, ModelServer, Reply};
+use crate::support::eventually;
+
+#[test]
+fn an_approval_of_a_cell_is_decided_after_a_restart() {
+    let script = [runs("open('ran', 'a').write('x')"), says("done"), runs("2"), says("again")].concat();
+    for signal in ["KILL", "TERM"] {
+        let Some(mut daemon) = scripted("", &script) else { return };
+        let ask = begin(&daemon, json!({"text": "do it", "approval": "ask"}));
+        let before = approval(&daemon);
+        for _ in 0..2 {
+            restart_by(&mut daemon, signal);
+            assert_eq!(approval(&daemon), before, "{signal}");
+        }
+        wait_for_state(&daemon, ask, "waiting");
+        decide(&daemon, &before, json!({"accept": {}})).expect_status(200);
+        assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
+        // What was decided is no longer there, and no later one has its id.
+        assert_eq!(decide(&daemon, &before, json!({"accept": {}})).status, 404);
+        restart_by(&mut daemon, signal);
+        let ask = begin(&daemon, json!({"text": "and again", "approval": "ask"}));
+        assert_ne!(decide_next(&daemon, json!({"accept": {}}))["id"], before["id"]);
+        assert_eq!(text(&end_of(&daemon, ask), "answer"), "again");
+        assert_eq!(std::fs::read_to_string(workspace(&daemon).join("ran")).expect("it ran"), "x");
+        assert_eq!(events_of(&daemon, "cell_queued").len(), 2);
+        gapless(&daemon, S);
+        daemon.assert_sound();
+    }
+}
+
+#[test]
+fn an_approval_of_a_call_in_a_cell_is_decided_after_a_restart() {
+    for signal in ["KILL", "TERM"] {
+        let (_folder, file) = notebook();
+        let script = [runs("print(note(line='once'))"), says("done")].concat();
+        let Some(mut daemon) = scripted(&noting_tool("note", &file), &script) else { return };
+        let ask = begin(&daemon, json!({"text": "note it", "approval": {"tools": ["note"]}}));
+        let before = approval(&daemon);
+        assert_eq!(text(&before, "/subject/name"), "note");
+        restart_by(&mut daemon, signal);
+        assert_eq!(approval(&daemon), before, "{signal}");
+        // The sandbox may not be attached yet; the decision counts nevertheless.
+        decide(&daemon, &before, json!({"accept": {}})).expect_status(200);
+        assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
+        assert!(told(&daemon)[0].contains("noted once"), "{:?}", told(&daemon));
+        assert_eq!(notes(&file), ["once"]);
+        assert_eq!(events_of(&daemon, "approval_wanted").len(), 1);
+        assert_eq!(events_of(&daemon, "cell_finished").len(), 1);
+        gapless(&daemon, S);
+        daemon.assert_sound();
+    }
+}
+
+#[test]
+fn a_call_in_a_cell_of_a_client_needs_its_approval_after_a_restart_too() {
+    let (_folder, file) = notebook();
+    let config = format!("[agent]\napproval = [\"note\"]\n{}", noting_tool("note", &file));
+    let Some(mut daemon) = session_with(&config, json!({"image": "belljar/base"})) else { return };
+    let code = "try:\n    note(line='a')\nexcept ToolError as error:\n    print(error.code, error)";
+    let cells = [queue(&daemon, &json!({ "code": code })), queue(&daemon, &json!({ "code": code }))];
+    let before = approval(&daemon);
+    restart_by(&mut daemon, "KILL");
+    eventually("it is attached", || (!events_of(&daemon, "sandbox_attached").is_empty()).then_some(()));
+    assert_eq!(approval(&daemon), before);
+    decide(&daemon, &before, json!({"reject": {"reason": "not today"}})).expect_status(200);
+    let result = outcome(&daemon, cells[0]);
+    assert!(text(&result, "stdout").starts_with("rejected") && text(&result, "stdout").contains("not today"));
+    decide_next(&daemon, json!({"accept": {}}));
+    assert_eq!(text(&outcome(&daemon, cells[1]), "stdout"), "");
+    assert_eq!(notes(&file), ["a"]);
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_model_that_was_speaking_is_asked_again() {
+    let server = ModelServer::start([Fault::StallInStream.into(), Reply::text("whole").into()]);
+    let Some(mut daemon) =
+        session_with(&served(&server, "").replace("\"1s\"", "\"60s\""), json!({"image": "belljar/base"}))
+    else {
+        return;
+    };
+    let ask = begin(&daemon, json!({"text": "say something"}));
+    eventually("it speaks", || (!events_of(&daemon, "model_text").is_empty()).then_some(()));
+    restart_by(&mut daemon, "KILL");
+    let end = end_of(&daemon, ask);
+    assert_eq!((text(&end, "answer"), number(&end, "/steps")), ("whole", 1));
+    let received = server.received();
+    assert_eq!(received.len(), 2);
+    assert_eq!(received[0].body, received[1].body, "the request is another one");
+    assert!(text(&events_of(&daemon, "ask_noted")[0], "note").contains("asked again"));
+    assert_eq!(events_of(&daemon, "ask_finished").len(), 1);
+    gapless(&daemon, S);
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_tool_that_ran_is_not_run_again() {
+    let (_folder, file) = notebook();
+    let in_cell =
+        "try:\n    note(line='from code', wait=3)\nexcept ToolError as error:\n    print(error.code)";
+    let script = [
+        conversation("itself", &[calls("note", &json!({"line": "itself", "wait": 3})), says("done")]),
+        conversation("code", &[runs(in_cell), says("done")]),
+    ]
+    .concat();
+    for (text_of_ask, line, said) in
+        [("itself", "itself", "whether it had its effect is not known"), ("code", "from code", "interrupted")]
+    {
+        let Some(mut daemon) = scripted(&noting_tool("note", &file), &script) else { return };
+        let _ = std::fs::remove_file(&file);
+        let ask = begin(&daemon, json!({"text": text_of_ask}));
+        eventually("the tool runs", || (notes(&file) == [line]).then_some(()));
+        restart_by(&mut daemon, "KILL");
+        assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
+        assert!(told(&daemon)[0].contains(said), "{:?}", told(&daemon));
+        assert_eq!(notes(&file), [line]);
+        gapless(&daemon, S);
+        daemon.assert_sound();
+    }
+}
+
+#[test]
+fn a_cell_of_an_ask_goes_on_and_so_does_the_conversation() {
+    let cell = with_go(
+        "print('busy', flush=True)\nwait_for_go()\nran = globals().get('ran', 0) + 1\nprint('ran', ran)",
+    );
+    let script =
+        [runs(&cell), says("first"), runs("print('still', ran, given)"), says("second"), says("third")]
+            .concat();
+    let Some(mut daemon) = scripted("", &script) else { return };
+    let first = begin(&daemon, json!({"text": "one", "context": {"given": [1, 2]}}));
+    let queued = begin(&daemon, json!({"text": "two"}));
+    super::helpers::wait_for_line(&daemon, 1, "busy");
+    restart_by(&mut daemon, "KILL");
+    assert_eq!(super::asking::view(&daemon, queued)["state"], "queued");
+    go(&daemon);
+    assert_eq!(text(&end_of(&daemon, first), "answer"), "first");
+    assert_eq!(text(&end_of(&daemon, queued), "answer"), "second");
+    let told = told(&daemon);
+    assert!(told[0].contains("ran 1") && told[1].contains("still 1 [1, 2]"), "{told:?}");
+    // A daemon that finds only ended asks continues their conversation.
+    restart_by(&mut daemon, "KILL");
+    assert_eq!(answer(&daemon, json!({"text": "three"})), "third");
+    let history = daemon.http("GET", "/v1/sessions/s/history", b"").expect_status(200);
+    let said: Vec<&str> = list(&history, "messages")
+        .iter()
+        .filter(|message| message["role"] == "user")
+        .map(|message| text(message, "content"))
+        .collect();
+    assert_eq!(said, ["one", "two", "three"]);
+    assert!(approvals(&daemon).is_empty());
+    gapless(&daemon, S);
+    daemon.assert_sound();
+}
+
+/// The daemon dies at one commit of an ask after the other, just before or just after it.
+#[test]
+fn a_death_at_any_commit_of_an_ask_leaves_one_end_and_no_second_run() {
+    let (_folder, file) = notebook();
+    let script = [calls("note", &json!({"line": "x"})), runs("print('ran')"), says("done")].concat();
+    let Some(mut daemon) = scripted(&noting_tool("note", &file), &script) else { return };
+    let mut died = 0;
+    for n in 2..=10 {
+        let place = format!("{n}:{}", if n % 2 == 0 { "before" } else { "after" });
+        let _ = std::fs::remove_file(&file);
+        daemon.kill();
+        daemon.set_environment(&[("BELLJAR_CRASH_AT", &place)]);
+        if daemon.try_restart() {
+            let asked = daemon.cli(["ask", "-s", S, "--fresh", "--detach", "do it"]);
+            daemon.cli(["wait", "-s", S, "--ask", asked.stdout.trim()]);
+        }
+        died += usize::from(daemon.has_ended());
+        daemon.kill();
+        daemon.set_environment(&[]);
+        daemon.restart();
+        eventually("every ask has ended", || {
+            let asks = daemon.http("GET", "/v1/sessions/s/asks", b"");
+            let asks = (asks.status == 200).then(|| asks.json())?;
+            list(&asks, "asks").iter().all(|ask| ask["state"] == "done").then_some(())
+        });
+        assert!(notes(&file).len() <= 1, "{place}: {:?}", notes(&file));
+        let events = gapless(&daemon, S);
+        let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+        assert_eq!(of("ask_started"), of("ask_finished"), "{place}");
+        assert_eq!(of("cell_queued"), of("cell_finished"), "{place}");
+    }
+    assert!(died >= 6, "the daemon died {died} times only");
+    daemon.assert_sound();
+}
