@@ -7,7 +7,7 @@ use super::asking::{
     notebook, notes, noting_tool, runs, says, scripted, served, told, wait_for_state,
 };
 use super::helpers::{
-    S, gapless, go, list, number, outcome, queue, restart_by, session_with, text, with_go, workspace,
+    S, end, gapless, go, list, number, outcome, queue, restart_by, session_with, text, with_go, workspace,
 };
 use crate::model_server::{Fault, ModelServer, Reply};
 use crate::support::eventually;
@@ -160,6 +160,23 @@ fn a_cell_of_an_ask_goes_on_and_so_does_the_conversation() {
         .collect();
     assert_eq!(said, ["one", "two", "three"]);
     assert!(approvals(&daemon).is_empty());
+    gapless(&daemon, S);
+    daemon.assert_sound();
+}
+
+/// Between the reply that ends an ask and the end of it, nothing more has to happen.
+#[test]
+fn an_end_that_was_not_written_is_written_by_the_next_daemon() {
+    let Some(mut daemon) = scripted("", &[says("first"), says("second")].concat()) else { return };
+    assert_eq!(answer(&daemon, json!({"text": "one"})), "first");
+    end(&mut daemon, "TERM");
+    let journal = rusqlite::Connection::open(daemon.home().join("journal.db")).expect("a journal");
+    let cut = "DELETE FROM events WHERE seq >= (SELECT max(seq) FROM events WHERE name = 'ask_finished')";
+    assert_eq!(journal.execute(cut, []).expect("it is cut"), 1);
+    drop(journal);
+    daemon.restart();
+    assert_eq!(text(&end_of(&daemon, 1), "answer"), "first");
+    assert_eq!(answer(&daemon, json!({"text": "two"})), "second");
     gapless(&daemon, S);
     daemon.assert_sound();
 }
