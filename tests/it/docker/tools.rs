@@ -162,8 +162,10 @@ fn an_ask_uses_only_what_it_may() {
 #[test]
 fn code_asks_in_turn() {
     let names = "print(sorted(n for n in globals() if n in ('mine', 'given')))\nprint(len(given))";
+    // The script goes on only if the inner cell sees what it was given, and nothing else.
+    let seen = format!("{}expect = \"['given']\"\n", says("{\"count\": 3}"));
     let script = [
-        conversation("count", &[runs(names), says("{\"count\": 3}")]),
+        conversation("count", &[runs(names), seen]),
         conversation("deep", &[runs("try:\n    print(ask('deep'))\nexcept ToolError as error:\n    print(error)"), says("deep done")]),
         conversation("outer", &[
             runs("mine = 1\nx = ask('count them', schema={'type': 'object', 'required': ['count'], 'properties': {'count': {'type': 'integer'}}}, context={'given': [1, 2, 3]})\nprint(x['count'] + 1)"),
