@@ -176,3 +176,86 @@ impl Fold {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::ask::{ApprovalPolicy, AskLimits, Decision, Dialect, Language, Subject};
+    use crate::protocol::ids::{SessionId, SessionName};
+
+    fn at(second: u64) -> String {
+        format!("2026-01-01T00:00:{second:02}.000Z")
+    }
+
+    fn started() -> EventBody {
+        let spec = AskSpec {
+            text: "t".into(),
+            model: "m".into(),
+            dialect: Dialect::ToolCalls,
+            language: Language::English,
+            approval: ApprovalPolicy::Ask,
+            tools: Vec::new(),
+            schema: None,
+            context: serde_json::Map::new(),
+            restricted: false,
+            limits: AskLimits { steps: 1, failures: 1, tokens: 1, seconds: 1.0 },
+            fresh: false,
+            depth: 0,
+        };
+        EventBody::AskStarted { ask: 1, spec: Box::new(spec) }
+    }
+
+    fn wanted(id: &str, second: u64) -> EventBody {
+        let approval = Approval {
+            id: id.into(),
+            session: SessionId::fresh(),
+            session_name: SessionName::parse("s").unwrap(),
+            ask: Some(1),
+            call: Some(id.into()),
+            cell: None,
+            subject: Subject::Cell { code: "1".into(), timeout_s: 1.0 },
+            asked_at: at(second),
+            deadline_s: None,
+            by_default: None,
+        };
+        EventBody::ApprovalWanted { approval: Box::new(approval) }
+    }
+
+    fn decided(id: &str) -> EventBody {
+        EventBody::ApprovalDecided { id: id.into(), decision: Decision::Accept { code: None }, by: Some(1) }
+    }
+
+    fn memory<const N: usize>(events: [(u64, EventBody); N]) -> Memory {
+        Memory::of(events.map(|(second, body)| Event { seq: second, at: at(second), body }))
+    }
+
+    #[test]
+    fn waiting_for_people_is_counted_once() {
+        let one_by_one = memory([
+            (1, started()),
+            (2, wanted("a", 2)),
+            (5, decided("a")),
+            (7, wanted("b", 7)),
+            (8, decided("b")),
+        ]);
+        assert_eq!(one_by_one.asks[&1].waited, Duration::from_secs(4));
+        for order in [["a", "b"], ["b", "a"]] {
+            let together = memory([
+                (1, started()),
+                (2, wanted("a", 2)),
+                (4, wanted("b", 4)),
+                (6, decided(order[0])),
+                (9, decided(order[1])),
+            ]);
+            assert_eq!(together.asks[&1].waited, Duration::from_secs(7), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn approvals_are_counted_and_those_without_a_decision_kept() {
+        let memory = memory([(1, started()), (2, wanted("a", 2)), (3, decided("a")), (4, wanted("b", 4))]);
+        assert_eq!(memory.approvals_wanted, 2);
+        assert_eq!(memory.approvals.iter().map(|approval| approval.id.as_str()).collect::<Vec<_>>(), ["b"]);
+        assert!(matches!(memory.asks[&1].inputs.as_slice(), [Input::Begin, Input::Decided { .. }]));
+    }
+}

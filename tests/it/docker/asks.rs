@@ -1,0 +1,238 @@
+//! Asks from their text to their end: types, templates, limits, cancelling, dialects, recordings.
+
+use serde_json::{Value, json};
+
+use super::asking::{
+    answer, ask, begin, conversation, end_of, events_of, runs, says, scripted, served, told, view,
+    wait_for_state,
+};
+use super::helpers::{S, gapless, list, number, post, session_with, text, value, wait_for_line};
+use crate::model_server::{ModelServer, Play, Reply};
+use crate::support::{Daemon, eventually};
+
+/// A reply of the script that takes its time.
+fn slowly(words: &str) -> String {
+    format!("{}delay_ms = 60000\n", says(words))
+}
+
+fn cancel(daemon: &Daemon, ask: u64) {
+    daemon.http("POST", &format!("/v1/sessions/s/asks/{ask}/cancel"), b"").expect_status(200);
+}
+
+#[test]
+fn an_answer_has_the_type_that_was_asked_for() {
+    let script = [
+        conversation("right", &[says("It is two."), says("{\"n\": 2}")]),
+        conversation("wrong", &vec![says("never"); 10]),
+        conversation("add 3 and 4 to [1,2]", &[runs("print(sum(values) + 3 + 4)"), says("10")]),
+    ]
+    .concat();
+    let template =
+        "[template.add]\nprompt = \"add {a} and {b} to {list}\"\nschema = { type = \"integer\" }\n";
+    let Some(daemon) = scripted(template, &script) else { return };
+    let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}});
+    let end = ask(&daemon, json!({"text": "right", "schema": schema}));
+    assert_eq!(
+        (&end["outcome"], &end["value"], number(&end, "/steps")),
+        (&json!("answered"), &json!({"n": 2}), 2)
+    );
+    let end = ask(&daemon, json!({"text": "wrong", "schema": schema, "fresh": true}));
+    assert_eq!((text(&end, "outcome"), number(&end, "/steps")), ("malformed", 4), "{end:#}");
+    assert_eq!(post(&daemon, "asks", &json!({"text": "x", "schema": {"type": 3}})).status, 400);
+
+    // The command line: a template with parameters, and variables from a file.
+    let context = daemon.home().join("context.json");
+    std::fs::write(&context, r#"{"values": [1, 2]}"#).expect("written");
+    let context = context.to_str().expect("UTF-8");
+    let arguments = ["ask", "-s", S, "--fresh", "--context", context, "@add", "a=3", "b=4", "list=[1, 2]"];
+    let ran = daemon.cli(arguments).ok();
+    assert_eq!(ran.stdout, "10\n", "{ran:?}");
+    assert_eq!(value(&daemon, "values"), "[1, 2]");
+    for wrong in [vec!["@add", "a=3"], vec!["@nothing"], vec!["@add", "a=3", "b=4", "list=x", "more=1"]] {
+        let ran = daemon.cli(["ask", "-s", S].iter().chain(&wrong));
+        assert!(ran.code != Some(0) && ran.stderr.contains("error: "), "{ran:?}");
+    }
+}
+
+#[test]
+fn asks_wait_for_each_other_and_can_be_cancelled() {
+    let endless = "print('busy', flush=True)\nwhile True: pass";
+    let script = [
+        conversation("think", &[slowly("late")]),
+        conversation("run", &[runs(endless), says("late")]),
+        conversation("quick", &[says("quick")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    let thinking = begin(&daemon, json!({"text": "think"}));
+    let queued = begin(&daemon, json!({"text": "run", "fresh": true}));
+    let never = begin(&daemon, json!({"text": "never"}));
+    let last = begin(&daemon, json!({"text": "quick", "fresh": true}));
+    wait_for_state(&daemon, thinking, "thinking");
+    assert_eq!(view(&daemon, queued)["state"], "queued");
+    cancel(&daemon, never);
+    assert_eq!(text(&end_of(&daemon, never), "outcome"), "cancelled");
+    cancel(&daemon, thinking);
+    assert_eq!(text(&end_of(&daemon, thinking), "outcome"), "cancelled");
+    wait_for_line(&daemon, 1, "busy");
+    wait_for_state(&daemon, queued, "acting");
+    cancel(&daemon, queued);
+    assert_eq!(text(&end_of(&daemon, queued), "outcome"), "cancelled");
+    assert_eq!(text(&end_of(&daemon, last), "answer"), "quick");
+    let finished = eventually("the cell is stopped", || events_of(&daemon, "cell_finished").pop());
+    assert_eq!(text(&finished, "/result/status"), "interrupted");
+    // An end stays as it is.
+    cancel(&daemon, last);
+    assert_eq!(text(&end_of(&daemon, last), "outcome"), "answered");
+    assert_eq!(daemon.http("POST", "/v1/sessions/s/asks/99/cancel", b"").status, 404);
+    assert_eq!(events_of(&daemon, "ask_finished").len(), 4);
+    gapless(&daemon, S);
+    daemon.assert_sound();
+}
+
+#[test]
+fn every_limit_ends_an_ask() {
+    let script = [
+        conversation("steps", &vec![runs("1"); 9]),
+        conversation("failures", &vec![runs("1 / 0"); 9]),
+        conversation("tokens", &vec![runs("print('long ' * 2000)"); 9]),
+        conversation("time", &[slowly("late")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    for (limit, most, outcome) in [
+        ("steps", json!(3), "step_limit"),
+        ("failures", json!(2), "failure_limit"),
+        ("tokens", json!(9000), "token_limit"),
+        ("seconds", json!(1), "time_limit"),
+    ] {
+        let first = if limit == "seconds" { "time" } else { limit };
+        let end = ask(&daemon, json!({"text": first, "fresh": true, "limits": {limit: most}}));
+        assert_eq!(text(&end, "outcome"), outcome, "{end:#}");
+        assert!(!text(&end, "message").is_empty());
+    }
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_conversation_goes_on_in_its_session_only() {
+    let script = [
+        conversation(
+            "first",
+            &[
+                runs("x = 20"),
+                runs("x += 1\nprint('x is', x)"),
+                says("x is 21"),
+                runs("print('twice', 2 * x)"),
+                says("42"),
+            ],
+        ),
+        conversation("other", &[runs("print('x' in globals())"), says("done")]),
+        conversation("idle", &[says("nothing to do")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    // A cell runs when one is wanted, not before.
+    assert_eq!(answer(&daemon, json!({"text": "idle"})), "nothing to do");
+    assert!(events_of(&daemon, "cell_queued").is_empty());
+    // Rounds of an ask, and further asks, share the variables.
+    assert_eq!(answer(&daemon, json!({"text": "first", "fresh": true})), "x is 21");
+    assert_eq!(answer(&daemon, json!({"text": "and twice that?"})), "42");
+    assert!(
+        told(&daemon)[1].contains("x is 21") && told(&daemon)[2].contains("twice 42"),
+        "{:?}",
+        told(&daemon)
+    );
+    // Another session has its own, and its own conversation.
+    daemon.session("t", json!({"image": "belljar/base"}));
+    let end =
+        daemon.http("POST", "/v1/sessions/t/asks?wait=true", br#"{"text": "other"}"#).expect_status(200);
+    assert_eq!(text(&end, "/end/answer"), "done");
+    let history = daemon.http("GET", "/v1/sessions/t/history", b"").expect_status(200);
+    let said = list(&history, "messages").iter().find(|message| message["role"] == "tool").expect("a result");
+    assert!(text(said, "content").contains("False"), "{said:#}");
+}
+
+const WRONG: &str = "print(15000 * (1 + .06 / n) ** (n * 6))";
+const RIGHT: &str = "n = 2\nprint(f'${15000 * (1 + .06 / n) ** (n * 6):,.2f}')";
+
+/// The replies of a model that forgets a variable, sees the error, and mends it.
+fn mending(dialect: &str) -> Vec<String> {
+    let told = "It grows to $21,386.41.";
+    match dialect {
+        "tool_calls" => vec![runs(WRONG), runs(RIGHT), says(told)],
+        "next_step" => {
+            let step =
+                |function: Value| says(&json!({"current_state": "So.", "function": function}).to_string());
+            let cell = |code: &str| {
+                let purpose = "to compute";
+                step(
+                    json!({"tool": "execute_python_code", "python_code_snippet": code, "tool_call_purpose": purpose}),
+                )
+            };
+            vec![cell(WRONG), cell(RIGHT), step(json!({"tool": "report_task_completion", "answer": told}))]
+        }
+        "json_action" => {
+            let cell = |action: &str, code: &str| {
+                says(&json!({"thought": "So.", "action": action, "code": code}).to_string())
+            };
+            let last =
+                json!({"thought": "So.", "action": "provide_answer", "final_answer": told}).to_string();
+            vec![cell("execute_code", WRONG), cell("debug_error", RIGHT), says(&last)]
+        }
+        _ => {
+            let cell = |code: &str| says(&format!("So.\n<execution-code>\n{code}\n</execution-code>"));
+            vec![cell(WRONG), cell(RIGHT), says(told)]
+        }
+    }
+}
+
+#[test]
+fn every_dialect_solves_the_same_task() {
+    let dialects = ["tool_calls", "next_step", "json_action", "xml_tags"];
+    let script: String = dialects.map(|dialect| conversation(dialect, &mending(dialect))).concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    for (place, dialect) in dialects.iter().enumerate() {
+        daemon.http("POST", "/v1/sessions/s/reset", b"").expect_status(200);
+        let end = ask(&daemon, json!({"text": dialect, "dialect": dialect, "fresh": true}));
+        assert_eq!((text(&end, "outcome"), number(&end, "/steps")), ("answered", 3), "{dialect}: {end:#}");
+        assert_eq!(text(&end, "answer"), "It grows to $21,386.41.");
+        let finished = events_of(&daemon, "cell_finished");
+        let results: Vec<&Value> = finished[2 * place..].iter().map(|event| &event["result"]).collect();
+        assert_eq!(text(results[0], "/exception/type"), "NameError", "{dialect}");
+        assert_eq!(text(results[1], "stdout"), "$21,386.41\n", "{dialect}");
+    }
+}
+
+#[test]
+fn a_recorded_ask_is_played_again() {
+    let cell = |code: &str| {
+        Play::from(Reply::call(
+            "execute_python_code",
+            json!({"python_code_snippet": code, "timeout": 30, "tool_call_purpose": "p"}),
+        ))
+    };
+    let server = ModelServer::start([cell(WRONG), cell(RIGHT), Reply::text("It is $21,386.41.").into()]);
+    let config = format!(
+        "[agent]\nmodel = \"served\"\n{}[model.replayed]\nprovider = \"replay\"\nfile = \"cassette.jsonl\"\n",
+        served(&server, "record = \"cassette.jsonl\"")
+    );
+    let Some(daemon) = session_with(&config, json!({"image": "belljar/base"})) else { return };
+    let recorded = ask(&daemon, json!({"text": "how much?"}));
+    assert_eq!(text(&recorded, "answer"), "It is $21,386.41.");
+    let first = told(&daemon);
+    // As often as one likes, without the server.
+    for name in ["t", "u"] {
+        daemon.session(name, json!({"image": "belljar/base"}));
+        let request = json!({"text": "how much?", "model": "replayed"}).to_string();
+        let path = format!("/v1/sessions/{name}/asks?wait=true");
+        let played = daemon.http("POST", &path, request.as_bytes()).expect_status(200);
+        assert_eq!(played["end"], recorded, "{:#}", played["end"]);
+    }
+    assert_eq!(server.received().len(), 3);
+    assert!(first[0].contains("NameError") && first[1].contains("$21,386.41"), "{first:?}");
+    // What was not recorded is not made up.
+    let end = ask(&daemon, json!({"text": "something else", "model": "replayed", "fresh": true}));
+    assert_eq!(text(&end, "outcome"), "model_failed", "{end:#}");
+    daemon.assert_sound();
+}

@@ -1,0 +1,143 @@
+//! Tools that a connected program lends to a session.
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+use super::asking::{answer, begin, calls, end_of, events_of, runs, says, scripted, told};
+use super::helpers::{S, base, list, outcome, post, queue, text};
+use crate::support::{Daemon, SOON, eventually};
+
+/// A client with its tools. They are there until it is dropped.
+struct Client {
+    lines: std::io::Lines<BufReader<UnixStream>>,
+}
+
+impl Client {
+    fn lend(daemon: &Daemon, tools: &Value) -> Self {
+        let body = json!({ "tools": tools }).to_string();
+        let mut socket = UnixStream::connect(daemon.socket()).expect("the daemon serves");
+        socket.set_read_timeout(Some(SOON)).expect("a timeout");
+        let head = "POST /v1/sessions/s/tools HTTP/1.1\r\nHost: belljar";
+        write!(socket, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).expect("it takes requests");
+        let mut client = Self { lines: BufReader::new(socket).lines() };
+        assert!(client.lines.any(|line| line.expect("a line") == "event: ready"));
+        client
+    }
+
+    fn next_call(&mut self) -> Value {
+        let data = self.lines.find_map(|line| {
+            let line = line.expect("the stream goes on");
+            line.strip_prefix("data: ").filter(|data| data.contains("\"call\"")).map(str::to_owned)
+        });
+        serde_json::from_str(&data.expect("a call")).expect("JSON")
+    }
+}
+
+fn weather() -> Value {
+    json!([
+        {"name": "weather", "description": "Say the weather.", "output": {"type": "object"},
+         "parameters": {"type": "object", "required": ["city"], "properties": {"city": {"type": "string"}}}},
+        {"name": "picture", "description": "Draw it.", "parameters": {"type": "object", "properties": {}}},
+    ])
+}
+
+fn reply(daemon: &Daemon, call: &Value, answer: Value) -> u16 {
+    post(daemon, &format!("tool-calls/{}", text(call, "call")), &answer).status
+}
+
+/// The smallest PNG there is.
+const PNG: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+
+#[test]
+fn a_client_lends_its_tools_while_it_is_there() {
+    let Some(daemon) = base() else { return };
+    let mut client = Client::lend(&daemon, &weather());
+
+    let cell = queue(&daemon, &json!({"code": "weather(city='Ulm')['degrees'] + 1"}));
+    let call = client.next_call();
+    assert_eq!((text(&call, "name"), &call["arguments"]), ("weather", &json!({"city": "Ulm"})));
+    assert_eq!(reply(&daemon, &call, json!({"value": {"degrees": 20}})), 200);
+    assert_eq!(text(&outcome(&daemon, cell), "/result/repr"), "21");
+    // An answer counts once, and only to a call that there is.
+    assert_eq!(reply(&daemon, &call, json!({"value": {"degrees": 30}})), 404);
+
+    let cell = queue(&daemon, &json!({"code": "print('see', picture())"}));
+    let call = client.next_call();
+    let parts = json!({"parts": {"text": "a dot", "images": [{"mime": "image/png", "base64": PNG}]}});
+    assert_eq!(reply(&daemon, &call, parts), 200);
+    let result = outcome(&daemon, cell);
+    assert_eq!(text(&result, "stdout"), "see a dot\n");
+    assert_eq!(list(&result, "displays")[0]["mime"]["image/png"], PNG, "{result:#}");
+
+    // What does not fit is an error of the call, in the code that made it.
+    let code =
+        "try:\n    weather(city='Ulm')\nexcept ToolError as error:\n    print(error.code, error.message)";
+    for (answer, said) in [
+        (json!({"failure": {"code": "no_rain", "message": "it is dry"}}), "no_rain it is dry\n"),
+        (json!({"failure": {"code": "A b", "message": "it is dry"}}), "failed it is dry\n"),
+        (json!({"value": "warm"}), "failed "),
+        (json!({"parts": {"text": "", "images": []}}), "failed "),
+    ] {
+        let cell = queue(&daemon, &json!({ "code": code }));
+        let call = client.next_call();
+        assert_eq!(reply(&daemon, &call, answer), 200);
+        let result = outcome(&daemon, cell);
+        assert!(text(&result, "stdout").starts_with(said), "{said}: {result:#}");
+    }
+
+    // Names that are taken, and schemas that are none.
+    let one = |name: &str, parameters: Value| json!({"tools": [{"name": name, "description": "d", "parameters": parameters}]});
+    for wrong in [
+        one("weather", json!({"type": "object", "properties": {}})),
+        one("execute_python_code", json!({"type": "object", "properties": {}})),
+        one("no name", json!({"type": "object", "properties": {}})),
+        one("x", json!({"type": 3})),
+    ] {
+        assert_eq!(post(&daemon, "tools", &wrong).status, 400, "{wrong}");
+    }
+
+    // A client that goes leaves an error behind, and its tools go with it.
+    let cell = queue(&daemon, &json!({ "code": code }));
+    client.next_call();
+    drop(client);
+    assert!(text(&outcome(&daemon, cell), "stdout").starts_with("client_gone "));
+    eventually("the tool is gone", || {
+        let result = daemon.run(S, "'weather' in globals()");
+        (result["result"]["repr"] == "False").then_some(())
+    });
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_model_uses_what_a_client_lends_and_goes_on_without_it() {
+    let script = [
+        calls("weather", &json!({"city": "Ulm"})),
+        runs("print(weather(city='Bonn'))"),
+        says("done"),
+        calls("weather", &json!({"city": "Kiel"})),
+        says("without"),
+    ]
+    .concat();
+    let Some(mut daemon) = scripted("", &script) else { return };
+    let mut client = Client::lend(&daemon, &weather());
+    let ask = begin(&daemon, json!({"text": "how is it?"}));
+    for degrees in [20, 30] {
+        let call = client.next_call();
+        assert_eq!(reply(&daemon, &call, json!({"value": {"degrees": degrees}})), 200);
+    }
+    assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
+    let told_now = told(&daemon);
+    assert!(told_now[0].contains("20") && told_now[1].contains("30"), "{told_now:?}");
+    // The daemon ends over a call, and no client comes back: the ask knows, and ends.
+    let ask = begin(&daemon, json!({"text": "and in Kiel?"}));
+    client.next_call();
+    super::helpers::restart_by(&mut daemon, "KILL");
+    assert_eq!(text(&end_of(&daemon, ask), "answer"), "without");
+    assert!(told(&daemon)[2].contains("not known"), "{:?}", told(&daemon));
+    assert_eq!(events_of(&daemon, "ask_finished").len(), 2);
+    super::asking::write_script(&daemon, &says("fresh"));
+    assert_eq!(answer(&daemon, json!({"text": "x", "fresh": true})), "fresh");
+    daemon.assert_sound();
+}
