@@ -4,8 +4,17 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
 PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+# What is installed; another one can be named that was built before.
+BINARY ?= target/release/belljar
 # rustup puts cargo where a shell without a login does not look.
 export PATH := $(PATH):$(HOME)/.cargo/bin
+
+BASH_DIR := $(PREFIX)/share/bash-completion/completions
+ZSH_DIR := $(PREFIX)/share/zsh/site-functions
+FISH_DIR := $(PREFIX)/share/fish/vendor_completions.d
+MAN_DIR := $(PREFIX)/share/man/man1
 
 heading = @printf '\n==> %s\n' "$(1)"
 
@@ -97,8 +106,27 @@ schemas: ## write config/openapi.json and config/schemas anew from the types
 	UPDATE_SCHEMAS=1 cargo test --quiet --lib schemas
 
 .PHONY: install
-install: build ## install the binary below $(DESTDIR)$(PREFIX)
-	install -D -m 755 target/release/belljar "$(DESTDIR)$(PREFIX)/bin/belljar"
+install: $(BINARY) ## install binary, completions, manual pages, units and config below $(DESTDIR)$(PREFIX)
+	install -D -m 755 "$(BINARY)" "$(DESTDIR)$(PREFIX)/bin/belljar"
+	install -d "$(DESTDIR)$(BASH_DIR)" "$(DESTDIR)$(ZSH_DIR)" "$(DESTDIR)$(FISH_DIR)" "$(DESTDIR)$(UNITDIR)"
+	"$(BINARY)" completions bash > "$(DESTDIR)$(BASH_DIR)/belljar"
+	"$(BINARY)" completions zsh > "$(DESTDIR)$(ZSH_DIR)/_belljar"
+	"$(BINARY)" completions fish > "$(DESTDIR)$(FISH_DIR)/belljar.fish"
+	"$(BINARY)" man "$(DESTDIR)$(MAN_DIR)"
+	sed 's|@BINDIR@|$(PREFIX)/bin|' config/systemd/belljar.service > "$(DESTDIR)$(UNITDIR)/belljar.service"
+	install -m 644 config/systemd/belljar.socket "$(DESTDIR)$(UNITDIR)/belljar.socket"
+	install -d "$(DESTDIR)$(SYSCONFDIR)/belljar"
+	@# A configuration that somebody wrote stays; all lines of a new one are comments, so that defaults hold.
+	@test -e "$(DESTDIR)$(SYSCONFDIR)/belljar/config.toml" || \
+		sed 's/^[^#]/# &/' config/default.toml > "$(DESTDIR)$(SYSCONFDIR)/belljar/config.toml"
+
+.PHONY: uninstall
+uninstall: ## remove what `make install` has put there; configuration and state stay
+	rm -f "$(DESTDIR)$(PREFIX)/bin/belljar" "$(DESTDIR)$(BASH_DIR)/belljar" "$(DESTDIR)$(ZSH_DIR)/_belljar" \
+		"$(DESTDIR)$(FISH_DIR)/belljar.fish" "$(DESTDIR)$(UNITDIR)/belljar.service" \
+		"$(DESTDIR)$(UNITDIR)/belljar.socket" "$(DESTDIR)$(MAN_DIR)"/belljar.1 "$(DESTDIR)$(MAN_DIR)"/belljar-*.1
+
+target/release/belljar: build
 
 .PHONY: clean
 clean: ## remove what was compiled; images stay

@@ -16,8 +16,8 @@ use crate::protocol::result::Mode;
 use super::failure::Failure;
 use super::screen::Color;
 use super::{
-    approve, ask, cp, daemon, eval, exec, frost, history, image, interrupt, logs, models, new, plan, ps,
-    receipt, replay, reset, rm, run, show, tools, undo, vars, version, wait,
+    approve, ask, config_show, cp, daemon, doctor, eval, exec, frost, history, image, interrupt, logs,
+    models, new, plan, ps, receipt, replay, reset, rm, run, shell, show, tools, undo, vars, version, wait,
 };
 
 /// Runs model-written Python under glass: stateful sessions in hardened, network-less containers.
@@ -67,6 +67,11 @@ pub(super) enum Command {
     Rm(rm::Rm),
     Image(image::Image),
     Daemon(daemon::Daemon),
+    Doctor(doctor::Doctor),
+    Config(config_show::Config),
+    Completions(shell::Completions),
+    #[command(hide = true)]
+    Man(shell::Man),
     Version(version::Version),
 }
 

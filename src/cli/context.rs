@@ -1,7 +1,7 @@
 //! From the command line to an exit code.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -12,8 +12,9 @@ use super::args::{Cli, Command};
 use super::client::Client;
 use super::exit;
 use super::failure::Failure;
-use super::screen::Screen;
+use super::screen::{Color, Screen};
 use super::start::Starter;
+use super::welcome::welcome;
 
 /// What `main` has to do. Becoming the daemon is left to it: the command line knows no daemon.
 pub enum Start {
@@ -42,6 +43,11 @@ impl Context {
         Client::new(self.paths.socket().to_owned(), starter)
     }
 
+    /// The configuration file that was named, if one was.
+    pub fn config(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// For commands about the daemon itself.
     pub fn client_of_running_daemon(&self) -> Client {
         Client::new(self.paths.socket().to_owned(), None)
@@ -50,6 +56,11 @@ impl Context {
 
 /// Runs the command that the arguments ask for.
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if args.len() <= 1 {
+        let said = welcome(&mut Screen::new(Color::Auto));
+        return Start::Done(ExitCode::from(said.map_or_else(|failure| failure.exit, |()| exit::SUCCESS)));
+    }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -131,6 +142,10 @@ async fn dispatch(context: &mut Context, command: Command) -> Result<u8, Failure
         Command::Rm(command) => command.run(context).await,
         Command::Image(command) => command.run(context).await,
         Command::Daemon(command) => command.run(context).await,
+        Command::Doctor(command) => command.run(context).await,
+        Command::Config(command) => command.run(context),
+        Command::Completions(command) => command.run(&mut context.screen),
+        Command::Man(command) => command.run(),
         Command::Version(command) => command.run(context).await,
     }
 }
@@ -142,9 +157,14 @@ mod tests {
     #[test]
     fn mistakes_on_the_command_line_exit_with_64() {
         let exit = |line: &str| exit_of(&Cli::try_parse_from(line.split(' ')).unwrap_err());
-        for wrong in
-            ["belljar", "belljar nope", "belljar exec", "belljar rm", "belljar rm --all x", "belljar ps --x"]
-        {
+        for wrong in [
+            "belljar --json",
+            "belljar nope",
+            "belljar exec",
+            "belljar rm",
+            "belljar rm --all x",
+            "belljar ps --x",
+        ] {
             assert_eq!(exit(wrong), 64, "{wrong}");
         }
         for asked in ["belljar --help", "belljar --version", "belljar help exec", "belljar exec --help"] {

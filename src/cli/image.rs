@@ -1,5 +1,7 @@
 //! `belljar image`: list, build and pull images.
 
+mod builder;
+
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -131,23 +133,17 @@ async fn build(context: &mut Context, kind: Kind) -> Result<u8, Failure> {
         Kind::Base => "base",
         Kind::Science => "science",
     };
-    // Progress goes to stderr as it is; the image's id is the last line on stdout. Run by name, since
-    // temporary folders are often mounted so that nothing in them can be executed.
-    let output = tokio::process::Command::new("bash")
-        .arg(scratch.0.join("build.sh"))
-        .arg(name)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .await
-        .map_err(|e| Failure::io("failed to run `bash`", &e))?;
-    if !output.status.success() {
-        return Err(Failure::new(format!("failed to build `belljar/{name}` ({})", output.status)).hint(
+    // Run by name, since temporary folders are often mounted so that nothing in them can be executed.
+    let mut command = tokio::process::Command::new("bash");
+    command.arg(scratch.0.join("build.sh")).arg(name).stdin(Stdio::null()).stdout(Stdio::piped());
+    let built = builder::run(&mut context.screen, command).await?;
+    if !built.status.success() {
+        return Err(Failure::new(format!("failed to build `belljar/{name}` ({})", built.status)).hint(
             "the lines above say why; the engine has to answer (`docker info`), and the disk needs 2 GB",
         ));
     }
-    let said = String::from_utf8_lossy(&output.stdout);
-    let id = said.lines().last().unwrap_or_default();
+    // Its last line on stdout.
+    let id = built.last.as_str();
     if context.json {
         context.screen.json(&serde_json::json!({ "reference": format!("belljar/{name}"), "id": id }))?;
     } else {

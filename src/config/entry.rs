@@ -166,7 +166,7 @@ fn read_json(path: &Path) -> Result<Value, String> {
     serde_json::from_str(&text).map_err(|error| format!("{shown} is no JSON: {error}"))
 }
 
-fn json(value: &DeValue<'_>) -> Result<Value, String> {
+pub(super) fn json(value: &DeValue<'_>) -> Result<Value, String> {
     Ok(match value {
         DeValue::String(text) => Value::from(text.as_ref()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())

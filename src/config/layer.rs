@@ -12,6 +12,8 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::entry::json;
+use super::load::Written;
 use super::units::{parse_duration, parse_size};
 
 /// Where a value came from.
@@ -141,6 +143,13 @@ impl<'t> Layer<'t> {
         let value = self.values.get(key)?;
         let wrong = |message: String| self.problem(Some(value.span()), key, &message);
         Some(T::from_toml(value.get_ref()).map_err(wrong))
+    }
+
+    /// The value of a key as it is written, if the layer has it.
+    pub fn written(&self, key: &str) -> Option<Written> {
+        // The reader has checked it already, so that it has a form in JSON.
+        let value = json(self.values.get(key)?.get_ref()).ok()?;
+        Some(Written { value, source: self.source.clone() })
     }
 
     /// The tables below a section whose keys are names that the file's writer chose.

@@ -19,8 +19,15 @@ const FILE_BYTES: u64 = 1024 * 1024;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     pub settings: Settings,
-    /// `section.key` → where its value is from.
-    pub sources: BTreeMap<&'static str, Source>,
+    /// `section.key` → what was written there last; none if nobody did.
+    pub values: BTreeMap<String, Option<Written>>,
+}
+
+/// A value as it stands in a file, and which file that is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Written {
+    pub value: serde_json::Value,
+    pub source: Source,
 }
 
 /// All that is wrong with the configuration. Never empty.
@@ -99,12 +106,7 @@ fn resolve(texts: &[(Source, &str)]) -> Result<Loaded, ConfigError> {
         layer.report_unknown(&reader.known, &mut reader.problems);
     }
     match settings {
-        Some(settings) if reader.problems.is_empty() => {
-            let source = |index: &usize| reader.layers.get(*index).map(|layer| layer.source.clone());
-            let sources =
-                reader.winners.iter().filter_map(|(key, index)| Some((*key, source(index)?))).collect();
-            Ok(Loaded { settings, sources })
-        }
+        Some(settings) if reader.problems.is_empty() => Ok(Loaded { settings, values: reader.written() }),
         _ => {
             let mut problems = reader.problems;
             problems.sort_by(|a, b| (&a.source, a.line).cmp(&(&b.source, b.line)));
@@ -313,13 +315,14 @@ mod tests {
     #[test]
     fn a_file_changes_what_it_names_and_nothing_else() {
         let loaded = with("[sandbox]\nmemory = \"2GiB\"\ncpus = 2\n[cells]\ntimeout = 45\n").unwrap();
+        let source = |key: &str| loaded.values[key].as_ref().map(|written| written.source.clone());
         assert_eq!(loaded.settings.sandbox.memory_bytes, 2 << 30);
         assert!((loaded.settings.sandbox.cpus - 2.0).abs() < f64::EPSILON);
         assert_eq!(loaded.settings.cells.timeout, Duration::from_secs(45));
         assert_eq!(loaded.settings.sandbox.pids, 256);
-        assert_eq!(loaded.sources["sandbox.memory"], Source::File("config.toml".into()));
-        assert_eq!(loaded.sources["sandbox.pids"], Source::Default);
-        assert!(!loaded.sources.contains_key("sandbox.image"));
+        assert_eq!(source("sandbox.memory"), Some(Source::File("config.toml".into())));
+        assert_eq!(source("sandbox.pids"), Some(Source::Default));
+        assert_eq!(source("sandbox.image"), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Layers, each over the one before: the embedded `config/default.toml`, then one file: the one
 //! named by `--config` or `BELLJAR_CONFIG`, else the machine's (daemon of root) or the user's own.
 //! Every problem of every layer is reported at once, each with its place in the file, and
-//! [`Loaded::sources`] says where each value came from.
+//! [`Loaded::values`] says where each value came from.
 //!
 //! This module knows nothing about actors, HTTP or Docker.
 
@@ -21,7 +21,7 @@ mod units;
 
 pub use agent::{Agent, CommandTool, Model, Named, Provider, Template};
 pub use layer::{ConfigProblem, Source};
-pub use load::{ConfigError, Loaded, load, load_text};
+pub use load::{ConfigError, Loaded, Written, load, load_text};
 pub use paths::{Paths, PathsError, is_system};
 pub use settings::{Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings};
 pub use units::{UnitError, parse_duration, parse_size, show_size};

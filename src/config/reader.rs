@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::layer::{Bytes, ConfigProblem, FromToml, Layer};
+use super::load::Written;
 
 /// Reads keys through all layers and remembers which there are, who won, and what was wrong.
 pub(super) struct Reader<'t> {
@@ -87,6 +88,23 @@ impl Reader<'_> {
         } else {
             self.problem(low, &format!("it is more than `{high}`"));
         }
+    }
+
+    /// Every key, with what the last layer has that names it.
+    pub fn written(&self) -> BTreeMap<String, Option<Written>> {
+        let mut all = BTreeMap::new();
+        for known in &self.known {
+            let Some(section) = known.strip_suffix(".*") else {
+                let layer = self.winners.get(known).and_then(|index| self.layers.get(*index));
+                all.insert((*known).to_owned(), layer.and_then(|layer| layer.written(known)));
+                continue;
+            };
+            for layer in &self.layers {
+                let keys = layer.named(section).map(|(name, _)| format!("{section}.{name}"));
+                all.extend(keys.map(|key| (key.clone(), layer.written(&key))));
+            }
+        }
+        all
     }
 
     /// A path that is the value of `key`, as the file means it that set it.

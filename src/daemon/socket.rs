@@ -1,4 +1,5 @@
-//! The control socket: a stale one is taken over, a served one and anything else is left alone.
+//! The control socket: made here or handed over by systemd. A stale one is taken over, a served one
+//! and anything else is left alone.
 
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,14 +11,21 @@ use crate::config::Paths;
 /// Members of this group may use a system daemon.
 const GROUP: &str = "belljar";
 
-/// Removes the socket at the end, if it is still ours.
+/// Removes the socket at the end, if we made it and it is still ours.
 pub struct SocketGuard {
+    made: Option<Made>,
+}
+
+struct Made {
     path: PathBuf,
     inode: u64,
 }
 
 impl SocketGuard {
     pub fn bind(paths: &Paths) -> Result<(UnixListener, Self), DaemonError> {
+        if let Some(listener) = handed_over()? {
+            return Ok((listener, Self { made: None }));
+        }
         let path = paths.socket();
         make_parent(path, paths.system())?;
         clear_stale(path)?;
@@ -35,16 +43,29 @@ impl SocketGuard {
         let mode = if group.is_some() { 0o660 } else { 0o600 };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
         let inode = std::fs::symlink_metadata(path).map_err(failed)?.ino();
-        Ok((listener, Self { path: path.to_owned(), inode }))
+        Ok((listener, Self { made: Some(Made { path: path.to_owned(), inode }) }))
     }
 }
 
 impl Drop for SocketGuard {
     fn drop(&mut self) {
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
-            let _ = std::fs::remove_file(&self.path);
+        let Some(made) = &self.made else { return };
+        if std::fs::symlink_metadata(&made.path).is_ok_and(|found| found.ino() == made.inode) {
+            let _ = std::fs::remove_file(&made.path);
         }
     }
+}
+
+/// The socket of `belljar.socket`. It stays when the daemon ends, and systemd says who may use it.
+fn handed_over() -> Result<Option<UnixListener>, DaemonError> {
+    let failed = |error: std::io::Error| {
+        DaemonError::Start(format!("the socket that was handed over cannot be used: {error}"))
+    };
+    let Some(listener) = listenfd::ListenFd::from_env().take_unix_listener(0).map_err(failed)? else {
+        return Ok(None);
+    };
+    listener.set_nonblocking(true).map_err(failed)?;
+    UnixListener::from_std(listener).map(Some).map_err(failed)
 }
 
 fn make_parent(socket: &Path, system: bool) -> Result<(), DaemonError> {

@@ -1,5 +1,7 @@
 //! Integration tests, one binary. What belongs where:
 //!
+//! - `doctor`: what `belljar doctor` says of real machines
+//! - `install`: `make install`, completions, and the socket of systemd
 //! - `layers`: the direction of `use crate::` lines
 //! - `llm`: the client of models against `model_server`, a real server on loopback
 //! - `message_spec`: every frame of the bridge against its JSON Schema
@@ -16,6 +18,8 @@
 )]
 
 mod docker;
+mod doctor;
+mod install;
 mod layers;
 mod llm;
 mod message_spec;

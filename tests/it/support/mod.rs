@@ -6,6 +6,7 @@ mod http;
 mod leftovers;
 mod users;
 
+pub use disk::SmallDisk;
 pub use http::Response;
 pub use leftovers::{assert_nothing_left, processes_of};
 pub use users::{docker_group, http_as};
@@ -55,7 +56,7 @@ pub fn docker<const N: usize>(arguments: [&str; N]) -> String {
 /// A daemon with a home of its own. It is stopped, with all its sandboxes, when this is dropped.
 pub struct Daemon {
     /// Under the home, if it has one of its own. Goes before the folder does.
-    disk: Option<disk::SmallDisk>,
+    disk: Option<SmallDisk>,
     home: tempfile::TempDir,
     child: Option<Child>,
     /// Runs daemon and commands as that user, in its groups.
@@ -129,11 +130,11 @@ impl Daemon {
     /// With a home that can be filled up; none if that cannot be made here.
     pub fn on_small_disk() -> Option<Self> {
         let home = home();
-        let disk = disk::SmallDisk::mount(home.path())?;
+        let disk = SmallDisk::mount(home.path())?;
         Some(Self::launch_in(home, Some(disk), "", None, &[]))
     }
 
-    pub fn disk(&self) -> &disk::SmallDisk {
+    pub fn disk(&self) -> &SmallDisk {
         self.disk.as_ref().expect("a disk of its own")
     }
 
@@ -143,7 +144,7 @@ impl Daemon {
 
     fn launch_in(
         home: tempfile::TempDir,
-        disk: Option<disk::SmallDisk>,
+        disk: Option<SmallDisk>,
         config: &str,
         user: Option<User>,
         environment: &[(&str, &str)],

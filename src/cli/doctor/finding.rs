@@ -1,0 +1,45 @@
+//! What the doctor says: one line a check.
+
+use serde::Serialize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    Ok,
+    Warning,
+    Failure,
+}
+
+impl Severity {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Failure => "failure",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub check: &'static str,
+    pub status: Severity,
+    pub message: String,
+    /// A command, or what to do where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    pub fn ok(check: &'static str, message: impl Into<String>) -> Self {
+        Self { check, status: Severity::Ok, message: message.into(), fix: None }
+    }
+
+    pub fn warning(check: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { check, status: Severity::Warning, message: message.into(), fix: Some(fix.into()) }
+    }
+
+    pub fn failure(check: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { status: Severity::Failure, ..Self::warning(check, message, fix) }
+    }
+}
