@@ -17,6 +17,7 @@ mod modes;
 mod output;
 mod pull;
 mod receipt;
+mod repl;
 mod restart;
 mod resume;
 mod rich;
