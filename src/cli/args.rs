@@ -17,7 +17,8 @@ use super::failure::Failure;
 use super::screen::Color;
 use super::{
     approve, ask, config_show, cp, daemon, doctor, eval, exec, frost, history, image, interrupt, logs,
-    models, new, plan, ps, receipt, replay, reset, rm, run, shell, show, tools, undo, vars, version, wait,
+    models, new, plan, ps, receipt, repl, replay, reset, rm, run, shell, show, tools, undo, vars, version,
+    wait,
 };
 
 /// Runs model-written Python under glass: stateful sessions in hardened, network-less containers.
@@ -43,6 +44,7 @@ pub(super) enum Command {
     Run(run::Run),
     New(new::New),
     Exec(exec::Exec),
+    Repl(repl::Repl),
     Eval(eval::Eval),
     // Boxed, because it has many flags.
     Ask(Box<ask::Ask>),

@@ -119,6 +119,7 @@ async fn dispatch(context: &mut Context, command: Command) -> Result<u8, Failure
         Command::Run(command) => command.run(context).await,
         Command::New(command) => command.run(context).await,
         Command::Exec(command) => command.run(context).await,
+        Command::Repl(command) => command.run(context).await,
         Command::Eval(command) => command.run(context).await,
         Command::Ask(command) => command.run(context).await,
         Command::Approve(command) => command.run(context).await,

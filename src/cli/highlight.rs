@@ -3,7 +3,7 @@
 
 use super::screen::Tint;
 
-const KEYWORDS: [&str; 37] = [
+pub(super) const KEYWORDS: [&str; 37] = [
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "case", "class", "continue",
     "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is",
     "lambda", "match", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",

@@ -41,6 +41,7 @@ mod new;
 mod plan;
 mod ps;
 mod receipt;
+mod repl;
 mod replay;
 mod reset;
 mod rm;

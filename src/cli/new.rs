@@ -83,7 +83,7 @@ async fn follow(context: &Context, name: Option<&SessionName>) {
 }
 
 /// `docker · python:3.12 · Python 3.12.1 · no network, …`
-fn made_of(session: &SessionView) -> String {
+pub(super) fn made_of(session: &SessionView) -> String {
     let image = session.image.as_ref().map(|image| image.reference.clone());
     let python = session.python.as_ref().map(|version| format!("Python {version}"));
     let parts = [Some(session.backend.name().to_owned()), image, python, session.isolation.clone()];

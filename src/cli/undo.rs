@@ -8,6 +8,7 @@ use super::args::SessionArg;
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
+use super::screen::Screen;
 
 /// Go back to the variables of some cells ago; files are not rewound.
 #[derive(Debug, Args)]
@@ -28,14 +29,15 @@ impl Undo {
             context.screen.line(&answer.text())?;
             return Ok(exit::SUCCESS);
         }
-        let undone: Undone = answer.parse()?;
-        context.screen.note(&match undone.state_of {
-            0 => "the variables are as at the start".to_owned(),
-            cell => format!("the variables are as after cell {cell}"),
-        })?;
-        for file in &undone.files_changed {
-            context.screen.note(&format!("not rewound: {file}"))?;
-        }
+        show_undone(&mut context.screen, &answer.parse()?)?;
         Ok(exit::SUCCESS)
     }
+}
+
+pub(super) fn show_undone(screen: &mut Screen, undone: &Undone) -> Result<(), Failure> {
+    screen.note(&match undone.state_of {
+        0 => "the variables are as at the start".to_owned(),
+        cell => format!("the variables are as after cell {cell}"),
+    })?;
+    undone.files_changed.iter().try_for_each(|file| screen.note(&format!("not rewound: {file}")))
 }

@@ -9,7 +9,7 @@ use super::context::Context;
 use super::exit;
 use super::failure::Failure;
 use super::human::{Table, clipped, size};
-use super::screen::Tint;
+use super::screen::{Screen, Tint};
 
 /// Of a value's preview, so that a row stays a row.
 const VALUE_CHARS: usize = 60;
@@ -33,21 +33,21 @@ impl Vars {
             context.screen.line(&answer.text())?;
             return Ok(exit::SUCCESS);
         }
-        let list: VariableList = answer.parse()?;
-        if list.variables.is_empty() {
-            context.screen.note("no variables")?;
-            return Ok(exit::SUCCESS);
-        }
-        for (index, line) in table(&list).lines().iter().enumerate() {
-            let line = if index == 0 { context.screen.tinted(Tint::Bold, line) } else { line.clone() };
-            context.screen.line(&line)?;
-        }
-        let hidden = list.total.saturating_sub(list.variables.len() as u64);
-        if hidden > 0 {
-            context.screen.note(&format!("… and {hidden} more"))?;
-        }
+        show_variables(&mut context.screen, &answer.parse()?)?;
         Ok(exit::SUCCESS)
     }
+}
+
+pub(super) fn show_variables(screen: &mut Screen, list: &VariableList) -> Result<(), Failure> {
+    if list.variables.is_empty() {
+        return screen.note("no variables");
+    }
+    for (index, line) in table(list).lines().iter().enumerate() {
+        let line = if index == 0 { screen.tinted(Tint::Bold, line) } else { line.clone() };
+        screen.line(&line)?;
+    }
+    let hidden = list.total.saturating_sub(list.variables.len() as u64);
+    if hidden > 0 { screen.note(&format!("… and {hidden} more")) } else { Ok(()) }
 }
 
 fn table(list: &VariableList) -> Table {

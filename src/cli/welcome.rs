@@ -6,7 +6,7 @@ use super::screen::{Screen, Tint};
 const FIRST_STEPS: [(&str, &str); 5] = [
     ("belljar doctor", "check that this machine is ready"),
     ("belljar run FILE", "run a script in a sandbox of its own"),
-    ("belljar new NAME", "make a session that keeps its variables"),
+    ("belljar repl", "type Python into a session"),
     ("belljar ask TEXT", "let a model work on something in Python"),
     ("belljar ps", "see the sessions that are there"),
 ];

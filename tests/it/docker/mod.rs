@@ -24,6 +24,7 @@ mod modes;
 mod output;
 mod pull;
 mod receipt;
+mod repl;
 mod restart;
 mod resume;
 mod rich;

@@ -1,0 +1,210 @@
+//! Whether what was typed is a whole cell, or goes on with the next line. It knows brackets,
+//! strings and blocks and no more of Python: code that makes no sense counts as whole, so that
+//! Python can say what is wrong with it.
+
+/// Blocks end with an empty line, as at Python's own prompt.
+pub fn is_complete(text: &str) -> bool {
+    let mut scan =
+        Scan { depth: 0, state: State::Whole, fresh: true, indent: 0, in_block: false, opens_block: false };
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        let length = scan.take(rest, next);
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    match scan.state {
+        State::Broken => true,
+        State::Continued | State::OpenText => false,
+        State::Whole if scan.depth > 0 => false,
+        State::Whole => {
+            let last = text.rsplit('\n').next().unwrap_or_default();
+            last.trim().is_empty() || !(scan.opens_block || scan.in_block)
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Whole,
+    /// A backslash at the end of the line.
+    Continued,
+    /// Inside of a string of many lines.
+    OpenText,
+    /// A bracket too many, or a string that its line does not end. It stays so.
+    Broken,
+}
+
+/// What is known at some point of the text.
+struct Scan {
+    /// Open brackets.
+    depth: usize,
+    state: State,
+    /// Nothing has been said on this line yet. Lines inside of brackets and strings are parts of one.
+    fresh: bool,
+    indent: usize,
+    /// The last line that says anything is indented, or a decorator.
+    in_block: bool,
+    /// It ends with a colon.
+    opens_block: bool,
+}
+
+impl Scan {
+    /// Looks at what stands at the start of `rest` and says how long it is.
+    fn take(&mut self, rest: &str, next: char) -> usize {
+        let continued = self.state == State::Continued;
+        if continued {
+            self.state = State::Whole;
+        }
+        match next {
+            '\n' => {
+                if self.depth == 0 && !continued {
+                    (self.fresh, self.indent) = (true, 0);
+                }
+                return 1;
+            }
+            ' ' | '\t' | '\r' | '\x0c' => {
+                self.indent += usize::from(self.fresh);
+                return 1;
+            }
+            '#' => return rest.find('\n').unwrap_or(rest.len()),
+            _ => self.says(next),
+        }
+        match next {
+            '(' | '[' | '{' => self.depth += 1,
+            ')' | ']' | '}' => match self.depth.checked_sub(1) {
+                Some(depth) => self.depth = depth,
+                None => self.become_state(State::Broken),
+            },
+            // Only the end of the line may follow; the end of the text counts as one.
+            '\\' if matches!(rest.as_bytes().get(1), None | Some(b'\n')) => {
+                self.become_state(State::Continued);
+            }
+            '"' | '\'' => return self.text(rest, next),
+            _ => {}
+        }
+        next.len_utf8()
+    }
+
+    fn become_state(&mut self, state: State) {
+        if self.state != State::Broken {
+            self.state = state;
+        }
+    }
+
+    fn says(&mut self, next: char) {
+        if std::mem::take(&mut self.fresh) {
+            self.in_block = self.indent > 0 || next == '@';
+        }
+        self.opens_block = next == ':' && self.depth == 0;
+    }
+
+    /// The length of the string at the start of `rest`.
+    fn text(&mut self, rest: &str, quote: char) -> usize {
+        let triple = quote.to_string().repeat(3);
+        let many_lines = rest.starts_with(&triple);
+        let mark = if many_lines { triple } else { quote.to_string() };
+        let mut at = mark.len();
+        let mut escaped = false;
+        while let Some(left) = rest.get(at..).filter(|left| !left.is_empty()) {
+            let Some(c) = left.chars().next() else { break };
+            match c {
+                _ if std::mem::take(&mut escaped) => {}
+                '\\' => escaped = true,
+                _ if left.starts_with(&mark) => return at + mark.len(),
+                '\n' if !many_lines => {
+                    self.become_state(State::Broken);
+                    return at;
+                }
+                _ => {}
+            }
+            at += c.len_utf8();
+        }
+        // Behind a backslash even a short string goes on in the next line.
+        let goes_on = escaped || rest.ends_with("\\\n");
+        self.become_state(match (many_lines, goes_on) {
+            (true, _) => State::OpenText,
+            (false, true) => State::Continued,
+            (false, false) => State::Broken,
+        });
+        rest.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn whole_cells_run_at_once() {
+        for text in [
+            "",
+            "1",
+            "x = (1,\n2)",
+            "s = '''a\n\nb'''",
+            "'a' 'b' # (",
+            "x = 'it''s'",
+            "d = {1: 2}",
+            "x[1:]",
+            "def f():\n    return 1\n",
+            "if x: pass",
+            "for i in y:\n    i\n  ",
+            "a = 1 + \\\n2",
+            "# if x:",
+            "def f():\n    return 1\nf()",
+            "@d\ndef f():\n    pass\n",
+            "x = 'a\\\nb'",
+            "λ = 'é'",
+            "if x:\n    a = [\n1]\n",
+            "class A:\n    '''doc\n'''\n",
+            "f(\n    a\n)",
+        ] {
+            assert!(is_complete(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_open_goes_on() {
+        for text in [
+            "(",
+            "x = [1,",
+            "f(a,\n  b",
+            "'''a",
+            "\"\"\"a\n'''",
+            "s = '''a\\'''",
+            "if x:",
+            "if x:  # c",
+            "def f():\n    a",
+            "def f():\n    a\n    b  # c",
+            "a = 1 + \\",
+            "@d",
+            "for i in y:\n    i\nelse:",
+            "x = {'a': (",
+            "'a\\",
+            "x = '''\n\n",
+            "if x:\n    y = '''\n\n'''",
+            "class A:\n    def f(self):",
+        ] {
+            assert!(!is_complete(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_for_python_to_judge() {
+        for text in [")", "'a", "x = (]))", "'a\n(", "if x:\n", "\\x"] {
+            assert!(is_complete(text), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn two_empty_lines_end_whatever_is_not_inside_of_something(lines in "([a-z :@#=,.0-9\n]){0,80}") {
+            let ended = format!("{lines}\n\n");
+            prop_assert!(is_complete(&ended));
+        }
+
+        #[test]
+        fn anything_is_judged(text in "([a-z\"'#\\\\\n0-9 é名.+=(){}:@]|\"\"\"|def ){0,60}") {
+            is_complete(&text);
+        }
+    }
+}

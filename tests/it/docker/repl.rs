@@ -1,0 +1,175 @@
+//! `belljar repl`, typed into through a pseudo-terminal.
+
+use serde_json::json;
+use std::process::Command;
+
+use crate::support::{Daemon, engine};
+
+const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/terminal.py");
+const PROMPT: &str = ">>> $";
+const CTRL_C: &str = "\x03";
+const CTRL_D: &str = "\x04";
+const UP: &str = "\x1b[A";
+
+enum Step {
+    /// At a prompt.
+    Line(&'static str),
+    Keys(&'static str),
+    Shows(&'static str),
+}
+use Step::{Keys, Line, Shows};
+
+/// Plays the steps in a terminal and gives all that was shown.
+#[track_caller]
+fn play(daemon: &Daemon, arguments: &[&str], environment: &[(&str, &str)], steps: &[Step]) -> String {
+    let mut script = Vec::new();
+    for step in steps {
+        match step {
+            Line(text) => {
+                script.push(json!(["expect", PROMPT]));
+                script.push(json!(["send", format!("{text}\r")]));
+            }
+            Keys(keys) => script.push(json!(["send", keys])),
+            Shows(pattern) => script.push(json!(["expect", pattern])),
+        }
+    }
+    let repl = daemon.command(arguments);
+    let mut driver = Command::new("python3");
+    driver.arg(DRIVER).arg(json!(script).to_string()).arg(repl.get_program()).args(repl.get_args());
+    for (name, value) in repl.get_envs() {
+        match value {
+            Some(value) => driver.env(name, value),
+            None => driver.env_remove(name),
+        };
+    }
+    for name in ["TMUX", "STY", "KITTY_WINDOW_ID", "TERM_PROGRAM", "LC_TERMINAL", "NO_COLOR"] {
+        driver.env_remove(name);
+    }
+    let output = driver.envs(environment.iter().copied()).output().expect("python3");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{shown}\n{}", String::from_utf8_lossy(&output.stderr));
+    shown
+}
+
+#[test]
+fn a_person_types_python_and_comes_back() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let shown = play(
+        &daemon,
+        &["repl", "-s", "r"],
+        &[],
+        &[
+            Shows("session `r`"),
+            // A block ends with an empty line.
+            Line("def double(x):"),
+            Keys("    return x * 2\r\r"),
+            Line("double(21)"),
+            Shows("^42$"),
+            // Brackets go on.
+            Line("total = sum([1,"),
+            Keys("2, 4000])\r"),
+            Line("total"),
+            Shows("^4003$"),
+            // Output comes while the cell runs, and Ctrl-C ends the cell alone.
+            Line("import time; print('sleep' + 'ing', flush=True); time.sleep(600)"),
+            Shows("^sleeping$"),
+            Keys(CTRL_C),
+            Shows("KeyboardInterrupt"),
+            Line("double(100)"),
+            Shows("^200$"),
+            // At the prompt it forgets the line.
+            Shows(PROMPT),
+            Keys("never run this"),
+            Shows("never run this"),
+            Keys(CTRL_C),
+            // Tab knows the names of the session.
+            Line("very_long_name = 1000"),
+            Shows(PROMPT),
+            Keys("very_lo\t + 234\r"),
+            Shows("^1234$"),
+            // What was undone is gone.
+            Line("gone = 1"),
+            Line(":undo"),
+            Shows("the variables are as after cell"),
+            Line("gone"),
+            Shows("NameError"),
+            Line(":vars"),
+            Shows("very_long_name +int"),
+            Line("open('made.txt', 'w').write('1234')"),
+            Line(":files"),
+            Shows("made.txt +4 B"),
+            Line(":timeout 1s"),
+            Line("time.sleep(300)"),
+            Shows("ran longer than 1 s"),
+            Line(":nope"),
+            Shows("there is no `:nope`"),
+            Line(":help"),
+            Shows(":timeout \\[TIME\\] "),
+            Shows(PROMPT),
+            Keys(CTRL_D),
+            Shows("the session lives on: `belljar repl -s r` comes back"),
+        ],
+    );
+    assert!(!shown.contains("SyntaxError"), "{shown}");
+    play(
+        &daemon,
+        &["repl", "-s", "r"],
+        &[],
+        &[
+            Line("double(very_long_name)"),
+            Shows("^2000$"),
+            // The history of before.
+            Shows(PROMPT),
+            Keys(UP),
+            Keys(UP),
+            Shows(":help"),
+            Keys(CTRL_C),
+            Line(":reset"),
+            Shows("the variables are gone"),
+            Line("very_long_name"),
+            Shows("NameError"),
+            Shows(PROMPT),
+            Keys(CTRL_D),
+            Shows("lives on"),
+        ],
+    );
+    daemon.assert_sound();
+}
+
+#[test]
+fn pictures_are_saved_and_shown_where_the_terminal_can() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let steps = |sequence| {
+        [
+            Line("type('P', (), {'_repr_png_': lambda s: b'\\x89PNG\\r\\n\\x1a\\n' + b'picture'})()"),
+            Shows(sequence),
+            Shows("picture: (\\S+/repl/p-[0-9]-1.png)"),
+            Shows(PROMPT),
+            Keys(CTRL_D),
+        ]
+    };
+    let shown = play(&daemon, &["repl", "-s", "p"], &[], &steps(""));
+    assert!(!shown.contains("\x1b_G"), "{shown}");
+    let saved = std::fs::read(daemon.home().join("repl/p-1-1.png")).expect("a picture");
+    assert!(saved.ends_with(b"picture"));
+    play(&daemon, &["repl", "-s", "p"], &[("KITTY_WINDOW_ID", "1")], &steps("\x1b_Ga=T,f=100,m=0;iVBORw"));
+    assert!(daemon.home().join("repl/p-2-1.png").exists());
+}
+
+#[test]
+fn without_a_terminal_lines_are_read_all_the_same() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let ran = daemon.cli_with_input(["repl", "-s", "q"], "def f():\n    return 'o' * 3\n\nf()\n").ok();
+    assert!(ran.stdout.contains("'ooo'"), "{ran:?}");
+    assert!(ran.stderr.contains("belljar repl -s q"), "{ran:?}");
+    daemon.cli(["repl", "--json"]).exits(64);
+}
