@@ -2,17 +2,18 @@
 //! decide. [`Machine`] says what has to be done; this actor does it, journals every input before
 //! anything follows from it, and after a restart feeds the same inputs again.
 //!
-//! `wish` turns a request into an ask, `carry` carries effects out, `approvals` asks people, `recall`
+//! `wish` turns a request into an ask, `life` begins and recalls asks, `carry` carries effects out, `approvals` asks people, `recall`
 //! reads the journal, `port` is what tools may do with the session.
 
 mod approvals;
 mod carry;
+mod life;
+mod messages;
 mod port;
 mod recall;
 mod wish;
 
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
-use serde_json::{Map, Value};
+use ractor::{Actor, ActorProcessingErr, SpawnErr};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,20 +23,19 @@ use super::session::{SessionMsg, SessionRef, events_of};
 use super::supervisor::SupervisorRef;
 use crate::agent::{Effect, Input, Machine};
 use crate::config::Settings;
-use crate::protocol::ask::{
-    Approval, AskEnd, AskLimits, AskNumber, AskSpec, AskState, AskView, Decision, NewAsk, PlanVersion,
-};
-use crate::protocol::chat::{ChatReply, Message, ModelFailure, Usage};
-use crate::protocol::event::{EventBody, ToolOutcome};
+use crate::protocol::ask::{AskLimits, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion};
+use crate::protocol::chat::Message;
+use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::result::ExecutionResult;
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, PlanTree, Registry};
 
 use approvals::Pending;
+use messages::Answer;
 use recall::{Memory, Recalled};
 
+pub use messages::{AsksMsg, AsksRef};
 pub use port::{Port, end_of};
 pub use wish::{Outer, default_model};
 
@@ -45,114 +45,6 @@ const ASKS_WAITING: usize = 16;
 const ASKS_SHOWN: usize = 100;
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(250);
-
-pub type AsksRef = ActorRef<AsksMsg>;
-
-type Answer<T> = RpcReplyPort<Result<T, Problem>>;
-
-pub enum AsksMsg {
-    /// Answered when the ask is in the journal.
-    Start {
-        new: Box<NewAsk>,
-        /// The ask of whose cell or tool this one is.
-        outer: Option<Box<Outer>>,
-        reply_to: Answer<AskView>,
-    },
-    View {
-        ask: AskNumber,
-        reply_to: RpcReplyPort<Option<AskView>>,
-    },
-    List {
-        reply_to: RpcReplyPort<Vec<AskView>>,
-    },
-    /// An ask that has ended stays as it is.
-    Cancel {
-        ask: AskNumber,
-        reply_to: Answer<AskView>,
-    },
-    /// The conversation that the next ask continues.
-    History {
-        reply_to: RpcReplyPort<Vec<Message>>,
-    },
-    Plans {
-        reply_to: RpcReplyPort<Vec<PlanVersion>>,
-    },
-    SubmitPlan {
-        plan: Box<PlanTree>,
-        reply_to: Answer<PlanVersion>,
-    },
-    /// What an ask within the present one is bound to; none if there is no present one.
-    Outer {
-        reply_to: Answer<Option<Box<Outer>>>,
-    },
-    Approvals {
-        reply_to: RpcReplyPort<Vec<Approval>>,
-    },
-    Decide {
-        id: String,
-        decision: Decision,
-        by: u32,
-        reply_to: Answer<()>,
-    },
-    /// A tool call of a running cell has to be allowed. Answered with the decision.
-    Permit {
-        cell: CellNumber,
-        call: u64,
-        name: String,
-        arguments: Map<String, Value>,
-        reply_to: RpcReplyPort<Decision>,
-    },
-    /// The call that waited for it is gone.
-    PermitDropped {
-        cell: CellNumber,
-        call: u64,
-    },
-    /// An ask within the present one used this many tokens.
-    Spent {
-        tokens: u64,
-    },
-    /// The daemon ends: the next one goes on from the journal, in which nothing may come of that.
-    Leave,
-
-    /// A piece of what the model says.
-    ModelText {
-        ask: AskNumber,
-        step: u32,
-        text: String,
-    },
-    /// A request failed and is sent again.
-    ModelRetries {
-        ask: AskNumber,
-        step: u32,
-        failure: ModelFailure,
-        pause: Duration,
-    },
-    ModelDone {
-        ask: AskNumber,
-        step: u32,
-        outcome: Box<Result<ChatReply, ModelFailure>>,
-    },
-    CellDone {
-        ask: AskNumber,
-        id: String,
-        outcome: Box<Result<Arc<ExecutionResult>, Problem>>,
-    },
-    ToolDone {
-        ask: AskNumber,
-        id: String,
-        outcome: ToolOutcome,
-    },
-    /// The start of an ask is in the journal.
-    Begun {
-        ask: AskNumber,
-    },
-    /// Its end is.
-    Over {
-        ask: AskNumber,
-        end: Box<AskEnd>,
-    },
-    Tick,
-}
 
 pub struct AsksArgs {
     pub session: SessionRef,
@@ -356,151 +248,6 @@ impl Actor for Asks {
 }
 
 impl AsksState {
-    fn start(&mut self, myself: &AsksRef, new: NewAsk, outer: Option<Box<Outer>>, reply_to: Answer<AskView>) {
-        let admitted = self.admit(new, outer.as_deref());
-        let spec = match admitted {
-            Ok(spec) => spec,
-            Err(problem) => {
-                let _ = reply_to.send(Err(problem));
-                return;
-            }
-        };
-        self.newest += 1;
-        let ask = self.newest;
-        let view = AskView {
-            ask,
-            state: AskState::Queued,
-            text: spec.text.clone(),
-            model: spec.model.clone(),
-            dialect: spec.dialect,
-            steps: 0,
-            usage: Usage::default(),
-            events_after: self.args.log.newest(),
-            end: None,
-        };
-        self.asks.insert(ask, view.clone());
-        while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
-            self.asks.pop_first();
-        }
-        if !spec.context.is_empty() {
-            let _ = self.args.session.cast(SessionMsg::Seed(spec.context.clone()));
-        }
-        self.waiting.push_back((ask, spec.clone()));
-        let asks = myself.clone();
-        self.args.log.append_then(EventBody::AskStarted { ask, spec: Box::new(spec) }, None, move || {
-            let _ = reply_to.send(Ok(view));
-            let _ = asks.cast(AsksMsg::Begun { ask });
-        });
-    }
-
-    fn admit(&self, new: NewAsk, outer: Option<&Outer>) -> Result<AskSpec, Problem> {
-        if self.leaving {
-            return Err(Problem::new(Code::ShuttingDown, "the daemon ends"));
-        }
-        if self.waiting.len() >= ASKS_WAITING {
-            return Err(Problem::new(Code::Busy, format!("{ASKS_WAITING} asks wait already"))
-                .hint("wait for one to end, or cancel one"));
-        }
-        let tools = (self.args.tools)();
-        let around = wish::Circumstances {
-            settings: &self.args.settings,
-            tools: &tools,
-            outer,
-            contained: self.args.contained,
-        };
-        let spec = wish::resolve(new, &around)?;
-        if let Some(variable) = self.args.models.missing_key(&spec.model) {
-            return Err(Problem::new(
-                Code::ModelFailed,
-                format!("the model `{}` needs a key, and `{variable}` is not set for the daemon", spec.model),
-            )
-            .hint(format!(
-                "start the daemon with `{variable}` in its environment, or set `key_variable` in `[model.{}]`",
-                spec.model
-            )));
-        }
-        wish::setup(&self.args.settings, &spec, &tools, Vec::new())
-            .check(&spec)
-            .map_err(|problem| Problem::new(Code::BadRequest, problem.to_string()))?;
-        Ok(spec)
-    }
-
-    fn begun(&mut self, myself: &AsksRef, ask: AskNumber) {
-        if self.waiting.iter().any(|(waiting, _)| *waiting == ask) {
-            self.next_ask(myself);
-        }
-    }
-
-    /// Takes up the next ask, if none is being worked on.
-    fn next_ask(&mut self, myself: &AsksRef) {
-        if self.current.is_some() {
-            return;
-        }
-        let Some((ask, spec)) = self.waiting.pop_front() else { return };
-        let tools = (self.args.tools)();
-        let machine = self.machine(&spec, &tools, self.history.clone());
-        let clock = Clock::running(Duration::ZERO);
-        self.current = Some(Current::new(ask, spec, machine, clock, tools));
-        self.take(myself, Input::Begin);
-    }
-
-    fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> Machine {
-        let setup = wish::setup(&self.args.settings, spec, tools, (self.args.packages)());
-        Machine::new(spec.clone(), setup, history)
-    }
-
-    /// Goes through the asks of before. Those that ended leave their conversation; one that had not
-    /// goes on from what it was waiting for.
-    fn recall(
-        &mut self,
-        myself: &AsksRef,
-        asks: BTreeMap<AskNumber, Recalled>,
-        mut approvals: Vec<Approval>,
-    ) {
-        let tools = (self.args.tools)();
-        let mut context = Map::new();
-        for (ask, mut recalled) in asks {
-            self.newest = self.newest.max(ask);
-            context.extend(recalled.spec.context.clone());
-            let mut view = recalled.view();
-            let untouched = recalled.inputs.len() == 1 && recalled.end.is_none();
-            if untouched && self.current.is_some() {
-                self.asks.insert(ask, view);
-                self.waiting.push_back((ask, recalled.spec));
-                continue;
-            }
-            if recalled.end.is_some() && !recalled.worked {
-                self.asks.insert(ask, view);
-                continue;
-            }
-            let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
-            let inputs = std::mem::take(&mut recalled.inputs);
-            let effects: Vec<Effect> = inputs.into_iter().flat_map(|input| machine.step(input)).collect();
-            (view.steps, view.usage) = (machine.steps(), machine.usage());
-            self.asks.insert(ask, view);
-            // The daemon may have ended between the input that ended the ask and its end.
-            let unwritten = effects.into_iter().find_map(Effect::into_end).filter(|_| recalled.end.is_none());
-            if recalled.end.is_some() || unwritten.is_some() {
-                self.history = machine.into_history();
-                if let Some(end) = unwritten {
-                    approvals.retain(|approval| approval.ask != Some(ask));
-                    self.finish(myself, ask, end);
-                }
-                continue;
-            }
-            let questions = approvals.iter().filter(|approval| approval.ask == Some(ask));
-            let asked_at = questions.map(|approval| approval.asked_at.as_str()).min();
-            let clock = Clock::running(recalled.spent(asked_at));
-            let current = Current::new(ask, recalled.spec.clone(), machine, clock, Arc::clone(&tools));
-            self.current = Some(Current { recalled: Some(recalled), ..current });
-        }
-        if !context.is_empty() {
-            let _ = self.args.session.cast(SessionMsg::Seed(context));
-        }
-        self.recall_approvals(approvals);
-        self.go_on(myself);
-    }
-
     fn view(&self, ask: AskNumber) -> Option<AskView> {
         let mut view = self.asks.get(&ask)?.clone();
         if let Some(current) = self.current.as_ref().filter(|current| current.ask == ask) {
@@ -573,22 +320,6 @@ impl AsksState {
         let _ = self.args.session.cast(SessionMsg::Touch);
         if current.clock.spent().as_secs_f64() > current.spec.limits.seconds {
             self.take(myself, Input::TimeUp);
-        }
-    }
-}
-
-impl Recalled {
-    fn view(&self) -> AskView {
-        AskView {
-            ask: self.ask,
-            state: if self.end.is_some() { AskState::Done } else { AskState::Queued },
-            text: self.spec.text.clone(),
-            model: self.spec.model.clone(),
-            dialect: self.spec.dialect,
-            steps: self.end.as_ref().map_or(0, |end| end.steps),
-            usage: self.end.as_ref().map_or_else(Usage::default, |end| end.usage),
-            events_after: self.events_after,
-            end: self.end.clone(),
         }
     }
 }

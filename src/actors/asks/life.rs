@@ -1,0 +1,187 @@
+//! How an ask begins, and how those of before are taken up again.
+
+use serde_json::Map;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::session::SessionMsg;
+use super::messages::Answer;
+use super::recall::Recalled;
+use super::wish::{self, Outer};
+use super::{ASKS_SHOWN, ASKS_WAITING, AsksMsg, AsksRef, AsksState, Clock, Current};
+use crate::agent::{Effect, Input, Machine};
+use crate::protocol::ask::{Approval, AskNumber, AskSpec, AskState, AskView, NewAsk};
+use crate::protocol::chat::{Message, Usage};
+use crate::protocol::event::EventBody;
+use crate::protocol::problem::{Code, Problem};
+use crate::tools::Registry;
+
+impl AsksState {
+    pub(super) fn start(
+        &mut self,
+        myself: &AsksRef,
+        new: NewAsk,
+        outer: Option<Box<Outer>>,
+        reply_to: Answer<AskView>,
+    ) {
+        let admitted = self.admit(new, outer.as_deref());
+        let spec = match admitted {
+            Ok(spec) => spec,
+            Err(problem) => {
+                let _ = reply_to.send(Err(problem));
+                return;
+            }
+        };
+        self.newest += 1;
+        let ask = self.newest;
+        let view = AskView {
+            ask,
+            state: AskState::Queued,
+            text: spec.text.clone(),
+            model: spec.model.clone(),
+            dialect: spec.dialect,
+            steps: 0,
+            usage: Usage::default(),
+            events_after: self.args.log.newest(),
+            end: None,
+        };
+        self.asks.insert(ask, view.clone());
+        while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
+            self.asks.pop_first();
+        }
+        if !spec.context.is_empty() {
+            let _ = self.args.session.cast(SessionMsg::Seed(spec.context.clone()));
+        }
+        self.waiting.push_back((ask, spec.clone()));
+        let asks = myself.clone();
+        self.args.log.append_then(EventBody::AskStarted { ask, spec: Box::new(spec) }, None, move || {
+            let _ = reply_to.send(Ok(view));
+            let _ = asks.cast(AsksMsg::Begun { ask });
+        });
+    }
+
+    pub(super) fn admit(&self, new: NewAsk, outer: Option<&Outer>) -> Result<AskSpec, Problem> {
+        if self.leaving {
+            return Err(Problem::new(Code::ShuttingDown, "the daemon ends"));
+        }
+        if self.waiting.len() >= ASKS_WAITING {
+            return Err(Problem::new(Code::Busy, format!("{ASKS_WAITING} asks wait already"))
+                .hint("wait for one to end, or cancel one"));
+        }
+        let tools = (self.args.tools)();
+        let around = wish::Circumstances {
+            settings: &self.args.settings,
+            tools: &tools,
+            outer,
+            contained: self.args.contained,
+        };
+        let spec = wish::resolve(new, &around)?;
+        if let Some(variable) = self.args.models.missing_key(&spec.model) {
+            return Err(Problem::new(
+                Code::ModelFailed,
+                format!("the model `{}` needs a key, and `{variable}` is not set for the daemon", spec.model),
+            )
+            .hint(format!(
+                "start the daemon with `{variable}` in its environment, or set `key_variable` in `[model.{}]`",
+                spec.model
+            )));
+        }
+        wish::setup(&self.args.settings, &spec, &tools, Vec::new())
+            .check(&spec)
+            .map_err(|problem| Problem::new(Code::BadRequest, problem.to_string()))?;
+        Ok(spec)
+    }
+
+    pub(super) fn begun(&mut self, myself: &AsksRef, ask: AskNumber) {
+        if self.waiting.iter().any(|(waiting, _)| *waiting == ask) {
+            self.next_ask(myself);
+        }
+    }
+
+    /// Takes up the next ask, if none is being worked on.
+    pub(super) fn next_ask(&mut self, myself: &AsksRef) {
+        if self.current.is_some() {
+            return;
+        }
+        let Some((ask, spec)) = self.waiting.pop_front() else { return };
+        let tools = (self.args.tools)();
+        let machine = self.machine(&spec, &tools, self.history.clone());
+        let clock = Clock::running(Duration::ZERO);
+        self.current = Some(Current::new(ask, spec, machine, clock, tools));
+        self.take(myself, Input::Begin);
+    }
+
+    pub(super) fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> Machine {
+        let setup = wish::setup(&self.args.settings, spec, tools, (self.args.packages)());
+        Machine::new(spec.clone(), setup, history)
+    }
+
+    /// Goes through the asks of before. Those that ended leave their conversation; one that had not
+    /// goes on from what it was waiting for.
+    pub(super) fn recall(
+        &mut self,
+        myself: &AsksRef,
+        asks: BTreeMap<AskNumber, Recalled>,
+        mut approvals: Vec<Approval>,
+    ) {
+        let tools = (self.args.tools)();
+        let mut context = Map::new();
+        for (ask, mut recalled) in asks {
+            self.newest = self.newest.max(ask);
+            context.extend(recalled.spec.context.clone());
+            let mut view = recalled.view();
+            let untouched = recalled.inputs.len() == 1 && recalled.end.is_none();
+            if untouched && self.current.is_some() {
+                self.asks.insert(ask, view);
+                self.waiting.push_back((ask, recalled.spec));
+                continue;
+            }
+            if recalled.end.is_some() && !recalled.worked {
+                self.asks.insert(ask, view);
+                continue;
+            }
+            let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
+            let inputs = std::mem::take(&mut recalled.inputs);
+            let effects: Vec<Effect> = inputs.into_iter().flat_map(|input| machine.step(input)).collect();
+            (view.steps, view.usage) = (machine.steps(), machine.usage());
+            self.asks.insert(ask, view);
+            // The daemon may have ended between the input that ended the ask and its end.
+            let unwritten = effects.into_iter().find_map(Effect::into_end).filter(|_| recalled.end.is_none());
+            if recalled.end.is_some() || unwritten.is_some() {
+                self.history = machine.into_history();
+                if let Some(end) = unwritten {
+                    approvals.retain(|approval| approval.ask != Some(ask));
+                    self.finish(myself, ask, end);
+                }
+                continue;
+            }
+            let questions = approvals.iter().filter(|approval| approval.ask == Some(ask));
+            let asked_at = questions.map(|approval| approval.asked_at.as_str()).min();
+            let clock = Clock::running(recalled.spent(asked_at));
+            let current = Current::new(ask, recalled.spec.clone(), machine, clock, Arc::clone(&tools));
+            self.current = Some(Current { recalled: Some(recalled), ..current });
+        }
+        if !context.is_empty() {
+            let _ = self.args.session.cast(SessionMsg::Seed(context));
+        }
+        self.recall_approvals(approvals);
+        self.go_on(myself);
+    }
+}
+
+impl Recalled {
+    fn view(&self) -> AskView {
+        AskView {
+            ask: self.ask,
+            state: if self.end.is_some() { AskState::Done } else { AskState::Queued },
+            text: self.spec.text.clone(),
+            model: self.spec.model.clone(),
+            dialect: self.spec.dialect,
+            steps: self.end.as_ref().map_or(0, |end| end.steps),
+            usage: self.end.as_ref().map_or_else(Usage::default, |end| end.usage),
+            events_after: self.events_after,
+            end: self.end.clone(),
+        }
+    }
+}

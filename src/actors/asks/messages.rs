@@ -1,0 +1,123 @@
+//! What is asked of the asks of a session, and what their own tasks tell them.
+
+use ractor::{ActorRef, RpcReplyPort};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::wish::Outer;
+use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskView, Decision, NewAsk, PlanVersion};
+use crate::protocol::chat::{ChatReply, Message, ModelFailure};
+use crate::protocol::event::ToolOutcome;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::Problem;
+use crate::protocol::result::ExecutionResult;
+use crate::tools::PlanTree;
+
+pub type AsksRef = ActorRef<AsksMsg>;
+
+pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+
+pub enum AsksMsg {
+    /// Answered when the ask is in the journal.
+    Start {
+        new: Box<NewAsk>,
+        /// The ask of whose cell or tool this one is.
+        outer: Option<Box<Outer>>,
+        reply_to: Answer<AskView>,
+    },
+    View {
+        ask: AskNumber,
+        reply_to: RpcReplyPort<Option<AskView>>,
+    },
+    List {
+        reply_to: RpcReplyPort<Vec<AskView>>,
+    },
+    /// An ask that has ended stays as it is.
+    Cancel {
+        ask: AskNumber,
+        reply_to: Answer<AskView>,
+    },
+    /// The conversation that the next ask continues.
+    History {
+        reply_to: RpcReplyPort<Vec<Message>>,
+    },
+    Plans {
+        reply_to: RpcReplyPort<Vec<PlanVersion>>,
+    },
+    SubmitPlan {
+        plan: Box<PlanTree>,
+        reply_to: Answer<PlanVersion>,
+    },
+    /// What an ask within the present one is bound to; none if there is no present one.
+    Outer {
+        reply_to: Answer<Option<Box<Outer>>>,
+    },
+    Approvals {
+        reply_to: RpcReplyPort<Vec<Approval>>,
+    },
+    Decide {
+        id: String,
+        decision: Decision,
+        by: u32,
+        reply_to: Answer<()>,
+    },
+    /// A tool call of a running cell has to be allowed. Answered with the decision.
+    Permit {
+        cell: CellNumber,
+        call: u64,
+        name: String,
+        arguments: Map<String, Value>,
+        reply_to: RpcReplyPort<Decision>,
+    },
+    /// The call that waited for it is gone.
+    PermitDropped {
+        cell: CellNumber,
+        call: u64,
+    },
+    /// An ask within the present one used this many tokens.
+    Spent {
+        tokens: u64,
+    },
+    /// The daemon ends: the next one goes on from the journal, in which nothing may come of that.
+    Leave,
+
+    /// A piece of what the model says.
+    ModelText {
+        ask: AskNumber,
+        step: u32,
+        text: String,
+    },
+    /// A request failed and is sent again.
+    ModelRetries {
+        ask: AskNumber,
+        step: u32,
+        failure: ModelFailure,
+        pause: Duration,
+    },
+    ModelDone {
+        ask: AskNumber,
+        step: u32,
+        outcome: Box<Result<ChatReply, ModelFailure>>,
+    },
+    CellDone {
+        ask: AskNumber,
+        id: String,
+        outcome: Box<Result<Arc<ExecutionResult>, Problem>>,
+    },
+    ToolDone {
+        ask: AskNumber,
+        id: String,
+        outcome: ToolOutcome,
+    },
+    /// The start of an ask is in the journal.
+    Begun {
+        ask: AskNumber,
+    },
+    /// Its end is.
+    Over {
+        ask: AskNumber,
+        end: Box<AskEnd>,
+    },
+    Tick,
+}
