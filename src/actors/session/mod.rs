@@ -170,7 +170,8 @@ impl Actor for Session {
         let running: Vec<CellNumber> = past.running.iter().map(|begun| begun.start.cell).collect();
         let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
         let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
-        let making = make_workspace(&myself, &args);
+        let held_by = past.sandbox.as_ref().map(|receipt| receipt.backend);
+        let making = make_workspace(&myself, &args, held_by);
         let (clients, last_result) = (tools::ClientTools::default(), Arc::default());
         let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent));
         agent::watch_clients(&myself, &clients);
