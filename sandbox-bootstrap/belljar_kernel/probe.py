@@ -29,12 +29,24 @@ def probe():
 
 
 def _only_loopback():
-    for names in (lambda: [name for _, name in socket.if_nameindex()], lambda: os.listdir("/sys/class/net")):
+    # Netlink may be refused, and a jail has no `/sys`.
+    listings = (
+        lambda: [name for _, name in socket.if_nameindex()],
+        lambda: os.listdir("/sys/class/net"),
+        _interfaces_in_proc,
+    )
+    for names in listings:
         try:
             return set(names()) <= {"lo"}
         except OSError:
             continue
     return False
+
+
+def _interfaces_in_proc():
+    with open("/proc/self/net/dev", encoding="ascii") as file:
+        # Two lines of headings, then `name: counters`.
+        return [line.partition(":")[0].strip() for line in file.readlines()[2:]]
 
 
 def _kernel_crypto_refused():

@@ -50,7 +50,12 @@ pub async fn launch(
             .await
             .map_err(|error| bridge_problem(&error))
     };
-    let (socket, hello) = match greeted.await {
+    let greeted = tokio::select! {
+        biased;
+        greeted = greeted => greeted,
+        () = sandbox.gone() => Err(Problem::new(Code::SandboxFailed, "the sandbox ended at once")),
+    };
+    let (socket, hello) = match greeted {
         Ok(greeted) => greeted,
         Err(problem) => {
             // The exit code says more than the silence of the bridge.
@@ -58,7 +63,10 @@ pub async fn launch(
             return Err(match ended.and_then(|end| end.exit_code) {
                 Some(code) => Problem::new(
                     Code::SandboxFailed,
-                    format!("the sandbox ended with exit code {code} before its kernel was ready"),
+                    format!(
+                        "the sandbox ended with exit code {code} before its kernel was ready{}",
+                        last_words(&sandbox)
+                    ),
                 )
                 .hint("the image needs `python3` 3.9 or later on its PATH"),
                 None => problem,
@@ -67,6 +75,13 @@ pub async fn launch(
     };
     let receipt = sandbox.attest(hello.python.clone(), hello.probe.clone())?;
     Ok(Ready { sandbox, socket, receipt, hello, received: 0 })
+}
+
+fn last_words(sandbox: &Sandbox) -> String {
+    match sandbox.last_words() {
+        words if words.is_empty() => words,
+        words => format!(": {words}"),
+    }
 }
 
 /// Takes over a sandbox that an earlier daemon left running; none if it is gone. Its kernel sends

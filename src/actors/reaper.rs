@@ -1,12 +1,14 @@
 //! The reaper: removes what no living session owns – containers of this instance in the engine,
-//! folders in the daemon's home. At boot, then regularly; an engine that is away is tried again.
+//! jails and folders in the daemon's home. At boot, then regularly; an engine that is away is tried again.
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{SandboxId, SessionId};
+use crate::sandbox::engine::EngineError;
+use crate::sandbox::jail;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::remove_tree;
 
@@ -50,17 +52,46 @@ impl Actor for Reaper {
         match message {
             ReaperMsg::Look => {
                 let launcher = Arc::clone(launcher);
-                tokio::spawn(async move { reap_containers(&launcher).await });
+                tokio::spawn(async move { reap(&launcher).await });
             }
         }
         Ok(())
     }
 }
 
-/// Removes every container of this instance that no session owns; gives how many.
-pub async fn reap_containers(launcher: &Launcher) -> usize {
+/// Removes every sandbox of this instance that no session owns; gives how many.
+pub async fn reap(launcher: &Launcher) -> usize {
+    reap_jails(launcher).await + reap_containers(launcher).await
+}
+
+/// Those whose notes lie in folders that nobody owns. The folder goes with them.
+async fn reap_jails(launcher: &Launcher) -> usize {
+    let mut reaped = 0;
+    for entry in std::fs::read_dir(launcher.paths.sandboxes_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if launcher.is_live(&name) {
+            continue;
+        }
+        match jail::reap(&SandboxId(name.clone()), &entry.path()).await {
+            Ok(true) => {
+                reaped += 1;
+                tracing::info!(sandbox = name, "reaped");
+                if let Err(error) = remove_tree(&entry.path()) {
+                    tracing::warn!(%error, sandbox = name, "its folder cannot be removed");
+                }
+            }
+            Ok(false) => {}
+            Err(problem) => tracing::warn!(problem = problem.message, sandbox = name, "cannot be reaped"),
+        }
+    }
+    reaped
+}
+
+async fn reap_containers(launcher: &Launcher) -> usize {
     let found = match launcher.engine.ours(&launcher.instance).await {
         Ok(found) => found,
+        // Where there is no engine, nothing of ours is in it.
+        Err(EngineError::Unavailable(_)) if !launcher.needs_engine() => return 0,
         Err(error) => {
             tracing::warn!(%error, "the reaper cannot list containers");
             return 0;

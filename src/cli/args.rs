@@ -201,7 +201,7 @@ fn cpus(text: &str) -> Result<f64, String> {
 }
 
 fn backend() -> impl TypedValueParser<Value = Backend> {
-    let all = [Backend::Auto, Backend::Docker];
+    let all = Backend::ALL;
     PossibleValuesParser::new(all.map(Backend::name))
         .map(move |name| all.into_iter().find(|backend| backend.name() == name).unwrap_or_default())
 }

@@ -9,7 +9,7 @@ use super::layer::{ConfigProblem, Layer, Source};
 use super::paths::Paths;
 use super::reader::{NonZeroBytes, Reader};
 use super::settings::{Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings};
-use crate::protocol::receipt::Backend;
+use crate::protocol::receipt::{Backend, Isolation};
 
 const DEFAULTS: &str = include_str!("../../config/default.toml");
 
@@ -145,8 +145,10 @@ impl Reader<'_> {
     }
 
     fn sandbox(&mut self) -> Option<Sandbox> {
-        let backends = [Backend::Auto, Backend::Docker].map(|backend| (backend.name(), backend));
+        let backends = Backend::ALL.map(|backend| (backend.name(), backend));
         let backend = self.word("sandbox.backend", &backends);
+        let least = Isolation::ALL.map(|isolation| (isolation.name(), isolation));
+        let minimum_isolation = self.word("sandbox.minimum_isolation", &least);
         let image = self.optional::<String>("sandbox.image");
         let images = self.required::<Vec<String>>("sandbox.images");
         let pull = self.word("sandbox.pull", &[("never", Pull::Never), ("missing", Pull::Missing)]);
@@ -169,6 +171,7 @@ impl Reader<'_> {
         let uid_count = self.positive::<u32>("sandbox.uid_count");
         let sandbox = Sandbox {
             backend: backend?,
+            minimum_isolation: minimum_isolation?,
             image,
             images: images?,
             pull: pull?,
@@ -198,6 +201,9 @@ impl Reader<'_> {
         self.check("sandbox.images", !sandbox.images.is_empty(), "it has to name at least one image");
         let nameless = sandbox.images.iter().any(|image| image.trim().is_empty());
         self.check("sandbox.images", !nameless, "an image without a name is none");
+        let enough =
+            sandbox.backend == Backend::Auto || sandbox.backend.isolation() >= sandbox.minimum_isolation;
+        self.check("sandbox.backend", enough, "it isolates less than `sandbox.minimum_isolation` asks for");
         let listed = sandbox.image.as_ref().is_none_or(|image| sandbox.images.contains(image));
         self.check("sandbox.image", listed, "it is not among `sandbox.images`");
         let named = sandbox.runtime.as_ref().is_none_or(|runtime| !runtime.trim().is_empty());
@@ -276,6 +282,7 @@ mod tests {
                 templates: BTreeMap::new(),
                 sandbox: Sandbox {
                     backend: Backend::Auto,
+                    minimum_isolation: Isolation::None,
                     image: None,
                     images: ["python:3.12", "belljar/science", "belljar/base"].map(String::from).to_vec(),
                     pull: Pull::Never,
@@ -360,7 +367,7 @@ max_per_user = 1.5
           config.toml:5: `sandbox.memroy`: there is no such key; did you mean `sandbox.memory`?
           config.toml:6: `sandbox.memory`: invalid size `12x`: there is no unit `x`; use `KiB`, `MiB`, `GiB` or `TiB`, as in `512MiB`
           config.toml:7: `sandbox.cpus`: expected a number, found text
-          config.toml:8: `sandbox.backend`: `chroot` is none of `auto`, `docker`
+          config.toml:8: `sandbox.backend`: `chroot` is none of `auto`, `docker`, `bubblewrap`, `process`
           config.toml:10: `sandbox.images`: expected text, found a whole number
           config.toml:11: `sandbox.pids`: `-4` is not a whole number from 0 to 9223372036854775807
           config.toml:14: `cells.timeout`: it is more than `cells.max_timeout`

@@ -156,6 +156,12 @@ impl Paths {
         self.home.join("w")
     }
 
+    /// Root file systems for jails, one folder each.
+    #[must_use]
+    pub fn roots_dir(&self) -> PathBuf {
+        self.home.join("rootfs")
+    }
+
     /// The kernel as sandboxes see it.
     #[must_use]
     pub fn kernel_dir(&self) -> PathBuf {

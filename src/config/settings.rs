@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::agent::{Agent, CommandTool, Model, Named, Template};
-use crate::protocol::receipt::Backend;
+use crate::protocol::receipt::{Backend, Isolation};
 
 /// Python with a kernel around it does not fit into less.
 pub const MIN_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
@@ -25,6 +25,8 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sandbox {
     pub backend: Backend,
+    /// A sandbox that is less isolated is not made.
+    pub minimum_isolation: Isolation,
     /// The default image; without it, the first of `images` that the engine has.
     pub image: Option<String>,
     /// All a session may ask for. Never empty, and holds `image`.

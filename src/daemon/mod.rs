@@ -110,8 +110,8 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
     let sessions = journal.sessions().map_err(|error| DaemonError::Start(error.to_string()))?;
     let sessions: Vec<_> = sessions.into_iter().map(|record| record.id).collect();
-    // Containers first: nothing may still write into a folder that is being removed.
-    let reaped = reaper::reap_containers(&launcher).await;
+    // Sandboxes first: nothing may still write into a folder that is being removed.
+    let reaped = reaper::reap(&launcher).await;
     reaper::clear_folders(&launcher, &sessions);
     let (listener, _socket) = SocketGuard::bind(&launcher.paths)?;
     let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;
@@ -149,7 +149,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
                 tracing::warn!("a sandbox was still being made at the end");
             }
             // What an executor could not remove.
-            reaper::reap_containers(&launcher).await;
+            reaper::reap(&launcher).await;
         }
     };
     tokio::select! {

@@ -11,7 +11,7 @@ use super::ids::SandboxId;
 pub struct Receipt {
     pub sandbox: SandboxId,
     pub backend: Backend,
-    /// The engine's own id of the container.
+    /// The engine's own id of the container; of a jail its first process: pid, start and boot.
     pub container: String,
     pub runtime: String,
     pub image: ImageFact,
@@ -26,6 +26,12 @@ pub struct Receipt {
     pub mounts: Vec<MountFact>,
     /// What the kernel in the sandbox tried and found refused.
     pub probe: Probe,
+    /// Namespaces that are not the daemon's own, as far as they were read.
+    #[serde(default)]
+    pub namespaces: Vec<String>,
+    /// Why this backend, where `auto` had to take another than the first.
+    #[serde(default)]
+    pub chosen: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -34,15 +40,57 @@ pub enum Backend {
     /// The first that works on this machine.
     #[default]
     Auto,
+    /// A container of an engine.
     Docker,
+    /// A jail that bubblewrap builds: namespaces, the same seccomp filter, limits.
+    Bubblewrap,
+    /// A process like any other, for code that is trusted. Never chosen by `auto`.
+    Process,
+}
+
+/// How far a guest is kept from the host; more is greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    #[default]
+    None,
+    Jail,
+    Container,
+}
+
+impl Isolation {
+    pub const ALL: [Self; 3] = [Self::None, Self::Jail, Self::Container];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Jail => "jail",
+            Self::Container => "container",
+        }
+    }
 }
 
 impl Backend {
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Docker, Self::Bubblewrap, Self::Process];
+
+    /// What it gives; of `auto` the least that it may come to.
+    #[must_use]
+    pub fn isolation(self) -> Isolation {
+        match self {
+            Self::Docker => Isolation::Container,
+            Self::Auto | Self::Bubblewrap => Isolation::Jail,
+            Self::Process => Isolation::None,
+        }
+    }
+
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::Docker => "docker",
+            Self::Bubblewrap => "bubblewrap",
+            Self::Process => "process",
         }
     }
 }
@@ -81,8 +129,41 @@ pub struct LimitFact {
     pub open_files: u64,
     pub file_bytes: u64,
     pub core_bytes: u64,
-    /// 1 or 2.
+    /// 1 or 2; 0 for a sandbox without a control group of its own.
     pub cgroup_version: u8,
+    #[serde(default)]
+    pub held_by: HeldBy,
+}
+
+/// What keeps the guest within each limit. The others are limits of the process everywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HeldBy {
+    pub memory: Holder,
+    pub cpus: Holder,
+    pub pids: Holder,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    #[default]
+    Cgroup,
+    Rlimit,
+    /// The guardian looks, and ends what takes too much.
+    Guardian,
+    Nothing,
+}
+
+impl Holder {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cgroup => "cgroup",
+            Self::Rlimit => "rlimit",
+            Self::Guardian => "guardian",
+            Self::Nothing => "nothing",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -12,7 +12,9 @@ use super::spec::{
     session_container,
 };
 use crate::protocol::frames::Probe;
-use crate::protocol::receipt::{Backend, ImageFact, LimitFact, MountFact, ProcessFact, Receipt};
+use crate::protocol::receipt::{
+    Backend, HeldBy, ImageFact, Isolation, LimitFact, MountFact, ProcessFact, Receipt,
+};
 
 /// All that was read back, before it is judged.
 #[derive(Clone, Debug)]
@@ -43,6 +45,7 @@ pub fn gather(spec: &SandboxSpec, inspected: &ContainerInspectResponse) -> Optio
         file_bytes: facts::parse_limit(&limits_text, "Max file size")?,
         core_bytes: facts::parse_limit(&limits_text, "Max core file size")?,
         cgroup_version: cgroup.version(),
+        held_by: HeldBy::default(),
     };
     Some(Evidence { process, limits, workspace_is_ours: same_folder(pid, spec.workspace_identity) })
 }
@@ -55,7 +58,7 @@ pub fn container_pid(inspected: &ContainerInspectResponse) -> Option<i32> {
 
 /// Compares what is mounted with what was checked: the path may have been swapped for a link
 /// between the check and the engine's mount.
-fn same_folder(pid: i32, checked: (u64, u64)) -> Option<bool> {
+pub(super) fn same_folder(pid: i32, checked: (u64, u64)) -> Option<bool> {
     use std::os::unix::fs::MetadataExt;
     let mounted = std::fs::metadata(format!("/proc/{pid}/root{WORKSPACE}")).ok()?;
     Some((mounted.dev(), mounted.ino()) == checked)
@@ -164,26 +167,39 @@ pub fn receipt(
         process: evidence.process,
         network: host.network_mode.clone().unwrap_or_default(),
         read_only_root: host.readonly_rootfs.unwrap_or(false),
-        seccomp_profile: applied_seccomp(inspected).map_or_else(String::new, |profile| {
-            format!("sha256:{}", hex(&Sha256::digest(profile.as_bytes())))
-        }),
+        seccomp_profile: applied_seccomp(inspected).map_or_else(String::new, |profile| fingerprint(&profile)),
         limits: evidence.limits,
         mounts,
         probe,
+        namespaces: Vec::new(),
+        chosen: String::new(),
     }
 }
 
 /// One line for people.
 #[must_use]
 pub fn isolation_line(receipt: &Receipt) -> String {
-    format!(
-        "{} container ({}), network {}, uid {}, no capabilities, seccomp filter, {} root",
+    let kind = match receipt.backend.isolation() {
+        Isolation::Container => "container",
+        Isolation::Jail => "jail",
+        Isolation::None => {
+            return format!("no isolation: a process of uid {} like any other", receipt.process.uid);
+        }
+    };
+    let line = format!(
+        "{} {kind} ({}), network {}, uid {}, no capabilities, seccomp filter, {} root",
         receipt.backend.name(),
         receipt.runtime,
         receipt.network,
         receipt.process.uid,
         if receipt.read_only_root { "read-only" } else { "writable" },
-    )
+    );
+    if receipt.chosen.is_empty() { line } else { format!("{line}; {}", receipt.chosen) }
+}
+
+/// Of the seccomp profile.
+pub(super) fn fingerprint(profile: &str) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(profile.as_bytes())))
 }
 
 fn applied_seccomp(inspected: &ContainerInspectResponse) -> Option<String> {
@@ -203,7 +219,7 @@ fn hides(found: Option<&[String]>, wanted: &[&str]) -> bool {
     found.is_some_and(|found| wanted.iter().all(|path| found.iter().any(|hidden| hidden == path)))
 }
 
-fn is_zero_hex(text: &str) -> bool {
+pub(super) fn is_zero_hex(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte == b'0')
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::facts::read_small;
 use crate::protocol::event::Counters;
+use crate::protocol::receipt::Receipt;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -41,6 +42,12 @@ impl Cgroup {
     #[must_use]
     pub fn of_process(pid: i32) -> Option<Self> {
         Self::parse(&read_small(Path::new(&format!("/proc/{pid}/cgroup"))).ok()?)
+    }
+
+    /// Of a sandbox, if it has one of its own.
+    #[must_use]
+    pub fn of_sandbox(receipt: &Receipt) -> Option<Self> {
+        (receipt.limits.cgroup_version > 0).then(|| Self::of_process(receipt.process.pid)).flatten()
     }
 
     #[must_use]

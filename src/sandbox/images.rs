@@ -16,7 +16,10 @@ use crate::protocol::receipt::ImageFact;
 const PULL_IDLE: Duration = Duration::from_secs(120);
 
 /// The images that may be tried for a request, in order.
-fn candidates<'a>(requested: Option<&'a str>, allowed: &'a [String]) -> Result<Vec<&'a str>, Problem> {
+pub(super) fn candidates<'a>(
+    requested: Option<&'a str>,
+    allowed: &'a [String],
+) -> Result<Vec<&'a str>, Problem> {
     let Some(requested) = requested else {
         return Ok(allowed.iter().map(String::as_str).collect());
     };

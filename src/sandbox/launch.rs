@@ -1,7 +1,6 @@
-//! From a request to a running container and back to nothing: prepare folders, create, start,
-//! attest, end. The bridge comes in between and is not known here.
+//! From a request to a running sandbox: prepare folders, start, or take over what runs. The bridge
+//! comes in between and is not known here.
 
-use bollard::models::ContainerInspectResponse;
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,22 +8,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::attest;
-use super::cgroup::Cgroup;
+use super::docker::Container;
 use super::engine::{Engine, EngineError, EngineMode, engine_mode};
+use super::held::Held;
 use super::images;
-use super::kernel_files;
-use super::spec::{self, Limits, SandboxSpec};
+use super::jail::{self, Jail, Tools, Walls};
+use super::spec::{GuestUser, Limits, SandboxSpec};
 use super::workspace::{Service, Workspace};
 use crate::config::{Paths, Settings};
-use crate::protocol::event::Counters;
-use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::{ImageFact, Receipt};
+use crate::protocol::receipt::{Backend, ImageFact, Receipt};
 
-/// Time to compile the kernel's bytecode for a new image.
-const COMPILE: Duration = Duration::from_secs(60);
+pub use super::held::{Sandbox, SandboxEnd};
 
 /// Time between two looks whether all sandboxes are let go.
 const LET_GO_POLL: Duration = Duration::from_millis(20);
@@ -41,11 +37,13 @@ pub struct Launcher {
     /// User ids in use.
     slots: Mutex<BTreeSet<u32>>,
     /// Compiled kernels by image id; also the lock that lets only one compile.
-    kernels: tokio::sync::Mutex<HashMap<String, PathBuf>>,
+    pub(super) kernels: tokio::sync::Mutex<HashMap<String, PathBuf>>,
+    /// For jails; looked for when one is first wanted, and again until one can be built.
+    pub(super) tools: tokio::sync::OnceCell<Tools>,
     /// Guest user ids as the engine maps them; asked once.
     mode: tokio::sync::OnceCell<EngineMode>,
     /// The daemon ends and the next one goes on with its sandboxes.
-    leaving: AtomicBool,
+    pub(super) leaving: AtomicBool,
 }
 
 /// What a session wants.
@@ -60,15 +58,17 @@ pub struct Wanted {
 /// A sandbox that does not run yet; its bridge folder is there to be listened in.
 pub struct Prepared {
     spec: SandboxSpec,
+    /// Why this backend.
+    why: String,
     folder: Folder,
     claim: Claim,
     launcher: Arc<Launcher>,
 }
 
 /// Host folder of one sandbox, removed with it.
-struct Folder {
-    path: PathBuf,
-    left: AtomicBool,
+pub(super) struct Folder {
+    pub path: PathBuf,
+    pub left: AtomicBool,
 }
 
 impl Folder {
@@ -86,7 +86,7 @@ impl Drop for Folder {
 }
 
 /// An entry in the list of live sandboxes.
-struct Claim {
+pub(super) struct Claim {
     launcher: Arc<Launcher>,
     sandbox: SandboxId,
 }
@@ -125,6 +125,7 @@ impl Launcher {
             live: Mutex::default(),
             slots: Mutex::default(),
             kernels: tokio::sync::Mutex::default(),
+            tools: tokio::sync::OnceCell::new(),
             mode: tokio::sync::OnceCell::new(),
             leaving: AtomicBool::new(false),
         }
@@ -154,6 +155,14 @@ impl Launcher {
             .await
             .copied()
             .map_err(|error: EngineError| error.problem())
+    }
+
+    /// How user ids of guests are mapped by a backend. Only an engine may do that.
+    pub async fn guest_mode(&self, backend: Backend) -> Result<EngineMode, Problem> {
+        match backend {
+            Backend::Docker | Backend::Auto => self.engine_mode().await,
+            Backend::Bubblewrap | Backend::Process => Ok(EngineMode::Rootful),
+        }
     }
 
     /// A sandbox that will be adopted: the reaper has to leave it alone until then.
@@ -193,9 +202,14 @@ impl Launcher {
         lock(&self.live).insert(sandbox.clone());
         let claim = Claim { launcher: Arc::clone(self), sandbox: sandbox.clone() };
         let settings = &self.settings.sandbox;
-        let requested = wanted.image.as_deref().or(settings.image.as_deref());
-        let image =
-            images::resolve(&self.engine, requested, &settings.images, settings.pull, progress).await?;
+        let image = match workspace.choice.backend {
+            Backend::Bubblewrap => self.jail_image(wanted.image.as_deref())?,
+            Backend::Process => self.jail_image(None)?,
+            Backend::Docker | Backend::Auto => {
+                let requested = wanted.image.as_deref().or(settings.image.as_deref());
+                images::resolve(&self.engine, requested, &settings.images, settings.pull, progress).await?
+            }
+        };
         let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         let storage = |error: std::io::Error| {
             Problem::new(Code::Storage, format!("`{}` cannot be made: {error}", folder.display()))
@@ -207,8 +221,9 @@ impl Launcher {
         // The guest may pass through to the socket, and nothing else.
         std::fs::set_permissions(&bridge_dir, std::fs::Permissions::from_mode(0o711)).map_err(storage)?;
         let mut spec = self.spec(&sandbox, wanted, workspace, image).map_err(storage)?;
-        spec.kernel_dir = self.kernel_for(&spec).await?;
-        Ok(Prepared { spec, folder: guard, claim, launcher: Arc::clone(self) })
+        spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
+        let why = workspace.choice.why.clone();
+        Ok(Prepared { spec, why, folder: guard, claim, launcher: Arc::clone(self) })
     }
 
     fn spec(
@@ -221,29 +236,35 @@ impl Launcher {
         let settings = &self.settings.sandbox;
         Ok(SandboxSpec {
             sandbox: sandbox.clone(),
+            backend: workspace.choice.backend,
             instance: self.instance.clone(),
             image,
             runtime: settings.runtime.clone(),
             user: workspace.user,
-            limits: Limits {
-                // Checkpoints share pages with the worker until one of them writes.
-                memory_bytes: wanted.memory_bytes.saturating_add(match settings.checkpoints {
-                    0 => 0,
-                    _ => settings.checkpoint_bytes,
-                }),
-                cpus: wanted.cpus,
-                pids: wanted.pids,
-                open_files: settings.open_files,
-                file_bytes: settings.workspace_bytes,
-                tmp_bytes: settings.tmp_bytes,
-                tmp_inodes: settings.tmp_inodes,
-                shm_bytes: settings.shm_bytes,
-            },
+            limits: self.limits(wanted.memory_bytes, wanted.cpus, wanted.pids),
             workspace: workspace.path.clone(),
             workspace_identity: workspace.identity()?,
             bridge_dir: self.bridge_dir(sandbox),
             kernel_dir: PathBuf::new(),
         })
+    }
+
+    fn limits(&self, memory_bytes: u64, cpus: f64, pids: u64) -> Limits {
+        let settings = &self.settings.sandbox;
+        Limits {
+            // Checkpoints share pages with the worker until one of them writes.
+            memory_bytes: memory_bytes.saturating_add(match settings.checkpoints {
+                0 => 0,
+                _ => settings.checkpoint_bytes,
+            }),
+            cpus,
+            pids,
+            open_files: settings.open_files,
+            file_bytes: settings.workspace_bytes,
+            tmp_bytes: settings.tmp_bytes,
+            tmp_inodes: settings.tmp_inodes,
+            shm_bytes: settings.shm_bytes,
+        }
     }
 
     fn bridge_dir(&self, sandbox: &SandboxId) -> PathBuf {
@@ -258,295 +279,88 @@ impl Launcher {
         wanted: &Wanted,
         workspace: &Workspace,
     ) -> Result<Option<Sandbox>, Problem> {
-        let container = spec::container_name(&receipt.sandbox);
-        let inspected = match self.engine.inspect(&container).await {
-            Ok(inspected) => Some(inspected),
-            Err(EngineError::NotFound(_)) => None,
-            // Nothing is known of it, so nothing of it is touched.
-            Err(error) => return Err(error.problem()),
+        let path = self.paths.sandboxes_dir().join(&receipt.sandbox.0);
+        let held = if Walls::of(receipt.backend).is_none() {
+            let container = Container::adopt(&self.engine, receipt).await?;
+            container.map(|container| Held::Container(Box::new(container)))
+        } else {
+            let jail = Jail::adopt(receipt, &path, self.service.system);
+            if let Some(jail) = &jail {
+                jail.thaw()?;
+            }
+            jail.map(Held::Jail)
         };
         // From here on its folder goes when it does.
         let claim = Claim { launcher: Arc::clone(self), sandbox: receipt.sandbox.clone() };
-        let folder = Folder::of(self.paths.sandboxes_dir().join(&receipt.sandbox.0));
-        let Some(inspected) = inspected else { return Ok(None) };
-        let state = inspected.state.clone().unwrap_or_default();
-        if state.running != Some(true) || inspected.id.as_deref() != Some(receipt.container.as_str()) {
-            return Ok(None);
-        }
-        if state.paused == Some(true) {
-            self.engine.unpause(&container).await.map_err(|error| error.problem())?;
-        }
-        let spec = self
+        let folder = Folder::of(path);
+        let Some(held) = held else { return Ok(None) };
+        let mut spec = self
             .spec(&receipt.sandbox, wanted, workspace, receipt.image.clone())
             .map_err(|error| storage_problem(&workspace.path, &error))?;
+        spec.backend = receipt.backend;
         self.expect(&receipt.sandbox);
-        let cgroup = attest::container_pid(&inspected).and_then(Cgroup::of_process);
-        Ok(Some(Sandbox {
-            container,
-            removed: AtomicBool::new(false),
-            attested: AtomicBool::new(true),
-            inspected,
-            cgroup,
-            folder,
-            spec,
-            _claim: claim,
-            launcher: Arc::clone(self),
-        }))
+        let sandbox = Sandbox::new(held, spec, folder, claim, Arc::clone(self));
+        Ok(Some(sandbox.known_before()))
     }
 
-    /// The kernel compiled for the spec's image; compiled now if it is new.
-    async fn kernel_for(&self, spec: &SandboxSpec) -> Result<PathBuf, Problem> {
-        let mut kernels = self.kernels.lock().await;
-        if let Some(folder) = kernels.get(&spec.image.id) {
-            return Ok(folder.clone());
-        }
-        let parent = self.paths.kernel_dir();
-        let target = parent.join(kernel_files::folder_name(&spec.image.id));
-        if !target.is_dir() {
-            let draft = parent.join(format!(".draft-{}", spec.sandbox));
-            let compiled = self.compile_kernel(spec, &draft).await;
-            if compiled.is_err() {
-                let _ = std::fs::remove_dir_all(&draft);
-            }
-            compiled?;
-            std::fs::rename(&draft, &target).map_err(|error| storage_problem(&target, &error))?;
-        }
-        kernels.insert(spec.image.id.clone(), target.clone());
-        Ok(target)
-    }
-
-    async fn compile_kernel(&self, spec: &SandboxSpec, draft: &Path) -> Result<(), Problem> {
-        let failed = |error: std::io::Error| storage_problem(draft, &error);
-        std::fs::create_dir_all(draft).map_err(failed)?;
-        kernel_files::write(draft).map_err(failed)?;
-        if self.service.system {
-            kernel_files::chown_tree(draft, spec.user.host_uid, spec.user.host_gid).map_err(failed)?;
-        }
-        let spec = SandboxSpec { kernel_dir: draft.to_owned(), ..spec.clone() };
-        let name = format!("{}-compile", spec::container_name(&spec.sandbox));
-        let engine = &self.engine;
-        let run = async {
-            let container = engine.create(&name, spec::compile_container(&spec)).await?;
-            engine.start(&container).await?;
-            engine.wait(&container, COMPILE).await
+    /// Builds a jail that does nothing.
+    pub(super) async fn try_out(&self, tools: &Tools) -> Result<(), Problem> {
+        let sandbox = SandboxId::fresh();
+        let path = self.paths.sandboxes_dir().join(&sandbox.0);
+        lock(&self.live).insert(sandbox.clone());
+        std::fs::create_dir_all(&path).map_err(|error| storage_problem(&path, &error))?;
+        let folder = Folder::of(path);
+        let settings = &self.settings.sandbox;
+        let uid = if self.service.system { settings.uid_first } else { self.service.uid };
+        let gid = if self.service.system { settings.uid_first } else { self.service.gid };
+        let spec = SandboxSpec {
+            sandbox: sandbox.clone(),
+            backend: Backend::Bubblewrap,
+            instance: self.instance.clone(),
+            image: self.jail_image(None)?,
+            runtime: None,
+            user: GuestUser { uid, gid, host_uid: uid, host_gid: gid },
+            limits: self.limits(settings.memory_bytes, settings.cpus, settings.pids),
+            workspace: PathBuf::new(),
+            workspace_identity: (0, 0),
+            bridge_dir: PathBuf::new(),
+            kernel_dir: folder.path.clone(),
         };
-        let outcome = run.await;
-        if let Err(error) = engine.remove(&name).await {
-            tracing::warn!(%error, container = name, "a compiling container could not be removed");
-        }
-        let code = outcome.map_err(|error| error.problem())?;
-        if code != 0 {
-            return Err(Problem::new(
-                Code::SandboxFailed,
-                format!(
-                    "Python in the image `{}` could not compile the kernel (exit code {code})",
-                    spec.image.reference
-                ),
-            )
-            .hint("the image needs `python3` 3.9 or later on its PATH"));
-        }
-        if self.service.system {
-            kernel_files::chown_tree(draft, 0, 0).map_err(failed)?;
-        }
-        kernel_files::open_to_all(draft).map_err(failed)
+        let outcome = jail::try_out(tools, &spec, &folder.path).await;
+        lock(&self.live).remove(&sandbox);
+        outcome
     }
 }
 
-fn storage_problem(path: &Path, error: &std::io::Error) -> Problem {
+pub(super) fn storage_problem(path: &Path, error: &std::io::Error) -> Problem {
     Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", path.display()))
         .hint("free some space, or move the state with `BELLJAR_HOME`")
 }
 
 impl Prepared {
-    /// Where the daemon has to listen before the container starts.
+    /// Where the daemon has to listen before the sandbox starts.
     #[must_use]
     pub fn bridge_dir(&self) -> &Path {
         &self.spec.bridge_dir
     }
 
-    #[must_use]
-    pub fn image(&self) -> &ImageFact {
-        &self.spec.image
-    }
-
-    /// Creates and starts the container. Dropping the sandbox removes it again.
+    /// Starts it. Dropping the sandbox removes it again.
     pub async fn start(self) -> Result<Sandbox, Problem> {
-        let name = spec::container_name(&self.spec.sandbox);
-        let launcher = Arc::clone(&self.launcher);
-        let engine = &launcher.engine;
+        let launcher = self.launcher;
+        let held = match Walls::of(self.spec.backend) {
+            None => Held::Container(Box::new(Container::named(&self.spec))),
+            Some(walls) => {
+                let tools = match walls {
+                    Walls::Bubblewrap => Some(launcher.jails().await?),
+                    Walls::None => None,
+                };
+                Held::Jail(jail::start(tools, &self.spec, &self.folder.path).await?)
+            }
+        };
         // The guard comes first: a create whose answer is lost still leaves a container.
-        let mut sandbox = Sandbox {
-            container: name.clone(),
-            removed: AtomicBool::new(false),
-            attested: AtomicBool::new(false),
-            inspected: ContainerInspectResponse::default(),
-            cgroup: None,
-            spec: self.spec,
-            folder: self.folder,
-            _claim: self.claim,
-            launcher: self.launcher,
-        };
-        let started = async {
-            engine.create(&name, spec::session_container(&sandbox.spec)).await?;
-            engine.start(&name).await?;
-            engine.inspect(&name).await
-        };
-        sandbox.inspected = started.await.map_err(|error| error.problem())?;
-        sandbox.cgroup = attest::container_pid(&sandbox.inspected).and_then(Cgroup::of_process);
+        let mut sandbox = Sandbox::new(held, self.spec, self.folder, self.claim, Arc::clone(&launcher));
+        sandbox.why = self.why;
+        sandbox.start_container(&launcher.engine).await?;
         Ok(sandbox)
-    }
-}
-
-/// A container that was started. It is removed when this is dropped, at the latest by the reaper,
-/// unless the daemon ends and leaves it to the next one.
-pub struct Sandbox {
-    container: String,
-    removed: AtomicBool,
-    /// It has a receipt, by which the next daemon knows it.
-    attested: AtomicBool,
-    inspected: ContainerInspectResponse,
-    cgroup: Option<Cgroup>,
-    spec: SandboxSpec,
-    folder: Folder,
-    _claim: Claim,
-    launcher: Arc<Launcher>,
-}
-
-/// How a sandbox ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SandboxEnd {
-    pub running: bool,
-    pub exit_code: Option<i64>,
-    pub out_of_memory: bool,
-}
-
-impl Sandbox {
-    /// The host's pid of the guardian.
-    #[must_use]
-    pub fn pid(&self) -> Option<i32> {
-        attest::container_pid(&self.inspected)
-    }
-
-    #[must_use]
-    pub fn id(&self) -> &SandboxId {
-        &self.spec.sandbox
-    }
-
-    /// Reads back what the sandbox is; an error names every difference.
-    pub fn attest(&self, python: String, probe: Probe) -> Result<Receipt, Problem> {
-        let evidence = attest::gather(&self.spec, &self.inspected).ok_or_else(|| {
-            Problem::new(
-                Code::PolicyViolation,
-                "the isolation of the sandbox cannot be read back from the host",
-            )
-            .hint("the daemon has to run on the host of the engine and see its `/proc`")
-        })?;
-        let differences = attest::differences(&self.spec, &self.inspected, &evidence, &probe);
-        if !differences.is_empty() {
-            return Err(Problem::new(
-                Code::PolicyViolation,
-                format!("the sandbox is not as isolated as it has to be: {}", differences.join("; ")),
-            )
-            .hint("no code ran in it; look at the engine's version and settings"));
-        }
-        self.attested.store(true, Ordering::Relaxed);
-        Ok(attest::receipt(&self.spec, &self.inspected, evidence, python, probe))
-    }
-
-    /// The same as when it was made, read back again? Settings may have changed since, so it is held
-    /// against its own receipt and not against today's wishes.
-    pub fn attest_again(&self, before: &Receipt, python: String, probe: Probe) -> Result<(), Problem> {
-        let now = attest::gather(&self.spec, &self.inspected)
-            .map(|evidence| attest::receipt(&self.spec, &self.inspected, evidence, python, probe));
-        if now.as_ref() == Some(before) {
-            return Ok(());
-        }
-        Err(Problem::new(Code::PolicyViolation, "the sandbox is no longer isolated as its receipt says"))
-    }
-
-    /// Where the daemon has to listen for its kernel.
-    #[must_use]
-    pub fn bridge_dir(&self) -> &Path {
-        &self.spec.bridge_dir
-    }
-
-    pub async fn freeze(&self) -> Result<(), EngineError> {
-        self.launcher.engine.pause(&self.container).await
-    }
-
-    /// One that is not frozen is a success.
-    pub async fn thaw(&self) -> Result<(), EngineError> {
-        match self.launcher.engine.unpause(&self.container).await {
-            Err(EngineError::Refused { message, .. }) if message.contains("not paused") => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Whether its processes are stopped, by whomever. Where it cannot be told they are not.
-    #[must_use]
-    pub fn is_frozen(&self) -> bool {
-        self.cgroup.as_ref().and_then(Cgroup::is_frozen).unwrap_or(false)
-    }
-
-    /// A folder of the daemon's own that goes with the sandbox.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder.path
-    }
-
-    /// Leaves the container running for the next daemon.
-    pub fn leave(&self) {
-        self.removed.store(true, Ordering::Relaxed);
-        self.folder.left.store(true, Ordering::Relaxed);
-    }
-
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default()
-    }
-
-    /// Asks the engine what became of it.
-    pub async fn end(&self) -> Option<SandboxEnd> {
-        match self.launcher.engine.inspect(&self.container).await {
-            Ok(found) => {
-                let state = found.state.unwrap_or_default();
-                Some(SandboxEnd {
-                    running: state.running.unwrap_or(false),
-                    exit_code: state.exit_code,
-                    out_of_memory: state.oom_killed.unwrap_or(false),
-                })
-            }
-            Err(error) => {
-                tracing::warn!(%error, container = self.container, "the end of a sandbox cannot be read");
-                None
-            }
-        }
-    }
-
-    /// Kills and removes the container, and tells when it is gone.
-    pub async fn remove(&self) -> Result<(), EngineError> {
-        let outcome = self.launcher.engine.remove(&self.container).await;
-        self.removed.store(outcome.is_ok(), Ordering::Relaxed);
-        outcome
-    }
-}
-
-impl Drop for Sandbox {
-    fn drop(&mut self) {
-        if self.removed.load(Ordering::Relaxed) {
-            return;
-        }
-        if self.attested.load(Ordering::Relaxed) && self.launcher.leaving.load(Ordering::Relaxed) {
-            self.leave();
-            return;
-        }
-        let (launcher, container) = (Arc::clone(&self.launcher), self.container.clone());
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                if let Err(error) = launcher.engine.remove(&container).await {
-                    tracing::warn!(%error, container, "left to the reaper");
-                }
-            });
-        }
     }
 }

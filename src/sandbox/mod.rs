@@ -1,17 +1,23 @@
 //! Sandboxes: what holds the Python processes of one session.
 //!
-//! `spec` is the one place where hardening is written; `attest` compares a running container with
-//! it. Nothing here knows of models, conversations or HTTP, and `docker` types stay in `spec`,
-//! `engine`, `images` and `launch`.
+//! `spec` is the one place where hardening is written, with `jail::arguments` for jails; `attest`
+//! compares what runs with it. `choice` picks the backend, `launch` starts it, and `held` is what
+//! everybody else sees of it. Nothing here knows of models, conversations or HTTP, and the engine's
+//! types stay in `spec`, `attest`, `engine`, `images` and `docker`.
 
 pub mod artifacts;
 pub mod attest;
 pub mod cgroup;
+pub mod choice;
+mod docker;
 pub mod engine;
 pub mod facts;
 pub mod files;
+mod held;
 pub mod images;
+pub mod jail;
 pub mod kernel_files;
+mod kernels;
 pub mod launch;
 pub mod spec;
 pub mod usage;

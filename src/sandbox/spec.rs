@@ -1,4 +1,4 @@
-//! The container of a sandbox as one pure function: every hardening setting is written here and
+//! What every sandbox is made of, and its container as one pure function: every hardening setting is written here and
 //! nowhere else, a snapshot test shows each change of it, and `attest` reads it back at run time.
 
 use bollard::models::{
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use crate::protocol::ids::SandboxId;
-use crate::protocol::receipt::ImageFact;
+use crate::protocol::receipt::{Backend, ImageFact};
 
 /// Default-deny filter, passed inline: an engine without seccomp then refuses to start instead of
 /// running unconfined.
@@ -24,12 +24,14 @@ pub const WORKSPACE: &str = "/workspace";
 pub const BRIDGE_DIR: &str = "/belljar/bridge";
 pub const KERNEL_DIR: &str = "/belljar/kernel";
 pub const BRIDGE_SOCKET: &str = "/belljar/bridge/bridge.sock";
+pub const BRIDGE_SOCKET_NAME: &str = "bridge.sock";
+pub(super) const HOSTNAME: &str = "belljar";
 
 /// The OOM killer takes a sandbox before the daemon.
-const OOM_SCORE: i64 = 500;
+pub(super) const OOM_SCORE: i64 = 500;
 /// Sandboxes yield to the daemon and to other work of the host when CPUs are short.
-const CPU_SHARES: i64 = 256;
-const LOCKED_MEMORY_BYTES: i64 = 64 * 1024;
+pub(super) const CPU_SHARES: i64 = 256;
+pub(super) const LOCKED_MEMORY_BYTES: i64 = 64 * 1024;
 
 /// Naming the list replaces the engine's own, so an old engine gets the newest one too.
 pub(super) const MASKED_PATHS: [&str; 18] = [
@@ -79,6 +81,7 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct SandboxSpec {
     pub sandbox: SandboxId,
+    pub backend: Backend,
     /// The daemon's home, as an id: daemons do not reap each other's sandboxes.
     pub instance: String,
     pub image: ImageFact,
@@ -101,18 +104,7 @@ pub fn container_name(sandbox: &SandboxId) -> String {
 /// The container that serves one session.
 #[must_use]
 pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
-    let command = [
-        "python3",
-        "-I",
-        "-B",
-        "-X",
-        "utf8",
-        KERNEL_DIR,
-        "--bridge",
-        BRIDGE_SOCKET,
-        "--workspace",
-        WORKSPACE,
-    ];
+    let command = kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE);
     let mounts = vec![
         bind(&spec.workspace, WORKSPACE, Access::Write),
         bind(&spec.bridge_dir, BRIDGE_DIR, Access::Read),
@@ -125,13 +117,23 @@ pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
 /// the packages of the image. It is as confined as a session; only the kernel's folder is writable in it.
 #[must_use]
 pub fn compile_container(spec: &SandboxSpec) -> ContainerCreateBody {
-    let prepare = format!("{KERNEL_DIR}/prepare.py");
-    hardened(spec, &["python3", "-I", &prepare], vec![bind(&spec.kernel_dir, KERNEL_DIR, Access::Write)], "/")
+    hardened(spec, &compile_command(KERNEL_DIR), vec![bind(&spec.kernel_dir, KERNEL_DIR, Access::Write)], "/")
+}
+
+/// Starts the kernel, in every backend.
+pub(super) fn kernel_command(kernel_dir: &str, socket: &str, workspace: &str) -> Vec<String> {
+    let options = ["python3", "-I", "-B", "-X", "utf8", kernel_dir, "--bridge", socket];
+    strings(&[&options[..], &["--workspace", workspace]].concat())
+}
+
+/// Compiles the kernel and lists the packages, in every backend.
+pub(super) fn compile_command(kernel_dir: &str) -> Vec<String> {
+    strings(&["python3", "-I", &format!("{kernel_dir}/prepare.py")])
 }
 
 fn hardened(
     spec: &SandboxSpec,
-    command: &[&str],
+    command: &[String],
     mounts: Vec<Mount>,
     working_dir: &str,
 ) -> ContainerCreateBody {
@@ -182,11 +184,11 @@ fn hardened(
     ContainerCreateBody {
         image: Some(spec.image.id.clone()),
         user: Some(format!("{}:{}", spec.user.uid, spec.user.gid)),
-        hostname: Some("belljar".into()),
-        env: Some(environment(limits.cpus)),
+        hostname: Some(HOSTNAME.into()),
+        env: Some(environment(limits.cpus, KERNEL_DIR)),
         working_dir: Some(working_dir.into()),
-        entrypoint: Some(strings(entrypoint)),
-        cmd: Some(strings(arguments)),
+        entrypoint: Some(entrypoint.to_vec()),
+        cmd: Some(arguments.to_vec()),
         network_disabled: Some(true),
         tty: Some(false),
         open_stdin: Some(false),
@@ -201,7 +203,7 @@ fn hardened(
 }
 
 /// All that a guest sees of an environment: an allow-list, nothing of the daemon's own.
-fn environment(cpus: f64) -> Vec<String> {
+pub(super) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String> {
     let threads = threads(cpus);
     vec![
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
@@ -212,7 +214,7 @@ fn environment(cpus: f64) -> Vec<String> {
         "TMPDIR=/tmp".into(),
         "MPLBACKEND=Agg".into(),
         "MPLCONFIGDIR=/tmp/.matplotlib".into(),
-        format!("MATPLOTLIBRC={KERNEL_DIR}/matplotlibrc"),
+        format!("MATPLOTLIBRC={kernel_dir}/matplotlibrc"),
         format!("OMP_NUM_THREADS={threads}"),
         format!("OPENBLAS_NUM_THREADS={threads}"),
         format!("MKL_NUM_THREADS={threads}"),
@@ -271,6 +273,7 @@ pub(super) mod tests {
     pub fn spec() -> SandboxSpec {
         SandboxSpec {
             sandbox: SandboxId("0123456789abcdef".into()),
+            backend: Backend::Docker,
             instance: "00000000-0000-4000-8000-000000000000".into(),
             image: ImageFact { reference: "belljar/base".into(), id: "sha256:1234".into() },
             runtime: None,

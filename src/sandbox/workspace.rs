@@ -5,6 +5,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use super::choice::Choice;
 use super::engine::EngineMode;
 use super::spec::GuestUser;
 use crate::protocol::problem::{Code, Problem};
@@ -33,11 +34,19 @@ pub struct Workspace {
     pub root: OwnedFd,
     pub managed: bool,
     pub user: GuestUser,
+    /// The backend that the guest's user was picked for.
+    pub choice: Choice,
 }
 
 impl Workspace {
     /// A fresh folder for a guest. `slot` is a user id of the configured range.
-    pub fn managed(path: PathBuf, service: Service, engine: EngineMode, slot: u32) -> Result<Self, Problem> {
+    pub fn managed(
+        path: PathBuf,
+        service: Service,
+        engine: EngineMode,
+        choice: Choice,
+        slot: u32,
+    ) -> Result<Self, Problem> {
         let user = guest(service, engine, slot);
         let storage = |error: std::io::Error| {
             Problem::new(Code::Storage, format!("the workspace `{}` cannot be made: {error}", path.display()))
@@ -49,7 +58,7 @@ impl Workspace {
         if service.system {
             give(&root, user).map_err(|error| storage(error.into()))?;
         }
-        Ok(Self { path, root, managed: true, user })
+        Ok(Self { path, root, managed: true, user, choice })
     }
 
     /// A folder of the caller's. The guest runs as its owner, who is never root.
@@ -58,6 +67,7 @@ impl Workspace {
         path: &Path,
         service: Service,
         engine: EngineMode,
+        choice: Choice,
         peer: u32,
         private: &[PathBuf],
     ) -> Result<Self, Problem> {
@@ -108,7 +118,7 @@ impl Workspace {
         } else {
             guest(service, engine, 0)
         };
-        Ok(Self { path, root, managed: false, user })
+        Ok(Self { path, root, managed: false, user, choice })
     }
 
     /// Device and inode, to recognise the folder again.

@@ -2,8 +2,8 @@
 //! decide. [`Machine`] says what has to be done; this actor does it, journals every input before
 //! anything follows from it, and after a restart feeds the same inputs again.
 //!
-//! `wish` turns a request into an ask, `life` begins and recalls asks, `carry` carries effects out, `approvals` asks people, `recall`
-//! reads the journal, `port` is what tools may do with the session.
+//! `wish` turns a request into an ask, `life` begins and recalls asks, `carry` carries effects out,
+//! `approvals` asks people, `recall` reads the journal, `port` is what tools may do with the session.
 
 mod approvals;
 mod carry;

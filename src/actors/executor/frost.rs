@@ -39,7 +39,7 @@ impl ExecutorState {
         let (sandbox, executor) = (Arc::clone(&cage.sandbox), myself.clone());
         self.stop_clocks(Instant::now());
         tokio::spawn(async move {
-            let outcome = sandbox.freeze().await.map_err(|error| error.problem());
+            let outcome = sandbox.freeze().await;
             if outcome.is_err() {
                 let _ = executor.cast(ExecutorMsg::Thawed);
             }

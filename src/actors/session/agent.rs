@@ -12,6 +12,7 @@ use crate::protocol::ask::AskNumber;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Backend;
 use crate::protocol::result::ExecutionResult;
 use crate::protocol::tool::ClientTool;
 use crate::sandbox::kernel_files;
@@ -77,8 +78,8 @@ pub(super) async fn spawn_asks(
         last_result: Arc::clone(&common.last_result),
         packages: Arc::new(packages),
         image: args.wanted.image.clone(),
-        // Every backend that there is contains what runs in it.
-        contained: true,
+        // The one that does not is never chosen, only named.
+        contained: args.backend != Backend::Process,
         restored,
     })
     .await

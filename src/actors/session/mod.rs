@@ -174,7 +174,8 @@ impl Actor for Session {
         let running: Vec<CellNumber> = past.running.iter().map(|begun| begun.start.cell).collect();
         let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
         let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
-        let making = make_workspace(&myself, &args);
+        let held_by = past.sandbox.as_ref().map(|receipt| receipt.backend);
+        let making = make_workspace(&myself, &args, held_by);
         agent::watch_clients(&myself, &clients);
         let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, args.before.is_some()).await?;
         myself.send_interval(TICK, || SessionMsg::Tick);

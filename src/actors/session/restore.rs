@@ -96,7 +96,7 @@ impl SessionActorState {
         let SandboxPhase::Starting(executor) = &self.sandbox else { return };
         self.sandbox = SandboxPhase::Ready { executor: executor.clone(), since: Instant::now() };
         self.log.append(EventBody::SandboxAttached);
-        self.cgroup = Cgroup::of_process(receipt.process.pid);
+        self.cgroup = Cgroup::of_sandbox(&receipt);
         self.receipt = Some(Arc::new(receipt));
         self.touch();
     }

@@ -11,17 +11,24 @@ use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, S
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::StateAfter;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::Receipt;
+use crate::protocol::receipt::{Backend, Receipt};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::cgroup::Cgroup;
+use crate::sandbox::choice::Choice;
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{JournalError, SessionRecord};
 
 /// The workspace needs to know how the engine maps users, and the engine may be slow.
-pub(super) fn make_workspace(myself: &SessionRef, args: &SessionArgs) -> JoinHandle<()> {
+/// `held_by` is the backend of a sandbox that may run still: it is not chosen anew.
+pub(super) fn make_workspace(
+    myself: &SessionRef,
+    args: &SessionArgs,
+    held_by: Option<Backend>,
+) -> JoinHandle<()> {
     let (launcher, session) = (Arc::clone(&args.launcher), myself.clone());
     let (folder, owner, id) = (args.workspace.clone(), args.owner, args.id);
+    let (wish, image) = (args.backend, args.wanted.image.clone());
     let (journal, mut record, before) = (args.journal.clone(), args.record(), args.before);
     // An id of before is taken at once, so that nobody else gets it meanwhile.
     let kept = before.and_then(|before| before.slot).map(|uid| launcher.keep_slot(uid));
@@ -37,7 +44,11 @@ pub(super) fn make_workspace(myself: &SessionRef, args: &SessionArgs) -> JoinHan
                 // First in the journal: nothing may exist that the next start would not find.
                 journal.create_session(&record).await.map_err(|error| unrecorded(&error))?;
             }
-            let mode = launcher.engine_mode().await?;
+            let choice = match held_by {
+                Some(backend) => Choice { backend, why: String::new() },
+                None => launcher.choose(wish, image.as_deref()).await?,
+            };
+            let mode = launcher.guest_mode(choice.backend).await?;
             let service = launcher.service;
             if let Some(folder) = folder {
                 let paths = &launcher.paths;
@@ -46,13 +57,16 @@ pub(super) fn make_workspace(myself: &SessionRef, args: &SessionArgs) -> JoinHan
                     .flatten()
                     .map(ToOwned::to_owned)
                     .collect();
-                return Ok((Workspace::of_caller(folder.as_ref(), service, mode, owner, &private)?, None));
+                return Ok((
+                    Workspace::of_caller(folder.as_ref(), service, mode, choice, owner, &private)?,
+                    None,
+                ));
             }
             let Some(slot) = slot else {
                 return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));
             };
             let path = launcher.paths.workspaces_dir().join(id.to_string());
-            Ok((Workspace::managed(path, service, mode, slot.uid)?, Some(slot)))
+            Ok((Workspace::managed(path, service, mode, choice, slot.uid)?, Some(slot)))
         };
         let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(make.await)));
     })
@@ -96,7 +110,7 @@ impl SessionActorState {
         let attach = self.take_attach();
         if attach.is_none() {
             let image = self.args.wanted.image.clone().unwrap_or_else(|| "default".into());
-            self.log.append(EventBody::SandboxStarting { backend: self.args.backend, image });
+            self.log.append(EventBody::SandboxStarting { backend: workspace.choice.backend, image });
         }
         let args = ExecutorArgs {
             session: myself.clone(),
@@ -166,7 +180,7 @@ impl SessionActorState {
             isolation: isolation_line(&receipt),
             receipt: Box::new(receipt.clone()),
         };
-        self.cgroup = Cgroup::of_process(receipt.process.pid);
+        self.cgroup = Cgroup::of_sandbox(&receipt);
         self.common.image_is(&receipt.image.id);
         self.receipt = Some(Arc::new(receipt));
         self.touch();
@@ -242,7 +256,9 @@ impl SessionActorState {
             && self.args.before.is_some()
             && self.making.as_ref().is_none_or(JoinHandle::is_finished)
         {
-            self.making = Some(make_workspace(myself, &self.args));
+            let held_by =
+                self.past.as_ref().and_then(|past| past.sandbox.as_ref()).map(|before| before.backend);
+            self.making = Some(make_workspace(myself, &self.args, held_by));
         }
         if self.is_forsaken() {
             self.remove(myself, None);

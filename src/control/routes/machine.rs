@@ -16,8 +16,7 @@ use crate::protocol::problem::{Code, Problem};
 
 pub async fn health(State(app): State<App>) -> Answer<Json<Health>> {
     let sessions = ask(&app.supervisor, |reply_to| SupervisorMsg::Count { reply_to }).await?;
-    let problems: Vec<String> =
-        app.launcher.engine.version().await.err().iter().map(ToString::to_string).collect();
+    let problems = app.launcher.troubles().await;
     let status = if problems.is_empty() { HealthStatus::Ok } else { HealthStatus::Degraded };
     Ok(Json(Health { status, problems, sessions }))
 }

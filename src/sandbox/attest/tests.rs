@@ -70,6 +70,7 @@ fn well() -> Seen {
             file_bytes: spec.limits.file_bytes,
             core_bytes: 0,
             cgroup_version: 2,
+            held_by: HeldBy::default(),
         },
         workspace_is_ours: Some(true),
     };

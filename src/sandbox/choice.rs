@@ -1,0 +1,208 @@
+//! Which backend serves: the one that was named, or the first that works; never less isolation than the
+//! configuration asks for, and never `process` unless it was named.
+
+use super::images;
+use super::jail::{self, root};
+use super::launch::Launcher;
+use crate::config::Pull;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::{Backend, Isolation};
+
+/// A backend, and why not an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub backend: Backend,
+    pub why: String,
+}
+
+impl Launcher {
+    /// Without an engine nothing can serve.
+    #[must_use]
+    pub fn needs_engine(&self) -> bool {
+        let settings = &self.settings.sandbox;
+        settings.backend == Backend::Docker || settings.minimum_isolation > Isolation::Jail
+    }
+
+    /// Decides for a session. An image narrows what can serve.
+    pub async fn choose(&self, wish: Backend, image: Option<&str>) -> Result<Choice, Problem> {
+        let minimum = self.settings.sandbox.minimum_isolation;
+        if wish != Backend::Auto
+            && let Some(problem) = too_little(wish, minimum)
+        {
+            return Err(problem);
+        }
+        let named = |backend| Choice { backend, why: String::new() };
+        let choice = match wish {
+            Backend::Docker => named(Backend::Docker),
+            Backend::Bubblewrap => {
+                self.jails().await?;
+                named(Backend::Bubblewrap)
+            }
+            Backend::Process if self.service.system => {
+                return Err(Problem::new(Code::Forbidden, "a daemon of root runs no code without isolation")
+                    .hint("start a daemon as an ordinary user for the backend `process`"));
+            }
+            Backend::Process => named(Backend::Process),
+            Backend::Auto => {
+                let docker = self.docker_serves(image).await;
+                let jail = match &docker {
+                    Ok(()) => None,
+                    Err(_) if minimum > Isolation::Jail => None,
+                    Err(_) => Some(self.jail_serves(image).await),
+                };
+                first_that_works(docker, jail, image)?
+            }
+        };
+        tracing::info!(
+            backend = choice.backend.name(),
+            why = choice.why,
+            asked = wish.name(),
+            "backend chosen"
+        );
+        Ok(choice)
+    }
+
+    /// What keeps sandboxes from being made at all, one sentence for each backend that could serve.
+    pub async fn troubles(&self) -> Vec<String> {
+        let Err(engine) = self.engine.version().await else { return Vec::new() };
+        let jail = if self.needs_engine() { None } else { Some(self.jails().await) };
+        match jail {
+            Some(Ok(_)) => Vec::new(),
+            Some(Err(jail)) => vec![engine.to_string(), jail.message],
+            None => vec![engine.to_string()],
+        }
+    }
+
+    async fn docker_serves(&self, image: Option<&str>) -> Result<(), Problem> {
+        self.engine_mode().await?;
+        let settings = &self.settings.sandbox;
+        if settings.pull == Pull::Missing {
+            return Ok(());
+        }
+        let requested = image.or(settings.image.as_deref());
+        images::resolve(&self.engine, requested, &settings.images, Pull::Never, &|_| {}).await.map(drop)
+    }
+
+    async fn jail_serves(&self, image: Option<&str>) -> Result<(), Problem> {
+        self.jail_image(image)?;
+        self.jails().await.map(drop)
+    }
+
+    /// The root file system for a jail.
+    pub(super) fn jail_image(
+        &self,
+        image: Option<&str>,
+    ) -> Result<crate::protocol::receipt::ImageFact, Problem> {
+        let allowed = &self.settings.sandbox.images;
+        if let Some(image) = image.filter(|image| *image != root::HOST) {
+            images::candidates(Some(image), allowed)?;
+        }
+        root::resolve(&self.paths.roots_dir(), image, allowed)
+    }
+
+    /// What jails are built with, once one could be built.
+    pub(super) async fn jails(&self) -> Result<&jail::Tools, Problem> {
+        self.tools
+            .get_or_try_init(|| async {
+                let tools = jail::Tools::find(self.paths.roots_dir(), self.service.system)?;
+                self.try_out(&tools).await?;
+                Ok(tools)
+            })
+            .await
+    }
+}
+
+fn too_little(backend: Backend, minimum: Isolation) -> Option<Problem> {
+    (backend.isolation() < minimum).then(|| {
+        let (name, minimum) = (backend.name(), minimum.name());
+        Problem::new(
+            Code::Forbidden,
+            format!("the backend `{name}` isolates less than the `{minimum}` that is asked for"),
+        )
+        .hint("use another backend, or lower `sandbox.minimum_isolation` in the configuration")
+    })
+}
+
+/// For `auto`. No answer of jails means that the configuration forbids them.
+fn first_that_works(
+    docker: Result<(), Problem>,
+    jail: Option<Result<(), Problem>>,
+    image: Option<&str>,
+) -> Result<Choice, Problem> {
+    let docker = match docker {
+        Ok(()) => return Ok(Choice { backend: Backend::Docker, why: String::new() }),
+        // The wish itself is wrong; no other backend may grant it.
+        Err(problem) if problem.code == Code::ImageForbidden => return Err(problem),
+        Err(problem) => problem,
+    };
+    match jail {
+        Some(Ok(())) => Ok(Choice {
+            backend: Backend::Bubblewrap,
+            why: format!("no container, because {}", docker.message),
+        }),
+        None => {
+            let hint = docker.hint.unwrap_or_default();
+            Err(Problem::new(docker.code, docker.message)
+                .hint(format!("{hint}; a jail is not enough for `sandbox.minimum_isolation`")))
+        }
+        // The engine is there and lacks only what was named: that is what has to be told.
+        Some(Err(_)) if image.is_some() && docker.code == Code::ImageMissing => Err(docker),
+        Some(Err(jail)) => {
+            let message = format!("no backend works: {}; and {}", docker.message, jail.message);
+            let remedies: Vec<String> = [("docker", docker.hint), ("bubblewrap", jail.hint)]
+                .into_iter()
+                .filter_map(|(name, hint)| Some(format!("for {name}: {}", hint?)))
+                .collect();
+            Err(Problem::new(docker.code, message).hint(remedies.join("; ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn away() -> Problem {
+        Problem::new(Code::EngineUnavailable, "the engine is away").hint("start docker")
+    }
+
+    fn no_jail() -> Problem {
+        Problem::new(Code::SandboxFailed, "bubblewrap is not there").hint("install bubblewrap")
+    }
+
+    #[test]
+    fn auto_takes_the_first_that_works_and_says_why() {
+        let docker = first_that_works(Ok(()), None, None).unwrap();
+        assert_eq!((docker.backend, docker.why.as_str()), (Backend::Docker, ""));
+        let jail = first_that_works(Err(away()), Some(Ok(())), None).unwrap();
+        assert_eq!(jail.backend, Backend::Bubblewrap);
+        assert!(jail.why.contains("the engine is away"));
+        let neither = first_that_works(Err(away()), Some(Err(no_jail())), None).unwrap_err();
+        assert_eq!(neither.code, Code::EngineUnavailable);
+        assert!(neither.message.contains("away") && neither.message.contains("bubblewrap"));
+        let hint = neither.hint.unwrap();
+        assert!(hint.contains("start docker") && hint.contains("install bubblewrap"), "{hint}");
+    }
+
+    #[test]
+    fn isolation_is_never_lowered_below_the_minimum() {
+        let forbidden = first_that_works(Err(away()), None, None).unwrap_err();
+        assert!(forbidden.hint.unwrap().contains("minimum_isolation"));
+        assert!(too_little(Backend::Process, Isolation::Jail).is_some());
+        assert!(too_little(Backend::Bubblewrap, Isolation::Container).is_some());
+        assert!(too_little(Backend::Bubblewrap, Isolation::Jail).is_none());
+        assert!(too_little(Backend::Process, Isolation::None).is_none());
+    }
+
+    #[test]
+    fn a_forbidden_image_is_not_to_be_had_elsewhere() {
+        let forbidden = Problem::new(Code::ImageForbidden, "no");
+        assert_eq!(
+            first_that_works(Err(forbidden), Some(Ok(())), Some("x")).unwrap_err().code,
+            Code::ImageForbidden
+        );
+        let missing = Problem::new(Code::ImageMissing, "not there").hint("pull it");
+        let told = first_that_works(Err(missing), Some(Err(no_jail())), Some("x")).unwrap_err();
+        assert_eq!((told.code, told.hint.as_deref()), (Code::ImageMissing, Some("pull it")));
+    }
+}

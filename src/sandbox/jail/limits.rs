@@ -1,0 +1,89 @@
+//! Limits of a jail's first process, set on it before it starts Python and inherited by all the rest.
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use std::path::Path;
+
+use crate::sandbox::facts::read_small;
+use crate::sandbox::spec::{LOCKED_MEMORY_BYTES, Limits, OOM_SCORE};
+
+/// Without a control group the guardian watches the memory of the session, and looks only so often. No
+/// single process gets beyond this many times of it meanwhile.
+const DATA_FACTOR: u64 = 4;
+/// From this kernel on, processes are counted for each user namespace, and not for the whole user.
+const COUNTED_BY_NAMESPACE: (u32, u32) = (5, 14);
+
+/// Who else holds what is limited here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    Group,
+    /// Nobody; the guest has a user namespace, or a user, of its own.
+    Nothing,
+    /// Nobody, and other processes of the same user would count.
+    Shared,
+}
+
+/// Each limit with its value.
+fn table(limits: &Limits, beside: Beside) -> Vec<(Resource, u64)> {
+    let mut table = vec![
+        (Resource::Nofile, limits.open_files),
+        (Resource::Fsize, limits.file_bytes),
+        (Resource::Core, 0),
+        (Resource::Memlock, u64::try_from(LOCKED_MEMORY_BYTES).unwrap_or(0)),
+        (Resource::Msgqueue, 0),
+    ];
+    if beside != Beside::Group {
+        table.push((Resource::Data, limits.memory_bytes.saturating_mul(DATA_FACTOR)));
+    }
+    if beside == Beside::Nothing {
+        table.push((Resource::Nproc, limits.pids));
+    }
+    table
+}
+
+pub fn apply(pid: i32, limits: &Limits, beside: Beside) -> std::io::Result<()> {
+    let process = Pid::from_raw(pid);
+    for (resource, value) in table(limits, beside) {
+        let limit = Rlimit { current: Some(value), maximum: Some(value) };
+        prlimit(process, resource, limit).map_err(|error| {
+            std::io::Error::other(format!("{resource:?} cannot be limited to {value}: {error}"))
+        })?;
+    }
+    // A help for the out-of-memory killer, not a need.
+    let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE.to_string());
+    Ok(())
+}
+
+/// Whether this kernel counts the processes of a user namespace by themselves.
+#[must_use]
+pub fn counts_by_namespace() -> bool {
+    read_small(Path::new("/proc/sys/kernel/osrelease"))
+        .is_ok_and(|release| version(&release).is_some_and(|version| version >= COUNTED_BY_NAMESPACE))
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::spec::tests::spec;
+
+    #[test]
+    fn only_what_nobody_else_holds_is_held_twice() {
+        let with =
+            |beside| table(&spec().limits, beside).into_iter().map(|(what, _)| what).collect::<Vec<_>>();
+        assert!(!with(Beside::Group).contains(&Resource::Data));
+        assert!(with(Beside::Nothing).contains(&Resource::Nproc));
+        assert!(!with(Beside::Shared).contains(&Resource::Nproc));
+        assert!(with(Beside::Shared).contains(&Resource::Data));
+    }
+
+    #[test]
+    fn versions_of_kernels_are_read() {
+        assert_eq!(version("6.1.0-18-amd64\n"), Some((6, 1)));
+        assert_eq!(version("5.15.90.1-microsoft-standard-WSL2"), Some((5, 15)));
+        assert_eq!(version("x"), None);
+    }
+}

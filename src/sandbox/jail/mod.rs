@@ -1,0 +1,258 @@
+//! Sandboxes without an engine: a jail that bubblewrap builds, or, by name only, a plain process.
+//!
+//! Both are a process of the host with the same kernel and bridge as in a container. It is known by its
+//! pid and its start, so that a daemon that was started anew finds it and never touches a stranger. It
+//! outlives the daemon: what bubblewrap leaves outside only waits for it and writes down its end.
+//!
+//! What a container has and a jail has not: `/tmp` has no bound on inodes and files in it can be run;
+//! without a control group of its own, CPU time is not held at all.
+
+mod arguments;
+mod attest;
+mod explain;
+mod group;
+mod identity;
+mod limits;
+pub mod root;
+mod seccomp;
+mod start;
+mod status;
+
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::launch::SandboxEnd;
+use super::spec::SandboxSpec;
+use crate::protocol::event::Counters;
+use crate::protocol::frames::Probe;
+use crate::protocol::ids::SandboxId;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::{Backend, Receipt};
+use group::Group;
+use identity::Identity;
+
+pub use start::{Tools, compile, start, try_out};
+
+/// Time for a killed process to be gone.
+const KILLED: Duration = Duration::from_secs(10);
+/// Time of one look for the end of a jail that shall live.
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks for the exit code of one that has ended.
+const EXIT_LOOKS: usize = 20;
+const EXIT_PAUSE: Duration = Duration::from_millis(10);
+/// As shells and engines tell an end by SIGKILL.
+const EXIT_KILLED: i64 = 137;
+
+/// What stands between a guest and the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walls {
+    Bubblewrap,
+    None,
+}
+
+impl Walls {
+    #[must_use]
+    pub fn of(backend: Backend) -> Option<Self> {
+        match backend {
+            Backend::Bubblewrap => Some(Self::Bubblewrap),
+            Backend::Process => Some(Self::None),
+            Backend::Auto | Backend::Docker => None,
+        }
+    }
+}
+
+/// A sandbox that is a process of the host.
+pub struct Jail {
+    walls: Walls,
+    /// The daemon is root.
+    system: bool,
+    identity: Identity,
+    group: Option<Group>,
+    /// Of the sandbox, with the file in which its end is written down.
+    folder: PathBuf,
+    /// Where something has to be mounted; unknown of one that was adopted.
+    targets: Vec<PathBuf>,
+    runtime: String,
+    said: Said,
+}
+
+/// The first words of a jail to its stderr.
+type Said = Arc<Mutex<String>>;
+
+impl Jail {
+    /// Takes over one that an earlier daemon left running; none if it is gone.
+    #[must_use]
+    pub fn adopt(receipt: &Receipt, folder: &Path, system: bool) -> Option<Self> {
+        let walls = Walls::of(receipt.backend)?;
+        let identity = Identity::parse(&receipt.container).filter(Identity::lives)?;
+        let group = (receipt.limits.cgroup_version > 0).then(|| Group::find(&receipt.sandbox.0)).flatten();
+        Some(Self {
+            walls,
+            system,
+            identity,
+            group,
+            folder: folder.to_owned(),
+            targets: Vec::new(),
+            runtime: receipt.runtime.clone(),
+            said: Said::default(),
+        })
+    }
+
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.identity.pid
+    }
+
+    /// Reads back what it is; an error names every difference.
+    pub fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem> {
+        let evidence = attest::gather(spec, self).ok_or_else(|| {
+            Problem::new(Code::PolicyViolation, "the isolation of the jail cannot be read back from the host")
+                .hint("the daemon has to see the `/proc` of the host it runs on")
+        })?;
+        let differences =
+            attest::differences(spec, self.walls, self.system, &self.targets, &evidence, &probe);
+        if !differences.is_empty() {
+            return Err(Problem::new(
+                Code::PolicyViolation,
+                format!("the jail is not as isolated as it has to be: {}", differences.join("; ")),
+            )
+            .hint("no code ran in it; look at the version of bubblewrap and at the kernel's settings"));
+        }
+        Ok(attest::receipt(spec, self, evidence, python, probe))
+    }
+
+    /// As it is now; none if that cannot be read.
+    #[must_use]
+    pub fn receipt(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<Receipt> {
+        Some(attest::receipt(spec, self, attest::gather(spec, self)?, python, probe))
+    }
+
+    pub fn freeze(&self) -> Result<(), Problem> {
+        match &self.group {
+            Some(group) => group.freeze(true).map_err(|error| failed("frozen", &error)),
+            None => self.identity.signal_tree(Signal::STOP).map_err(|error| failed("frozen", &error.into())),
+        }
+    }
+
+    /// One that is not frozen is a success.
+    pub fn thaw(&self) -> Result<(), Problem> {
+        if let Some(group) = &self.group {
+            group.freeze(false).map_err(|error| failed("thawed", &error))?;
+        }
+        if self.identity.is_stopped() {
+            // Also where a stranger stopped it.
+            self.identity.signal_tree(Signal::CONT).map_err(|error| failed("thawed", &error.into()))?;
+        }
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        let frozen = self.group.as_ref().and_then(|group| group.cgroup.is_frozen());
+        frozen.unwrap_or(false) || self.identity.is_stopped()
+    }
+
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.group.as_ref().map(|group| group.cgroup.counters()).unwrap_or_default()
+    }
+
+    /// What outlives it tells a moment later with which code it ended.
+    pub async fn end(&self) -> SandboxEnd {
+        let running = self.identity.lives();
+        let mut exit_code = status::read(&self.folder).exit_code;
+        if self.walls == Walls::Bubblewrap && !running {
+            for _ in 0..EXIT_LOOKS {
+                if exit_code.is_some() {
+                    break;
+                }
+                tokio::time::sleep(EXIT_PAUSE).await;
+                exit_code = status::read(&self.folder).exit_code;
+            }
+        }
+        SandboxEnd {
+            running,
+            exit_code,
+            out_of_memory: exit_code == Some(EXIT_KILLED) && self.counters().oom_kills > 0,
+        }
+    }
+
+    /// Waits for as long as it lives.
+    pub async fn gone(&self) {
+        while !self.identity.is_gone_within(LOOK).await {}
+    }
+
+    /// What it wrote to its stderr before it was ready, if it ended then.
+    #[must_use]
+    pub fn last_words(&self) -> String {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Kills it with all that it has started, and tells when it is gone.
+    pub async fn remove(&self) -> Result<(), Problem> {
+        end(self.walls, &self.identity, self.group.as_ref()).await
+    }
+
+    /// What has to go, for whoever removes it later.
+    #[must_use]
+    pub fn remains(&self) -> Remains {
+        Remains { walls: self.walls, identity: self.identity.clone(), group: self.group.clone() }
+    }
+}
+
+/// A sandbox that nobody owns any more.
+pub struct Remains {
+    walls: Walls,
+    identity: Identity,
+    group: Option<Group>,
+}
+
+impl Remains {
+    pub async fn remove(&self) -> Result<(), Problem> {
+        end(self.walls, &self.identity, self.group.as_ref()).await
+    }
+}
+
+async fn end(walls: Walls, identity: &Identity, group: Option<&Group>) -> Result<(), Problem> {
+    if let Some(group) = group {
+        // On version 1 a frozen process does not die.
+        let _ = group.freeze(false);
+    }
+    let killed = match walls {
+        // It is the first of its pid namespace, and all the others go with it.
+        Walls::Bubblewrap => identity.signal(Signal::KILL),
+        Walls::None => identity.signal_tree(Signal::KILL),
+    };
+    match killed {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => return Err(failed("killed", &error.into())),
+    }
+    if !identity.is_gone_within(KILLED).await {
+        return Err(Problem::new(Code::SandboxFailed, "a jail was killed and does not go"));
+    }
+    if let Some(group) = group {
+        group.remove().await;
+    }
+    Ok(())
+}
+
+/// Ends what a daemon that died left of a sandbox, by the notes in its folder. True if there was
+/// something to end.
+pub async fn reap(sandbox: &SandboxId, folder: &Path) -> Result<bool, Problem> {
+    let group = Group::find(&sandbox.0);
+    let noted = start::noted(folder).filter(|(_, identity)| identity.lives());
+    let Some((walls, identity)) = noted else {
+        if let Some(group) = group {
+            group.remove().await;
+        }
+        return Ok(false);
+    };
+    end(walls, &identity, group.as_ref()).await?;
+    Ok(true)
+}
+
+fn failed(what: &str, error: &std::io::Error) -> Problem {
+    Problem::new(Code::SandboxFailed, format!("the sandbox cannot be {what}: {error}"))
+}
