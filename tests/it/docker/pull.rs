@@ -53,7 +53,8 @@ fn a_missing_image_is_pulled_if_that_is_wanted_and_the_progress_is_told() {
     }
     let registry = Registry::start("pulled");
     let image = &registry.reference;
-    let config = |pull: &str| format!("[sandbox]\nimages = [\"{image}\"]\npull = \"{pull}\"\n");
+    let config =
+        |pull: &str| format!("[sandbox]\nbackend = \"docker\"\nimages = [\"{image}\"]\npull = \"{pull}\"\n");
 
     let never = Daemon::with_config(&config("never"));
     let refused = never.http("POST", "/v1/sessions", br#"{"name": "s"}"#).expect_status(424);
