@@ -135,7 +135,7 @@ fn somebody_without_the_engine_is_told_what_is_missing() {
         return;
     }
     let daemon = Daemon::as_user(ALICE);
-    let refused = daemon.cli(["new", "a"]).exits(125);
+    let refused = daemon.cli(["new", "a", "--backend", "docker"]).exits(125);
     assert!(refused.stderr.contains("error: ") && refused.stderr.contains("`docker` group"), "{refused:?}");
 }
 
