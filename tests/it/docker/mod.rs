@@ -3,21 +3,21 @@
 
 mod bad_input;
 mod bombs;
-mod cases;
-mod checkpoints;
+pub mod cases;
+pub mod checkpoints;
 mod disk;
 mod ephemeral;
 mod escape;
 mod files;
 mod guards;
-mod helpers;
-mod laws;
+pub mod helpers;
+pub mod laws;
 mod lifecycle;
-mod modes;
-mod output;
+pub mod modes;
+pub mod output;
 mod pull;
 mod receipt;
-mod restart;
+pub mod restart;
 mod resume;
 mod rich;
 mod smoke;

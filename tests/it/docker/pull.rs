@@ -53,7 +53,8 @@ fn a_missing_image_is_pulled_if_that_is_wanted_and_the_progress_is_told() {
     }
     let registry = Registry::start("pulled");
     let image = &registry.reference;
-    let config = |pull: &str| format!("[sandbox]\nimages = [\"{image}\"]\npull = \"{pull}\"\n");
+    let config =
+        |pull: &str| format!("[sandbox]\nbackend = \"docker\"\nimages = [\"{image}\"]\npull = \"{pull}\"\n");
 
     let never = Daemon::with_config(&config("never"));
     let refused = never.http("POST", "/v1/sessions", br#"{"name": "s"}"#).expect_status(424);
@@ -77,7 +78,7 @@ fn the_command_line_pulls_an_allowed_image() {
     }
     let registry = Registry::start("fetched");
     let image = registry.reference.as_str();
-    let daemon = Daemon::with_config(&format!("[sandbox]\nimages = [\"{image}\"]\n"));
+    let daemon = Daemon::with_config(&format!("[sandbox]\nbackend = \"docker\"\nimages = [\"{image}\"]\n"));
     let ran = daemon.cli(["image", "pull", image]).ok();
     assert!(!format!("{}{}", ran.stdout, ran.stderr).trim().is_empty(), "{ran:?}");
     assert_eq!(daemon.cli(["run", "-"]).code, Some(0));
