@@ -6,9 +6,10 @@ shopt -s inherit_errexit
 
 usage() {
     cat >&2 <<'USAGE'
-usage: build.sh [--if-missing] base|science
+usage: build.sh [--if-missing | --rootfs DIR] base|science
 
   --if-missing   do nothing if the image is there already
+  --rootfs DIR   make a folder for jails instead, from Debian packages and without an engine
 
   BELLJAR_IMAGE_SOURCE    registry, debian or auto (the default: debian if no registry answers)
   BELLJAR_PYTHON_IMAGE    image to start from instead of python:3.12-slim
@@ -28,13 +29,15 @@ fail() {
 step() { echo "step $1: $2" >&2; }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-if_missing=no kind=
-for arg; do
-    case $arg in
+if_missing=no kind='' rootfs=
+while [ $# -gt 0 ]; do
+    case $1 in
         --if-missing) if_missing=yes ;;
-        base | science) kind=$arg ;;
+        --rootfs) rootfs=${2:?} && shift ;;
+        base | science) kind=$1 ;;
         *) usage ;;
     esac
+    shift
 done
 [ -n "$kind" ] || usage
 
@@ -47,9 +50,11 @@ export TMPDIR=${TMPDIR:-/var/tmp}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# --- The engine: through the docker command, or by its API with curl where there is no such command. ---------------
+# --- The engine (not for a folder): through the docker command, or by its API with curl where there is no such command. ---------------
 
-if command -v docker >/dev/null; then
+if [ -n "$rootfs" ]; then
+    :
+elif command -v docker >/dev/null; then
     engine_answers() { docker version >/dev/null 2>"$scratch/error"; }
     image_id() { docker image inspect --format '{{.Id}}' "$1" 2>/dev/null; }
     tag_image() { docker tag "$1" "$tag"; }
@@ -145,7 +150,8 @@ need_mmdebstrap() {
         "run \`apt-get install mmdebstrap debian-archive-keyring\` as root, or make \`$python_image\` available with \`docker pull\`"
 }
 
-from_debian() {
+# unpack_debian: leaves a root file system in $scratch/root.tar
+unpack_debian() {
     need_mmdebstrap
     local packages=python3,ca-certificates
     [ "$kind" = base ] || packages+=,$(grep -v '^#' "$here/science-packages.txt" | paste -sd,)
@@ -165,6 +171,10 @@ from_debian() {
         "$debian_suite" - ${BELLJAR_DEBIAN_MIRROR:+"$BELLJAR_DEBIAN_MIRROR"} >"$scratch/root.tar" ||
         fail "could not unpack Debian's packages" "what went wrong is said above; is a mirror reachable?"
 
+}
+
+from_debian() {
+    unpack_debian
     step 3/4 "importing $(du -m "$scratch/root.tar" | cut -f 1) MB into the engine"
     import_root 'ENV PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8' 'WORKDIR /workspace' 'USER 65534:65534' \
             'CMD ["python3"]' "LABEL org.belljar.source=debian org.belljar.kind=$kind" <"$scratch/root.tar" ||
@@ -172,6 +182,25 @@ from_debian() {
 }
 
 # --- ----------------------------------------------------------------------------------------------------------------
+
+if [ -n "$rootfs" ]; then
+    step 1/4 "taking the packages from Debian"
+    unpack_debian
+    step 3/4 "unpacking $(du -m "$scratch/root.tar" | cut -f 1) MB"
+    mkdir -p "$(dirname "$rootfs")"
+    draft=$rootfs.draft
+    rm -rf "$draft"
+    mkdir "$draft"
+    # Devices are not needed, and only root could make them.
+    tar -x -C "$draft" --exclude='./dev/*' --no-same-owner -f "$scratch/root.tar"
+    chmod 755 "$draft"
+    # The old one goes only now, so that a build that fails leaves it in place.
+    step 4/4 "putting it in place"
+    rm -rf "$rootfs"
+    mv "$draft" "$rootfs"
+    echo "$rootfs"
+    exit
+fi
 
 engine_answers || fail "the container engine does not answer: $(tail -n 1 "$scratch/error")" \
     "start it (\`systemctl start docker\`), or set DOCKER_HOST, or join the \`docker\` group"

@@ -26,6 +26,7 @@ missing=()
 command -v cc >/dev/null || missing+=(build-essential)
 command -v curl >/dev/null || missing+=(curl ca-certificates)
 command -v python3 >/dev/null || missing+=(python3)
+command -v bwrap >/dev/null || missing+=(bubblewrap)
 if [ "${BELLJAR_TEST_NO_DOCKER:-}" != 1 ] && ! engine_answers; then
     # One that is there but stopped, or not ours to use, is a matter for the message below.
     command -v docker >/dev/null || [ -x /usr/sbin/dockerd ] || [ -n "${DOCKER_HOST:-}" ] || missing+=(docker.io)

@@ -38,6 +38,7 @@ class RunnerHandle:
         self.cell = 0
         self.begun = False  # its code runs
         self.killed = False
+        self.out_of_memory = False  # killed, because nobody else holds the sandbox to its memory
         self.interrupted = False
         self.role = role
         self.parent = None  # the runner that was asked for this copy
@@ -98,7 +99,12 @@ class RunnerHandle:
     def begin_cell(self, cell):
         self.finish_output()  # what was held back of the time without a cell
         self.cell = cell
-        self.begun = self.killed = self.interrupted = False
+        self.begun = self.killed = self.interrupted = self.out_of_memory = False
+
+    def lost(self, cell, exit_code, after):
+        """The frame that tells that it ended over a cell."""
+        frame = {"type": "cell_lost", "cell": cell, "exit_code": exit_code, "killed": self.killed, "after": after}
+        return {**frame, "out_of_memory": True} if self.out_of_memory else frame
 
     def end_cell(self):
         self.finish_output()

@@ -10,7 +10,7 @@ import signal
 
 from . import memory, process, runner, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
-from .limits import BUDGET_SCARCE, PROMOTE_S, VIEW_S, WORKER_START_RETRY_S, WORKER_START_TRIES
+from .limits import BUDGET_SCARCE, MEMORY_CHECK_S, PROMOTE_S, VIEW_S, WORKER_START_RETRY_S, WORKER_START_TRIES
 
 _MEMORY_TIMER = "memory"
 LOST = "lost"
@@ -69,7 +69,7 @@ class MainLine:
     def _send_cell(self, cell, text):
         self.worker.begin_cell(cell)
         self.worker.forward(text)
-        self._poller.within(_MEMORY_TIMER, self._memory.pause_s, self._watch_memory)
+        self._poller.within(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
 
     def cell_done(self, cell):
         """It has been answered. Now, off its way, the state that it left is put by."""
@@ -83,6 +83,7 @@ class MainLine:
 
     def copy_for_cell(self, cell, text):
         """False if there is nothing to copy or no process to be had."""
+        self._poller.within(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
         return self._copy(FORK, text, lambda copy: copy.begin_cell(cell))
 
     def copy_for_view(self, request, text):
@@ -137,35 +138,60 @@ class MainLine:
         handle.kill()
 
     def _watch_memory(self):
-        self.check_memory()
-        if self._ring and self.worker is not None and self.worker.cell:
-            self._poller.after(_MEMORY_TIMER, self._memory.pause_s, self._watch_memory)
+        held, due = self._memory.is_held(self._runners.limits), self._memory.is_due()
+        relieved = due and self.check_memory()
+        if not held:
+            self._end_gluttons(due and not relieved)
+        busy = self._ring and self.worker is not None and self.worker.cell
+        if busy or (not held and any(handle.cell for handle in self._runners.all())):
+            self._poller.after(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
+
+    def _end_gluttons(self, together):
+        """Kill the largest process when there is no more memory, as the system does where it is told to.
+
+        What waits without a cell is spared: checkpoints only seem large, for what they share. What all
+        of them take `together` costs more to know, and comes after checkpoints that can go.
+        """
+        limits = self._runners.limits
+        bound = limits.memory_bytes + (limits.checkpoint_bytes if limits.checkpoints else 0)
+        handles = {handle.pid: handle for handle in self._runners.all()}
+        pids = process.descendants()
+        busy = [pid for pid in pids if pid not in handles or handles[pid].cell]
+        largest = max(busy, key=memory.resident, default=None)
+        if largest is None:
+            return
+        if memory.resident(largest) <= bound and not (together and memory.total(pids) > bound):
+            return
+        if largest in handles:
+            handles[largest].out_of_memory = True
+        process.send_signal(largest, signal.SIGKILL)
 
     def check_memory(self):
         """Above the session's own memory checkpoints go, one at a time, the oldest first.
 
         The newest protects the cell that runs. It goes only if without it the session would keep
         to its memory: then copies of changed pages, which are not the cell's fault, fill the
-        budget. If the cell itself takes too much, it is its worker that has to go.
+        budget. If the cell itself takes too much, it is its worker that has to go. True if one went.
         """
         if not self._ring or self.worker is None:
-            return
+            return False
         if any(handle.role == RETIRED for handle in self._runners.all()):
-            return  # what it held is free only when it has ended
+            return True  # what it held is free only when it has ended
         limits = self._runners.limits
         pids = [handle.pid for handle in (self.worker, *self._ring) if handle.pid]
         in_use = self._memory.in_use(limits, pids)
         if in_use <= limits.memory_bytes:
-            return
+            return False
         if len(self._ring) == 1:
             if in_use <= limits.memory_bytes + limits.checkpoint_bytes * BUDGET_SCARCE:
-                return
+                return False
             if in_use - memory.held_alone(self._ring[0].pid) > limits.memory_bytes:
-                return
+                return False
             # What it shared with a worker that is just ending is not a copy.
             if not memory.held_alone(self.worker.pid):
-                return
+                return False
         self._retire(self._ring.pop(0))
+        return True
 
     # Going back.
 
@@ -254,8 +280,7 @@ class MainLine:
 
     def _tell_end(self, handle, cell, exit_code, after):
         if cell:
-            lost = {"type": "cell_lost", "cell": cell, "exit_code": exit_code, "killed": handle.killed}
-            self._runners.send({**lost, "after": after})
+            self._runners.send(handle.lost(cell, exit_code, after))
         elif not handle.resets:
             self._runners.send({"type": "worker_replaced", "exit_code": exit_code, "after": after})
         for request in handle.resets:

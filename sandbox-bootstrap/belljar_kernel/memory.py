@@ -1,6 +1,9 @@
 """How much memory the sandbox uses."""
 
-from .limits import MEMORY_CHECK_S, MEMORY_SUM_S
+import os
+import time
+
+from .limits import MEMORY_SUM_S
 
 # `(in use, bound, statistics, key of the cache that can be had back at once)`, cgroup v2 and v1.
 _COUNTERS = (
@@ -12,6 +15,7 @@ _COUNTERS = (
         b"total_inactive_file",
     ),
 )
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryWatch:
@@ -19,15 +23,23 @@ class MemoryWatch:
 
     def __init__(self):
         self._counters = None
-        self.pause_s = MEMORY_CHECK_S
+        self._summed_at = 0.0
+
+    def is_held(self, limits):
+        """Whether the system itself ends what takes more than the sandbox has."""
+        if self._counters is None:
+            self._counters = _own_counters(limits.memory_bytes + limits.checkpoint_bytes)
+        return bool(self._counters)
+
+    def is_due(self):
+        """Whether it is time to look again; a sum costs more than a counter."""
+        return bool(self._counters) or time.monotonic() >= self._summed_at + MEMORY_SUM_S
 
     def in_use(self, limits, pids):
         """Bytes. A page that checkpoints share counts once."""
-        if self._counters is None:
-            self._counters = _own_counters(limits.memory_bytes + limits.checkpoint_bytes)
-            self.pause_s = MEMORY_CHECK_S if self._counters else MEMORY_SUM_S
-        if not self._counters:
-            return sum(map(_share, pids))
+        if not self.is_held(limits):
+            self._summed_at = time.monotonic()
+            return total(pids)
         in_use, _, statistics, cache_key = self._counters
         used = _number(in_use) or 0
         # The statistics cost more to read, and are of interest only then.
@@ -62,9 +74,19 @@ def _statistic(path, key):
     return 0
 
 
-def _share(pid):
-    """What a process uses, where a page that n processes share counts as an nth."""
-    return _mapped(pid, b"Pss:")
+def total(pids):
+    """What processes use together, where a page that n processes share counts as an nth for each."""
+    return sum(_mapped(pid, b"Pss:") for pid in pids)
+
+
+def resident(pid):
+    """Memory of a process that no file backs, shared or not; quick to ask for."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, pages, backed = map(int, file.read().split()[:3])
+    except (OSError, ValueError):
+        return 0
+    return (pages - backed) * _PAGE_BYTES
 
 
 def held_alone(pid):

@@ -94,6 +94,11 @@ def kill_descendants(spared):
     _kill_rounds(lambda processes: _descendants(processes, own_pid, spared))
 
 
+def descendants():
+    """Pids of all living descendants of this process."""
+    return _descendants(_processes(), os.getpid(), frozenset())
+
+
 def kill_younger(pid, spared):
     """Kill descendants of ours that started after process `pid`, but not the `spared` and theirs.
 

@@ -153,10 +153,19 @@ def _as_json(form):
     return form
 
 
+# What the other side reads without loss.
+_LEAST_INT = -(2**63)
+_MOST_INT = 2**64 - 1
+
+
 def check_json(value, depth=JSON_DEPTH):
     """Raise TypeError or ValueError for what cannot go over the bridge as JSON."""
     kind = type(value)
-    if value is None or kind in (str, bool, int):
+    if value is None or kind in (str, bool):
+        return
+    if isinstance(value, int) and not _LEAST_INT <= value <= _MOST_INT:
+        raise ValueError("an integer of more than 64 bits cannot go over the bridge; send it as a string")
+    if kind is int:
         return
     if isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):

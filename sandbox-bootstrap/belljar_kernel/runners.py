@@ -192,8 +192,7 @@ class Runners:
         cell = handle.cell
         handle.end_cell()
         if cell:
-            lost = {"type": "cell_lost", "cell": cell, "exit_code": exit_code, "killed": handle.killed}
-            self.send({**lost, "after": "kept"})
+            self.send(handle.lost(cell, exit_code, "kept"))
         self.drop(handle)
 
     def _settle_copies(self, parent, exit_code):

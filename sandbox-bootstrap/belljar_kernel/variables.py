@@ -11,6 +11,7 @@ from .rich import bounded_repr
 _OWN_NAMES = frozenset(("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "_"))
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _PREVIEW_ITEMS = 20
+_MOST_BYTES = 2**63  # what objects claim to hold
 _PREVIEW_DEPTH = 3
 _ARRAY_MODULES = ("numpy", "pandas", "polars", "torch", "xarray", "scipy")
 
@@ -97,5 +98,5 @@ def _shape(value):
 def _size(value):
     bytes_of_array = getattr(value, "nbytes", None)
     if type(bytes_of_array) is int and bytes_of_array >= 0:
-        return bytes_of_array
-    return sys.getsizeof(value)
+        return min(bytes_of_array, _MOST_BYTES)
+    return min(sys.getsizeof(value), _MOST_BYTES)

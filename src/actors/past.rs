@@ -16,7 +16,7 @@ use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_CALLS_LISTED;
 use crate::protocol::receipt::Receipt;
-use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
+use crate::protocol::result::{ExecutionResult, Mode, StateKind, Status};
 
 #[derive(Clone, Debug, Default)]
 pub struct Past {
@@ -313,8 +313,8 @@ impl Fold {
         if result.state.kind == StateKind::Lost {
             self.fresh_since = self.past.cells;
         }
-        let changed = matches!(result.status, Status::Success | Status::Failure | Status::Interrupted)
-            && result.reason != Reason::ByCancel;
+        // What somebody interrupted is not meant to run again, to its end.
+        let changed = matches!(result.status, Status::Success | Status::Failure);
         if result.mode != Mode::Main || !changed || result.state.kind != StateKind::Kept {
             return;
         }
@@ -337,7 +337,7 @@ impl Fold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::result::{StateReport, Truncated};
+    use crate::protocol::result::{Reason, StateReport, Truncated};
 
     fn event(seq: u64, body: EventBody) -> Event {
         Event { seq, at: format!("t{seq}"), body }

@@ -11,6 +11,7 @@ use std::process::Stdio;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
 
+use crate::config::Paths;
 use crate::protocol::api::{ImageList, PullImage};
 use crate::protocol::problem::Problem;
 
@@ -46,8 +47,11 @@ enum Action {
     /// List the images that sessions may use.
     #[command(alias = "ls")]
     List,
-    /// Build one of Belljar's own images in the container engine.
+    /// Build one of Belljar's own images in the container engine, or as a folder for jails.
     Build {
+        /// Make a folder for bubblewrap instead, in the daemon's home; needs no engine.
+        #[arg(long)]
+        rootfs: bool,
         /// `base` has Python only, `science` the usual packages too.
         kind: Kind,
     },
@@ -68,7 +72,7 @@ impl Image {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         match self.action {
             Action::List => list(context).await,
-            Action::Build { kind } => build(context, kind).await,
+            Action::Build { kind, rootfs } => build(context, kind, rootfs).await,
             Action::Pull { reference } => pull(context, reference).await,
         }
     }
@@ -126,7 +130,7 @@ impl Scratch {
     }
 }
 
-async fn build(context: &mut Context, kind: Kind) -> Result<u8, Failure> {
+async fn build(context: &mut Context, kind: Kind, rootfs: bool) -> Result<u8, Failure> {
     let scratch =
         Scratch::with_sources().map_err(|e| Failure::io("failed to write the image's sources", &e))?;
     let name = match kind {
@@ -135,7 +139,12 @@ async fn build(context: &mut Context, kind: Kind) -> Result<u8, Failure> {
     };
     // Run by name, since temporary folders are often mounted so that nothing in them can be executed.
     let mut command = tokio::process::Command::new("bash");
-    command.arg(scratch.0.join("build.sh")).arg(name).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.arg(scratch.0.join("build.sh"));
+    if rootfs {
+        let paths = Paths::of_this_process().map_err(|e| Failure::new(e.to_string()).hint(e.fix()))?;
+        command.arg("--rootfs").arg(paths.roots_dir().join(name));
+    }
+    command.arg(name).stdin(Stdio::null()).stdout(Stdio::piped());
     let built = builder::run(&mut context.screen, command).await?;
     if !built.status.success() {
         return Err(Failure::new(format!("failed to build `belljar/{name}` ({})", built.status)).hint(

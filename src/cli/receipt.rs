@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::protocol::frames::Probe;
-use crate::protocol::receipt;
+use crate::protocol::receipt::{self, Holder};
 
 use super::args::SessionArg;
 use super::context::Context;
@@ -58,7 +58,7 @@ fn lines(receipt: &receipt::Receipt) -> Vec<Line> {
     let mut lines = vec![
         Line::Group("sandbox"),
         Line::Fact("id", receipt.sandbox.to_string()),
-        Line::Fact("backend", receipt.backend.name().to_owned()),
+        Line::Fact("backend", backend(receipt)),
         Line::Fact("container", receipt.container.clone()),
         Line::Fact("runtime", receipt.runtime.clone()),
         Line::Fact("image", format!("{} ({})", receipt.image.reference, receipt.image.id)),
@@ -71,13 +71,19 @@ fn lines(receipt: &receipt::Receipt) -> Vec<Line> {
         Line::Fact("apparmor", process.apparmor.clone().unwrap_or_else(|| "none".to_owned())),
         Line::Fact("network", receipt.network.clone()),
         Line::Group("limits"),
-        Line::Fact("memory", size(limits.memory_bytes)),
-        Line::Fact("cpus", limits.cpus.to_string()),
-        Line::Fact("processes", limits.pids.to_string()),
+        Line::Fact("memory", held(size(limits.memory_bytes), limits.held_by.memory)),
+        Line::Fact("cpus", held(limits.cpus.to_string(), limits.held_by.cpus)),
+        Line::Fact("processes", held(limits.pids.to_string(), limits.held_by.pids)),
         Line::Fact("open files", limits.open_files.to_string()),
         Line::Fact("largest file", size(limits.file_bytes)),
         Line::Fact("core dumps", size(limits.core_bytes)),
-        Line::Fact("cgroup", format!("version {}", limits.cgroup_version)),
+        Line::Fact(
+            "cgroup",
+            match limits.cgroup_version {
+                0 => "none of its own".to_owned(),
+                version => format!("version {version}"),
+            },
+        ),
         Line::Group("mounts"),
     ];
     lines.extend(receipt.mounts.iter().map(|mount| {
@@ -87,9 +93,24 @@ fn lines(receipt: &receipt::Receipt) -> Vec<Line> {
     lines.push(Line::Group("contained"));
     lines.push(Line::Check(process.no_new_privs, "gains no privileges"));
     lines.push(Line::Check(process.seccomp == 2, "system calls are filtered"));
-    lines.push(Line::Check(receipt.read_only_root, "the container's root is read-only"));
+    lines.push(Line::Check(receipt.read_only_root, "the root is read-only"));
     lines.extend(probed(&receipt.probe));
     lines
+}
+
+fn backend(receipt: &receipt::Receipt) -> String {
+    let name = receipt.backend.name();
+    if receipt.chosen.is_empty() { name.to_owned() } else { format!("{name} ({})", receipt.chosen) }
+}
+
+/// Most limits are held by the control group; others are told with what holds them.
+fn held(value: String, holder: Holder) -> String {
+    match holder {
+        Holder::Cgroup => value,
+        Holder::Rlimit | Holder::Guardian | Holder::Nothing => {
+            format!("{value} (held by: {})", holder.name())
+        }
+    }
 }
 
 /// Taken apart, so that a new finding cannot be forgotten here.

@@ -16,6 +16,7 @@ use crate::actors::reaper::{self, Reaper};
 use crate::actors::supervisor::{Supervisor, SupervisorArgs, SupervisorMsg};
 use crate::config::{self, Paths, Settings};
 use crate::control::{self, App};
+use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::limits::DRAIN;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::Service;
@@ -168,7 +169,17 @@ fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
         [] => Allowed::All,
         names => Allowed::only(names),
     };
-    all.and_then(|all| all.narrowed(&allowed)).map_err(wrong)
+    let tools = all.and_then(|all| all.narrowed(&allowed)).map_err(wrong)?;
+    // A tool that is misspelt would run without anybody being asked.
+    if let ApprovalPolicy::Tools(names) = &settings.agent.approval
+        && let Some(name) = names.iter().find(|name| tools.definition(name).is_none())
+    {
+        return Err(DaemonError::Config(format!(
+            "`agent.approval` names `{name}`, which is no tool\n\nhint: known are: {}",
+            tools.names().join(", ")
+        )));
+    }
+    Ok(tools)
 }
 
 async fn keep_tidy(journal: Journal) {

@@ -145,6 +145,9 @@ pub enum KernelFrame {
         exit_code: i32,
         /// It was ended by a `kill` frame.
         killed: bool,
+        /// The guardian ended it, because it took more memory than there is and nobody else holds it to that.
+        #[serde(default)]
+        out_of_memory: bool,
         /// What the main line is now. The next cell can be sent at once.
         after: StateAfter,
     },

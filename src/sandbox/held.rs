@@ -19,7 +19,7 @@ use crate::protocol::receipt::Receipt;
 /// By what it is held.
 pub(super) enum Held {
     Container(Box<Container>),
-    Jail(Jail),
+    Jail(Box<Jail>),
 }
 
 /// A sandbox that was started. It is removed when this is dropped, at the latest by the reaper,

@@ -288,7 +288,7 @@ impl Launcher {
             if let Some(jail) = &jail {
                 jail.thaw()?;
             }
-            jail.map(Held::Jail)
+            jail.map(|jail| Held::Jail(Box::new(jail)))
         };
         // From here on its folder goes when it does.
         let claim = Claim { launcher: Arc::clone(self), sandbox: receipt.sandbox.clone() };
@@ -354,7 +354,7 @@ impl Prepared {
                     Walls::Bubblewrap => Some(launcher.jails().await?),
                     Walls::None => None,
                 };
-                Held::Jail(jail::start(tools, &self.spec, &self.folder.path).await?)
+                Held::Jail(Box::new(jail::start(tools, &self.spec, &self.folder.path).await?))
             }
         };
         // The guard comes first: a create whose answer is lost still leaves a container.

@@ -240,10 +240,19 @@ impl EventLog {
 
     /// At most `limit` events after that number. Fewer do not mean that there are no more.
     pub fn read(&self, after: Seq, limit: usize) -> Result<Vec<Rendered>, Gone> {
+        self.read_if(after, limit, |_| true).map(|(_, events)| events)
+    }
+
+    fn read_if(
+        &self,
+        after: Seq,
+        limit: usize,
+        wanted: impl Fn(&Entry) -> bool,
+    ) -> Result<(Option<Seq>, Vec<Rendered>), Gone> {
         let (first, committed, entries) = {
             let inner = self.state.lock();
             if after >= inner.committed || limit == 0 {
-                return Ok(Vec::new());
+                return Ok((None, Vec::new()));
             }
             let count = usize::try_from(inner.committed - after).unwrap_or(usize::MAX).min(limit);
             let entries: Option<Vec<_>> = (after + 1).checked_sub(inner.first).map(|skip| {
@@ -254,8 +263,10 @@ impl EventLog {
         };
         // Files are read without the lock.
         if let Some(entries) = entries {
-            let numbered = entries.iter().zip(after + 1..);
-            return Ok(numbered.map(|(entry, seq)| entry.render(seq, &self.spill)).collect());
+            let last = (after + entries.len() as u64).max(after);
+            let numbered = entries.iter().zip(after + 1..).filter(|(entry, _)| wanted(entry));
+            let events = numbered.map(|(entry, seq)| entry.render(seq, &self.spill)).collect();
+            return Ok(((!entries.is_empty()).then_some(last), events));
         }
         let session = self.state.session;
         let stored =
@@ -265,7 +276,7 @@ impl EventLog {
             Err(error) => {
                 // They are not gone; the reader finds nothing for now.
                 tracing::error!(%error, %session, "events cannot be read");
-                return Ok(Vec::new());
+                return Ok((None, Vec::new()));
             }
         };
         match stored.first() {
@@ -273,7 +284,16 @@ impl EventLog {
             Some((seq, _)) => return Err(Gone { first: *seq }),
             None => return Err(Gone { first }),
         }
-        Ok(stored.iter().map(|(seq, entry)| entry.render(*seq, &self.spill)).collect())
+        let last = stored.last().map(|(seq, _)| *seq);
+        let stored = stored.iter().filter(|(_, entry)| wanted(entry));
+        Ok((last, stored.map(|(seq, entry)| entry.render(*seq, &self.spill)).collect()))
+    }
+
+    /// The same, without what was printed and shown: that is a lot to read, and nothing follows from it.
+    /// The number is that of the last event looked at, none if there are no more.
+    pub fn read_told(&self, after: Seq, limit: usize) -> Result<(Option<Seq>, Vec<Rendered>), Gone> {
+        let told = |entry: &Entry| entry.name != "output" && entry.name != "display";
+        self.read_if(after, limit, told)
     }
 
     /// The event with which that cell ended, if it is still kept.

@@ -6,6 +6,7 @@
 //! - `llm`: the client of models against `model_server`, a real server on loopback
 //! - `message_spec`: every frame of the bridge against its JSON Schema
 //! - `openai_client`: that server against the `openai` package of Python
+//! - `jail`: the same subjects without an engine, in jails that bubblewrap builds
 //! - `docker`: tests that need a container engine, one file a subject (see there)
 //!
 //! Tests of single modules stand beside their code; tests of the Python kernel in `tests/kernel`.
@@ -20,6 +21,7 @@
 mod docker;
 mod doctor;
 mod install;
+mod jail;
 mod layers;
 mod llm;
 mod message_spec;

@@ -233,11 +233,22 @@ class Budget(CheckpointTest):
     def test_above_the_sessions_memory_only_the_newest_stays(self):
         for _ in range(4):
             self.run_ok("x = 1")
-        run = self.run_ok("b = bytearray(b'x') * (180 * 2**20)")
+        run = self.run_ok("b = bytearray(b'x') * (130 * 2**20)")
         self.wait_until(lambda: len(self.runners()) == 2, "the older ones are dropped")
         run = self.run_ok("import time; time.sleep(1.5)")
         self.assertTrue(run.end["protected"])
         self.assertEqual(self.lose("import os; os._exit(1)").end["after"], {"restored": run.cell})
+
+    def test_a_cell_that_takes_more_than_there_is_goes_and_only_that(self):
+        self.run_ok("x = 1")
+        for mode, after in (("main", {"restored": 1}), ("fork", "kept")):
+            lost = self.kernel.run("b = bytearray(b'x') * (500 * 2**20)\nimport time; time.sleep(5)", mode=mode).end
+            self.assertEqual((lost["type"], lost["exit_code"], lost["after"]), ("cell_lost", -9, after))
+            self.assertTrue(lost["out_of_memory"])
+        bomb = "b = bytearray(b'x') * (500 * 2**20)\nimport time; time.sleep(5)"
+        run = self.run_ok(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {bomb!r}]).returncode")
+        self.assertEqual(run.value, "-9")
+        self.assertEqual(self.value("x"), "1")
 
     def test_it_goes_too_when_copies_fill_the_budget_and_the_result_says_so(self):
         self.run_ok("b = bytearray(b'x') * (80 * 2**20)")

@@ -197,6 +197,18 @@ class Tools(KernelTest):
 class ToolsInFlight(KernelTest):
     limits = {"tool_calls": 3}
 
+    def test_integers_of_any_size_do_no_harm(self):
+        self.kernel.configure({}, [{"name": "t", "description": "", "parameters": {"type": "object", "properties": {"n": {}}}}])
+        self.run_ok("keep = 42")
+        for code in ("t(n=10**400)", "t(n=[{'a': -2**63 - 1}])"):
+            run = self.kernel.run(code)
+            self.assertEqual((run.end["status"], run.end["exception"]["type"]), ("failure", "TypeError"))
+        huge = "class H:\n  nbytes = 10**400\n  def __sizeof__(self): return 2**62\n  def _repr_json_(self): return {'a': 10**400}\nh = H()\ndisplay(h)\nh"
+        run = self.kernel.run(huge)
+        self.assertNotIn(str(10**400), str((run.end, run.displays)))
+        self.kernel.variables()
+        self.assertEqual(self.value("keep"), "42")
+
     def test_more_calls_than_allowed_wait_in_the_kernel(self):
         self.kernel.configure(tools=[ANY])
         run = self.kernel.submit(

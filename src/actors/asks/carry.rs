@@ -106,16 +106,18 @@ impl AsksState {
                         let mut text = String::new();
                         let mut last = tokio::time::Instant::now();
                         while let Some(news) = told.recv().await {
-                            match news {
-                                News::Text(piece) => text.push_str(&piece),
-                                News::Retries { failure, pause } => {
-                                    text.clear();
-                                    let _ = teller.cast(AsksMsg::ModelRetries { ask, step, failure, pause });
-                                }
-                            }
                             // More may be there already.
-                            while let Ok(News::Text(piece)) = told.try_recv() {
-                                text.push_str(&piece);
+                            let mut next = Some(news);
+                            while let Some(news) = next {
+                                match news {
+                                    News::Text(piece) => text.push_str(&piece),
+                                    News::Retries { failure, pause } => {
+                                        text.clear();
+                                        let retries = AsksMsg::ModelRetries { ask, step, failure, pause };
+                                        let _ = teller.cast(retries);
+                                    }
+                                }
+                                next = told.try_recv().ok();
                             }
                             if !text.is_empty() {
                                 tokio::time::sleep_until(last + TEXT_EVERY).await;

@@ -76,7 +76,10 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
         model,
         dialect,
         language: new.language.unwrap_or(agent.language),
-        approval: approval.unwrap_or_else(|| default_approval(agent, around.contained)),
+        approval: checked(
+            approval.unwrap_or_else(|| default_approval(agent, around.contained)),
+            around.tools,
+        )?,
         tools,
         schema: new.schema.or_else(|| template.and_then(|template| template.schema.clone())),
         context: new.context,
@@ -186,6 +189,14 @@ fn default_approval(agent: &Agent, contained: bool) -> ApprovalPolicy {
     match &agent.approval {
         ApprovalPolicy::Auto if !contained => ApprovalPolicy::Ask,
         policy => policy.clone(),
+    }
+}
+
+/// A tool that is misspelt would run without anybody being asked.
+fn checked(policy: ApprovalPolicy, known: &Registry) -> Result<ApprovalPolicy, Problem> {
+    match policy {
+        ApprovalPolicy::Tools(names) => Ok(ApprovalPolicy::Tools(tools(Some(names), known)?)),
+        ApprovalPolicy::Auto | ApprovalPolicy::Ask => Ok(policy),
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Running {
     pub reported: Option<Duration>,
     pub interrupted: bool,
     pub ended_by: Option<EndedBy>,
+    /// The guardian says that it took too much memory.
+    pub out_of_memory: bool,
     /// Names of completed tool calls.
     pub completed: Vec<String>,
     pub timers: Vec<AbortHandle>,
@@ -51,6 +53,7 @@ impl Running {
             reported: None,
             interrupted: false,
             ended_by: None,
+            out_of_memory: false,
             completed: Vec::new(),
             timers: Vec::new(),
             deadline: None,
@@ -232,7 +235,10 @@ impl ExecutorState {
                     self.set_live(live);
                 }
             }
-            KernelFrame::CellLost { cell, exit_code, after, killed: _ } => {
+            KernelFrame::CellLost { cell, exit_code, after, out_of_memory, killed: _ } => {
+                if let Some(running) = self.running.get_mut(&cell) {
+                    running.out_of_memory = out_of_memory;
+                }
                 let ending = Ending::Lost { exit_code, after, names: Vec::new() };
                 self.finish(myself, cell, ending, Some(turn));
                 if after != StateAfter::Kept {
@@ -258,7 +264,7 @@ impl ExecutorState {
         let after = self.cage.as_ref().map_or(before, |cage| cage.sandbox.counters());
         let cause = Cause {
             ended_by: running.ended_by.take(),
-            out_of_memory: after.oom_kills > before.oom_kills,
+            out_of_memory: running.out_of_memory || after.oom_kills > before.oom_kills,
             forks_refused: after.forks_refused > before.forks_refused,
             completed_tool_calls: std::mem::take(&mut running.completed),
             live: self.live,

@@ -155,6 +155,29 @@ impl SessionActorState {
         }
     }
 
+    /// Until the sandbox of before is attached to or found gone, nothing can be said about it: what is
+    /// asked of it waits. Bounded by the connections of the owner.
+    pub(super) fn ready_for(&mut self, message: SessionMsg) -> Option<SessionMsg> {
+        let about_sandbox = matches!(
+            message,
+            SessionMsg::Undo { .. }
+                | SessionMsg::Freeze { .. }
+                | SessionMsg::Receipt { .. }
+                | SessionMsg::Interrupt { .. }
+        );
+        if about_sandbox && self.attaching && !self.removing {
+            self.deferred.push(message);
+            return None;
+        }
+        Some(message)
+    }
+
+    /// It is known what became of the sandbox of before.
+    pub(super) fn attached_or_gone(&mut self) {
+        self.attaching = false;
+        self.resume_deferred();
+    }
+
     /// What waited for a sandbox goes on.
     pub(super) fn resume_deferred(&mut self) {
         for message in std::mem::take(&mut self.deferred) {
@@ -164,8 +187,14 @@ impl SessionActorState {
 
     pub(super) fn refuse_deferred(&mut self, problem: &Problem) {
         for message in std::mem::take(&mut self.deferred) {
-            if let SessionMsg::Compute { reply_to, .. } = message {
-                let _ = reply_to.send(Err(problem.clone()));
+            let problem = problem.clone();
+            match message {
+                SessionMsg::Compute { reply_to, .. } => drop(reply_to.send(Err(problem))),
+                SessionMsg::Undo { reply_to, .. } => drop(reply_to.send(Err(problem))),
+                SessionMsg::Freeze { reply_to } => drop(reply_to.send(Err(problem))),
+                SessionMsg::Receipt { reply_to } => drop(reply_to.send(Err(problem))),
+                SessionMsg::Interrupt { reply_to } => drop(reply_to.send(Err(problem))),
+                _ => {}
             }
         }
     }

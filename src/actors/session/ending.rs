@@ -55,6 +55,11 @@ impl Noted {
 impl SessionActorState {
     pub(super) fn reset(&mut self, replay: Option<Vec<CellNumber>>, reply_to: Answer<()>) {
         self.touch();
+        if replay.is_some() && !self.queue.is_idle() {
+            let problem = Problem::new(Code::Busy, "a cell runs or waits");
+            let _ = reply_to.send(Err(problem.hint("wait for it, or interrupt it, before you replay")));
+            return;
+        }
         if let Err(problem) = self.can_write() {
             let _ = reply_to.send(Err(problem));
             return;

@@ -86,6 +86,7 @@ pub struct Before {
     pub slot: Option<u32>,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct SessionActorState {
     args: SessionArgs,
     myself: SessionRef,
@@ -94,6 +95,8 @@ pub struct SessionActorState {
     common: agent::Common,
     /// Of cells that clients send.
     client_rules: Arc<CellRules>,
+    /// A sandbox of before may be there; whether it is, is not known yet.
+    attaching: bool,
     /// Requests that need a sandbox and came while there was none.
     deferred: Vec<SessionMsg>,
     log: Arc<EventLog>,
@@ -186,6 +189,7 @@ impl Actor for Session {
             clients,
             common,
             client_rules,
+            attaching: past.sandbox.is_some(),
             deferred: Vec::new(),
             log,
             recorder,
@@ -218,6 +222,7 @@ impl Actor for Session {
         message: SessionMsg,
         state: &mut SessionActorState,
     ) -> Result<(), ActorProcessingErr> {
+        let Some(message) = state.ready_for(message) else { return Ok(()) };
         match message {
             SessionMsg::Run { request, reply_to } => {
                 state.enqueue(&myself, request, reply_to);
@@ -322,7 +327,7 @@ impl Actor for Session {
             }
             SessionMsg::SandboxAttached(receipt) => {
                 state.sandbox_attached(*receipt);
-                state.resume_deferred();
+                state.attached_or_gone();
                 state.pump(&myself).await;
             }
             SessionMsg::Leave => state.leave(&myself),
@@ -333,9 +338,13 @@ impl Actor for Session {
                     state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to: None });
                 myself.stop(None);
             }
-            SessionMsg::SandboxFailed(problem) => state.sandbox_failed(problem),
+            SessionMsg::SandboxFailed(problem) => {
+                state.sandbox_failed(problem);
+                state.attached_or_gone();
+            }
             SessionMsg::SandboxGone { reason } => {
                 state.sandbox_gone(reason);
+                state.attached_or_gone();
                 state.pump(&myself).await;
             }
             SessionMsg::WorkerReplaced { exit_code, after } => state.worker_replaced(exit_code, after),

@@ -23,11 +23,9 @@ pub(in crate::actors) fn events(log: &EventLog) -> Vec<Event> {
     let mut found = Vec::new();
     // Nothing of a session that lives is ever dropped from the journal, so it begins at 1.
     let mut after = 0;
-    while let Ok(batch) = log.read(after, BATCH) {
-        let Some(last) = batch.last() else { break };
-        after = last.seq;
-        let told = batch.iter().filter(|event| event.name != "output" && event.name != "display");
-        found.extend(told.filter_map(|event| serde_json::from_str::<Event>(&event.json).ok()));
+    while let Ok((Some(last), batch)) = log.read_told(after, BATCH) {
+        after = last;
+        found.extend(batch.iter().filter_map(|event| serde_json::from_str::<Event>(&event.json).ok()));
     }
     found
 }

@@ -156,6 +156,7 @@ impl SessionActorState {
                 for reply_to in std::mem::take(&mut self.waiting_for_handles) {
                     let _ = reply_to.send(Err(problem.clone()));
                 }
+                self.refuse_deferred(&problem);
                 if self.args.before.is_some() {
                     // The engine may not be there yet. Until it is, nothing of the past is given up.
                     tracing::warn!(session = %self.args.id, problem = problem.message, "a session cannot go on yet");

@@ -16,7 +16,9 @@ use crate::protocol::problem::{Code, Problem};
 
 pub async fn health(State(app): State<App>) -> Answer<Json<Health>> {
     let sessions = ask(&app.supervisor, |reply_to| SupervisorMsg::Count { reply_to }).await?;
-    let problems = app.launcher.troubles().await;
+    let mut problems = app.launcher.troubles().await;
+    let journal = app.journal.healthy().err();
+    problems.extend(journal.map(|trouble| format!("the journal cannot be written: {trouble}")));
     let status = if problems.is_empty() { HealthStatus::Ok } else { HealthStatus::Degraded };
     Ok(Json(Health { status, problems, sessions }))
 }

@@ -87,24 +87,33 @@ impl Identity {
         pidfd_send_signal(handle, signal)
     }
 
-    /// To it and to all that it has started, also as fast as they fork.
-    pub fn signal_tree(&self, signal: Signal) -> rustix::io::Result<()> {
-        let mut told: HashMap<i32, u64> = HashMap::new();
+    /// Stops it and all that it has started, also as fast as they fork; gives whom.
+    pub fn stop_tree(&self) -> rustix::io::Result<Vec<Self>> {
+        let mut stopped: Vec<Self> = Vec::new();
         for _ in 0..ROUNDS {
-            let fresh: Vec<Identity> =
-                self.tree().into_iter().filter(|one| told.get(&one.pid) != Some(&one.started)).collect();
+            let fresh: Vec<Self> = self.tree().into_iter().filter(|one| !stopped.contains(one)).collect();
             if fresh.is_empty() {
                 break;
             }
             for one in fresh {
-                let _ = one.signal(signal);
-                told.insert(one.pid, one.started);
+                match one.signal(Signal::STOP) {
+                    Ok(()) | Err(rustix::io::Errno::SRCH) => stopped.push(one),
+                    Err(error) => return Err(error),
+                }
             }
         }
-        match self.signal(signal) {
-            Err(rustix::io::Errno::SRCH) => Ok(()),
-            other => other,
-        }
+        Ok(stopped)
+    }
+
+    pub fn continue_tree(&self) -> rustix::io::Result<()> {
+        self.tree().iter().try_for_each(|one| tolerant(one.signal(Signal::CONT)))
+    }
+
+    /// Stopped first, so that none is orphaned and lost sight of while the others die.
+    pub fn kill_tree(&self) -> rustix::io::Result<Vec<Self>> {
+        let family = self.stop_tree()?;
+        family.iter().try_for_each(|one| tolerant(one.signal(Signal::KILL)))?;
+        Ok(family)
     }
 
     /// It and its descendants; the dead do not count.
@@ -141,6 +150,14 @@ impl Identity {
 impl std::fmt::Display for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}-{}-{}", self.pid, self.started, self.boot)
+    }
+}
+
+/// One that is gone meanwhile needs no signal.
+fn tolerant(outcome: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match outcome {
+        Err(rustix::io::Errno::SRCH) => Ok(()),
+        other => other,
     }
 }
 
@@ -200,7 +217,10 @@ mod tests {
             std::thread::yield_now();
         }
         let family = identity.tree();
-        identity.signal_tree(Signal::KILL).unwrap();
+        identity.stop_tree().unwrap();
+        assert!(family.iter().all(Identity::lives));
+        identity.continue_tree().unwrap();
+        identity.kill_tree().unwrap();
         shell.wait().unwrap();
         while family.iter().any(Identity::lives) {
             std::thread::yield_now();

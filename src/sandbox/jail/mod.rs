@@ -132,7 +132,7 @@ impl Jail {
     pub fn freeze(&self) -> Result<(), Problem> {
         match &self.group {
             Some(group) => group.freeze(true).map_err(|error| failed("frozen", &error)),
-            None => self.identity.signal_tree(Signal::STOP).map_err(|error| failed("frozen", &error.into())),
+            None => self.identity.stop_tree().map(drop).map_err(|error| failed("frozen", &error.into())),
         }
     }
 
@@ -143,7 +143,7 @@ impl Jail {
         }
         if self.identity.is_stopped() {
             // Also where a stranger stopped it.
-            self.identity.signal_tree(Signal::CONT).map_err(|error| failed("thawed", &error.into()))?;
+            self.identity.continue_tree().map_err(|error| failed("thawed", &error.into()))?;
         }
         Ok(())
     }
@@ -222,15 +222,18 @@ async fn end(walls: Walls, identity: &Identity, group: Option<&Group>) -> Result
     }
     let killed = match walls {
         // It is the first of its pid namespace, and all the others go with it.
-        Walls::Bubblewrap => identity.signal(Signal::KILL),
-        Walls::None => identity.signal_tree(Signal::KILL),
+        Walls::Bubblewrap => identity.signal(Signal::KILL).map(|()| vec![identity.clone()]),
+        Walls::None => identity.kill_tree(),
     };
-    match killed {
-        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+    let killed = match killed {
+        Ok(killed) => killed,
+        Err(rustix::io::Errno::SRCH) => Vec::new(),
         Err(error) => return Err(failed("killed", &error.into())),
-    }
-    if !identity.is_gone_within(KILLED).await {
-        return Err(Problem::new(Code::SandboxFailed, "a jail was killed and does not go"));
+    };
+    for one in killed {
+        if !one.is_gone_within(KILLED).await {
+            return Err(Problem::new(Code::SandboxFailed, "a sandbox was killed and does not go"));
+        }
     }
     if let Some(group) = group {
         group.remove().await;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Daemon, Ran, engine, eventually};
 
-/// A jail would do where the engine does not answer.
-const ONLY_DOCKER: &str = "[sandbox]\nbackend = \"docker\"\n";
+/// No jail takes the place of a container.
+const ENGINE_ONLY: &str = "[sandbox]\nbackend = \"docker\"\n";
 const DEAD_ENGINE: (&str, &str) = ("DOCKER_HOST", "unix:///nonexistent/docker.sock");
 
 /// `error: …` on the first line, and more only after it.
@@ -33,7 +33,7 @@ fn told_with_hint(ran: &Ran, code: i32, what: &str, hint: &str) {
 
 #[test]
 fn the_command_line_explains_mistakes() {
-    let daemon = Daemon::with_environment(ONLY_DOCKER, &[DEAD_ENGINE]);
+    let daemon = Daemon::with_environment(ENGINE_ONLY, &[DEAD_ENGINE]);
     let cli = |arguments: &[&str]| daemon.cli(arguments);
     for (arguments, what) in [
         (&["new", "--bogus"][..], "unexpected argument '--bogus'"),
@@ -78,7 +78,7 @@ fn the_command_line_explains_mistakes() {
 
 #[test]
 fn without_a_daemon_the_command_says_how_to_start_it() {
-    let mut daemon = Daemon::with_environment(ONLY_DOCKER, &[DEAD_ENGINE]);
+    let mut daemon = Daemon::with_environment(ENGINE_ONLY, &[DEAD_ENGINE]);
     daemon.signal("TERM");
     assert_eq!(daemon.wait(), Some(0));
     told_with_hint(&daemon.cli(["ps"]), 125, "no daemon listens at", "belljar daemon");
@@ -154,7 +154,7 @@ fn a_dead_engine_is_told_and_recovered_from() {
     let folder = tempfile::Builder::new().prefix("bje").tempdir_in("/tmp").expect("a folder");
     let socket = folder.path().join("docker.sock");
     let host = format!("unix://{}", socket.display());
-    let daemon = Daemon::with_environment(ONLY_DOCKER, &[("DOCKER_HOST", &host)]);
+    let daemon = Daemon::with_environment(ENGINE_ONLY, &[("DOCKER_HOST", &host)]);
     let health = daemon.http("GET", "/v1/health", b"").expect_status(200);
     assert_eq!(health["status"], "degraded");
     assert!(
@@ -193,9 +193,8 @@ fn images_that_are_missing_or_forbidden_are_told() {
     if !engine() {
         return;
     }
-    let daemon = Daemon::with_config(
-        "[sandbox]\nbackend = \"docker\"\nimages = [\"belljar/never-built\", \"example.invalid/none:1\"]\n",
-    );
+    let images = "images = [\"belljar/never-built\", \"example.invalid/none:1\"]\n";
+    let daemon = Daemon::with_config(&format!("{ENGINE_ONLY}{images}"));
     told_with_hint(
         &daemon.cli(["new", "a"]),
         125,
@@ -306,7 +305,7 @@ fn rest_of(mut stream: UnixStream) -> String {
 
 #[test]
 fn broken_and_slow_requests_are_hung_up_on() {
-    let daemon = Daemon::with_environment(ONLY_DOCKER, &[DEAD_ENGINE]);
+    let daemon = Daemon::with_environment(ENGINE_ONLY, &[DEAD_ENGINE]);
     // First, because it takes longest: a head that never ends, and one that never begins.
     let slow = raw(&daemon, b"GET /v1/health HTTP/1.1\r\nHost: ");
     let silent = raw(&daemon, b"");
@@ -340,7 +339,7 @@ fn broken_and_slow_requests_are_hung_up_on() {
 
 #[test]
 fn one_user_cannot_hold_all_connections() {
-    let daemon = Daemon::with_environment(ONLY_DOCKER, &[DEAD_ENGINE]);
+    let daemon = Daemon::with_environment(ENGINE_ONLY, &[DEAD_ENGINE]);
     let mut held: Vec<UnixStream> = Vec::new();
     // The limit is the product's; beyond it a connection is hung up on at once.
     let refused = (0..400).find_map(|_| {

@@ -13,7 +13,7 @@ fn with_timeout(daemon: &Daemon, seconds: f64, code: &str) -> serde_json::Value 
 }
 
 #[test]
-fn success_with_scipy_and_a_long_timeout() {
+pub fn success_with_scipy_and_a_long_timeout() {
     let seed = json!({"seed": {"a": 123, "b": [1, 2, 3]}});
     let Some(daemon) = session_with("[cells]\nmax_timeout = \"6h\"\n", seed) else { return };
     let result = with_timeout(&daemon, 20_000.0, "c = 10; import scipy; print(\"scipy imported\")");
@@ -24,7 +24,7 @@ fn success_with_scipy_and_a_long_timeout() {
 }
 
 #[test]
-fn failure_by_division() {
+pub fn failure_by_division() {
     let Some(daemon) = session() else { return };
     let result = raised(&daemon, "a = 123\nb = 0\nc = a / b", "ZeroDivisionError");
     assert_eq!(text(&result, "/exception/repr"), "ZeroDivisionError('division by zero')");
@@ -34,7 +34,7 @@ fn failure_by_division() {
 }
 
 #[test]
-fn timeout_of_a_sleep_keeps_the_text_so_far() {
+pub fn timeout_of_a_sleep_keeps_the_text_so_far() {
     let Some(daemon) = session_with("", json!({"seed": {"a": 123}})) else { return };
     let code = "import time\na = 0\nprint(\"Start sleeping...\", flush=True)\ntime.sleep(10)\nprint('awake')";
     let result = with_timeout(&daemon, 3.0, code);
@@ -46,7 +46,7 @@ fn timeout_of_a_sleep_keeps_the_text_so_far() {
 }
 
 #[test]
-fn crash_by_an_exit_call() {
+pub fn crash_by_an_exit_call() {
     let Some(daemon) = session() else { return };
     let result =
         daemon.run(S, "import os\ntry:\n    os._exit(139)\nexcept BaseException:\n    print('caught')");
@@ -58,7 +58,7 @@ fn crash_by_an_exit_call() {
 }
 
 #[test]
-fn recursion_is_a_failure() {
+pub fn recursion_is_a_failure() {
     let Some(daemon) = session() else { return };
     let code = "def dive(depth):\n    if depth % 100 == 0:\n        print('depth', depth)\n    dive(depth + 1)\n\
                 try:\n    dive(1)\nexcept RecursionError:\n    print('caught')\n    raise";
@@ -72,7 +72,7 @@ fn recursion_is_a_failure() {
 }
 
 #[test]
-fn memory_exhaustion_is_told_by_the_cgroup() {
+pub fn memory_exhaustion_is_told_by_the_cgroup() {
     let Some(daemon) = session_with("", json!({"memory_bytes": 256 << 20})) else { return };
     let code = "print('filling', flush=True)\nheld = []\nwhile True:\n    held.append(b'x' * (1 << 20))";
     let result = daemon.run(S, code);
@@ -85,7 +85,7 @@ fn memory_exhaustion_is_told_by_the_cgroup() {
 }
 
 #[test]
-fn a_decode_error_with_an_open_file_is_a_failure_with_the_first_error() {
+pub fn a_decode_error_with_an_open_file_is_a_failure_with_the_first_error() {
     let Some(daemon) = session() else { return };
     let code = "open('data.txt', 'wb').write(b'a' * 1265 + b'\\x94\\n')\nf = open('data.txt', encoding='gbk')\n\
                 lock = __import__('threading').Lock()\ntext = f.read()";
@@ -99,7 +99,7 @@ fn a_decode_error_with_an_open_file_is_a_failure_with_the_first_error() {
 }
 
 #[test]
-fn timeout_of_an_infinite_loop() {
+pub fn timeout_of_an_infinite_loop() {
     let Some(daemon) = session() else { return };
     let result = with_timeout(&daemon, 0.5, "print('round')\nwhile True:\n    pass");
     assert_ended(&result, "timeout", "cell_deadline", -15);
@@ -108,7 +108,7 @@ fn timeout_of_an_infinite_loop() {
 }
 
 #[test]
-fn timeout_of_a_blocking_network_call() {
+pub fn timeout_of_a_blocking_network_call() {
     let Some(daemon) = session() else { return };
     let code =
         "import socket\nserver = socket.create_server(('127.0.0.1', 0))\nprint('listening')\nserver.accept()";
@@ -118,7 +118,7 @@ fn timeout_of_a_blocking_network_call() {
 }
 
 #[test]
-fn timeout_without_output() {
+pub fn timeout_without_output() {
     let Some(daemon) = session() else { return };
     let result = with_timeout(&daemon, 1.0, "import time; c = 10; time.sleep(5)");
     assert_ended(&result, "timeout", "cell_deadline", -15);
@@ -126,7 +126,7 @@ fn timeout_without_output() {
 }
 
 #[test]
-fn timeout_of_c_code_that_ignores_signals() {
+pub fn timeout_of_c_code_that_ignores_signals() {
     let Some(daemon) = session() else { return };
     // Python code does not get to run in such a loop, so neither does a handler of signals.
     let code = "import itertools, signal\nprint('so far')\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
@@ -148,7 +148,7 @@ fn timeout_of_c_code_that_ignores_signals() {
 }
 
 #[test]
-fn an_exit_of_the_script_is_its_own_reason() {
+pub fn an_exit_of_the_script_is_its_own_reason() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = 1");
     assert_ended(&daemon.run(S, "import sys; sys.exit()"), "success", "exit0", 0);
@@ -162,7 +162,7 @@ fn an_exit_of_the_script_is_its_own_reason() {
 
 /// X1: an exception of the code is a failure, with the source and a trimmed traceback.
 #[test]
-fn x01_python_exception() {
+pub fn x01_python_exception() {
     let Some(daemon) = session() else { return };
     let code = "def f(items):\n    return items['key']\n\nf({})";
     let result = raised(&daemon, code, "KeyError");
@@ -188,7 +188,7 @@ fn x01_python_exception() {
 
 /// X2: a syntax error is a failure told as text; the state is intact.
 #[test]
-fn x02_syntax_error() {
+pub fn x02_syntax_error() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = 1");
     for (code, kind) in [
@@ -209,7 +209,7 @@ fn x02_syntax_error() {
 /// X3: a cell that takes too long is killed, with the output so far and the limit; processes that
 /// it started go too.
 #[test]
-fn x03_timeout() {
+pub fn x03_timeout() {
     let Some(daemon) = session() else { return };
     let code = "import subprocess, time\nchild = subprocess.Popen(['sleep', '1000'])\nprint('begun')\n\
                 open('half', 'w').write('done')\ntime.sleep(1000)";
@@ -224,7 +224,7 @@ fn x03_timeout() {
 
 /// X4: a native crash is told with its code, and everything but the process survives.
 #[test]
-fn x04_segfault() {
+pub fn x04_segfault() {
     let Some(daemon) = session() else { return };
     let sandbox = daemon.http("GET", "/v1/sessions/s/receipt", b"").expect_status(200)["container"].clone();
     let result = daemon.run(S, "import ctypes\nprint('soon')\nctypes.string_at(0)");
@@ -239,7 +239,7 @@ fn x04_segfault() {
 
 /// X5: a memory bomb ends the process that is one; a cell whose child was killed goes on.
 #[test]
-fn x05_out_of_memory() {
+pub fn x05_out_of_memory() {
     let Some(daemon) = session_with("", json!({"memory_bytes": 192 << 20})) else { return };
     let code = "import subprocess, sys\nbomb = \"held = []\\nwhile True: held.append(b'x' * (1 << 20))\"\n\
                 kept = 'kept'\nsubprocess.run([sys.executable, '-c', bomb]).returncode";
@@ -262,7 +262,7 @@ fn x05_out_of_memory() {
 
 /// X6: recursion without an end is a failure, not a crash.
 #[test]
-fn x06_deep_recursion() {
+pub fn x06_deep_recursion() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = 1");
     raised(&daemon, "f = lambda: f()\nf()", "RecursionError");
@@ -273,7 +273,7 @@ fn x06_deep_recursion() {
 
 /// X7: what cannot be pickled stays alive in the session, and is never a reason to fail.
 #[test]
-fn x07_unpicklable_globals() {
+pub fn x07_unpicklable_globals() {
     let Some(daemon) = session() else { return };
     let code = "import threading, sqlite3, socket\nf = open('f', 'w+')\nlock = threading.Lock()\n\
                 db = sqlite3.connect(':memory:')\nleft, right = socket.socketpair()\n\
@@ -290,7 +290,7 @@ fn x07_unpicklable_globals() {
 
 /// X8: an error while the error is told is no reason for silence.
 #[test]
-fn x08_second_error_while_reporting() {
+pub fn x08_second_error_while_reporting() {
     let Some(daemon) = session() else { return };
     let code = "class Nasty(Exception):\n    def __str__(self): raise ValueError('in str')\n    \
                 def __repr__(self): raise SystemExit(9)\nraise Nasty";
@@ -321,7 +321,7 @@ fn x08_second_error_while_reporting() {
 
 /// X9: text is UTF-8 whatever the platform thinks.
 #[test]
-fn x09_encoding() {
+pub fn x09_encoding() {
     let Some(daemon) = session() else { return };
     let code = "import sys, locale, subprocess\nopen('f.txt', 'wb').write('中文 “quoted”'.encode())\n\
                 print(open('f.txt').read(), sys.flags.utf8_mode, locale.getpreferredencoding(False))\n\
@@ -338,7 +338,7 @@ fn x09_encoding() {
 
 /// X10: the end of a pipe is an end, and then the death behind it is told.
 #[test]
-fn x10_end_of_pipe() {
+pub fn x10_end_of_pipe() {
     let Some(daemon) = session() else { return };
     let code = "import multiprocessing, os\nnear, far = multiprocessing.Pipe()\npid = os.fork()\n\
                 if pid == 0:\n    os._exit(1)\nfar.close(); os.waitpid(pid, 0)\nnear.recv()";
@@ -357,7 +357,7 @@ fn x10_end_of_pipe() {
 
 /// X11: a missing package is a failure that names it.
 #[test]
-fn x11_missing_package() {
+pub fn x11_missing_package() {
     let Some(daemon) = session() else { return };
     let result = raised(&daemon, "import no_such_package_at_all", "ModuleNotFoundError");
     assert_eq!(text(&result, "/exception/value"), "No module named 'no_such_package_at_all'");
@@ -369,7 +369,7 @@ fn x11_missing_package() {
 
 /// X12: an import of an earlier cell is there in later ones.
 #[test]
-fn x12_modules_persist() {
+pub fn x12_modules_persist() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "import math, os.path as path\nfrom collections import Counter as C");
     assert_eq!(value(&daemon, "(math.pi > 3, path.basename('/a/b'), C('aab')['a'])"), "(True, 'b', 2)");
@@ -378,7 +378,7 @@ fn x12_modules_persist() {
 
 /// X13: plots need no screen, and say nothing about it.
 #[test]
-fn x13_graphics_are_preset() {
+pub fn x13_graphics_are_preset() {
     let Some(daemon) = session() else { return };
     let code = "import matplotlib\nimport matplotlib.pyplot as plt\n\
                 plt.figure(figsize=(4, 3)); plt.title('测试图表'); plt.plot([1, 2, 3], [1, 4, 9])\n\
@@ -394,7 +394,7 @@ fn x13_graphics_are_preset() {
 
 /// X14: a folder that cannot be entered is reported, and the cell's own folder stays.
 #[test]
-fn x14_directory_that_cannot_be_entered() {
+pub fn x14_directory_that_cannot_be_entered() {
     let Some(daemon) = session() else { return };
     let result = raised(&daemon, "import os\nos.mkdir('closed', 0)\nos.chdir('closed')", "PermissionError");
     assert_eq!(text(&result, "/exception/value"), "[Errno 13] Permission denied: 'closed'");
@@ -407,7 +407,7 @@ fn x14_directory_that_cannot_be_entered() {
 
 /// X15: a cancel stops the run, and is not swallowed by code that catches errors.
 #[test]
-fn x15_cancel_propagates() {
+pub fn x15_cancel_propagates() {
     let Some(daemon) = session() else { return };
     let code = "import time, asyncio\nasync def patient():\n    try:\n        print('waiting')\n        \
                 await asyncio.sleep(1000)\n    except Exception:\n        print('swallowed')\n    finally:\n        \
@@ -430,7 +430,7 @@ fn x15_cancel_propagates() {
 
 /// X16: names never vanish in silence.
 #[test]
-fn x16_lost_variables_are_told() {
+pub fn x16_lost_variables_are_told() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = 1");
     let result = daemon.run(S, "import os; x = 2; y = 3; os._exit(1)");

@@ -33,7 +33,7 @@ const SETUP: &str = "import os, ctypes, threading, numpy as np; big=np.ones(10_0
                      f=open(\"/workspace/x\",\"w\"); fn=lambda v: v+1";
 
 #[test]
-fn every_way_to_die_leaves_the_state_before_it() {
+pub fn every_way_to_die_leaves_the_state_before_it() {
     let Some(daemon) = session() else { return };
     printed(&daemon, SETUP);
     let sandbox = container(&daemon);
@@ -85,7 +85,7 @@ fn every_way_to_die_leaves_the_state_before_it() {
 }
 
 #[test]
-fn a_memory_bomb_leaves_the_state_before_it() {
+pub fn a_memory_bomb_leaves_the_state_before_it() {
     let Some(daemon) = session_with("", json!({"memory_bytes": 512 << 20})) else { return };
     printed(&daemon, SETUP);
     let sandbox = container(&daemon);
@@ -108,7 +108,7 @@ fn a_memory_bomb_leaves_the_state_before_it() {
 }
 
 #[test]
-fn the_end_of_all_processes_is_told() {
+pub fn the_end_of_all_processes_is_told() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "import os; x = 1");
     let sandbox = container(&daemon);
@@ -126,7 +126,7 @@ fn the_end_of_all_processes_is_told() {
 }
 
 #[test]
-fn sixty_deaths_leave_nothing_behind() {
+pub fn sixty_deaths_leave_nothing_behind() {
     // A short ring, which is full from the start: only then is there nothing that may grow.
     let Some(daemon) = session_with("[sandbox]\ncheckpoints = 2\n", json!({"image": "belljar/base"})) else {
         return;
@@ -166,7 +166,7 @@ fn sixty_deaths_leave_nothing_behind() {
 }
 
 #[test]
-fn honest_code_does_not_notice_that_there_are_copies() {
+pub fn honest_code_does_not_notice_that_there_are_copies() {
     let Some(daemon) = session() else { return };
     // The other end of a pipe, a port and a lock are let go of when the code lets go of them.
     printed(&daemon, "from subprocess import Popen, PIPE\ncat = Popen(['cat'], stdin=PIPE, stdout=PIPE)");
@@ -194,7 +194,7 @@ fn honest_code_does_not_notice_that_there_are_copies() {
 }
 
 #[test]
-fn what_was_restored_computes_as_before() {
+pub fn what_was_restored_computes_as_before() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "import os, random, numpy as np; random.seed(1); np.random.seed(1)");
     let expected =
@@ -220,7 +220,7 @@ fn undo(daemon: &Daemon, cells: u64) -> Value {
 }
 
 #[test]
-fn undo_gives_the_variables_of_some_cells_ago() {
+pub fn undo_gives_the_variables_of_some_cells_ago() {
     let Some(daemon) = session() else { return };
     let first = number(&daemon.run(S, "import os; v = [1]; trace = lambda: v"), "/cell");
     let cells = |daemon: &Daemon| {
@@ -257,7 +257,7 @@ fn undo_gives_the_variables_of_some_cells_ago() {
 }
 
 #[test]
-fn undo_that_cannot_be_done_changes_nothing() {
+pub fn undo_that_cannot_be_done_changes_nothing() {
     let Some(daemon) = session_with("[sandbox]\ncheckpoints = 3\n", json!({})) else { return };
     for n in 0..8 {
         printed(&daemon, &format!("v = {n}"));
@@ -285,7 +285,7 @@ fn undo_that_cannot_be_done_changes_nothing() {
 }
 
 #[test]
-fn questions_are_answered_while_a_cell_runs() {
+pub fn questions_are_answered_while_a_cell_runs() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = [1]; import os");
     let cell = queue(&daemon, &json!({"code": with_go("x.append(2); y = 1; print('busy')\nwait_for_go()")}));
@@ -317,7 +317,7 @@ fn questions_are_answered_while_a_cell_runs() {
 }
 
 #[test]
-fn without_checkpoints_a_crash_loses_the_state_and_says_so() {
+pub fn without_checkpoints_a_crash_loses_the_state_and_says_so() {
     let Some(daemon) = session_with("[sandbox]\ncheckpoints = 0\n", json!({"seed": {"a": 1}})) else {
         return;
     };

@@ -9,7 +9,7 @@ use super::helpers::{
 use crate::support::docker;
 
 #[test]
-fn law_01_seed_variables_are_readable() {
+pub fn law_01_seed_variables_are_readable() {
     let seed = json!({"a": 123, "b": [1, 2, 3], "text": "中文", "deep": {"x": [null, true, 1.5]}});
     let Some(daemon) = session_with("", json!({ "seed": seed })) else { return };
     assert_eq!(printed(&daemon, "print(a, b, text, deep)"), "123 [1, 2, 3] 中文 {'x': [None, True, 1.5]}\n");
@@ -18,7 +18,7 @@ fn law_01_seed_variables_are_readable() {
 }
 
 #[test]
-fn law_02_persistence_of_bindings() {
+pub fn law_02_persistence_of_bindings() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "import math\nx = 41\ndef f(): return x + 1\nclass C: pass\nc = C()");
     assert_eq!(printed(&daemon, "print(f(), isinstance(c, C), math.floor(2.5))"), "42 True 2\n");
@@ -31,7 +31,7 @@ fn law_02_persistence_of_bindings() {
 }
 
 #[test]
-fn law_03_rebind_of_seeded_and_earlier_names_sticks() {
+pub fn law_03_rebind_of_seeded_and_earlier_names_sticks() {
     let Some(daemon) = session_with("", json!({"seed": {"a": 123}})) else { return };
     printed(&daemon, "a += 100000\nb = 1");
     assert_eq!(printed(&daemon, "b = b + 1\nprint(a, b)"), "100123 2\n");
@@ -40,7 +40,7 @@ fn law_03_rebind_of_seeded_and_earlier_names_sticks() {
 }
 
 #[test]
-fn law_04_a_snippet_of_several_statements_runs_whole() {
+pub fn law_04_a_snippet_of_several_statements_runs_whole() {
     let Some(daemon) = session() else { return };
     let code = "total = 0\nfor i in range(5):\n    if i % 2:\n        continue\n    total += i\n\
                 with open('f', 'w') as f:\n    f.write('x')\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    \
@@ -50,7 +50,7 @@ fn law_04_a_snippet_of_several_statements_runs_whole() {
 }
 
 #[test]
-fn law_05_printed_text_is_the_returned_text() {
+pub fn law_05_printed_text_is_the_returned_text() {
     let Some(daemon) = session() else { return };
     assert_eq!(printed(&daemon, "x = 1"), "");
     assert_eq!(printed(&daemon, "print(2)"), "2\n");
@@ -63,7 +63,7 @@ fn law_05_printed_text_is_the_returned_text() {
 }
 
 #[test]
-fn law_06_a_syntax_error_is_text_and_the_session_survives() {
+pub fn law_06_a_syntax_error_is_text_and_the_session_survives() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = 41");
     let result = daemon.run(S, "x = 0\nprint('runs?')\ny = (\n");
@@ -77,7 +77,7 @@ fn law_06_a_syntax_error_is_text_and_the_session_survives() {
 }
 
 #[test]
-fn law_07_an_exception_is_traceback_text_and_bindings_survive() {
+pub fn law_07_an_exception_is_traceback_text_and_bindings_survive() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "before = 1");
     let result =
@@ -96,7 +96,7 @@ fn law_07_an_exception_is_traceback_text_and_bindings_survive() {
 }
 
 #[test]
-fn law_08_keyboard_interrupt_propagates() {
+pub fn law_08_keyboard_interrupt_propagates() {
     let Some(daemon) = session() else { return };
     let result = daemon.run(S, "x = 1\ntry:\n    raise KeyboardInterrupt\nexcept Exception:\n    x = 2");
     assert_ended(&result, "interrupted", "by_user", 0);
@@ -118,7 +118,7 @@ fn law_08_keyboard_interrupt_propagates() {
 }
 
 #[test]
-fn law_09_a_traceback_shows_only_frames_of_the_user() {
+pub fn law_09_a_traceback_shows_only_frames_of_the_user() {
     let Some(daemon) = session() else { return };
     let result = raised(&daemon, "def f():\n    return 1 / 0\n\nf()", "ZeroDivisionError");
     let traceback = text(&result, "/exception/traceback");
@@ -136,7 +136,7 @@ fn law_09_a_traceback_shows_only_frames_of_the_user() {
 }
 
 #[test]
-fn law_10_a_traceback_across_snippets_shows_the_earlier_source() {
+pub fn law_10_a_traceback_across_snippets_shows_the_earlier_source() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "# a comment line\ndef divide(a, b):\n    return a / b  # of the first snippet");
     printed(&daemon, "def through(b):\n    return divide(1, b)");
@@ -158,7 +158,7 @@ fn law_10_a_traceback_across_snippets_shows_the_earlier_source() {
 }
 
 #[test]
-fn law_11_nested_runs_do_not_corrupt_each_other() {
+pub fn law_11_nested_runs_do_not_corrupt_each_other() {
     let Some(daemon) = session() else { return };
     // Captures within a run, and a run within a run.
     let code = "import io, contextlib\nouter, inner = io.StringIO(), io.StringIO()\nprint('1')\n\
@@ -182,7 +182,7 @@ fn law_11_nested_runs_do_not_corrupt_each_other() {
 }
 
 #[test]
-fn law_12_effects_are_routed_through_the_sandbox() {
+pub fn law_12_effects_are_routed_through_the_sandbox() {
     let Some(daemon) = session() else { return };
     let receipt = daemon.http("GET", "/v1/sessions/s/receipt", b"").expect_status(200);
     let container = text(&receipt, "container");

@@ -18,7 +18,7 @@ fn compute(daemon: &Daemon, expression: &str, values: Value) -> Value {
 }
 
 #[test]
-fn a_fork_cell_sees_everything_and_changes_nothing() {
+pub fn a_fork_cell_sees_everything_and_changes_nothing() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "import os\nx = [1]\ndef f(): return x");
     let result = fork(&daemon, "x.append(2); y = 3; del f; import json; os.chdir('/'); print(x, y)\nx");
@@ -54,7 +54,7 @@ fn a_fork_cell_sees_everything_and_changes_nothing() {
 }
 
 #[test]
-fn eval_changes_nothing_and_takes_one_expression() {
+pub fn eval_changes_nothing_and_takes_one_expression() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = [1]");
     let eval =
@@ -76,7 +76,7 @@ fn eval_changes_nothing_and_takes_one_expression() {
 }
 
 #[test]
-fn isolated_expressions_compute() {
+pub fn isolated_expressions_compute() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "secret = 'of the session'");
     for (expression, expected) in [
@@ -120,7 +120,7 @@ fn isolated_expressions_compute() {
 }
 
 #[test]
-fn isolated_expressions_cannot_get_out() {
+pub fn isolated_expressions_cannot_get_out() {
     let Some(daemon) = session() else { return };
     let error = |expression: &str| {
         let answer = compute(&daemon, expression, json!({"last_result": "x"}));
@@ -200,7 +200,7 @@ fn isolated_expressions_cannot_get_out() {
 }
 
 #[test]
-fn variables_are_listed() {
+pub fn variables_are_listed() {
     let Some(daemon) = session_with("", json!({"seed": {"seeded": [1, 2]}})) else { return };
     let code = "import numpy as np, math\narray = np.zeros((3, 4))\nhuge = list(range(10**6))\n_private = 1\n\
                 class Bad:\n    def __repr__(self): raise ValueError\n    def __len__(self): raise ValueError\n\
@@ -254,7 +254,7 @@ fn variables_are_listed() {
 }
 
 #[test]
-fn cells_run_first_in_first_out_and_the_queue_is_bounded() {
+pub fn cells_run_first_in_first_out_and_the_queue_is_bounded() {
     let Some(daemon) = session() else { return };
     let first = queue(&daemon, &json!({"code": with_go("order = [0]\nprint('busy')\nwait_for_go()")}));
     wait_for_line(&daemon, first, "busy");
@@ -285,7 +285,7 @@ fn cells_run_first_in_first_out_and_the_queue_is_bounded() {
 }
 
 #[test]
-fn waiting_is_not_counted_as_run_time() {
+pub fn waiting_is_not_counted_as_run_time() {
     let Some(daemon) = session() else { return };
     // The second one waits three times as long as it may run.
     let first = queue(&daemon, &json!({"code": "import time; time.sleep(1.5)"}));
@@ -295,7 +295,7 @@ fn waiting_is_not_counted_as_run_time() {
 }
 
 #[test]
-fn a_reset_ends_what_runs_and_what_waits_and_starts_afresh() {
+pub fn a_reset_ends_what_runs_and_what_waits_and_starts_afresh() {
     let Some(daemon) = session_with("", json!({"seed": {"a": 1}})) else { return };
     printed(&daemon, "a = 2; b = 3; open('file', 'w').write('kept')");
     for mode in ["main", "fork"] {
@@ -330,7 +330,7 @@ fn a_reset_ends_what_runs_and_what_waits_and_starts_afresh() {
 }
 
 #[test]
-fn a_removal_tells_the_running_cell() {
+pub fn a_removal_tells_the_running_cell() {
     let Some(daemon) = session() else { return };
     let code = "print('busy', flush=True)\nwhile True: pass";
     let result = std::thread::scope(|scope| {
@@ -346,7 +346,7 @@ fn a_removal_tells_the_running_cell() {
 }
 
 #[test]
-fn an_interrupt_keeps_the_state() {
+pub fn an_interrupt_keeps_the_state() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = 1");
     for (code, doing) in [
@@ -382,7 +382,7 @@ fn an_interrupt_keeps_the_state() {
 }
 
 #[test]
-fn an_interrupt_reaches_a_cell_however_early_it_comes() {
+pub fn an_interrupt_reaches_a_cell_however_early_it_comes() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = 1");
     for round in 0..40 {
@@ -398,7 +398,7 @@ fn an_interrupt_reaches_a_cell_however_early_it_comes() {
 }
 
 #[test]
-fn an_interrupt_of_a_stubborn_cell_ends_it() {
+pub fn an_interrupt_of_a_stubborn_cell_ends_it() {
     let Some(daemon) = session() else { return };
     let code = "import itertools\nprint('stubborn')\nall(itertools.repeat(True))";
     let cell = queue(&daemon, &json!({"code": code, "timeout_s": 60}));
@@ -413,7 +413,7 @@ fn an_interrupt_of_a_stubborn_cell_ends_it() {
 }
 
 #[test]
-fn an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one() {
+pub fn an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one() {
     let Some(daemon) = session_with("", json!({"idle_s": 1, "seed": {"a": 1}})) else { return };
     printed(&daemon, "a = 2; b = 3; open('file', 'w').write('kept')");
     let receipt = |daemon: &Daemon| daemon.http("GET", "/v1/sessions/s/receipt", b"");
@@ -444,7 +444,7 @@ fn an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one() {
 }
 
 #[test]
-fn a_sandbox_that_dies_is_replaced_and_the_loss_is_told() {
+pub fn a_sandbox_that_dies_is_replaced_and_the_loss_is_told() {
     let Some(daemon) = session() else { return };
     let cell = queue(&daemon, &json!({"code": "x = 1; print('busy')\nwhile True: pass"}));
     wait_for_line(&daemon, cell, "busy");
@@ -461,7 +461,7 @@ fn a_sandbox_that_dies_is_replaced_and_the_loss_is_told() {
 }
 
 #[test]
-fn tools_of_the_host_are_callables() {
+pub fn tools_of_the_host_are_callables() {
     let Some(daemon) = session_with("", json!({"memory_bytes": 512 << 20})) else { return };
     assert_eq!(value(&daemon, "session_info()['memory_bytes']"), (512 << 20).to_string());
     assert_eq!(value(&daemon, "tools.session_info() == session_info()"), "True");

@@ -35,7 +35,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn writes_below_python_are_in_the_output_in_order() {
+pub fn writes_below_python_are_in_the_output_in_order() {
     let Some(daemon) = session() else { return };
     let code = "import os, subprocess, sys, ctypes\nprint('1 print')\nos.write(1, b'2 os.write\\n')\n\
                 subprocess.run(['echo', '3 subprocess'])\nprint('4 print', end='\\n')\nos.system('echo 5 system')\n\
@@ -52,7 +52,7 @@ fn writes_below_python_are_in_the_output_in_order() {
 }
 
 #[test]
-fn both_streams_are_kept_apart_and_in_order() {
+pub fn both_streams_are_kept_apart_and_in_order() {
     let Some(daemon) = session() else { return };
     let code = "import sys, warnings, logging\nfor i in range(100):\n    print('out', i)\n    \
                 print('err', i, file=sys.stderr)";
@@ -75,7 +75,7 @@ fn both_streams_are_kept_apart_and_in_order() {
 }
 
 #[test]
-fn a_stream_that_a_cell_takes_away_is_back_for_the_next() {
+pub fn a_stream_that_a_cell_takes_away_is_back_for_the_next() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "import os, sys\nsys.stdout = open('/dev/null', 'w')\nprint('lost')");
     assert_eq!(printed(&daemon, "print('back')"), "back\n");
@@ -89,7 +89,7 @@ fn a_stream_that_a_cell_takes_away_is_back_for_the_next() {
 }
 
 #[test]
-fn two_gigabytes_leave_the_daemon_flat_and_are_accounted_for() {
+pub fn two_gigabytes_leave_the_daemon_flat_and_are_accounted_for() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "print('warm')");
     let before = memory(&daemon, "VmRSS");
@@ -120,7 +120,7 @@ fn two_gigabytes_leave_the_daemon_flat_and_are_accounted_for() {
 }
 
 #[test]
-fn a_cut_of_both_streams_counts_each() {
+pub fn a_cut_of_both_streams_counts_each() {
     let config = "[cells]\noutput_head = 100\noutput_tail = 100\nspill = \"8KiB\"\n";
     let Some(daemon) = session_with(config, json!({})) else { return };
     let code = "import sys\nfor i in range(1000):\n    print(f'out {i:05}')\n    print(f'errors {i:05}', file=sys.stderr)";
@@ -145,7 +145,7 @@ fn a_cut_of_both_streams_counts_each() {
 }
 
 #[test]
-fn bytes_that_are_no_text_do_no_harm() {
+pub fn bytes_that_are_no_text_do_no_harm() {
     let Some(daemon) = session() else { return };
     let code = "import os\nos.write(1, b'nul \\x00 bad \\xff\\xfe half \\xe4\\xb8|\\n')\nprint('esc \\x1b[31m \\r end')";
     let result = daemon.run(S, code);
@@ -161,7 +161,7 @@ fn bytes_that_are_no_text_do_no_harm() {
 }
 
 #[test]
-fn characters_in_pieces_become_whole() {
+pub fn characters_in_pieces_become_whole() {
     let Some(daemon) = session() else { return };
     let code = "import os\nfor byte in '中文 € 😀\\n'.encode():\n    os.write(1, bytes([byte]))";
     assert_eq!(printed(&daemon, code), "中文 € 😀\n");
@@ -180,7 +180,7 @@ fn characters_in_pieces_become_whole() {
 }
 
 #[test]
-fn a_flood_while_no_cell_runs_belongs_to_none() {
+pub fn a_flood_while_no_cell_runs_belongs_to_none() {
     let Some(daemon) = session() else { return };
     let code = "import os, threading\ndef flood():\n    wait_for_go()\n    for _ in range(400):\n        \
                 os.write(1, b'y' * (1 << 20))\n    open('done', 'w').close()\n\
@@ -206,7 +206,7 @@ fn a_flood_while_no_cell_runs_belongs_to_none() {
 }
 
 #[test]
-fn output_while_no_cell_runs_is_an_event_without_a_cell() {
+pub fn output_while_no_cell_runs_is_an_event_without_a_cell() {
     let Some(daemon) = session() else { return };
     let code = "import threading\nthreading.Thread(target=lambda: (wait_for_go(), print('stray'))).start()";
     assert_eq!(printed(&daemon, &with_go(code)), "");
@@ -216,7 +216,7 @@ fn output_while_no_cell_runs_is_an_event_without_a_cell() {
 }
 
 #[test]
-fn output_streams_while_the_cell_runs() {
+pub fn output_streams_while_the_cell_runs() {
     let Some(daemon) = session() else { return };
     let mut stream =
         Stream::of_cell(&daemon, &with_go("print('first')\nwait_for_go()\nprint('second')\n6 * 7"));
@@ -242,7 +242,7 @@ fn output_streams_while_the_cell_runs() {
 }
 
 #[test]
-fn events_are_numbered_without_gaps() {
+pub fn events_are_numbered_without_gaps() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "print('a')\nimport sys\nprint('b', file=sys.stderr)\ndisplay(1)\nsession_info()");
     daemon.run(S, "1 / 0");

@@ -78,7 +78,7 @@ fn the_command_line_pulls_an_allowed_image() {
     }
     let registry = Registry::start("fetched");
     let image = registry.reference.as_str();
-    let daemon = Daemon::with_config(&format!("[sandbox]\nimages = [\"{image}\"]\n"));
+    let daemon = Daemon::with_config(&format!("[sandbox]\nbackend = \"docker\"\nimages = [\"{image}\"]\n"));
     let ran = daemon.cli(["image", "pull", image]).ok();
     assert!(!format!("{}{}", ran.stdout, ran.stderr).trim().is_empty(), "{ran:?}");
     assert_eq!(daemon.cli(["run", "-"]).code, Some(0));

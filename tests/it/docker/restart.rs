@@ -24,7 +24,7 @@ fn finished(events: &[Value], cell: u64) -> usize {
 }
 
 #[test]
-fn a_running_cell_goes_on() {
+pub fn a_running_cell_goes_on() {
     for signal in ["KILL", "TERM"] {
         let Some(mut daemon) = base() else { return };
         printed(&daemon, "x = [1]");
@@ -57,7 +57,7 @@ fn a_running_cell_goes_on() {
 }
 
 #[test]
-fn a_cell_that_ended_while_no_daemon_ran_has_its_result() {
+pub fn a_cell_that_ended_while_no_daemon_ran_has_its_result() {
     let Some(mut daemon) = base() else { return };
     let workspace = workspace(&daemon);
     let code = "print('busy')\nwait_for_go()\nx = 'left'\nprint('late', flush=True)\nopen('done', 'w').close()\n'value'";
@@ -76,7 +76,7 @@ fn a_cell_that_ended_while_no_daemon_ran_has_its_result() {
 }
 
 #[test]
-fn a_cell_that_died_while_no_daemon_ran_is_told() {
+pub fn a_cell_that_died_while_no_daemon_ran_is_told() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "import os; x = 'before'");
     let workspace = workspace(&daemon);
@@ -95,7 +95,7 @@ fn a_cell_that_died_while_no_daemon_ran_is_told() {
 }
 
 #[test]
-fn checkpoints_undo_and_time_limits_outlive_the_daemon() {
+pub fn checkpoints_undo_and_time_limits_outlive_the_daemon() {
     let Some(mut daemon) = base() else { return };
     for code in ["import os; x = 1", "x = 2", "x = 3"] {
         printed(&daemon, code);
@@ -116,7 +116,7 @@ fn checkpoints_undo_and_time_limits_outlive_the_daemon() {
 }
 
 #[test]
-fn a_reader_of_events_goes_on_where_it_was() {
+pub fn a_reader_of_events_goes_on_where_it_was() {
     let Some(mut daemon) = base() else { return };
     let cell = queue(&daemon, &json!({ "code": COUNT }));
     let mut seen: Vec<Value> = Vec::new();
@@ -146,7 +146,7 @@ fn a_reader_of_events_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_sandbox_that_was_taken_away_meanwhile_is_replaced() {
+pub fn a_sandbox_that_was_taken_away_meanwhile_is_replaced() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "x = 1; open('file', 'w').write('kept')");
     for busy in [false, true] {
@@ -179,7 +179,7 @@ fn a_sandbox_that_was_taken_away_meanwhile_is_replaced() {
 }
 
 #[test]
-fn a_sandbox_that_a_stranger_paused_is_taken_up_again() {
+pub fn a_sandbox_that_a_stranger_paused_is_taken_up_again() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "x = 1");
     let containers = daemon.containers();
@@ -193,7 +193,7 @@ fn a_sandbox_that_a_stranger_paused_is_taken_up_again() {
 }
 
 #[test]
-fn restarts_one_after_the_other_lose_nothing() {
+pub fn restarts_one_after_the_other_lose_nothing() {
     let Some(mut daemon) = base() else { return };
     daemon.session("t", json!({"image": "belljar/base"}));
     assert_eq!(daemon.run("t", "y = 2")["status"], "success");
@@ -238,7 +238,7 @@ fn under_fire() -> Duration {
 }
 
 #[test]
-fn no_cell_is_lost_or_run_twice_however_often_the_daemon_dies() {
+pub fn no_cell_is_lost_or_run_twice_however_often_the_daemon_dies() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "import os, time; ran = []");
     let mut queued = Vec::new();
@@ -286,7 +286,7 @@ fn no_cell_is_lost_or_run_twice_however_often_the_daemon_dies() {
 }
 
 #[test]
-fn a_daemon_of_a_user_goes_on_too() {
+pub fn a_daemon_of_a_user_goes_on_too() {
     if !engine() {
         return;
     }
@@ -322,7 +322,7 @@ fn scenario(daemon: &Daemon) {
 
 /// The daemon dies at each of its first commits in turn, just before and just after it.
 #[test]
-fn a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use() {
+pub fn a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use() {
     if !engine() {
         return;
     }
@@ -361,7 +361,7 @@ fn a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use() {
 }
 
 #[test]
-fn a_client_that_shows_a_cell_goes_on_after_a_restart() {
+pub fn a_client_that_shows_a_cell_goes_on_after_a_restart() {
     let Some(mut daemon) = base() else { return };
     for signal in ["KILL", "TERM"] {
         let before = daemon.events(S, 0).len() as u64;

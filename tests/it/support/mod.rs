@@ -3,6 +3,7 @@
 
 mod disk;
 mod http;
+pub mod jails;
 mod leftovers;
 mod users;
 
@@ -23,6 +24,9 @@ pub const SOON: Duration = Duration::from_secs(30);
 
 /// False only if the environment says that there shall be no engine; a missing engine is a failure.
 pub fn engine() -> bool {
+    if jails::ground().is_some() {
+        return true;
+    }
     if std::env::var_os("BELLJAR_TEST_NO_DOCKER").is_some_and(|value| value == "1") {
         eprintln!("NOT RUN: this test needs a container engine, and BELLJAR_TEST_NO_DOCKER=1 is set");
         return false;
@@ -61,6 +65,8 @@ pub struct Daemon {
     child: Option<Child>,
     /// Runs daemon and commands as that user, in its groups.
     user: Option<User>,
+    /// Its sandboxes are jails.
+    jailed: bool,
     /// For the daemon and for every command.
     environment: Vec<(String, String)>,
 }
@@ -149,11 +155,15 @@ impl Daemon {
         user: Option<User>,
         environment: &[(&str, &str)],
     ) -> Self {
+        let ground = jails::ground();
+        let config = if ground.is_some() { jails::with_backend(config) } else { config.to_owned() };
+        let user = user.or(ground.and_then(|ground| ground.user));
         std::fs::write(home.path().join("config.toml"), config).expect("a configuration");
         if let Some(user) = user {
             std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid)).expect("chown");
         }
-        let mut daemon = Self { disk, home, child: None, user, environment: Vec::new() };
+        let jailed = ground.is_some();
+        let mut daemon = Self { disk, home, child: None, user, jailed, environment: Vec::new() };
         daemon.set_environment(environment);
         daemon.restart();
         daemon
@@ -305,7 +315,7 @@ impl Daemon {
     /// Makes a session; panics with the problem if it cannot.
     #[track_caller]
     pub fn session(&self, name: &str, request: Value) -> Value {
-        let mut request = request;
+        let mut request = if self.jailed { jails::without_image(request) } else { request };
         request["name"] = json!(name);
         self.http("POST", "/v1/sessions", request.to_string().as_bytes()).expect_status(201)
     }
@@ -332,8 +342,11 @@ impl Daemon {
         data.map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
-    /// Ids of the containers of this daemon, running or not.
+    /// Ids of the containers of this daemon, running or not; of jails, those that live.
     pub fn containers(&self) -> Vec<String> {
+        if self.jailed {
+            return jails::living(self.home()).iter().map(|(folder, _)| jails::name(folder)).collect();
+        }
         let Ok(instance) = std::fs::read_to_string(self.home.path().join("instance")) else {
             return Vec::new();
         };
@@ -353,7 +366,8 @@ impl Drop for Daemon {
             let _ = child.kill();
             let _ = child.wait();
         }
-        if self.home.path().join("instance").exists() {
+        jails::remove_all(self.home.path());
+        if !self.jailed && self.home.path().join("instance").exists() {
             for container in self.containers() {
                 // It may be on its way out already.
                 let _ = Command::new("docker").args(["rm", "-f", &container]).output();

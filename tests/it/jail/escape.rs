@@ -1,0 +1,171 @@
+//! What a guest in a jail cannot reach: the network, files of the host, its processes, any right.
+
+use super::ANN;
+use crate::docker::helpers::{S, assert_ended, session, text};
+use crate::support::{Daemon, User, jails};
+
+/// Runs in both kinds of jails.
+fn in_both(check: fn(&Daemon)) {
+    for user in [None, Some(ANN)] {
+        check_as(user, check);
+    }
+}
+
+thread_local! {
+    static CHECK: std::cell::Cell<fn(&Daemon)> = const { std::cell::Cell::new(|_| {}) };
+}
+
+fn check_as(user: Option<User>, check: fn(&Daemon)) {
+    CHECK.set(check);
+    jails::in_a_jail(user, || {
+        let Some(daemon) = session() else { return };
+        CHECK.get()(&daemon);
+    });
+}
+
+/// Every attempt has to fail with an `OSError`; the code is told which did not.
+fn all_refused(daemon: &Daemon, setup: &str, attempts: &[&str]) {
+    for attempt in attempts {
+        let code = format!(
+            "{setup}\ntry:\n    got = {attempt}\nexcept OSError as error:\n    print('refused', error)\nelse:\n    print('GOT', got)"
+        );
+        let result = daemon.run(S, &code);
+        assert_ended(&result, "success", "ok", 0);
+        assert!(text(&result, "stdout").starts_with("refused"), "{attempt}: {result:#}");
+    }
+}
+
+#[test]
+fn there_is_no_network() {
+    in_both(|daemon| {
+        let setup = "import socket\ndef to(family, address):\n    s = socket.socket(family, socket.SOCK_STREAM)\n    s.settimeout(2)\n    s.connect(address)";
+        all_refused(
+            daemon,
+            setup,
+            &[
+                "to(socket.AF_INET, ('192.0.2.1', 80))",
+                "to(socket.AF_INET, ('127.0.0.1', 22))",
+                "to(socket.AF_INET6, ('2001:db8::1', 80))",
+                "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
+                "socket.socket(socket.AF_INET, socket.SOCK_RAW)",
+                "socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)",
+                "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+            ],
+        );
+    });
+}
+
+#[test]
+fn there_are_no_files_of_the_host_but_its_read_only_system() {
+    in_both(|daemon| {
+        let secret = daemon.home().join("secret");
+        std::fs::write(&secret, "x").expect("written");
+        let open = format!("open({:?})", secret.display().to_string());
+        all_refused(
+            daemon,
+            "import os",
+            &[
+                &open,
+                "open('/etc/shadow')",
+                "open('/etc/hostname')",
+                "os.listdir('/home')",
+                "os.listdir('/root')",
+                "os.listdir('/var')",
+                "os.listdir('/run')",
+                "open('/usr/x', 'w')",
+                "open('/x', 'w')",
+                "open('/etc/x', 'w')",
+                "open('/dev/x', 'w')",
+                "open('/belljar/x', 'w')",
+                "open('/belljar/bridge/x', 'w')",
+                "open('/belljar/kernel/x', 'w')",
+                "open('/proc/sys/kernel/hostname', 'w').write('x')",
+                "open('/proc/sysrq-trigger', 'w').write('x')",
+                "os.unlink('/belljar/bridge/bridge.sock')",
+                "os.mknod('/tmp/d', 0o600 | 0o060000, 0x0800)",
+                "os.chroot('/tmp')",
+            ],
+        );
+        let root = daemon.run(S, "import os; print(sorted(os.listdir('/etc')))");
+        let listed = text(&root, "stdout");
+        for name in ["shadow", "hostname", "ssh", "environment"] {
+            assert!(!listed.contains(name), "{listed}");
+        }
+    });
+}
+
+#[test]
+fn there_are_no_processes_of_the_host_and_no_rights() {
+    in_both(|daemon| {
+        let code = "import os\nfor name in sorted((n for n in os.listdir('/proc') if n.isdigit()), key=int):\n    print(open(f'/proc/{name}/cmdline').read().split('\\0')[0])";
+        let seen = daemon.run(S, code);
+        assert!(text(&seen, "stdout").lines().all(|line| line == "python3"), "{seen:#}");
+        all_refused(
+            daemon,
+            "import os, resource, signal",
+            &[
+                "os.setuid(0)",
+                "os.unshare(0x10000000) if hasattr(os, 'unshare') else open('/nonexistent')",
+                "resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))",
+                "open('/proc/1/mem', 'rb')",
+                "os.listdir('/proc/1/fd')",
+                "os.nice(-5)",
+                "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
+            ],
+        );
+        let status = daemon.run(S, "print(open('/proc/self/status').read())");
+        let status = text(&status, "stdout");
+        for line in
+            ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"]
+        {
+            assert!(status.contains(line), "{line}: {status}");
+        }
+        // The guardian outlives what it cannot be told.
+        daemon.run(S, "import os, signal\nfor s in (9, 15, 2, 19, 11): os.kill(1, s)");
+        assert_eq!(text(&daemon.run(S, "print('here')"), "stdout"), "here\n");
+    });
+}
+
+#[test]
+fn the_environment_is_a_short_list() {
+    in_both(|daemon| {
+        let result = daemon.run(S, "import os, json; print(json.dumps(sorted(os.environ)))");
+        let names: Vec<String> = serde_json::from_str(text(&result, "stdout")).expect("JSON");
+        let allowed = [
+            "HOME",
+            "LANG",
+            "LC_CTYPE",
+            "MATPLOTLIBRC",
+            "MKL_NUM_THREADS",
+            "MPLBACKEND",
+            "MPLCONFIGDIR",
+            "OMP_NUM_THREADS",
+            "OPENBLAS_NUM_THREADS",
+            "PATH",
+            "PWD",
+            "PYTHONDONTWRITEBYTECODE",
+            "PYTHONUTF8",
+            "TMPDIR",
+        ];
+        assert!(names.iter().all(|name| allowed.contains(&name.as_str())), "{names:?}");
+    });
+}
+
+#[test]
+fn the_receipt_tells_namespaces_and_what_holds_each_limit() {
+    in_both(|daemon| {
+        let receipt = daemon.http("GET", "/v1/sessions/s/receipt", b"").expect_status(200);
+        assert_eq!(receipt["backend"], "bubblewrap");
+        let namespaces = receipt["namespaces"].as_array().expect("a list");
+        for name in ["cgroup", "ipc", "mnt", "net", "pid", "uts"] {
+            assert!(namespaces.iter().any(|own| own == name), "{name}: {receipt:#}");
+        }
+        let held = &receipt["limits"]["held_by"];
+        if receipt["limits"]["cgroup_version"] == 0 {
+            assert_eq!((text(held, "memory"), text(held, "pids")), ("guardian", "rlimit"));
+            assert!(namespaces.iter().any(|own| own == "user"), "{receipt:#}");
+        } else {
+            assert_eq!((text(held, "memory"), text(held, "cpus")), ("cgroup", "cgroup"));
+        }
+    });
+}
