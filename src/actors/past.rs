@@ -34,6 +34,8 @@ pub struct Past {
     pub frozen_since: Option<String>,
     /// Tool calls without an answer.
     pub open_calls: Vec<OpenCall>,
+    /// A replay had begun and not ended.
+    pub replaying: bool,
     /// Cells whose changes the variables hold, if nothing was lost since: what `replay` runs again.
     pub kept: Vec<CellNumber>,
     /// Of the newest cell of the main line that has begun.
@@ -240,11 +242,14 @@ impl Fold {
             }
             EventBody::Reset => {
                 past.kept.clear();
+                past.replaying = false;
                 self.fresh_since = past.cells;
             }
+            EventBody::ReplayFinished => past.replaying = false,
             EventBody::ReplayStarted { cells } => {
                 // Each stays in its place until its new run has ended.
                 past.kept.clone_from(cells);
+                past.replaying = true;
                 self.fresh_since = past.cells;
             }
             EventBody::Frozen => past.frozen_since = Some(event.at.clone()),
@@ -273,7 +278,6 @@ impl Fold {
             | EventBody::Display { .. }
             | EventBody::Interrupting { .. }
             | EventBody::StateLost { .. }
-            | EventBody::ReplayFinished
             | EventBody::SessionRemoved
             | EventBody::ModelAsked { .. }
             | EventBody::ModelText { .. }

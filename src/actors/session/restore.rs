@@ -42,6 +42,12 @@ impl SessionActorState {
             self.expect_end(begun.start.cell, self.log.newest());
             self.queue.resume(begun.start.clone());
         }
+        if past.replaying {
+            self.note = Some(
+                "The daemon ended in the middle of a replay, so only a part of the variables is there; replay again."
+                    .into(),
+            );
+        }
         if self.args.before.is_some() {
             self.receipt = past.last_sandbox.clone().map(Arc::new);
             self.frozen = past.frozen_since.is_some();
