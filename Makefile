@@ -37,7 +37,7 @@ build: ## compile the release binary
 .PHONY: demo
 demo: ## show what Belljar does
 	$(call heading,set-up)
-	@images/setup.sh base
+	@images/setup.sh --or-jail base
 	$(call heading,build)
 	cargo build --release
 	$(call heading,cells)

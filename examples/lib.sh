@@ -52,10 +52,12 @@ say_which_model() {
     fi
 }
 
-# new_session NAME [IMAGE]: with the files of data/ in its workspace.
+# new_session NAME [IMAGE]: with the files of data/ in its workspace. Any Python will do for `any`.
 new_session() {
     sessions+=("$1")
-    "$belljar" new "$1" --image "${2:-belljar/science}"
+    local image=(--image "${2:-belljar/science}")
+    [ "${2:-}" != any ] || image=()
+    "$belljar" new "$1" "${image[@]}"
     local file
     for file in "$here"/data/*; do
         if [ -f "$file" ]; then

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sees to what a fresh Debian or Ubuntu machine lacks: system packages, a running container engine, the images.
-# As root it installs what is missing; else it says what is missing and stops. Usage: setup.sh [base] [science]
+# As root it installs what is missing; else it says what is missing and stops. With --or-jail a machine without an engine
+# is good enough, if bubblewrap is there. Usage: setup.sh [--or-jail] [base] [science]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -9,6 +10,12 @@ fail() {
     [ -z "${2:-}" ] || echo "hint: $2" >&2
     exit 1
 }
+
+or_jail=no
+if [ "${1:-}" = --or-jail ]; then
+    or_jail=yes
+    shift
+fi
 
 # rustup puts cargo where a shell without a login does not look.
 export PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
@@ -27,7 +34,7 @@ command -v cc >/dev/null || missing+=(build-essential)
 command -v curl >/dev/null || missing+=(curl ca-certificates)
 command -v python3 >/dev/null || missing+=(python3)
 command -v bwrap >/dev/null || missing+=(bubblewrap)
-if [ "${BELLJAR_TEST_NO_DOCKER:-}" != 1 ] && ! engine_answers; then
+if [ "${BELLJAR_TEST_NO_DOCKER:-}" != 1 ] && [ $or_jail = no ] && ! engine_answers; then
     # One that is there but stopped, or not ours to use, is a matter for the message below.
     command -v docker >/dev/null || [ -x /usr/sbin/dockerd ] || [ -n "${DOCKER_HOST:-}" ] || missing+=(docker.io)
 fi
@@ -53,6 +60,10 @@ if ! engine_answers && [ "$(id -u)" = 0 ] && [ -z "${DOCKER_HOST:-}" ] && comman
     echo "starting the container engine" >&2
     service docker start >&2 || true
     for _ in {1..20}; do engine_answers || sleep 1; done
+fi
+if [ $or_jail = yes ] && ! engine_answers; then
+    echo "no container engine answers: sessions run in jails that bubblewrap builds" >&2
+    exit
 fi
 engine_answers ||
     fail "no container engine answers at ${DOCKER_HOST:-unix:///var/run/docker.sock}" \

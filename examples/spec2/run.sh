@@ -22,7 +22,7 @@ say_which_model
 for task in backwards second-item digits; do
     say "Task $task: $(cat "$here/$task/request.txt")"
     python3 "$here/task_tool.py" start "$task" >/dev/null
-    new_session "spec2-$task" belljar/base
+    new_session "spec2-$task" any
     ask "spec2-$task" "$task" "$here/$task" --dialect next_step
 done
 

@@ -285,8 +285,10 @@ impl Launcher {
             container.map(|container| Held::Container(Box::new(container)))
         } else {
             let jail = Jail::adopt(receipt, &path, self.service.system);
-            if let Some(jail) = &jail {
-                jail.thaw()?;
+            match &jail {
+                Some(jail) => jail.thaw()?,
+                // Its control group outlives it.
+                None => drop(jail::reap(&receipt.sandbox, &path).await?),
             }
             jail.map(|jail| Held::Jail(Box::new(jail)))
         };

@@ -66,12 +66,13 @@ fn killed_from_outside() {
     });
     assert_eq!(next["status"], "success", "{next:#}");
     // One that goes while no daemon runs is missed by the next.
-    let (_, pid) = jails::living(daemon.home())[0].clone();
+    let (folder, pid) = jails::living(daemon.home())[0].clone();
     daemon.signal("KILL");
     daemon.wait();
     assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().expect("kill").success());
     daemon.restart();
     eventually("it can be used again", || (daemon.run(S, "print(7)")["stdout"] == "7\n").then_some(()));
+    assert!(jails::groups(&[jails::name(&folder)]).is_empty(), "its control group is left");
 }
 
 #[test]

@@ -86,12 +86,24 @@ pub fn groups(names: &[String]) -> Vec<PathBuf> {
 /// What a daemon leaves running for the next one, when there is no next one.
 pub fn remove_all(home: &Path) {
     for (folder, pid) in living(home) {
+        // On version 1 a frozen process does not die.
+        let freezer = Path::new("/sys/fs/cgroup/freezer/belljar").join(name(&folder)).join("freezer.state");
+        let _ = std::fs::write(freezer, "THAWED");
         let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
         while is_alive(pid) {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        for group in groups(&[name(&folder)]) {
-            let _ = std::fs::remove_dir(group);
+        // A group is busy for a moment after its last process has died.
+        let names = [name(&folder)];
+        for _ in 0..100 {
+            let left = groups(&names);
+            if left.is_empty() {
+                break;
+            }
+            for group in left {
+                let _ = std::fs::remove_dir(group);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }
 }
