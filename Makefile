@@ -6,8 +6,10 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+# Absolute, as an example runs in a folder of its own.
+RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release/belljar
 # What is installed; another one can be named that was built before.
-BINARY ?= target/release/belljar
+BINARY ?= $(RELEASE)
 # rustup puts cargo where a shell without a login does not look.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
@@ -41,9 +43,9 @@ demo: ## show what Belljar does
 	$(call heading,build)
 	cargo build --release
 	$(call heading,cells)
-	@examples/demo.sh target/release/belljar
+	@examples/demo.sh $(RELEASE)
 	$(call heading,an agent)
-	@BELLJAR=$(CURDIR)/target/release/belljar examples/spec2/run.sh
+	@BELLJAR=$(RELEASE) examples/spec2/run.sh
 
 # One for each example: demo-outliers, demo-emergency-response, …
 EXAMPLES := $(notdir $(patsubst %/,%,$(wildcard examples/*/)))
@@ -51,7 +53,7 @@ EXAMPLES := $(notdir $(patsubst %/,%,$(wildcard examples/*/)))
 $(addprefix demo-,$(EXAMPLES)): demo-%:
 	@images/setup.sh base science
 	cargo build --release
-	@BELLJAR=$(CURDIR)/target/release/belljar examples/$*/run.sh
+	@BELLJAR=$(RELEASE) examples/$*/run.sh
 
 .PHONY: demo-list
 demo-list: ## list the examples; `make demo-NAME` runs one
@@ -126,7 +128,7 @@ uninstall: ## remove what `make install` has put there; configuration and state 
 		"$(DESTDIR)$(FISH_DIR)/belljar.fish" "$(DESTDIR)$(UNITDIR)/belljar.service" \
 		"$(DESTDIR)$(UNITDIR)/belljar.socket" "$(DESTDIR)$(MAN_DIR)"/belljar.1 "$(DESTDIR)$(MAN_DIR)"/belljar-*.1
 
-target/release/belljar: build
+$(RELEASE): build
 
 .PHONY: clean
 clean: ## remove what was compiled; images stay

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use crate::config::Paths;
 use crate::protocol::api::{Health, HealthStatus, Shutdown, Version};
 use crate::protocol::limits::DRAIN;
 
@@ -15,6 +16,7 @@ use super::context::Context;
 use super::exit;
 use super::failure::Failure;
 use super::sanitize::one_line;
+use super::start::READY;
 
 /// Beyond the time that the daemon gives its sessions.
 const STOP_MARGIN: Duration = Duration::from_secs(20);
@@ -57,8 +59,18 @@ impl Daemon {
 }
 
 async fn stop(context: &mut Context, remove: bool) -> Result<u8, Failure> {
-    if connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e)) {
-        return not_running(context, exit::SUCCESS);
+    let deadline = Instant::now() + READY;
+    while !is_served(context).await {
+        // It has its home before it listens.
+        let Some(pid) = holder(&context.paths) else { return not_running(context, exit::SUCCESS) };
+        if Instant::now() > deadline {
+            return Err(Failure::new(format!(
+                "a daemon has this home, but does not listen at `{}`",
+                context.paths.socket().display()
+            ))
+            .hint(format!("set `BELLJAR_SOCKET` as it was for that daemon; its process id is {pid}")));
+        }
+        sleep(POLL).await;
     }
     let client = context.client_of_running_daemon();
     let version: Version = client.get("/v1/version").await?.parse()?;
@@ -81,14 +93,30 @@ async fn stop(context: &mut Context, remove: bool) -> Result<u8, Failure> {
 
 /// It hangs up first and removes its sandboxes then; the file with its process id goes last.
 async fn has_not_ended(context: &Context, daemon: &Version) -> bool {
-    let answers = !connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e));
+    let answers = is_served(context).await;
     let pid = std::fs::read_to_string(Path::new(&daemon.home).join("daemon.pid"));
     let is_there = Path::new("/proc").join(daemon.pid.to_string()).exists();
     answers || (is_there && pid.is_ok_and(|pid| pid.trim() == daemon.pid.to_string()))
 }
 
+/// Whether a daemon listens; one that cannot be reached for another reason counts as well.
+async fn is_served(context: &Context) -> bool {
+    !connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e))
+}
+
+/// The process that holds this home, whether it serves yet or not. The lock itself is not tried: a
+/// daemon that starts at that very moment would find it taken. A process id that was left behind
+/// may be somebody else's by now, so the process has to have the lock's file open.
+fn holder(paths: &Paths) -> Option<u32> {
+    let lock = paths.lock_file().canonicalize().ok()?;
+    let pid: u32 = std::fs::read_to_string(&lock).ok()?.trim().parse().ok()?;
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let holds = open.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file == lock));
+    holds.then_some(pid)
+}
+
 async fn status(context: &mut Context) -> Result<u8, Failure> {
-    if connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e)) {
+    if !is_served(context).await {
         return not_running(context, exit::FAILURE);
     }
     let client = context.client_of_running_daemon();

@@ -18,7 +18,7 @@ use super::exit;
 use super::failure::Failure;
 
 /// Time a daemon has until it answers.
-const READY: Duration = Duration::from_secs(20);
+pub(super) const READY: Duration = Duration::from_secs(20);
 /// Time that a daemon has which was there first and may be just starting.
 const OTHER_READY: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(25);

@@ -282,6 +282,30 @@ fn daemon_stop_returns_when_all_is_gone() {
 }
 
 #[test]
+fn a_daemon_that_is_just_starting_can_be_stopped() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    daemon.session("a", base());
+    let containers = daemon.containers();
+    daemon.kill();
+    daemon.begin_restart();
+    let pid = daemon.pid().to_string();
+    let pid_file = daemon.home().join("daemon.pid");
+    eventually("it has its home", || (std::fs::read_to_string(&pid_file).ok()?.trim() == pid).then_some(()));
+    // It listens only after the command has looked for it.
+    daemon.signal("STOP");
+    let mut stop = daemon.command(["daemon", "stop", "--remove"]).spawn().expect("belljar runs");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(stop.try_wait().expect("wait").is_none(), "it waits for the daemon");
+    daemon.signal("CONT");
+    assert!(stop.wait().expect("wait").success());
+    assert_eq!(daemon.wait(), Some(0));
+    assert_nothing_left(&daemon, &containers);
+}
+
+#[test]
 fn after_a_killed_daemon_the_next_one_goes_on() {
     if !engine() {
         return;

@@ -177,6 +177,17 @@ impl Daemon {
 
     /// The same, for one that may die before it serves; false if it did.
     pub fn try_restart(&mut self) -> bool {
+        self.begin_restart();
+        eventually("the daemon answers", || {
+            if self.has_ended() {
+                return Some(false);
+            }
+            std::os::unix::net::UnixStream::connect(self.socket()).ok().map(|_| true)
+        })
+    }
+
+    /// Starts the process and does not wait until it serves.
+    pub fn begin_restart(&mut self) {
         let log = std::fs::File::create(self.home.path().join("stderr")).expect("a log");
         let child = self
             .command(["daemon"])
@@ -186,12 +197,6 @@ impl Daemon {
             .spawn()
             .expect("the daemon starts");
         self.child = Some(child);
-        eventually("the daemon answers", || {
-            if self.has_ended() {
-                return Some(false);
-            }
-            std::os::unix::net::UnixStream::connect(self.socket()).ok().map(|_| true)
-        })
     }
 
     /// Replaces what is in the environment of the next daemon and of commands.
