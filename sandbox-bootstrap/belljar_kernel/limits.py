@@ -65,6 +65,8 @@ NESTED_OUTPUT_CHARS = 1024 * 1024
 COMPUTES = 16
 COMPUTE_CHARS = 100_000
 NAMES_MS = 1000
+# More than this is not told ahead, but looked up when it is asked for.
+NAMES_BYTES = 16 * 1024
 NAMES_MEMORY_BYTES = 512 * 1024 * 1024
 
 # Until the daemon has sent its own.
