@@ -310,7 +310,7 @@ impl super::Current {
 
 async fn run(session: &SessionRef, request: CellRequest) -> Result<Arc<ExecutionResult>, Problem> {
     let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-    ticket.done.await.map_err(|_| Problem::new(Code::SandboxFailed, "the session ended over a cell"))
+    ticket.result(session).await
 }
 
 fn is_sandbox_trouble(problem: &Problem) -> bool {
@@ -321,6 +321,8 @@ fn is_sandbox_trouble(problem: &Problem) -> bool {
             | Code::ImageMissing
             | Code::PolicyViolation
             | Code::NoSuchSession
+            | Code::ShuttingDown
+            | Code::Storage
     )
 }
 

@@ -69,11 +69,7 @@ impl Port {
             let request =
                 CellRequest { code, mode, expression, timeout, replay: None, origin: None, rules: None };
             let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-            let result = ticket
-                .done
-                .await
-                .map_err(|_| Problem::new(Code::SandboxFailed, "the session ended over a cell"))?;
-            Ok((*result).clone())
+            Ok((*ticket.result(&session).await?).clone())
         })
     }
 }

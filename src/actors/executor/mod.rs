@@ -88,10 +88,10 @@ pub enum ExecutorMsg {
     Reset {
         reply_to: Answer<()>,
     },
-    /// Answered with the newest cell whose changes are still there.
+    /// Answered with the newest cell whose changes are still there, and the turn of the kernel's word.
     Undo {
         cells: u64,
-        reply_to: Answer<CellNumber>,
+        reply_to: Answer<(CellNumber, Turn)>,
     },
     /// Stop all processes of the sandbox and the clocks of its cells.
     Freeze {
@@ -221,6 +221,10 @@ pub struct ExecutorState {
     frost: Frost,
     /// What the last cell of the main line left running in the worker.
     live: Live,
+    /// Cells that have ended and whose files are being compared.
+    concluding: usize,
+    /// Why there is no sandbox any more.
+    gone: Option<String>,
 }
 
 struct Cage {
@@ -296,6 +300,8 @@ impl Actor for Executor {
             growing_looks: 0,
             frost: Frost::default(),
             live: Live::default(),
+            concluding: 0,
+            gone: None,
         })
     }
 
@@ -363,7 +369,9 @@ impl Actor for Executor {
             ExecutorMsg::Concluded { result, snapshot, turn } => {
                 state.snapshot_unnoted |= state.snapshot != snapshot;
                 state.snapshot = snapshot;
+                state.concluding -= 1;
                 state.tell(SessionMsg::CellFinished(result, turn));
+                state.end_if_done(&myself);
             }
             ExecutorMsg::Ended { why, end } => state.ended(&myself, &why, end),
         }
@@ -451,7 +459,7 @@ impl ExecutorState {
             | KernelFrame::ResetDone { .. }
             | KernelFrame::Undone { .. }
             | KernelFrame::Names { .. }
-            | KernelFrame::Refused { .. } => self.answered(myself, frame),
+            | KernelFrame::Refused { .. } => self.answered(myself, frame, turn),
             KernelFrame::Hello { .. } | KernelFrame::Display { .. } | KernelFrame::OutputGap { .. } => {
                 self.give_up(myself, "the kernel sent a frame out of turn".into());
             }
@@ -462,7 +470,7 @@ impl ExecutorState {
     fn send(&mut self, myself: &ExecutorRef, frame: &HostFrame) {
         let sent = self.cage.as_ref().map(|cage| cage.link.send(frame));
         match sent {
-            Some(Ok(())) => {}
+            Some(Ok(_)) => {}
             Some(Err(error)) => self.give_up(myself, format!("the bridge failed: {error}")),
             None => self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is gone")),
         }

@@ -17,6 +17,7 @@ use super::queue::{Job, Queue};
 use super::rules::CellRules;
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::protocol::api::{Interrupted, SessionView};
+use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
@@ -42,7 +43,7 @@ mod written;
 pub(super) use agent::result_of;
 pub(super) use ending::Noted;
 pub use holding::Hold;
-pub use messages::{CellRequest, Handles, ReplayOf, SessionMsg, SessionRef, Standing, Ticket};
+pub use messages::{CellRequest, Handles, ReplayOf, SessionMsg, SessionRef, Standing, Ticket, unwritten};
 pub(super) use restore::events as events_of;
 
 use holding::Holders;
@@ -118,6 +119,8 @@ pub struct SessionActorState {
     removing: bool,
     /// The kernel takes cells back; what comes meanwhile waits.
     undoing: bool,
+    /// Somebody runs the cells of before again.
+    replaying: bool,
     frozen: bool,
     /// Of the sandbox, for what it counts.
     cgroup: Option<Cgroup>,
@@ -206,6 +209,7 @@ impl Actor for Session {
             holders: Holders::default(),
             removing: false,
             undoing: false,
+            replaying: false,
             frozen: false,
             cgroup: None,
             waiting_for_handles: Vec::new(),
@@ -344,6 +348,11 @@ impl Actor for Session {
             }
             SessionMsg::SandboxGone { reason } => {
                 state.sandbox_gone(reason);
+                state.pump(&myself).await;
+            }
+            SessionMsg::NotAttached { reason } => {
+                state.conclude_lost(None);
+                state.sandbox_gone(reason);
                 state.attached_or_gone();
                 state.pump(&myself).await;
             }
@@ -364,6 +373,10 @@ impl Actor for Session {
                 state.undo_done(outcome, reply_to);
                 state.pump(&myself).await;
             }
+            SessionMsg::UndoneBefore { state_of, turn } => {
+                state.log.append_then(EventBody::Undone { state_of }, state.applied(&turn), || {});
+            }
+            SessionMsg::ReplayEnded { finished } => state.replay_ended(finished),
             SessionMsg::CellFinished(result, turn) => {
                 state.finished(*result, turn);
                 state.pump(&myself).await;
@@ -392,6 +405,8 @@ impl Actor for Session {
                     state.revive_asks(&myself).await;
                 }
                 if state.is_current(child.get_id()) {
+                    // What it did not live to report.
+                    state.conclude_lost(None);
                     state.sandbox_gone("an internal error of the executor".into());
                     state.pump(&myself).await;
                 }
