@@ -72,7 +72,7 @@ pub struct OpenCall {
     pub call: u64,
     /// In a replay, the answer that it once got.
     pub recorded: Option<Result<Value, ToolFailure>>,
-    /// It waits for a person and was not made.
+    /// It waits for a person, or a person has just decided; it was not made.
     pub waits: Option<WaitingCall>,
 }
 
@@ -111,6 +111,8 @@ struct Fold {
     calls: BTreeMap<u64, Call>,
     /// What a person has not decided on yet, by the id of the approval.
     permits: BTreeMap<String, WaitingPermit>,
+    /// Calls that a person has decided on and that were not made yet.
+    decided: BTreeMap<(CellNumber, u64), WaitingCall>,
     /// Of the asks so far.
     rules: BTreeMap<AskNumber, Arc<CellRules>>,
     client_rules: Arc<CellRules>,
@@ -159,7 +161,7 @@ impl Past {
         }
         let replays = fold.open.values().any(|open| open.replays.is_some());
         let recorded = if replays { record(events) } else { BTreeMap::new() };
-        let Fold { mut past, mut open, calls, permits, .. } = fold;
+        let Fold { mut past, mut open, calls, permits, mut decided, .. } = fold;
         for permit in permits.values() {
             if let Some(open) = open.get_mut(&permit.cell) {
                 open.frozen += clock::since(&permit.asked_at);
@@ -169,10 +171,11 @@ impl Past {
             let replays = cell.and_then(|cell| open.get(&cell)?.replays);
             let once = replays.and_then(|cell| recorded.get(&cell)?.calls.get(place));
             let waits = permits.values().find(|permit| permit.call == call && Some(permit.cell) == cell);
+            let unmade = cell.and_then(|cell| decided.remove(&(cell, call)));
             past.open_calls.push(OpenCall {
                 call,
                 recorded: once.map(|once| once.outcome.clone()),
-                waits: waits.and_then(WaitingPermit::call),
+                waits: waits.and_then(WaitingPermit::call).or(unmade),
             });
         }
         for open in open.values_mut() {
@@ -234,6 +237,7 @@ impl Fold {
                 });
                 self.calls.insert(*call, Call { cell: *cell, name: name.clone(), place });
             }
+            EventBody::ToolBegun { cell, call } => drop(self.decided.remove(&(*cell, *call))),
             EventBody::ToolAnswered { call, outcome } => self.answered(*call, outcome),
             EventBody::StateLost { restored_to: None, .. } => self.fresh_since = past.cells,
             EventBody::Undone { state_of } => {
@@ -283,6 +287,7 @@ impl Fold {
             | EventBody::ModelText { .. }
             | EventBody::ModelReplied { .. }
             | EventBody::ModelFailed { .. }
+            | EventBody::AskSpentWithin { .. }
             | EventBody::AskToolCalled { .. }
             | EventBody::AskToolAnswered { .. }
             | EventBody::AskNoted { .. }
@@ -306,6 +311,7 @@ impl Fold {
     /// The time that a person took is not the cell's.
     fn decided(&mut self, approval: &str, at: &str) {
         let Some(permit) = self.permits.remove(approval) else { return };
+        self.decided.extend(permit.call().map(|call| ((permit.cell, permit.call), call)));
         if let Some(open) = self.open.get_mut(&permit.cell) {
             open.frozen += clock::between(&permit.asked_at, at);
         }

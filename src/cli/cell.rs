@@ -131,6 +131,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::CellQueued { .. }
         | EventBody::CellStarted { .. }
         | EventBody::ToolCalled { .. }
+        | EventBody::ToolBegun { .. }
         | EventBody::ToolAnswered { .. }
         | EventBody::Interrupting { .. }
         | EventBody::CellDied { .. }
@@ -147,6 +148,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::ModelText { .. }
         | EventBody::ModelReplied { .. }
         | EventBody::ModelFailed { .. }
+        | EventBody::AskSpentWithin { .. }
         | EventBody::AskToolCalled { .. }
         | EventBody::AskToolAnswered { .. }
         | EventBody::AskNoted { .. }

@@ -16,3 +16,4 @@ pub mod problem;
 pub mod receipt;
 pub mod result;
 pub mod tool;
+pub mod values;
