@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::outcome::CellStart;
 use super::recorded::record;
 use super::rules::CellRules;
-use crate::protocol::ask::{Approval, AskNumber, Subject};
+use crate::protocol::ask::{Approval, AskNumber};
 use crate::protocol::clock;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::frames::{StateAfter, ToolFailure};
@@ -72,7 +72,7 @@ pub struct OpenCall {
     pub call: u64,
     /// In a replay, the answer that it once got.
     pub recorded: Option<Result<Value, ToolFailure>>,
-    /// It waits for a person, or a person has just decided; it was not made.
+    /// A person has to allow it, or just has; it was not made.
     pub waits: Option<WaitingCall>,
 }
 
@@ -97,11 +97,15 @@ struct Open {
     calls: usize,
 }
 
-/// A tool call without an answer: the cell, the tool, and which call of the cell it is.
+/// A tool call without an answer.
 struct Call {
     cell: Option<CellNumber>,
     name: String,
+    arguments: Map<String, Value>,
+    /// Which call of the cell it is.
     place: usize,
+    /// It is made only when a person has allowed it, of which `tool_begun` tells.
+    waits: bool,
 }
 
 #[derive(Default)]
@@ -111,8 +115,6 @@ struct Fold {
     calls: BTreeMap<u64, Call>,
     /// What a person has not decided on yet, by the id of the approval.
     permits: BTreeMap<String, WaitingPermit>,
-    /// Calls that a person has decided on and that were not made yet.
-    decided: BTreeMap<(CellNumber, u64), WaitingCall>,
     /// Of the asks so far.
     rules: BTreeMap<AskNumber, Arc<CellRules>>,
     client_rules: Arc<CellRules>,
@@ -127,7 +129,6 @@ struct WaitingPermit {
     cell: CellNumber,
     call: u64,
     asked_at: String,
-    subject: Subject,
 }
 
 impl WaitingPermit {
@@ -136,17 +137,7 @@ impl WaitingPermit {
             cell: approval.cell?,
             call: approval.call.as_ref()?.parse().ok()?,
             asked_at: approval.asked_at.clone(),
-            subject: approval.subject.clone(),
         })
-    }
-
-    fn call(&self) -> Option<WaitingCall> {
-        match &self.subject {
-            Subject::Tool { name, arguments } => {
-                Some(WaitingCall { cell: self.cell, name: name.clone(), arguments: arguments.clone() })
-            }
-            Subject::Cell { .. } => None,
-        }
     }
 }
 
@@ -161,22 +152,17 @@ impl Past {
         }
         let replays = fold.open.values().any(|open| open.replays.is_some());
         let recorded = if replays { record(events) } else { BTreeMap::new() };
-        let Fold { mut past, mut open, calls, permits, mut decided, .. } = fold;
+        let Fold { mut past, mut open, calls, permits, .. } = fold;
         for permit in permits.values() {
             if let Some(open) = open.get_mut(&permit.cell) {
                 open.frozen += clock::since(&permit.asked_at);
             }
         }
-        for (call, Call { cell, place, .. }) in calls {
+        for (call, Call { cell, name, arguments, place, waits }) in calls {
             let replays = cell.and_then(|cell| open.get(&cell)?.replays);
             let once = replays.and_then(|cell| recorded.get(&cell)?.calls.get(place));
-            let waits = permits.values().find(|permit| permit.call == call && Some(permit.cell) == cell);
-            let unmade = cell.and_then(|cell| decided.remove(&(cell, call)));
-            past.open_calls.push(OpenCall {
-                call,
-                recorded: once.map(|once| once.outcome.clone()),
-                waits: waits.and_then(WaitingPermit::call).or(unmade),
-            });
+            let waits = cell.filter(|_| waits).map(|cell| WaitingCall { cell, name, arguments });
+            past.open_calls.push(OpenCall { call, recorded: once.map(|once| once.outcome.clone()), waits });
         }
         for open in open.values_mut() {
             let Some(cell) = open.replays else { continue };
@@ -229,15 +215,26 @@ impl Fold {
                 past.frozen_since = None;
                 self.calls.clear();
             }
-            EventBody::ToolCalled { call, cell, name, .. } => {
+            EventBody::ToolCalled { call, cell, name, arguments } => {
                 let open = cell.and_then(|cell| self.open.get_mut(&cell));
+                // The policy of an ask is in the journal; that of the configuration may have changed.
+                // What a replay calls is answered from the record.
+                let waits = open.as_ref().is_some_and(|open| {
+                    let is_of_ask = open.start.ask.is_some() && open.replays.is_none();
+                    is_of_ask && open.start.rules.approve.contains(name)
+                });
                 let place = open.map_or(0, |open| {
                     open.calls += 1;
                     open.calls - 1
                 });
-                self.calls.insert(*call, Call { cell: *cell, name: name.clone(), place });
+                let (cell, name, arguments) = (*cell, name.clone(), arguments.clone());
+                self.calls.insert(*call, Call { cell, name, arguments, place, waits });
             }
-            EventBody::ToolBegun { cell, call } => drop(self.decided.remove(&(*cell, *call))),
+            EventBody::ToolBegun { call, .. } => {
+                if let Some(call) = self.calls.get_mut(call) {
+                    call.waits = false;
+                }
+            }
             EventBody::ToolAnswered { call, outcome } => self.answered(*call, outcome),
             EventBody::StateLost { restored_to: None, .. } => self.fresh_since = past.cells,
             EventBody::Undone { state_of } => {
@@ -269,8 +266,11 @@ impl Fold {
                 self.rules.insert(*ask, Arc::new(CellRules::of_ask(spec)));
             }
             EventBody::ApprovalWanted { approval } => {
-                let permit = WaitingPermit::of(approval).map(|permit| (approval.id.clone(), permit));
-                self.permits.extend(permit);
+                let Some(permit) = WaitingPermit::of(approval) else { return };
+                if let Some(call) = self.calls.get_mut(&permit.call) {
+                    call.waits = true;
+                }
+                self.permits.insert(approval.id.clone(), permit);
             }
             EventBody::ApprovalDecided { id, .. } => self.decided(id, &event.at),
             EventBody::SessionCreated { .. }
@@ -311,7 +311,6 @@ impl Fold {
     /// The time that a person took is not the cell's.
     fn decided(&mut self, approval: &str, at: &str) {
         let Some(permit) = self.permits.remove(approval) else { return };
-        self.decided.extend(permit.call().map(|call| ((permit.cell, permit.call), call)));
         if let Some(open) = self.open.get_mut(&permit.cell) {
             open.frozen += clock::between(&permit.asked_at, at);
         }

@@ -12,7 +12,7 @@ use super::super::session::{CellRequest, SessionMsg, SessionRef, result_of};
 use super::recall::CELL_REFUSED;
 use super::{AsksMsg, AsksRef, AsksState, Task};
 use crate::agent::{Effect, Input};
-use crate::protocol::ask::{AskEnd, AskNumber};
+use crate::protocol::ask::{AskEnd, AskNumber, AskState};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind, Usage};
 use crate::protocol::event::{CellOrigin, EventBody, ToolOutcome};
 use crate::protocol::frames::ToolFailure;
@@ -303,6 +303,10 @@ impl AsksState {
             let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
         }
         self.withdraw_all_of(ask);
+        // Its end is told when it is in the journal.
+        if let Some(view) = self.asks.get_mut(&ask) {
+            (view.state, view.steps, view.usage) = (AskState::Acting, end.steps, end.usage);
+        }
         self.finish(myself, ask, end);
     }
 

@@ -217,7 +217,7 @@ impl Actor for Asks {
                 let allowed = wish::inner_depth(outer.as_deref(), &state.args.settings.agent);
                 let _ = reply_to.send(allowed.map(|_| outer));
             }
-            AsksMsg::Approvals { reply_to } => drop(reply_to.send(state.pending_approvals())),
+            AsksMsg::Approvals { reply_to } => state.tell_approvals(reply_to),
             AsksMsg::Decide { id, decision, by, reply_to } => {
                 let _ = reply_to.send(state.decide(&myself, &id, decision, Some(by)));
             }
