@@ -12,6 +12,7 @@ use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
+use crate::protocol::values;
 use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Wanted};
 use crate::store::{Journal, JournalError, SessionRecord};
@@ -294,7 +295,7 @@ impl SupervisorState {
         within("memory", wanted.memory_bytes, least, most, show_size)?;
         cpus_within(wanted.cpus, sandbox.max_cpus)?;
         within("pids", wanted.pids, MIN_PIDS, MAX_PIDS, |pids| pids.to_string())?;
-        check_seed(&request.seed)?;
+        values::check_names(&request.seed)?;
         if idle.is_zero() {
             return Err(Problem::new(Code::BadRequest, "`idle_s` has to be at least 1"));
         }
@@ -371,22 +372,6 @@ fn cpus_within(value: f64, most: f64) -> Result<(), Problem> {
     }
     Err(Problem::new(Code::BadRequest, format!("{value} CPUs are not possible"))
         .hint(format!("use {MIN_CPUS} to {most}")))
-}
-
-/// Seeded names become variables, so they have to be names.
-fn check_seed(seed: &serde_json::Map<String, serde_json::Value>) -> Result<(), Problem> {
-    let is_name = |name: &str| {
-        name.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
-            && name.chars().all(|c| c.is_alphanumeric() || c == '_')
-    };
-    match seed.keys().find(|name| !is_name(name)) {
-        None => Ok(()),
-        Some(bad) => Err(Problem::new(
-            Code::BadRequest,
-            format!("`{}` cannot be the name of a variable", bad.escape_default()),
-        )
-        .hint("seed names are Python names: letters, digits and `_`")),
-    }
 }
 
 fn fresh_name() -> SessionName {

@@ -17,3 +17,4 @@ pub mod quota;
 pub mod receipt;
 pub mod result;
 pub mod tool;
+pub mod values;
