@@ -133,6 +133,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::CellQueued { .. }
         | EventBody::CellStarted { .. }
         | EventBody::ToolCalled { .. }
+        | EventBody::ToolBegun { .. }
         | EventBody::ToolAnswered { .. }
         | EventBody::Interrupting { .. }
         | EventBody::CellDied { .. }
@@ -149,6 +150,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::ModelText { .. }
         | EventBody::ModelReplied { .. }
         | EventBody::ModelFailed { .. }
+        | EventBody::AskSpentWithin { .. }
         | EventBody::AskToolCalled { .. }
         | EventBody::AskToolAnswered { .. }
         | EventBody::AskNoted { .. }

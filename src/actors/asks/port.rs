@@ -174,7 +174,6 @@ impl Port {
         let begun = ask(&asks, start).await?;
         let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let end = end_of(&asks, &handles.log, begun.ask).await?;
-        let _ = self.asks.cast(AsksMsg::Spent { tokens: end.usage.total() });
         match end.outcome {
             AskOutcome::Answered if typed => Ok(end.value.unwrap_or_default()),
             AskOutcome::Answered => Ok(Value::String(end.answer.unwrap_or_default())),

@@ -3,7 +3,7 @@
 //!
 //! `attach` goes on where an earlier daemon ended, with what `notes` kept; `cells` begins and ends
 //! cells, `requests` is everything else that is asked of the kernel, `calls` the tool calls that the
-//! kernel makes, `frost` and `strangers` are about frozen sandboxes, `fate` the end of one.
+//! kernel makes, `said` their answers, `frost` and `strangers` are about frozen sandboxes, `fate` the end of one.
 
 mod attach;
 mod calls;
@@ -13,6 +13,7 @@ mod frost;
 mod notes;
 mod permits;
 mod requests;
+mod said;
 mod strangers;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
@@ -47,6 +48,7 @@ use calls::CallGuard;
 use cells::{Finishing, Running};
 use frost::Frost;
 use requests::Request;
+use said::Said;
 
 /// Time between two events about a pull.
 const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
@@ -207,7 +209,7 @@ pub struct ExecutorState {
     /// Of the newest cell of the main line, for calls that come when none runs.
     last_rules: Arc<CellRules>,
     /// What tools said that gives no value.
-    responses: tools::Responses,
+    said: Arc<Said>,
     /// The workspace as the last cell left it.
     snapshot: Snapshot,
     /// Somebody else has changed files since.
@@ -291,7 +293,7 @@ impl Actor for Executor {
             next_request: first_request(),
             calls: Calls::default(),
             last_rules: Arc::default(),
-            responses: tools::Responses::default(),
+            said: Arc::default(),
             snapshot,
             snapshot_is_old: false,
             snapshot_unnoted: true,
@@ -424,6 +426,7 @@ impl ExecutorState {
     fn take_in(&mut self, myself: &ExecutorRef, ready: Ready) {
         let sandbox = ready.receipt.sandbox.clone();
         self.args.recorder.attach(sandbox.clone());
+        self.args.recorder.replace(Arc::<Said>::clone(&self.said));
         let executor = myself.clone();
         let sink = RecorderSink {
             recorder: Arc::clone(&self.args.recorder),

@@ -1,5 +1,6 @@
 //! One event after the other, until the present is reached.
 
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use super::super::outcome::CellStart;
 use super::super::recorded::record;
 use super::super::rules::CellRules;
 use super::{Begun, OpenCall, Past, WaitingCall};
-use crate::protocol::ask::{Approval, AskNumber, Subject};
+use crate::protocol::ask::{Approval, AskNumber};
 use crate::protocol::clock;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::frames::StateAfter;
@@ -30,11 +31,15 @@ struct Open {
     calls: usize,
 }
 
-/// A tool call without an answer: the cell, the tool, and which call of the cell it is.
+/// A tool call without an answer.
 struct Call {
     cell: Option<CellNumber>,
     name: String,
+    arguments: Map<String, Value>,
+    /// Which call of the cell it is.
     place: usize,
+    /// It is made only when a person has allowed it, of which `tool_begun` tells.
+    waits: bool,
 }
 
 #[derive(Default)]
@@ -60,7 +65,6 @@ struct WaitingPermit {
     cell: CellNumber,
     call: u64,
     asked_at: String,
-    subject: Subject,
 }
 
 impl WaitingPermit {
@@ -69,17 +73,7 @@ impl WaitingPermit {
             cell: approval.cell?,
             call: approval.call.as_ref()?.parse().ok()?,
             asked_at: approval.asked_at.clone(),
-            subject: approval.subject.clone(),
         })
-    }
-
-    fn call(&self) -> Option<WaitingCall> {
-        match &self.subject {
-            Subject::Tool { name, arguments } => {
-                Some(WaitingCall { cell: self.cell, name: name.clone(), arguments: arguments.clone() })
-            }
-            Subject::Cell { .. } => None,
-        }
     }
 }
 
@@ -100,15 +94,11 @@ impl Fold {
                 open.frozen += clock::since(&permit.asked_at);
             }
         }
-        for (call, Call { cell, place, .. }) in calls {
+        for (call, Call { cell, name, arguments, place, waits }) in calls {
             let replays = cell.and_then(|cell| open.get(&cell)?.replays);
             let once = replays.and_then(|cell| recorded.get(&cell)?.calls.get(place));
-            let waits = permits.values().find(|permit| permit.call == call && Some(permit.cell) == cell);
-            past.open_calls.push(OpenCall {
-                call,
-                recorded: once.map(|once| once.outcome.clone()),
-                waits: waits.and_then(WaitingPermit::call),
-            });
+            let waits = cell.filter(|_| waits).map(|cell| WaitingCall { cell, name, arguments });
+            past.open_calls.push(OpenCall { call, recorded: once.map(|once| once.outcome.clone()), waits });
         }
         for open in open.values_mut() {
             let Some(cell) = open.replays else { continue };
@@ -155,13 +145,25 @@ impl Fold {
                 self.fresh_since = past.cells;
             }
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
-            EventBody::ToolCalled { call, cell, name, .. } => {
+            EventBody::ToolCalled { call, cell, name, arguments } => {
                 let open = cell.and_then(|cell| self.open.get_mut(&cell));
+                // The policy of an ask is in the journal; that of the configuration may have changed.
+                // What a replay calls is answered from the record.
+                let waits = open.as_ref().is_some_and(|open| {
+                    let is_of_ask = open.start.ask.is_some() && open.replays.is_none();
+                    is_of_ask && open.start.rules.approve.contains(name)
+                });
                 let place = open.map_or(0, |open| {
                     open.calls += 1;
                     open.calls - 1
                 });
-                self.calls.insert(*call, Call { cell: *cell, name: name.clone(), place });
+                let (cell, name, arguments) = (*cell, name.clone(), arguments.clone());
+                self.calls.insert(*call, Call { cell, name, arguments, place, waits });
+            }
+            EventBody::ToolBegun { call, .. } => {
+                if let Some(call) = self.calls.get_mut(call) {
+                    call.waits = false;
+                }
             }
             EventBody::ToolAnswered { call, outcome } => self.answered(*call, outcome),
             EventBody::StateLost { reason, restored_to } => {
@@ -191,8 +193,11 @@ impl Fold {
                 self.rules.insert(*ask, Arc::new(CellRules::of_ask(spec)));
             }
             EventBody::ApprovalWanted { approval } => {
-                let permit = WaitingPermit::of(approval).map(|permit| (approval.id.clone(), permit));
-                self.permits.extend(permit);
+                let Some(permit) = WaitingPermit::of(approval) else { return };
+                if let Some(call) = self.calls.get_mut(&permit.call) {
+                    call.waits = true;
+                }
+                self.permits.insert(approval.id.clone(), permit);
             }
             EventBody::ApprovalDecided { id, .. } => self.decided(id, &event.at),
             EventBody::SessionCreated { .. }
@@ -208,6 +213,7 @@ impl Fold {
             | EventBody::ModelText { .. }
             | EventBody::ModelReplied { .. }
             | EventBody::ModelFailed { .. }
+            | EventBody::AskSpentWithin { .. }
             | EventBody::AskToolCalled { .. }
             | EventBody::AskToolAnswered { .. }
             | EventBody::AskNoted { .. }

@@ -75,7 +75,7 @@ pub struct OpenCall {
     pub call: u64,
     /// In a replay, the answer that it once got.
     pub recorded: Option<Result<Value, ToolFailure>>,
-    /// It waits for a person and was not made.
+    /// A person has to allow it, or just has; it was not made.
     pub waits: Option<WaitingCall>,
 }
 

@@ -165,7 +165,7 @@ impl Actor for Session {
         let spill = Spill::open(log.spill_folder(), cells.spill)?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
-        let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent));
+        let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent, &args.tools));
         let past = match args.before {
             Some(_) => Past::of(&restore::events(&log), &client_rules),
             None => Past::default(),
