@@ -12,6 +12,7 @@ mod catalogue;
 pub mod checkpoints;
 mod client_tools;
 mod disk;
+mod engine;
 mod ephemeral;
 mod escape;
 mod examples;
