@@ -15,6 +15,7 @@ use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_CALLS_LISTED;
+use crate::protocol::preload::Preloaded;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, StateKind, Status};
 
@@ -30,6 +31,8 @@ pub struct Past {
     pub sandbox: Option<Receipt>,
     /// The same, gone or not.
     pub last_sandbox: Option<Receipt>,
+    /// What it began with.
+    pub preloaded: Option<Preloaded>,
     /// Since when its processes are stopped (RFC 3339), if they are.
     pub frozen_since: Option<String>,
     /// Tool calls without an answer.
@@ -216,7 +219,8 @@ impl Fold {
                 }
             }
             EventBody::CellFinished { result } => self.finished(result),
-            EventBody::SandboxReady { receipt, .. } => {
+            EventBody::SandboxReady { receipt, preloaded, .. } => {
+                past.preloaded.clone_from(preloaded);
                 past.sandbox = Some((**receipt).clone());
                 past.last_sandbox.clone_from(&past.sandbox);
                 self.fresh_since = past.cells;

@@ -78,6 +78,8 @@ pub struct Sessions {
     pub idle: Duration,
     pub max: usize,
     pub max_per_user: usize,
+    /// Modules that a session begins with that names none itself; they can be parsed.
+    pub preload: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::super::launch::Ready;
 use super::super::outcome::{Cause, Changes, Ending};
 use super::super::session::SessionMsg;
 use super::cells::Finishing;
-use super::{ExecutorMsg, ExecutorRef, ExecutorState};
+use super::{ExecutorMsg, ExecutorRef, ExecutorState, preload};
 use crate::bridge::Closed;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::{Code, Problem};
@@ -66,7 +66,12 @@ impl ExecutorState {
         self.fail_requests(&Problem::new(Code::SandboxFailed, format!("the sandbox is gone: {why}")));
         let out_of_memory = end.is_some_and(|end| end.out_of_memory);
         let reason = if out_of_memory { format!("{why} (out of memory)") } else { why.to_owned() };
-        self.tell(SessionMsg::SandboxGone { reason });
+        if self.preloading.take().is_some() {
+            let problem = preload::problem(format!("the modules cannot be preloaded: {reason}"));
+            self.tell(SessionMsg::SandboxFailed(problem));
+        } else {
+            self.tell(SessionMsg::SandboxGone { reason });
+        }
         myself.stop(None);
     }
 

@@ -50,6 +50,7 @@ impl SessionActorState {
         }
         if self.args.before.is_some() {
             self.receipt = past.last_sandbox.clone().map(Arc::new);
+            self.preloaded.clone_from(&past.preloaded);
             self.frozen = past.frozen_since.is_some();
             self.past = Some(past);
         }

@@ -22,6 +22,7 @@ mod lifecycle;
 mod model_faults;
 pub mod modes;
 pub mod output;
+pub mod preload;
 mod pull;
 mod receipt;
 mod repl;
