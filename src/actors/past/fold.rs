@@ -139,7 +139,8 @@ impl Fold {
                 }
             }
             EventBody::CellFinished { result } => self.finished(result),
-            EventBody::SandboxReady { receipt, .. } => {
+            EventBody::SandboxReady { receipt, preloaded, .. } => {
+                past.preloaded.clone_from(preloaded);
                 past.sandbox = Some((**receipt).clone());
                 past.last_sandbox.clone_from(&past.sandbox);
                 self.fresh_since = past.cells;

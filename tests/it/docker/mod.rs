@@ -25,6 +25,7 @@ mod model_faults;
 pub mod modes;
 mod nested_asks;
 pub mod output;
+pub mod preload;
 mod pull;
 mod receipt;
 mod repl;
