@@ -182,14 +182,7 @@ impl Fold {
             // Each stays in its place until its new run has ended.
             EventBody::ReplayStarted { cells } => self.afresh(cells.clone(), true),
             EventBody::Frozen => past.frozen_since = Some(event.at.clone()),
-            EventBody::Thawed => {
-                let Some(since) = past.frozen_since.take() else { return };
-                let frozen = clock::between(&since, &event.at);
-                self.open
-                    .values_mut()
-                    .filter(|open| open.began.is_some())
-                    .for_each(|open| open.frozen += frozen);
-            }
+            EventBody::Thawed => self.thawed(&event.at),
             EventBody::AskStarted { ask, spec } => {
                 self.rules.insert(*ask, Arc::new(CellRules::of_ask(spec)));
             }
@@ -233,6 +226,12 @@ impl Fold {
             }
         }
         self.newest_begun = self.newest_begun.max(cell);
+    }
+
+    fn thawed(&mut self, at: &str) {
+        let Some(since) = self.past.frozen_since.take() else { return };
+        let frozen = clock::between(&since, at);
+        self.open.values_mut().filter(|open| open.began.is_some()).for_each(|open| open.frozen += frozen);
     }
 
     /// The time that a person took is not the cell's.
