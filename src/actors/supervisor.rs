@@ -11,7 +11,9 @@ use crate::config::{MIN_MEMORY_BYTES, show_size};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
 use crate::protocol::values;
+use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Wanted};
 use crate::store::{Journal, JournalError, SessionRecord};
 use crate::tools;
@@ -64,6 +66,7 @@ pub struct SupervisorArgs {
     pub launcher: Arc<Launcher>,
     pub tools: Arc<tools::Registry>,
     pub models: Models,
+    pub ledger: Ledger,
 }
 
 pub struct SupervisorState {
@@ -76,6 +79,19 @@ struct Entry {
     owner: u32,
     name: SessionName,
     session: SessionRef,
+    _permit: Permit,
+}
+
+/// What was checked of a request for a session.
+struct Admitted {
+    name: SessionName,
+    wanted: Wanted,
+    idle: Duration,
+    permit: Permit,
+}
+
+fn a_session() -> Amounts {
+    Amounts::of([(Kind::Sessions, 1)])
 }
 
 pub struct Supervisor;
@@ -183,7 +199,7 @@ impl SupervisorState {
         reply_to: Answer<SessionView>,
     ) {
         let admitted = self.admit(peer, &request);
-        let (name, wanted, idle) = match admitted {
+        let Admitted { name, wanted, idle, permit } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
                 let _ = reply_to.send(Err(problem));
@@ -198,7 +214,7 @@ impl SupervisorState {
             request: serde_json::to_value(&request).unwrap_or_default(),
             slot: None,
         };
-        self.spawn_session(myself, record, request, wanted, idle, Some(reply_to)).await;
+        self.spawn_session(myself, record, request, (wanted, idle), permit, Some(reply_to)).await;
     }
 
     /// Sessions that were there before the daemon was started anew.
@@ -211,8 +227,9 @@ impl SupervisorState {
             }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
             // What was allowed then is kept, even if the limits have changed since.
-            let (wanted, idle) = self.wishes(&request);
-            self.spawn_session(myself, record, request, wanted, idle, None).await;
+            let wishes = self.wishes(&request);
+            let permit = self.args.ledger.keep(record.owner, record.name.as_str(), a_session());
+            self.spawn_session(myself, record, request, wishes, permit, None).await;
         }
         Ok(())
     }
@@ -222,8 +239,8 @@ impl SupervisorState {
         myself: &SupervisorRef,
         record: SessionRecord,
         request: NewSession,
-        wanted: Wanted,
-        idle: Duration,
+        (wanted, idle): (Wanted, Duration),
+        permit: Permit,
         created: Option<Answer<SessionView>>,
     ) {
         let (id, peer, name) = (record.id, record.owner, record.name);
@@ -248,28 +265,20 @@ impl SupervisorState {
             created,
         };
         match Session::spawn(args).await {
-            Ok(session) => drop(self.sessions.insert(id, Entry { owner: peer, name, session })),
+            Ok(session) => {
+                self.sessions.insert(id, Entry { owner: peer, name, session, _permit: permit });
+            }
             // The reply port went down with it: the caller is told that the call failed.
             Err(error) => tracing::error!(%error, "a session could not be spawned"),
         }
     }
 
     /// Checks everything before anything exists.
-    fn admit(&self, peer: u32, request: &NewSession) -> Result<(SessionName, Wanted, Duration), Problem> {
+    fn admit(&self, peer: u32, request: &NewSession) -> Result<Admitted, Problem> {
         if self.shutting_down.is_some() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
         }
         let settings = &self.args.launcher.settings;
-        let too_many = |limit: usize, whose: &str, setting: &str| {
-            Problem::new(Code::TooMany, format!("there are {limit} sessions already{whose}"))
-                .hint(format!("remove one with `belljar rm`, or raise `{setting}`"))
-        };
-        if self.sessions.len() >= settings.sessions.max {
-            return Err(too_many(settings.sessions.max, "", "sessions.max"));
-        }
-        if self.of(peer).count() >= settings.sessions.max_per_user {
-            return Err(too_many(settings.sessions.max_per_user, " of yours", "sessions.max_per_user"));
-        }
         let name = match &request.name {
             Some(name) => name.clone(),
             None => fresh_name(),
@@ -294,7 +303,8 @@ impl SupervisorState {
             return Err(Problem::new(Code::Storage, format!("the journal cannot be written: {trouble}"))
                 .hint("free some space on the disk of `BELLJAR_HOME`"));
         }
-        Ok((name, wanted, idle))
+        let permit = self.args.ledger.take(peer, name.as_str(), a_session())?;
+        Ok(Admitted { name, wanted, idle, permit })
     }
 
     /// What is asked for, completed by the settings.

@@ -13,6 +13,7 @@ pub mod frames;
 pub mod ids;
 pub mod limits;
 pub mod problem;
+pub mod quota;
 pub mod receipt;
 pub mod result;
 pub mod tool;
