@@ -10,6 +10,7 @@ use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef
 use crate::config::{MIN_MEMORY_BYTES, show_size};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{SessionId, SessionName};
+use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::values;
@@ -244,6 +245,8 @@ impl SupervisorState {
         created: Option<Answer<SessionView>>,
     ) {
         let (id, peer, name) = (record.id, record.owner, record.name);
+        let settings = &self.args.launcher.settings;
+        let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
         let args = SessionArgs {
             id,
             name: name.clone(),
@@ -261,6 +264,8 @@ impl SupervisorState {
             workspace: request.workspace,
             idle,
             seed: request.seed,
+            // Checked when the session was made.
+            preload: Preload::parse(entries).unwrap_or_default(),
             ephemeral: request.ephemeral,
             created,
         };
@@ -296,6 +301,10 @@ impl SupervisorState {
         cpus_within(wanted.cpus, sandbox.max_cpus)?;
         within("pids", wanted.pids, MIN_PIDS, MAX_PIDS, |pids| pids.to_string())?;
         values::check_names(&request.seed)?;
+        if let Err(message) = Preload::parse(request.preload.as_deref().unwrap_or_default()) {
+            return Err(Problem::new(Code::BadRequest, message)
+                .hint("name modules one by one, or a family: `stdlib`, `third-party`"));
+        }
         if idle.is_zero() {
             return Err(Problem::new(Code::BadRequest, "`idle_s` has to be at least 1"));
         }

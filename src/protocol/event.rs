@@ -8,6 +8,7 @@ use super::ask::{Approval, AskEnd, AskNumber, AskSpec, Decision, PlanVersion};
 use super::chat::{ChatReply, ModelFailure, Usage};
 use super::frames::{StateAfter, ToolFailure};
 use super::ids::{CellNumber, Seq};
+use super::preload::Preloaded;
 use super::receipt::{Backend, ImageFact, Receipt};
 use super::result::{ExecutionResult, Mode, Stream};
 
@@ -41,6 +42,9 @@ pub enum EventBody {
         isolation: String,
         /// All that was read back from it.
         receipt: Box<Receipt>,
+        /// The modules that it begins with, if any were asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        preloaded: Option<Preloaded>,
     },
     /// A daemon that was started anew found the sandbox alive, with its variables.
     SandboxAttached,

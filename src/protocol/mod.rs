@@ -12,6 +12,7 @@ pub mod event;
 pub mod frames;
 pub mod ids;
 pub mod limits;
+pub mod preload;
 pub mod problem;
 pub mod quota;
 pub mod receipt;

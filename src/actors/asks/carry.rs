@@ -337,6 +337,7 @@ fn is_sandbox_trouble(problem: &Problem) -> bool {
         Code::SandboxFailed
             | Code::EngineUnavailable
             | Code::ImageMissing
+            | Code::PreloadFailed
             | Code::PolicyViolation
             | Code::NoSuchSession
             | Code::ShuttingDown

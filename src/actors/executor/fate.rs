@@ -6,7 +6,7 @@ use super::super::launch::Ready;
 use super::super::outcome::{Cause, Ending};
 use super::super::session::SessionMsg;
 use super::cells::Finishing;
-use super::{ExecutorMsg, ExecutorRef, ExecutorState};
+use super::{ExecutorMsg, ExecutorRef, ExecutorState, preload};
 use crate::bridge::Closed;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::{Code, Problem};
@@ -81,7 +81,12 @@ impl ExecutorState {
         if self.concluding == 0
             && let Some(reason) = self.gone.take()
         {
-            self.tell(SessionMsg::SandboxGone { reason });
+            if self.preloading.take().is_some() {
+                let problem = preload::problem(format!("the modules cannot be preloaded: {reason}"));
+                self.tell(SessionMsg::SandboxFailed(problem));
+            } else {
+                self.tell(SessionMsg::SandboxGone { reason });
+            }
             myself.stop(None);
         }
     }

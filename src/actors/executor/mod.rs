@@ -3,7 +3,8 @@
 //!
 //! `attach` goes on where an earlier daemon ended, with what `notes` kept; `cells` begins and ends
 //! cells, `requests` is everything else that is asked of the kernel, `calls` the tool calls that the
-//! kernel makes, `said` their answers, `frost` and `strangers` are about frozen sandboxes, `fate` the end of one.
+//! kernel makes, `said` their answers, `preload` what a sandbox begins with, `frost` and `strangers` are
+//! about frozen sandboxes, `fate` the end of one.
 
 mod attach;
 mod calls;
@@ -12,6 +13,7 @@ mod fate;
 mod frost;
 mod notes;
 mod permits;
+mod preload;
 mod requests;
 mod said;
 mod strangers;
@@ -34,6 +36,7 @@ use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
+use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
@@ -159,6 +162,7 @@ pub struct ExecutorArgs {
     pub workspace: Arc<Workspace>,
     pub wanted: Wanted,
     pub seed: Map<String, Value>,
+    pub preload: Preload,
     pub tools: Arc<tools::Registry>,
     pub context: tools::Context,
     pub asks: AsksRef,
@@ -205,6 +209,8 @@ pub struct ExecutorState {
     finishing: HashMap<u64, Finishing>,
     requests: HashMap<u64, Request>,
     next_request: u64,
+    /// The sandbox is ready when it has imported what it begins with.
+    preloading: Option<Box<Receipt>>,
     calls: Calls<CallGuard>,
     /// Of the newest cell of the main line, for calls that come when none runs.
     last_rules: Arc<CellRules>,
@@ -291,6 +297,7 @@ impl Actor for Executor {
             finishing: HashMap::new(),
             requests: HashMap::new(),
             next_request: first_request(),
+            preloading: None,
             calls: Calls::default(),
             last_rules: Arc::default(),
             said: Arc::default(),
@@ -419,7 +426,11 @@ impl ExecutorState {
             myself.stop(None);
             return;
         }
-        self.tell(SessionMsg::SandboxReady(Box::new(receipt)));
+        if self.args.preload.is_empty() {
+            self.tell(SessionMsg::SandboxReady { receipt: Box::new(receipt), preloaded: None });
+        } else {
+            self.preload(myself, receipt);
+        }
     }
 
     /// From here on the kernel is heard.
@@ -460,6 +471,7 @@ impl ExecutorState {
             KernelFrame::Variables { .. }
             | KernelFrame::Computed { .. }
             | KernelFrame::ResetDone { .. }
+            | KernelFrame::Preloaded { .. }
             | KernelFrame::Undone { .. }
             | KernelFrame::Names { .. }
             | KernelFrame::Refused { .. } => self.answered(myself, frame, turn),

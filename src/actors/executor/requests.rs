@@ -24,6 +24,7 @@ pub(super) enum Request {
     Compute(Answer<Computed>),
     Reset(Answer<()>),
     Undo(Answer<(CellNumber, Turn)>),
+    Preload,
     /// Answered when the kernel has told everything again that came before.
     Fence(Fence),
 }
@@ -77,6 +78,12 @@ impl ExecutorState {
                     let _ = reply_to.send(Ok(()));
                 }
             }
+            KernelFrame::Preloaded { request, names, failed, skipped } => {
+                // Later workers answer to the same request; nobody waits for those.
+                if let Some(Request::Preload) = self.requests.remove(&request) {
+                    self.preloaded(myself, names, failed, skipped);
+                }
+            }
             KernelFrame::Undone { request, state_of } => match self.requests.remove(&request) {
                 Some(Request::Undo(reply_to)) => drop(reply_to.send(Ok((state_of, turn)))),
                 // The kernel tells again what the daemon before this one did not write down.
@@ -117,6 +124,7 @@ impl ExecutorState {
                 (RefusedCode::Busy, Request::Variables { private, reply_to }) => {
                     self.tell(SessionMsg::Variables { private, patient: true, reply_to });
                 }
+                (_, Request::Preload) => self.preload_failed(myself, message),
                 (_, request) => request.fail(refusal(code, &message)),
             }
         } else if let Some(cell) = cell {
@@ -165,7 +173,8 @@ impl Request {
             Self::Compute(reply_to) => drop(reply_to.send(Err(problem))),
             Self::Reset(reply_to) => drop(reply_to.send(Err(problem))),
             Self::Undo(reply_to) => drop(reply_to.send(Err(problem))),
-            Self::Fence(_) => {}
+            // Whoever waits for the sandbox hears of it by another way.
+            Self::Fence(_) | Self::Preload => {}
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::protocol::clock;
 use crate::protocol::event::Event;
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
+use crate::protocol::preload::Preloaded;
 use crate::protocol::receipt::Receipt;
 
 use fold::Fold;
@@ -31,6 +32,8 @@ pub struct Past {
     pub sandbox: Option<Receipt>,
     /// The same, gone or not.
     pub last_sandbox: Option<Receipt>,
+    /// What it began with.
+    pub preloaded: Option<Preloaded>,
     /// Since when its processes are stopped (RFC 3339), if they are.
     pub frozen_since: Option<String>,
     /// Tool calls without an answer.

@@ -19,6 +19,7 @@ use crate::protocol::ask::AskNumber;
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::StateAfter;
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
+use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
@@ -195,7 +196,10 @@ pub enum SessionMsg {
     Released,
 
     WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
-    SandboxReady(Box<Receipt>),
+    SandboxReady {
+        receipt: Box<Receipt>,
+        preloaded: Option<Preloaded>,
+    },
     /// The sandbox of before is there, with its variables.
     SandboxAttached(Box<Receipt>),
     /// End, and leave the sandbox running for the next daemon. The session itself stays.

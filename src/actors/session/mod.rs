@@ -19,6 +19,7 @@ use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::protocol::api::{Interrupted, SessionView};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
+use crate::protocol::preload::{Preload, Preloaded};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::ExecutionResult;
@@ -73,6 +74,7 @@ pub struct SessionArgs {
     pub workspace: Option<String>,
     pub idle: Duration,
     pub seed: Map<String, Value>,
+    pub preload: Preload,
     /// It goes when nobody holds it any more.
     pub ephemeral: bool,
     /// Answered when the first sandbox is ready, or could not be made.
@@ -109,6 +111,7 @@ pub struct SessionActorState {
     slot: Option<UserSlot>,
     sandbox: SandboxPhase,
     receipt: Option<Arc<Receipt>>,
+    preloaded: Option<Preloaded>,
     queue: Queue,
     tickets: HashMap<CellNumber, Pending>,
     cells: CellNumber,
@@ -201,6 +204,7 @@ impl Actor for Session {
             slot: None,
             sandbox: SandboxPhase::None,
             receipt: None,
+            preloaded: None,
             queue: Queue::default(),
             tickets: HashMap::new(),
             cells: 0,
@@ -324,8 +328,8 @@ impl Actor for Session {
             },
             SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
             SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
-            SessionMsg::SandboxReady(receipt) => {
-                state.sandbox_ready(&myself, *receipt);
+            SessionMsg::SandboxReady { receipt, preloaded } => {
+                state.sandbox_ready(&myself, *receipt, preloaded);
                 state.resume_deferred();
                 state.pump(&myself).await;
             }

@@ -46,6 +46,7 @@ impl SessionActorState {
         self.note = if past.replaying { Some(news::REPLAY_CUT.into()) } else { past.news.clone() };
         if self.args.before.is_some() {
             self.receipt = past.last_sandbox.clone().map(Arc::new);
+            self.preloaded.clone_from(&past.preloaded);
             self.frozen = past.frozen_since.is_some();
             self.past = Some(past);
         }

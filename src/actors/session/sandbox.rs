@@ -12,6 +12,7 @@ use super::ending::Noted;
 use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::StateAfter;
+use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::sandbox::attest::isolation_line;
@@ -123,6 +124,7 @@ impl SessionActorState {
             workspace,
             wanted: self.args.wanted.clone(),
             seed: self.args.seed.clone(),
+            preload: self.args.preload.clone(),
             tools: self.tools(),
             asks: self.asks.clone(),
             context: self.tool_context(),
@@ -176,7 +178,12 @@ impl SessionActorState {
         self.workspace.clone().map(|workspace| Handles { log: Arc::clone(&self.log), workspace })
     }
 
-    pub(super) fn sandbox_ready(&mut self, myself: &SessionRef, receipt: Receipt) {
+    pub(super) fn sandbox_ready(
+        &mut self,
+        myself: &SessionRef,
+        receipt: Receipt,
+        preloaded: Option<Preloaded>,
+    ) {
         let SandboxPhase::Starting(executor) = &self.sandbox else { return };
         self.sandbox = SandboxPhase::Ready { executor: executor.clone(), since: Instant::now() };
         let ready = EventBody::SandboxReady {
@@ -185,7 +192,9 @@ impl SessionActorState {
             python: receipt.python.clone(),
             isolation: isolation_line(&receipt),
             receipt: Box::new(receipt.clone()),
+            preloaded: preloaded.clone(),
         };
+        self.preloaded = preloaded;
         self.cgroup = Cgroup::of_sandbox(&receipt);
         self.common.image_is(&receipt.image.id);
         self.receipt = Some(Arc::new(receipt));
