@@ -12,6 +12,9 @@ use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
+use crate::protocol::values;
+use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Wanted};
 use crate::store::{Journal, JournalError, SessionRecord};
 use crate::tools;
@@ -64,6 +67,7 @@ pub struct SupervisorArgs {
     pub launcher: Arc<Launcher>,
     pub tools: Arc<tools::Registry>,
     pub models: Models,
+    pub ledger: Ledger,
 }
 
 pub struct SupervisorState {
@@ -76,6 +80,19 @@ struct Entry {
     owner: u32,
     name: SessionName,
     session: SessionRef,
+    _permit: Permit,
+}
+
+/// What was checked of a request for a session.
+struct Admitted {
+    name: SessionName,
+    wanted: Wanted,
+    idle: Duration,
+    permit: Permit,
+}
+
+fn a_session() -> Amounts {
+    Amounts::of([(Kind::Sessions, 1)])
 }
 
 pub struct Supervisor;
@@ -183,7 +200,7 @@ impl SupervisorState {
         reply_to: Answer<SessionView>,
     ) {
         let admitted = self.admit(peer, &request);
-        let (name, wanted, idle) = match admitted {
+        let Admitted { name, wanted, idle, permit } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
                 let _ = reply_to.send(Err(problem));
@@ -198,7 +215,7 @@ impl SupervisorState {
             request: serde_json::to_value(&request).unwrap_or_default(),
             slot: None,
         };
-        self.spawn_session(myself, record, request, wanted, idle, Some(reply_to)).await;
+        self.spawn_session(myself, record, request, (wanted, idle), permit, Some(reply_to)).await;
     }
 
     /// Sessions that were there before the daemon was started anew.
@@ -211,8 +228,9 @@ impl SupervisorState {
             }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
             // What was allowed then is kept, even if the limits have changed since.
-            let (wanted, idle) = self.wishes(&request);
-            self.spawn_session(myself, record, request, wanted, idle, None).await;
+            let wishes = self.wishes(&request);
+            let permit = self.args.ledger.keep(record.owner, record.name.as_str(), a_session());
+            self.spawn_session(myself, record, request, wishes, permit, None).await;
         }
         Ok(())
     }
@@ -222,8 +240,8 @@ impl SupervisorState {
         myself: &SupervisorRef,
         record: SessionRecord,
         request: NewSession,
-        wanted: Wanted,
-        idle: Duration,
+        (wanted, idle): (Wanted, Duration),
+        permit: Permit,
         created: Option<Answer<SessionView>>,
     ) {
         let (id, peer, name) = (record.id, record.owner, record.name);
@@ -252,28 +270,20 @@ impl SupervisorState {
             created,
         };
         match Session::spawn(args).await {
-            Ok(session) => drop(self.sessions.insert(id, Entry { owner: peer, name, session })),
+            Ok(session) => {
+                self.sessions.insert(id, Entry { owner: peer, name, session, _permit: permit });
+            }
             // The reply port went down with it: the caller is told that the call failed.
             Err(error) => tracing::error!(%error, "a session could not be spawned"),
         }
     }
 
     /// Checks everything before anything exists.
-    fn admit(&self, peer: u32, request: &NewSession) -> Result<(SessionName, Wanted, Duration), Problem> {
+    fn admit(&self, peer: u32, request: &NewSession) -> Result<Admitted, Problem> {
         if self.shutting_down.is_some() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
         }
         let settings = &self.args.launcher.settings;
-        let too_many = |limit: usize, whose: &str, setting: &str| {
-            Problem::new(Code::TooMany, format!("there are {limit} sessions already{whose}"))
-                .hint(format!("remove one with `belljar rm`, or raise `{setting}`"))
-        };
-        if self.sessions.len() >= settings.sessions.max {
-            return Err(too_many(settings.sessions.max, "", "sessions.max"));
-        }
-        if self.of(peer).count() >= settings.sessions.max_per_user {
-            return Err(too_many(settings.sessions.max_per_user, " of yours", "sessions.max_per_user"));
-        }
         let name = match &request.name {
             Some(name) => name.clone(),
             None => fresh_name(),
@@ -290,7 +300,7 @@ impl SupervisorState {
         within("memory", wanted.memory_bytes, least, most, show_size)?;
         cpus_within(wanted.cpus, sandbox.max_cpus)?;
         within("pids", wanted.pids, MIN_PIDS, MAX_PIDS, |pids| pids.to_string())?;
-        check_seed(&request.seed)?;
+        values::check_names(&request.seed)?;
         if let Err(message) = Preload::parse(request.preload.as_deref().unwrap_or_default()) {
             return Err(Problem::new(Code::BadRequest, message)
                 .hint("name modules one by one, or a family: `stdlib`, `third-party`"));
@@ -302,7 +312,8 @@ impl SupervisorState {
             return Err(Problem::new(Code::Storage, format!("the journal cannot be written: {trouble}"))
                 .hint("free some space on the disk of `BELLJAR_HOME`"));
         }
-        Ok((name, wanted, idle))
+        let permit = self.args.ledger.take(peer, name.as_str(), a_session())?;
+        Ok(Admitted { name, wanted, idle, permit })
     }
 
     /// What is asked for, completed by the settings.
@@ -370,22 +381,6 @@ fn cpus_within(value: f64, most: f64) -> Result<(), Problem> {
     }
     Err(Problem::new(Code::BadRequest, format!("{value} CPUs are not possible"))
         .hint(format!("use {MIN_CPUS} to {most}")))
-}
-
-/// Seeded names become variables, so they have to be names.
-fn check_seed(seed: &serde_json::Map<String, serde_json::Value>) -> Result<(), Problem> {
-    let is_name = |name: &str| {
-        name.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
-            && name.chars().all(|c| c.is_alphanumeric() || c == '_')
-    };
-    match seed.keys().find(|name| !is_name(name)) {
-        None => Ok(()),
-        Some(bad) => Err(Problem::new(
-            Code::BadRequest,
-            format!("`{}` cannot be the name of a variable", bad.escape_default()),
-        )
-        .hint("seed names are Python names: letters, digits and `_`")),
-    }
 }
 
 fn fresh_name() -> SessionName {

@@ -13,6 +13,7 @@ use crate::protocol::ids::SessionName;
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
 use crate::protocol::result::Mode;
+use crate::protocol::values;
 
 use super::failure::Failure;
 use super::screen::Color;
@@ -233,7 +234,7 @@ pub(super) fn json_object(text: &str) -> Result<Map<String, Value>, String> {
         }
         None => text,
     };
-    match serde_json::from_str(json).map_err(|e| format!("this is not JSON: {e}"))? {
+    match values::from_json(json).map_err(|e| format!("this JSON cannot be used: {e}"))? {
         Value::Object(map) => Ok(map),
         _ => Err("this is JSON, but no object such as `{\"x\": 1}`".to_owned()),
     }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use super::layer::{ConfigProblem, Layer, Source};
 use super::paths::Paths;
 use super::reader::{NonZeroBytes, Reader};
-use super::settings::{Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings};
+use super::settings::{
+    Admin, Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
+};
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::{Backend, Isolation};
 
@@ -122,6 +124,8 @@ impl Reader<'_> {
         let sandbox = self.sandbox();
         let cells = self.cells();
         let sessions = self.sessions();
+        let quota = self.quota();
+        let admin = self.required::<String>("admin.group");
         let models = self.models();
         let agent = self.agent(&models);
         let command_tools = self.command_tools();
@@ -136,6 +140,8 @@ impl Reader<'_> {
             sandbox: sandbox?,
             cells: cells?,
             sessions: sessions?,
+            quota,
+            admin: Admin { group: admin? },
             api: Api { body: body?.0 },
             daemon: Daemon { log_level: log_level? },
             agent: agent?,
@@ -253,12 +259,8 @@ impl Reader<'_> {
 
     fn sessions(&mut self) -> Option<Sessions> {
         let idle = self.positive::<Duration>("sessions.idle");
-        let max = self.positive::<usize>("sessions.max");
-        let max_per_user = self.positive::<usize>("sessions.max_per_user");
         let preload = self.preload();
-        let sessions = Sessions { idle: idle?, max: max?, max_per_user: max_per_user?, preload: preload? };
-        self.ordered("sessions.max_per_user", "sessions.max", sessions.max_per_user <= sessions.max);
-        Some(sessions)
+        Some(Sessions { idle: idle?, preload: preload? })
     }
 
     /// Files of imports are read here, once.
@@ -293,7 +295,7 @@ mod tests {
     #[test]
     fn the_defaults_are_the_ones_documented() {
         let settings = resolve(&[]).unwrap().settings;
-        // The agent's are looked at beside the code that reads them.
+        // The agent's and the quotas are looked at beside the code that reads them.
         let agent = settings.agent.clone();
         assert_eq!(
             settings,
@@ -334,12 +336,9 @@ mod tests {
                     output_tail: 64 << 10,
                     spill: 256 << 20,
                 },
-                sessions: Sessions {
-                    idle: Duration::from_secs(3600),
-                    max: 64,
-                    max_per_user: 32,
-                    preload: Vec::new(),
-                },
+                sessions: Sessions { idle: Duration::from_secs(3600), preload: Vec::new() },
+                quota: settings.quota.clone(),
+                admin: Admin { group: "belljar-admin".into() },
                 api: Api { body: 16 << 20 },
                 daemon: Daemon { log_level: LogLevel::Info },
             }
@@ -396,8 +395,10 @@ spill = "100KiB"
 steps = 3
 
 [sessions]
-max = 0
-max_per_user = 1.5
+idle = 0
+
+[quota]
+sessions = 1.5
 "#,
         )
         .unwrap_err();
@@ -414,8 +415,8 @@ max_per_user = 1.5
           config.toml:14: `cells.timeout`: it is more than `cells.max_timeout`
           config.toml:15: `cells.spill`: `cells.output_head` and `cells.output_tail` do not fit into `cells.spill`
           config.toml:17: `agents`: there is no such section
-          config.toml:21: `sessions.max`: it has to be more than 0
-          config.toml:22: `sessions.max_per_user`: expected a whole number, found a number
+          config.toml:21: `sessions.idle`: it has to be more than 0
+          config.toml:24: `quota.sessions`: expected a whole number, found a number
         "#);
     }
 
@@ -423,7 +424,7 @@ max_per_user = 1.5
     fn contradictions_are_problems_of_the_value_that_was_set() {
         let error = with(
             "[sandbox]\nmemory = \"32MiB\"\nmax_cpus = 0.5\nimage = \"busybox\"\nuid_first = 1000\n\
-             runtime = \"\"\n[sessions]\nmax = 8\n",
+             runtime = \"\"\n[machine]\nsessions = 8\n",
         )
         .unwrap_err();
         insta::assert_snapshot!(error, @r#"
@@ -433,7 +434,7 @@ max_per_user = 1.5
           config.toml:4: `sandbox.image`: it is not among `sandbox.images`
           config.toml:5: `sandbox.uid_first`: ids below 100000 may belong to people and services
           config.toml:6: `sandbox.runtime`: it is empty; leave it out for the engine's default
-          config.toml:8: `sessions.max`: it is less than `sessions.max_per_user`
+          config.toml:8: `machine.sessions`: it is less than `quota.sessions`
         "#);
     }
 

@@ -18,6 +18,7 @@ use crate::config::{self, Paths, Settings};
 use crate::control::{self, App};
 use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::limits::DRAIN;
+use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::Service;
 use crate::store::{Journal, KEEP_REMOVED};
@@ -106,6 +107,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
         launcher: Arc::clone(&launcher),
         tools: Arc::clone(&tools),
         models: models.clone(),
+        ledger: Ledger::new(&launcher.settings.quota),
     };
     // Sessions of before claim their sandboxes first; what nobody claims is left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;

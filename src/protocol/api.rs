@@ -270,7 +270,7 @@ pub struct Health {
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
     Ok,
-    /// The daemon answers, but new sandboxes cannot be made.
+    /// The daemon answers, but new sandboxes cannot be made, or nothing can be written.
     Degraded,
 }
 

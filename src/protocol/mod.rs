@@ -14,6 +14,8 @@ pub mod ids;
 pub mod limits;
 pub mod preload;
 pub mod problem;
+pub mod quota;
 pub mod receipt;
 pub mod result;
 pub mod tool;
+pub mod values;

@@ -3,7 +3,8 @@
 //!
 //! `attach` goes on where an earlier daemon ended, with what `notes` kept; `cells` begins and ends
 //! cells, `requests` is everything else that is asked of the kernel, `calls` the tool calls that the
-//! kernel makes, `preload` what a sandbox begins with, `frost` and `strangers` are about frozen sandboxes, `fate` the end of one.
+//! kernel makes, `said` their answers, `preload` what a sandbox begins with, `frost` and `strangers` are
+//! about frozen sandboxes, `fate` the end of one.
 
 mod attach;
 mod calls;
@@ -14,6 +15,7 @@ mod notes;
 mod permits;
 mod preload;
 mod requests;
+mod said;
 mod strangers;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
@@ -49,6 +51,7 @@ use calls::CallGuard;
 use cells::{Finishing, Running};
 use frost::Frost;
 use requests::Request;
+use said::Said;
 
 /// Time between two events about a pull.
 const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
@@ -90,10 +93,10 @@ pub enum ExecutorMsg {
     Reset {
         reply_to: Answer<()>,
     },
-    /// Answered with the newest cell whose changes are still there.
+    /// Answered with the newest cell whose changes are still there, and the turn of the kernel's word.
     Undo {
         cells: u64,
-        reply_to: Answer<CellNumber>,
+        reply_to: Answer<(CellNumber, Turn)>,
     },
     /// Stop all processes of the sandbox and the clocks of its cells.
     Freeze {
@@ -212,7 +215,7 @@ pub struct ExecutorState {
     /// Of the newest cell of the main line, for calls that come when none runs.
     last_rules: Arc<CellRules>,
     /// What tools said that gives no value.
-    responses: tools::Responses,
+    said: Arc<Said>,
     /// The workspace as the last cell left it.
     snapshot: Snapshot,
     /// Somebody else has changed files since.
@@ -226,6 +229,10 @@ pub struct ExecutorState {
     frost: Frost,
     /// What the last cell of the main line left running in the worker.
     live: Live,
+    /// Cells that have ended and whose files are being compared.
+    concluding: usize,
+    /// Why there is no sandbox any more.
+    gone: Option<String>,
 }
 
 struct Cage {
@@ -293,7 +300,7 @@ impl Actor for Executor {
             preloading: None,
             calls: Calls::default(),
             last_rules: Arc::default(),
-            responses: tools::Responses::default(),
+            said: Arc::default(),
             snapshot,
             snapshot_is_old: false,
             snapshot_unnoted: true,
@@ -302,6 +309,8 @@ impl Actor for Executor {
             growing_looks: 0,
             frost: Frost::default(),
             live: Live::default(),
+            concluding: 0,
+            gone: None,
         })
     }
 
@@ -369,7 +378,9 @@ impl Actor for Executor {
             ExecutorMsg::Concluded { result, snapshot, turn } => {
                 state.snapshot_unnoted |= state.snapshot != snapshot;
                 state.snapshot = snapshot;
+                state.concluding -= 1;
                 state.tell(SessionMsg::CellFinished(result, turn));
+                state.end_if_done(&myself);
             }
             ExecutorMsg::Ended { why, end } => state.ended(&myself, &why, end),
         }
@@ -426,6 +437,7 @@ impl ExecutorState {
     fn take_in(&mut self, myself: &ExecutorRef, ready: Ready) {
         let sandbox = ready.receipt.sandbox.clone();
         self.args.recorder.attach(sandbox.clone());
+        self.args.recorder.replace(Arc::<Said>::clone(&self.said));
         let executor = myself.clone();
         let sink = RecorderSink {
             recorder: Arc::clone(&self.args.recorder),
@@ -462,7 +474,7 @@ impl ExecutorState {
             | KernelFrame::Preloaded { .. }
             | KernelFrame::Undone { .. }
             | KernelFrame::Names { .. }
-            | KernelFrame::Refused { .. } => self.answered(myself, frame),
+            | KernelFrame::Refused { .. } => self.answered(myself, frame, turn),
             KernelFrame::Hello { .. } | KernelFrame::Display { .. } | KernelFrame::OutputGap { .. } => {
                 self.give_up(myself, "the kernel sent a frame out of turn".into());
             }
@@ -473,7 +485,7 @@ impl ExecutorState {
     fn send(&mut self, myself: &ExecutorRef, frame: &HostFrame) {
         let sent = self.cage.as_ref().map(|cage| cage.link.send(frame));
         match sent {
-            Some(Ok(())) => {}
+            Some(Ok(_)) => {}
             Some(Err(error)) => self.give_up(myself, format!("the bridge failed: {error}")),
             None => self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is gone")),
         }

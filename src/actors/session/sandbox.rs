@@ -5,6 +5,8 @@ use std::time::Instant;
 use tokio::task::JoinHandle;
 
 use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
+use super::super::news;
+use super::super::queue::Job;
 use super::super::supervisor::SupervisorMsg;
 use super::ending::Noted;
 use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
@@ -19,6 +21,9 @@ use crate::sandbox::choice::Choice;
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{JournalError, SessionRecord};
+
+/// Sandboxes that may end just before they take a cell, until it is given up.
+const SANDBOXES_MISSED: u32 = 3;
 
 /// The workspace needs to know how the engine maps users, and the engine may be slow.
 /// `held_by` is the backend of a sandbox that may run still: it is not chosen anew.
@@ -230,33 +235,29 @@ impl SessionActorState {
     pub(super) fn sandbox_gone(&mut self, reason: String) {
         self.sandbox = SandboxPhase::None;
         self.frozen = false;
-        // What the executor did not live to report.
-        self.conclude_lost(None);
-        self.note = Some(format!("The sandbox is a new one, because the old one is gone: {reason}."));
+        self.note = Some(news::new_sandbox(&reason));
         self.log.append(EventBody::SandboxGone { reason });
+        // What is not reported never reached the kernel: the next one gets it.
+        for mut start in self.queue.take_running().into_iter().rev() {
+            start.missed += 1;
+            if start.missed < SANDBOXES_MISSED {
+                self.queue.put_back(Job::Cell { start, patient: false });
+            } else {
+                start.note =
+                    Some("Again and again the sandbox ended before the cell could run in it.".into());
+                self.conclude_unrun(start);
+            }
+        }
     }
 
     pub(super) fn worker_replaced(&mut self, exit_code: i32, after: StateAfter) {
         let reason =
             format!("the process that held the variables ended between cells (exit code {exit_code})");
-        // Told with the next cell, whose own changes are there.
-        self.note = Some(match after {
-            StateAfter::Restored(0) => {
-                format!("Before this cell the variables went back to the start: {reason}.")
-            }
-            StateAfter::Restored(cell) => {
-                format!("Before this cell the variables went back to those after cell {cell}: {reason}.")
-            }
-            StateAfter::Kept | StateAfter::Lost => {
-                format!(
-                    "Before this cell all variables were lost: {reason}. What it assigned itself is there."
-                )
-            }
-        });
         let restored_to = match after {
             StateAfter::Restored(cell) => Some(cell),
             StateAfter::Kept | StateAfter::Lost => None,
         };
+        self.note = Some(news::worker_replaced(&reason, restored_to));
         self.log.append(EventBody::StateLost { reason, restored_to });
     }
 

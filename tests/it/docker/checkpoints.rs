@@ -126,7 +126,7 @@ pub fn the_end_of_all_processes_is_told() {
 }
 
 #[test]
-pub fn sixty_deaths_leave_nothing_behind() {
+pub fn two_hundred_deaths_leave_nothing_behind() {
     // A short ring, which is full from the start: only then is there nothing that may grow.
     let Some(daemon) = session_with("[sandbox]\ncheckpoints = 2\n", json!({"image": "belljar/base"})) else {
         return;
@@ -157,7 +157,7 @@ pub fn sixty_deaths_leave_nothing_behind() {
         })
     };
     let (before, memory_before) = (settled(), memory());
-    (0..60).for_each(die);
+    (0..200).for_each(die);
     let after = settled();
     assert!(after.0 <= before.0 && after.1 <= before.1, "{before:?} became {after:?}");
     eventually("as much memory as before", || (memory() < memory_before + (16 << 20)).then_some(()));
@@ -213,6 +213,36 @@ pub fn what_was_restored_computes_as_before() {
                 print(subprocess.run(['echo', 'child'], capture_output=True, text=True).stdout, end='')\n\
                 open('f', 'w').write('x')";
     assert_eq!(printed(&daemon, code), "thread\nchild\n");
+}
+
+#[test]
+fn algebra_with_several_threads_works_before_and_after_a_death() {
+    let Some(daemon) = session_with("", json!({"cpus": 2})) else { return };
+    printed(&daemon, "import os, numpy as np; assert int(os.environ['OPENBLAS_NUM_THREADS']) >= 2");
+    let code = "a = np.random.default_rng(1).random((600, 600)); b = np.linalg.inv(a)\nbool(np.allclose(a @ b, np.eye(600)))";
+    for _ in 0..3 {
+        assert_eq!(value(&daemon, code), "True");
+        assert_restored(&daemon.run(S, "np.linalg.inv(np.eye(600)); os.kill(os.getpid(), 11)"), &[]);
+    }
+    assert_eq!(value(&daemon, code), "True");
+}
+
+/// Reading an object writes to it, for its count of references: checkpoints need memory of their own then.
+#[test]
+fn a_cell_that_only_reads_most_of_its_memory_is_not_killed() {
+    let memory: u64 = 512 << 20;
+    let Some(daemon) = session_with("", json!({"image": "belljar/base", "memory_bytes": memory})) else {
+        return;
+    };
+    // A float in a list takes 32 bytes.
+    let floats = memory * 6 / 10 / 32;
+    printed(&daemon, &format!("import os; data = [float(n) for n in range({floats})]"));
+    for _ in 0..4 {
+        assert_eq!(value(&daemon, "sum(1 for each in data if each >= 0)"), floats.to_string());
+    }
+    let result = daemon.run(S, "data = None; os._exit(1)");
+    assert_eq!(text(&result, "/state/kind"), "restored", "{result:#}");
+    assert_eq!(value(&daemon, "len(data)"), floats.to_string());
 }
 
 fn undo(daemon: &Daemon, cells: u64) -> Value {
