@@ -10,7 +10,8 @@
 //!   the version of Python (`x02`)
 //! - a bound on the inodes of `/tmp`, and files in it that cannot be run (`temporary_space`): bubblewrap has
 //!   no such options
-//! - CPU time of a user without a control group: nothing holds it, and the receipt says so
+//! - of a user without a control group: CPU time, which nothing holds, as the receipt says; and the kill for
+//!   memory that is asked for at once, which is a `MemoryError` then
 //! - what is the daemon's alone, whatever holds the sandbox: asks, approvals, client tools, bad input,
 //!   two gigabytes of output, deaths at any commit
 
@@ -65,7 +66,6 @@ both! {
         x14_directory_that_cannot_be_entered, x15_cancel_propagates, x16_lost_variables_are_told;
     checkpoints: every_way_to_die_leaves_the_state_before_it, a_memory_bomb_leaves_the_state_before_it,
         the_end_of_all_processes_is_told, honest_code_does_not_notice_that_there_are_copies,
-        undo_gives_the_variables_of_some_cells_ago,
         undo_that_cannot_be_done_changes_nothing, questions_are_answered_while_a_cell_runs,
         without_checkpoints_a_crash_loses_the_state_and_says_so;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
@@ -80,15 +80,13 @@ both! {
         an_interrupt_keeps_the_state, an_interrupt_reaches_a_cell_however_early_it_comes,
         an_interrupt_of_a_stubborn_cell_ends_it, an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one,
         tools_of_the_host_are_callables;
-    preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
-        families_are_imported_as_far_as_they_are_there;
-    files: files_and_folders_go_in_and_out, cp_copies_both_ways,
+    preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new;
+    files: files_and_folders_go_in_and_out,
         links_pipes_and_devices_of_a_guest_are_no_doors, no_path_leads_out,
         a_tar_brings_only_files_and_folders, an_upload_that_breaks_off_leaves_nothing;
     rich: display_shows_the_richest_forms, the_last_value_is_returned, artifacts_are_files_that_changed,
         more_artifacts_than_a_result_lists_are_said_to_be_more, displays_beyond_the_bounds_are_counted;
-    bombs: memory_is_bounded_wherever_it_is_taken,
-        a_workspace_that_grows_too_large_ends_the_cell,
+    bombs: a_workspace_that_grows_too_large_ends_the_cell,
         a_tree_of_any_depth_and_width_is_removed_with_its_session,
         a_background_process_neither_outlives_the_session_nor_disturbs_it;
     escape: the_guardian_outlives_every_signal_from_inside, the_bridge_and_the_kernel_cannot_be_replaced,
@@ -97,10 +95,8 @@ both! {
     repl: a_person_types_python_and_comes_back;
     restart: a_running_cell_goes_on, a_cell_that_ended_while_no_daemon_ran_has_its_result,
         a_cell_that_died_while_no_daemon_ran_is_told, checkpoints_undo_and_time_limits_outlive_the_daemon,
-        a_reader_of_events_goes_on_where_it_was, restarts_one_after_the_other_lose_nothing,
-        a_client_that_shows_a_cell_goes_on_after_a_restart;
-    resume: a_kill_for_memory_while_no_daemon_ran_is_told_as_one,
-        files_tool_calls_and_threads_of_before_are_told_after,
+        a_reader_of_events_goes_on_where_it_was, restarts_one_after_the_other_lose_nothing;
+    resume: files_tool_calls_and_threads_of_before_are_told_after,
         the_time_without_a_daemon_does_not_count_for_a_cell_that_was_done,
         a_replay_that_the_daemon_did_not_survive_can_be_made_again_without_calling_tools,
         what_was_lost_between_cells_is_told_with_the_next_one_as_past,
@@ -108,8 +104,19 @@ both! {
         a_repeated_request_gets_what_the_first_would_have_got,
         a_cell_that_comes_while_cells_are_undone_is_not_undone_with_them;
     ephemeral: a_session_that_nobody_was_told_of_is_not_there_after_a_restart;
+    lifecycle: sigterm_leaves_the_sessions_to_the_next_daemon,
+        a_second_sigterm_forces_and_the_next_start_goes_on, daemon_stop_returns_when_all_is_gone;
+}
+
+// As root alone. Some speak to the daemon both as themselves and as its user; where no control group
+// holds memory, a single request for too much of it is a `MemoryError`, and `/tmp` is full.
+again! { root_alone, None,
+    checkpoints: undo_gives_the_variables_of_some_cells_ago;
+    files: cp_copies_both_ways;
+    preload: families_are_imported_as_far_as_they_are_there;
+    bombs: memory_is_bounded_wherever_it_is_taken;
+    restart: a_client_that_shows_a_cell_goes_on_after_a_restart;
+    resume: a_kill_for_memory_while_no_daemon_ran_is_told_as_one;
     lifecycle: rm_leaves_nothing, a_running_cell_of_a_removed_session_is_cancelled,
-        sigterm_leaves_the_sessions_to_the_next_daemon,
-        a_second_sigterm_forces_and_the_next_start_goes_on, daemon_stop_returns_when_all_is_gone,
         after_a_killed_daemon_the_next_one_goes_on;
 }
