@@ -279,6 +279,7 @@ impl Fold {
             | EventBody::Interrupting { .. }
             | EventBody::StateLost { .. }
             | EventBody::SessionRemoved
+            | EventBody::AdminActed { .. }
             | EventBody::ModelAsked { .. }
             | EventBody::ModelText { .. }
             | EventBody::ModelReplied { .. }

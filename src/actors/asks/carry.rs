@@ -14,6 +14,7 @@ use super::{AsksMsg, AsksRef, AsksState, Task};
 use crate::agent::{Effect, Input};
 use crate::protocol::ask::{AskEnd, AskNumber};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
+use crate::protocol::clock;
 use crate::protocol::event::{CellOrigin, EventBody, ToolOutcome};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
@@ -94,8 +95,17 @@ impl AsksState {
     fn ask_model(&mut self, myself: &AsksRef, ask: AskNumber, step: u32, request: ChatRequest) {
         let Some(current) = &mut self.current else { return };
         self.args.log.append(EventBody::ModelAsked { ask, step });
-        let model = self.args.models.get(&current.spec.model);
         let asks = myself.clone();
+        if let Err(refusal) = self.args.ledger.may_spend(self.args.owner, clock::today()) {
+            let failure = ModelFailure {
+                kind: ModelFailureKind::QuotaExceeded,
+                message: told(&Problem::from(refusal)),
+                attempts: 0,
+            };
+            let _ = asks.cast(AsksMsg::ModelDone { ask, step, outcome: Box::new(Err(failure)) });
+            return;
+        }
+        let model = self.args.models.get(&current.spec.model);
         current.model = Some(Task::spawn(async move {
             let outcome = match model {
                 Some(model) => {
@@ -164,6 +174,18 @@ impl AsksState {
         };
         self.args.log.append(event);
         self.take(myself, input);
+        if let Some(current) = &self.current {
+            let total = current.machine.usage().total();
+            self.count_tokens(total);
+        }
+    }
+
+    /// The owner's quota hears of what the present ask has used by now.
+    fn count_tokens(&mut self, total: u64) {
+        let Some(current) = &mut self.current else { return };
+        let new = total.saturating_sub(current.counted);
+        current.counted = current.counted.max(total);
+        self.args.ledger.spend(self.args.owner, clock::today(), self.args.name.as_str(), new);
     }
 
     fn run_cell(
@@ -281,6 +303,7 @@ impl AsksState {
     }
 
     fn finish_current(&mut self, myself: &AsksRef, end: AskEnd) {
+        self.count_tokens(end.usage.total());
         let Some(current) = self.current.take() else { return };
         let cell_runs = current.machine_ran_cell();
         let ask = current.ask;

@@ -28,6 +28,7 @@ use crate::protocol::chat::Message;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
+use crate::quota::Ledger;
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, PlanTree, Registry};
 
@@ -52,6 +53,7 @@ pub struct AsksArgs {
     pub id: SessionId,
     pub name: SessionName,
     pub owner: u32,
+    pub ledger: Ledger,
     pub log: Arc<EventLog>,
     pub settings: Arc<Settings>,
     pub models: Models,
@@ -99,6 +101,8 @@ struct Current {
     tools: Arc<Registry>,
     /// Tokens that asks within it used.
     spent_within: u64,
+    /// Tokens of its own that its owner's quota knows of.
+    counted: u64,
     /// Of an ask of before: what had been begun already.
     recalled: Option<Recalled>,
 }
@@ -106,7 +110,8 @@ struct Current {
 impl Current {
     fn new(ask: AskNumber, spec: AskSpec, machine: Machine, clock: Clock, tools: Arc<Registry>) -> Self {
         let (tasks, model, spent_within, recalled) = (HashMap::new(), None, 0, None);
-        Self { ask, spec, machine, tasks, model, clock, tools, spent_within, recalled }
+        let counted = machine.usage().total();
+        Self { ask, spec, machine, tasks, model, clock, tools, spent_within, counted, recalled }
     }
 }
 

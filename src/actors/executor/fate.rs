@@ -28,12 +28,13 @@ impl ExecutorState {
         let Some(cage) = self.cage.take() else { return };
         tracing::warn!(why, "a sandbox is given up");
         drop(cage.link);
-        let executor = myself.clone();
+        let (executor, permit) = (myself.clone(), self.args.permit.take());
         tokio::spawn(async move {
             let end = cage.sandbox.end().await;
             if let Err(error) = cage.sandbox.remove().await {
                 tracing::warn!(%error, "a sandbox is left to the reaper");
             }
+            drop(permit);
             let _ = executor.cast(ExecutorMsg::Ended { why, end });
         });
     }
@@ -86,12 +87,14 @@ impl ExecutorState {
 
     pub(super) fn remove_late(&mut self, myself: &ExecutorRef, ready: Option<Ready>) {
         let (executor, removers) = (myself.clone(), self.arriving.take().unwrap_or_default());
+        let permit = self.args.permit.take();
         tokio::spawn(async move {
             if let Some(ready) = ready
                 && let Err(error) = ready.sandbox.remove().await
             {
                 tracing::warn!(%error, "a sandbox is left to the reaper");
             }
+            drop(permit);
             for reply_to in removers {
                 let _ = reply_to.send(());
             }
@@ -105,7 +108,7 @@ impl ExecutorState {
             return;
         }
         self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is being removed"));
-        let cage = self.cage.take();
+        let (cage, permit) = (self.cage.take(), self.args.permit.take());
         let executor = myself.clone();
         tokio::spawn(async move {
             if let Some(cage) = cage {
@@ -115,6 +118,7 @@ impl ExecutorState {
                     tracing::warn!(%error, "a sandbox is left to the reaper");
                 }
             }
+            drop(permit);
             let _ = reply_to.send(());
             executor.stop(None);
         });

@@ -41,6 +41,7 @@ impl SessionActorState {
         for begun in &past.running {
             self.expect_end(begun.start.cell, self.log.newest());
             self.queue.resume(begun.start.clone());
+            self.keep_turn(begun.start.cell);
         }
         if past.replaying {
             self.note = Some(
