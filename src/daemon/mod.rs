@@ -1,6 +1,7 @@
 //! The daemon: boots in order, serves until it is told to stop, ends in order.
 
 mod boot;
+mod journals;
 mod notify;
 mod socket;
 
@@ -118,6 +119,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         let who = identities.of(owner, None).await;
         ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
     }
+    tokio::spawn(journals::keep_within_quotas(journal.clone(), ledger.clone()));
     let args = SupervisorArgs {
         journal: journal.clone(),
         launcher: Arc::clone(&launcher),

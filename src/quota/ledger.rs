@@ -154,6 +154,11 @@ impl Ledger {
     }
 
     #[must_use]
+    pub fn room(&self, uid: u32, kind: Kind) -> u64 {
+        self.inner().books.room(uid, kind)
+    }
+
+    #[must_use]
     pub fn used(&self, uid: u32, kind: Kind) -> u64 {
         self.inner().books.used(uid, kind)
     }

@@ -39,6 +39,23 @@ impl Journal {
             spent.collect()
         })?)
     }
+
+    /// Sessions that were removed and are still kept, with their owners, oldest first.
+    pub fn removed(&self) -> Result<Vec<(u32, SessionId)>, JournalError> {
+        Ok(self.core.read(|file, _| {
+            let query = "SELECT owner, id FROM sessions WHERE removed_at IS NOT NULL ORDER BY removed_at, id";
+            let mut statement = file.prepare(query)?;
+            let found = statement.query_map([], |row| {
+                Ok((row.get(0)?, SessionId(uuid::Uuid::from_bytes(row.get::<_, [u8; 16]>(1)?))))
+            })?;
+            found.collect()
+        })?)
+    }
+
+    /// Bytes that are kept of a session.
+    pub fn stored(&self, session: SessionId) -> Result<u64, JournalError> {
+        Ok(self.core.read(|file, _| stored(file, session))?)
+    }
 }
 
 fn tokens(json: &str) -> u64 {

@@ -140,7 +140,7 @@ fn a_user_whose_journal_is_full_runs_no_more_cells_until_a_session_goes() {
         return;
     }
     let daemon = Daemon::with_config(&format!("{SMALL}[quota]\njournal = \"4MiB\"\n"));
-    create(&daemon, "a").expect_status(201);
+    let id = create(&daemon, "a").expect_status(201)["id"].as_str().expect("an id").to_owned();
     assert_eq!(daemon.run("a", "print('x' * (6 << 20))")["status"], "success");
     let request = json!({"code": "1"}).to_string();
     let problem =
@@ -150,6 +150,12 @@ fn a_user_whose_journal_is_full_runs_no_more_cells_until_a_session_goes() {
     daemon.cli(["rm", "a"]).ok();
     create(&daemon, "b").expect_status(201);
     assert_eq!(daemon.run("b", "1 + 1")["result"]["repr"], "2");
+    // What the removed one left is more than the user may keep, so it goes before its time.
+    let output = daemon.home().join("spill").join(id);
+    assert!(output.exists() || own(&daemon, "journal") < 4 << 20);
+    eventually("the removed one is forgotten", || (!output.exists()).then_some(()));
+    assert!(own(&daemon, "journal") < 4 << 20);
+    assert_eq!(daemon.run("b", "2 + 2")["result"]["repr"], "4");
 }
 
 #[test]
