@@ -8,6 +8,7 @@ mod calls;
 pub mod executor;
 mod launch;
 pub mod llm;
+mod news;
 mod outcome;
 mod past;
 mod queue;

@@ -11,8 +11,10 @@ use crate::config::{MIN_MEMORY_BYTES, show_size};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::clock;
 use crate::protocol::ids::{SessionId, SessionName};
+use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
+use crate::protocol::values;
 use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Wanted};
 use crate::store::{Journal, JournalError, SessionRecord};
@@ -288,6 +290,8 @@ impl SupervisorState {
             Some(Begin { reply_to, first, nested }) => (Some(reply_to), Some(first), nested),
             None => (None, None, false),
         };
+        let settings = &self.args.launcher.settings;
+        let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
         let args = SessionArgs {
             id,
             name: name.clone(),
@@ -309,6 +313,8 @@ impl SupervisorState {
             workspace: request.workspace,
             idle,
             seed: request.seed,
+            // Checked when the session was made.
+            preload: Preload::parse(entries).unwrap_or_default(),
             ephemeral: request.ephemeral,
             created,
         };
@@ -343,7 +349,11 @@ impl SupervisorState {
         within("memory", wanted.memory_bytes, least, most, show_size)?;
         cpus_within(wanted.cpus, sandbox.max_cpus)?;
         within("pids", wanted.pids, MIN_PIDS, MAX_PIDS, |pids| pids.to_string())?;
-        check_seed(&request.seed)?;
+        values::check_names(&request.seed)?;
+        if let Err(message) = Preload::parse(request.preload.as_deref().unwrap_or_default()) {
+            return Err(Problem::new(Code::BadRequest, message)
+                .hint("name modules one by one, or a family: `stdlib`, `third-party`"));
+        }
         if idle.is_zero() {
             return Err(Problem::new(Code::BadRequest, "`idle_s` has to be at least 1"));
         }
@@ -422,22 +432,6 @@ fn cpus_within(value: f64, most: f64) -> Result<(), Problem> {
     }
     Err(Problem::new(Code::BadRequest, format!("{value} CPUs are not possible"))
         .hint(format!("use {MIN_CPUS} to {most}")))
-}
-
-/// Seeded names become variables, so they have to be names.
-fn check_seed(seed: &serde_json::Map<String, serde_json::Value>) -> Result<(), Problem> {
-    let is_name = |name: &str| {
-        name.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
-            && name.chars().all(|c| c.is_alphanumeric() || c == '_')
-    };
-    match seed.keys().find(|name| !is_name(name)) {
-        None => Ok(()),
-        Some(bad) => Err(Problem::new(
-            Code::BadRequest,
-            format!("`{}` cannot be the name of a variable", bad.escape_default()),
-        )
-        .hint("seed names are Python names: letters, digits and `_`")),
-    }
 }
 
 fn fresh_name() -> SessionName {

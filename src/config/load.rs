@@ -11,6 +11,7 @@ use super::reader::{NonZeroBytes, Reader};
 use super::settings::{
     Admin, Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
 };
+use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::{Backend, Isolation};
 
 const DEFAULTS: &str = include_str!("../../config/default.toml");
@@ -257,7 +258,29 @@ impl Reader<'_> {
     }
 
     fn sessions(&mut self) -> Option<Sessions> {
-        self.positive::<Duration>("sessions.idle").map(|idle| Sessions { idle })
+        let idle = self.positive::<Duration>("sessions.idle");
+        let preload = self.preload();
+        Some(Sessions { idle: idle?, preload: preload? })
+    }
+
+    /// Files of imports are read here, once.
+    fn preload(&mut self) -> Option<Vec<String>> {
+        const KEY: &str = "sessions.preload";
+        let mut entries = Vec::new();
+        for entry in self.required::<Vec<String>>(KEY)? {
+            let Some(file) = entry.strip_prefix('@') else {
+                entries.push(entry);
+                continue;
+            };
+            match read(&self.beside(KEY, file)) {
+                Ok(text) => entries.extend(entries_of(&text)),
+                Err(error) => self.problem(KEY, &format!("`{file}` cannot be read: {error}")),
+            }
+        }
+        if let Err(message) = Preload::parse(&entries) {
+            self.problem(KEY, &message);
+        }
+        Some(entries)
     }
 }
 
@@ -313,13 +336,27 @@ mod tests {
                     output_tail: 64 << 10,
                     spill: 256 << 20,
                 },
-                sessions: Sessions { idle: Duration::from_secs(3600) },
+                sessions: Sessions { idle: Duration::from_secs(3600), preload: Vec::new() },
                 quota: settings.quota.clone(),
                 admin: Admin { group: "belljar-admin".into() },
                 api: Api { body: 16 << 20 },
                 daemon: Daemon { log_level: LogLevel::Info },
             }
         );
+    }
+
+    #[test]
+    fn modules_to_begin_with_may_be_in_a_file_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("mine.py"), "import json  # text\n").unwrap();
+        let config = folder.path().join("config.toml");
+        let load = |text: &str| load_text(&config, &format!("[sessions]\npreload = {text}\n"));
+        let settings = load("[\"numpy as np\", \"@mine.py\"]").unwrap().settings;
+        assert_eq!(settings.sessions.preload, ["numpy as np", "import json"]);
+        for (wrong, told) in [("[\"@absent\"]", "cannot be read"), ("[\"x = 1\"]", "is no import")] {
+            let error = load(wrong).unwrap_err().to_string();
+            assert!(error.contains(told) && error.contains("line 2") || error.contains(":2"), "{error}");
+        }
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub struct Cells {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sessions {
     pub idle: Duration,
+    /// Modules that a session begins with that names none itself; they can be parsed.
+    pub preload: Vec<String>,
 }
 
 /// Who sees and may act on everything.

@@ -59,6 +59,13 @@ pub const ARTIFACTS: usize = 200;
 pub const ARTIFACT_SCAN_ENTRIES: usize = 20_000;
 pub const ARTIFACT_SCAN_DEPTH: usize = 16;
 
+/// Things that a session may begin with, characters of each, and the time to import them all.
+pub const PRELOAD_ENTRIES: usize = 256;
+pub const PRELOAD_CHARS: usize = 500;
+pub const PRELOAD: Duration = Duration::from_secs(120);
+/// Modules that could not be imported that are told of.
+pub const PRELOAD_SKIPPED: usize = 200;
+
 /// Characters of a session's name.
 pub const SESSION_NAME_CHARS: usize = 64;
 /// Bytes of one `output` event's text.

@@ -41,6 +41,8 @@ pub enum Code {
     PolicyViolation,
     /// The sandbox could not be started, or ended while it was needed.
     SandboxFailed,
+    /// A module that the session is to begin with cannot be imported.
+    PreloadFailed,
     /// An idempotency key was used for another request.
     KeyReused,
     /// The daemon ended over the first request with this key.
@@ -79,7 +81,7 @@ impl Code {
             }
             Self::EventsGone => 410,
             Self::TooLarge => 413,
-            Self::ImageMissing | Self::ModelFailed => 424,
+            Self::ImageMissing | Self::ModelFailed | Self::PreloadFailed => 424,
             Self::TooMany | Self::QuotaExceeded => 429,
             Self::Internal | Self::PolicyViolation | Self::SandboxFailed => 500,
             Self::EngineUnavailable | Self::ShuttingDown => 503,

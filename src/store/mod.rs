@@ -26,7 +26,7 @@ pub use capture::{Captured, OutputCaps};
 pub use event_log::{EventLog, Gone};
 pub use idempotency::{Answered, Claim, KEY_LIFE};
 pub use journal::Journal;
-pub use recorder::{CellRecord, Recorder};
+pub use recorder::{CellRecord, Placeholders, Recorder};
 pub use rows::{Applied, Rendered};
 pub use schema::OpenError;
 pub use sessions::{KEEP_REMOVED, SessionRecord, Tidied};

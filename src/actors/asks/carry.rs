@@ -12,8 +12,8 @@ use super::super::session::{CellRequest, SessionMsg, SessionRef, result_of};
 use super::recall::CELL_REFUSED;
 use super::{AsksMsg, AsksRef, AsksState, Task};
 use crate::agent::{Effect, Input};
-use crate::protocol::ask::{AskEnd, AskNumber};
-use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
+use crate::protocol::ask::{AskEnd, AskNumber, AskState};
+use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind, Usage};
 use crate::protocol::clock;
 use crate::protocol::event::{CellOrigin, EventBody, ToolOutcome};
 use crate::protocol::frames::ToolFailure;
@@ -81,7 +81,9 @@ impl AsksState {
     fn carry_out(&mut self, myself: &AsksRef, effect: Effect) {
         let Some(ask) = self.current.as_ref().map(|current| current.ask) else { return };
         match effect {
-            Effect::AskModel { step, request } => self.ask_model(myself, ask, step, request),
+            Effect::AskModel { step, request, tokens } => {
+                self.ask_model(myself, ask, step, request, tokens);
+            }
             Effect::RunCell { id, code, timeout_s, restricted } => {
                 self.run_cell(myself, ask, id, code, timeout_s, restricted);
             }
@@ -92,11 +94,16 @@ impl AsksState {
         }
     }
 
-    fn ask_model(&mut self, myself: &AsksRef, ask: AskNumber, step: u32, request: ChatRequest) {
+    fn ask_model(&mut self, myself: &AsksRef, ask: AskNumber, step: u32, request: ChatRequest, tokens: u64) {
         let Some(current) = &mut self.current else { return };
+        let Some(reserved) = current.ledger.reserve(tokens) else {
+            self.take(myself, Input::OutOfTokens);
+            return;
+        };
+        current.reserved = Some(reserved);
         self.args.log.append(EventBody::ModelAsked { ask, step });
         let asks = myself.clone();
-        if let Err(refusal) = self.args.ledger.may_spend(self.args.owner, clock::today()) {
+        if let Err(refusal) = self.args.quotas.may_spend(self.args.owner, clock::today()) {
             let failure = ModelFailure {
                 kind: ModelFailureKind::QuotaExceeded,
                 message: told(&Problem::from(refusal)),
@@ -159,6 +166,14 @@ impl AsksState {
     ) {
         let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
         current.model = None;
+        let cost = outcome.as_ref().map_or_else(|_| Usage::default(), |reply| current.machine.cost(reply));
+        if let Some(reserved) = current.reserved.take() {
+            reserved.spent(cost.total());
+        }
+        self.args.quotas.spend(self.args.owner, clock::today(), self.args.name.as_str(), cost.total());
+        if let Some(above) = &current.above {
+            above.tell(cost);
+        }
         let (event, input) = match outcome {
             Ok(reply) => {
                 let reply = Box::new(reply);
@@ -174,18 +189,6 @@ impl AsksState {
         };
         self.args.log.append(event);
         self.take(myself, input);
-        if let Some(current) = &self.current {
-            let total = current.machine.usage().total();
-            self.count_tokens(total);
-        }
-    }
-
-    /// The owner's quota hears of what the present ask has used by now.
-    fn count_tokens(&mut self, total: u64) {
-        let Some(current) = &mut self.current else { return };
-        let new = total.saturating_sub(current.counted);
-        current.counted = current.counted.max(total);
-        self.args.ledger.spend(self.args.owner, clock::today(), self.args.name.as_str(), new);
     }
 
     fn run_cell(
@@ -303,7 +306,6 @@ impl AsksState {
     }
 
     fn finish_current(&mut self, myself: &AsksRef, end: AskEnd) {
-        self.count_tokens(end.usage.total());
         let Some(current) = self.current.take() else { return };
         let cell_runs = current.machine_ran_cell();
         let ask = current.ask;
@@ -312,6 +314,10 @@ impl AsksState {
             let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
         }
         self.withdraw_all_of(ask);
+        // Its end is told when it is in the journal.
+        if let Some(view) = self.asks.get_mut(&ask) {
+            (view.state, view.steps, view.usage) = (AskState::Acting, end.steps, end.usage);
+        }
         self.finish(myself, ask, end);
     }
 
@@ -333,7 +339,7 @@ impl super::Current {
 
 async fn run(session: &SessionRef, request: CellRequest) -> Result<Arc<ExecutionResult>, Problem> {
     let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-    ticket.done.await.map_err(|_| Problem::new(Code::SandboxFailed, "the session ended over a cell"))
+    ticket.result(session).await
 }
 
 fn is_sandbox_trouble(problem: &Problem) -> bool {
@@ -342,8 +348,11 @@ fn is_sandbox_trouble(problem: &Problem) -> bool {
         Code::SandboxFailed
             | Code::EngineUnavailable
             | Code::ImageMissing
+            | Code::PreloadFailed
             | Code::PolicyViolation
             | Code::NoSuchSession
+            | Code::ShuttingDown
+            | Code::Storage
     )
 }
 

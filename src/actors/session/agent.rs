@@ -71,7 +71,7 @@ pub(super) async fn spawn_asks(
         id: args.id,
         name: args.name.clone(),
         owner: args.owner,
-        ledger: args.ledger.clone(),
+        quotas: args.ledger.clone(),
         log: Arc::clone(log),
         settings: Arc::clone(&args.launcher.settings),
         models: args.models.clone(),
