@@ -75,8 +75,8 @@ openai-client: ## install the Python client that the tests' model server is chec
 		echo 'warning: the `openai` package could not be installed; the test that needs it will fail' >&2
 
 .PHONY: test-long
-test-long: setup ## kill the daemon at random moments under mixed load for two minutes
-	BELLJAR_LONG_TESTS=1 cargo test --test it however_often_the_daemon_dies
+test-long: setup ## kill the daemon at random moments for two minutes; build folders for jails
+	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them
 
 .PHONY: lint
 lint: ## check format and lints

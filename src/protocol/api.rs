@@ -254,11 +254,16 @@ pub enum FileKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageList {
     pub images: Vec<ImageView>,
+    /// Why those of the engine are missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_problem: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageView {
     pub reference: String,
+    /// What can use it: the engine's are for containers, folders and the host's own system for jails.
+    pub backend: Backend,
     /// None if the engine does not have it.
     pub id: Option<String>,
     pub bytes: Option<u64>,

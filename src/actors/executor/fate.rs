@@ -27,6 +27,11 @@ impl ExecutorState {
         let Some(cage) = self.cage.take() else { return };
         tracing::warn!(why, "a sandbox is given up");
         drop(cage.link);
+        // As long as its group is there: the engine is slow to say that memory was short, or does not.
+        let oom_kills = cage.sandbox.counters().oom_kills;
+        for running in self.running.values_mut() {
+            running.out_of_memory |= oom_kills > running.start.before.oom_kills;
+        }
         let (executor, permit) = (myself.clone(), self.args.permit.take());
         tokio::spawn(async move {
             let end = cage.sandbox.end().await;
@@ -49,6 +54,7 @@ impl ExecutorState {
             over.push(Finishing {
                 cause: Cause {
                     ended_by: running.ended_by.take(),
+                    out_of_memory: running.out_of_memory,
                     completed_tool_calls: std::mem::take(&mut running.completed),
                     live: self.live,
                     ..Cause::default()

@@ -388,6 +388,20 @@ impl Daemon {
         let filter = format!("label=belljar.instance={}", instance.trim());
         docker(["ps", "-aq", "--no-trunc", "--filter", &filter]).lines().map(str::to_owned).collect()
     }
+
+    /// Behind the back of the daemon, which finds out by itself.
+    pub fn remove_sandboxes(&self) {
+        if self.jailed {
+            for (_, pid) in jails::living(self.home()) {
+                let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+                assert!(killed.expect("kill").success());
+            }
+            return;
+        }
+        for container in self.containers() {
+            docker(["rm", "-f", &container]);
+        }
+    }
 }
 
 impl Drop for Daemon {
