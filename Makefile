@@ -100,8 +100,8 @@ image-science: ## build belljar/science: numpy, pandas, matplotlib and their lik
 	images/build.sh science
 
 .PHONY: bench
-bench: ## measure cells, sessions, checkpoints and recovery
-	cargo bench --bench round_trip --bench recovery
+bench: ## measure cells, sessions, checkpoints, recovery and neighbours
+	cargo bench --bench round_trip --bench recovery --bench neighbours
 
 .PHONY: schemas
 schemas: ## write config/openapi.json and config/schemas anew from the types

@@ -21,7 +21,8 @@ const HEADER_BYTES: usize = 100;
 const VERSION_AT: std::ops::Range<usize> = 60..64;
 
 /// Step n brings a file from version n to n + 1. Steps that were released are never changed.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE sessions (
         id BLOB PRIMARY KEY,
         owner INTEGER NOT NULL,
@@ -63,7 +64,11 @@ const MIGRATIONS: &[&str] = &["
         PRIMARY KEY (owner, key)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX idempotency_age ON idempotency (created);
-"];
+",
+    "
+    CREATE INDEX model_replies ON events (at) WHERE name = 'model_replied';
+",
+];
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

@@ -32,12 +32,13 @@ impl ExecutorState {
         for running in self.running.values_mut() {
             running.out_of_memory |= oom_kills > running.start.before.oom_kills;
         }
-        let executor = myself.clone();
+        let (executor, permit) = (myself.clone(), self.args.permit.take());
         tokio::spawn(async move {
             let end = cage.sandbox.end().await;
             if let Err(error) = cage.sandbox.remove().await {
                 tracing::warn!(%error, "a sandbox is left to the reaper");
             }
+            drop(permit);
             let _ = executor.cast(ExecutorMsg::Ended { why, end });
         });
     }
@@ -107,12 +108,14 @@ impl ExecutorState {
 
     pub(super) fn remove_late(&mut self, myself: &ExecutorRef, ready: Option<Ready>) {
         let (executor, removers) = (myself.clone(), self.arriving.take().unwrap_or_default());
+        let permit = self.args.permit.take();
         tokio::spawn(async move {
             if let Some(ready) = ready
                 && let Err(error) = ready.sandbox.remove().await
             {
                 tracing::warn!(%error, "a sandbox is left to the reaper");
             }
+            drop(permit);
             for reply_to in removers {
                 let _ = reply_to.send(());
             }
@@ -126,7 +129,7 @@ impl ExecutorState {
             return;
         }
         self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is being removed"));
-        let cage = self.cage.take();
+        let (cage, permit) = (self.cage.take(), self.args.permit.take());
         let executor = myself.clone();
         tokio::spawn(async move {
             if let Some(cage) = cage {
@@ -136,6 +139,7 @@ impl ExecutorState {
                     tracing::warn!(%error, "a sandbox is left to the reaper");
                 }
             }
+            drop(permit);
             let _ = reply_to.send(());
             executor.stop(None);
         });

@@ -185,6 +185,7 @@ impl Fold {
             | EventBody::Display { .. }
             | EventBody::Interrupting { .. }
             | EventBody::SessionRemoved
+            | EventBody::AdminActed { .. }
             | EventBody::ModelAsked { .. }
             | EventBody::ModelText { .. }
             | EventBody::ModelReplied { .. }
