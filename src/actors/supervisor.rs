@@ -9,7 +9,7 @@ use super::llm::Models;
 use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef};
 use crate::config::{MIN_MEMORY_BYTES, show_size};
 use crate::protocol::api::{NewSession, SessionView};
-use crate::protocol::ids::{SessionId, SessionName};
+use crate::protocol::ids::{JobId, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::{Launcher, Wanted};
 use crate::store::{Journal, JournalError, SessionRecord};
@@ -24,7 +24,13 @@ pub enum SupervisorMsg {
     Create {
         peer: u32,
         request: Box<NewSession>,
+        /// The job that it is for; nobody but that job is told of it.
+        job: Option<JobId>,
         reply_to: Answer<SessionView>,
+    },
+    /// The sessions of jobs.
+    OfJobs {
+        reply_to: RpcReplyPort<Vec<(JobId, SessionRef)>>,
     },
     /// By name or id; somebody else's is not found.
     Find {
@@ -74,6 +80,8 @@ pub struct SupervisorState {
 struct Entry {
     owner: u32,
     name: SessionName,
+    /// The job that it serves: its owner sees that instead.
+    job: Option<JobId>,
     session: SessionRef,
 }
 
@@ -110,8 +118,13 @@ impl Actor for Supervisor {
         state: &mut SupervisorState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            SupervisorMsg::Create { peer, request, reply_to } => {
-                state.create(&myself, peer, *request, reply_to).await;
+            SupervisorMsg::Create { peer, request, job, reply_to } => {
+                state.create(&myself, peer, *request, job, reply_to).await;
+            }
+            SupervisorMsg::OfJobs { reply_to } => {
+                let sessions = state.sessions.values();
+                let found = sessions.filter_map(|entry| Some((entry.job?, entry.session.clone())));
+                let _ = reply_to.send(found.collect());
             }
             SupervisorMsg::Find { peer, key, reply_to } => {
                 let found =
@@ -171,7 +184,12 @@ impl Actor for Supervisor {
 
 impl SupervisorState {
     fn of(&self, peer: u32) -> impl Iterator<Item = (&SessionId, &Entry)> {
-        self.sessions.iter().filter(move |(_, entry)| entry.owner == peer)
+        self.apart_from_jobs().filter(move |(_, entry)| entry.owner == peer)
+    }
+
+    /// Jobs have slots of their own.
+    fn apart_from_jobs(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
+        self.sessions.iter().filter(|(_, entry)| entry.job.is_none())
     }
 
     async fn create(
@@ -179,9 +197,10 @@ impl SupervisorState {
         myself: &SupervisorRef,
         peer: u32,
         request: NewSession,
+        job: Option<JobId>,
         reply_to: Answer<SessionView>,
     ) {
-        let admitted = self.admit(peer, &request);
+        let admitted = self.admit(peer, &request, job);
         let (name, wanted, idle) = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
@@ -195,6 +214,7 @@ impl SupervisorState {
             name,
             created_at: crate::protocol::clock::now(),
             request: serde_json::to_value(&request).unwrap_or_default(),
+            job,
             slot: None,
         };
         self.spawn_session(myself, record, request, wanted, idle, Some(reply_to)).await;
@@ -210,7 +230,7 @@ impl SupervisorState {
             }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
             // What was allowed then is kept, even if the limits have changed since.
-            let (wanted, idle) = self.wishes(&request);
+            let (wanted, idle) = self.wishes(&request, record.job);
             self.spawn_session(myself, record, request, wanted, idle, None).await;
         }
         Ok(())
@@ -225,7 +245,7 @@ impl SupervisorState {
         idle: Duration,
         created: Option<Answer<SessionView>>,
     ) {
-        let (id, peer, name) = (record.id, record.owner, record.name);
+        let (id, peer, name, job) = (record.id, record.owner, record.name, record.job);
         let args = SessionArgs {
             id,
             name: name.clone(),
@@ -243,18 +263,24 @@ impl SupervisorState {
             workspace: request.workspace,
             idle,
             seed: request.seed,
+            job,
             ephemeral: request.ephemeral,
             created,
         };
         match Session::spawn(args).await {
-            Ok(session) => drop(self.sessions.insert(id, Entry { owner: peer, name, session })),
+            Ok(session) => drop(self.sessions.insert(id, Entry { owner: peer, name, job, session })),
             // The reply port went down with it: the caller is told that the call failed.
             Err(error) => tracing::error!(%error, "a session could not be spawned"),
         }
     }
 
     /// Checks everything before anything exists.
-    fn admit(&self, peer: u32, request: &NewSession) -> Result<(SessionName, Wanted, Duration), Problem> {
+    fn admit(
+        &self,
+        peer: u32,
+        request: &NewSession,
+        job: Option<JobId>,
+    ) -> Result<(SessionName, Wanted, Duration), Problem> {
         if self.shutting_down.is_some() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
         }
@@ -263,10 +289,10 @@ impl SupervisorState {
             Problem::new(Code::TooMany, format!("there are {limit} sessions already{whose}"))
                 .hint(format!("remove one with `belljar rm`, or raise `{setting}`"))
         };
-        if self.sessions.len() >= settings.sessions.max {
+        if job.is_none() && self.apart_from_jobs().count() >= settings.sessions.max {
             return Err(too_many(settings.sessions.max, "", "sessions.max"));
         }
-        if self.of(peer).count() >= settings.sessions.max_per_user {
+        if job.is_none() && self.of(peer).count() >= settings.sessions.max_per_user {
             return Err(too_many(settings.sessions.max_per_user, " of yours", "sessions.max_per_user"));
         }
         let name = match &request.name {
@@ -280,7 +306,7 @@ impl SupervisorState {
                 )));
         }
         let sandbox = &settings.sandbox;
-        let (wanted, idle) = self.wishes(request);
+        let (wanted, idle) = self.wishes(request, job);
         let (least, most) = (MIN_MEMORY_BYTES, sandbox.max_memory_bytes);
         within("memory", wanted.memory_bytes, least, most, show_size)?;
         cpus_within(wanted.cpus, sandbox.max_cpus)?;
@@ -297,13 +323,15 @@ impl SupervisorState {
     }
 
     /// What is asked for, completed by the settings.
-    fn wishes(&self, request: &NewSession) -> (Wanted, Duration) {
+    fn wishes(&self, request: &NewSession, job: Option<JobId>) -> (Wanted, Duration) {
         let settings = &self.args.launcher.settings;
         let wanted = Wanted {
             image: request.image.clone(),
             memory_bytes: request.memory_bytes.unwrap_or(settings.sandbox.memory_bytes),
             cpus: request.cpus.unwrap_or(settings.sandbox.cpus),
             pids: request.pids.unwrap_or(settings.sandbox.pids),
+            // A job has no state to go back to.
+            checkpoints: if job.is_some() { 0 } else { settings.sandbox.checkpoints },
         };
         let idle = request
             .idle_s

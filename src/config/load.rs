@@ -8,7 +8,9 @@ use std::time::Duration;
 use super::layer::{ConfigProblem, Layer, Source};
 use super::paths::Paths;
 use super::reader::{NonZeroBytes, Reader};
-use super::settings::{Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings};
+use super::settings::{
+    Api, Cells, Daemon, Jobs, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
+};
 use crate::protocol::receipt::{Backend, Isolation};
 
 const DEFAULTS: &str = include_str!("../../config/default.toml");
@@ -121,6 +123,7 @@ impl Reader<'_> {
         let sandbox = self.sandbox();
         let cells = self.cells();
         let sessions = self.sessions();
+        let jobs = self.jobs();
         let models = self.models();
         let agent = self.agent(&models);
         let command_tools = self.command_tools();
@@ -135,6 +138,7 @@ impl Reader<'_> {
             sandbox: sandbox?,
             cells: cells?,
             sessions: sessions?,
+            jobs: jobs?,
             api: Api { body: body?.0 },
             daemon: Daemon { log_level: log_level? },
             agent: agent?,
@@ -250,6 +254,14 @@ impl Reader<'_> {
         Some(cells)
     }
 
+    fn jobs(&mut self) -> Option<Jobs> {
+        let slots = self.positive::<usize>("jobs.slots");
+        let queue = self.positive::<usize>("jobs.queue");
+        let timeout = self.positive::<Duration>("jobs.timeout");
+        let keep = self.positive::<Duration>("jobs.keep");
+        Some(Jobs { slots: slots?, queue: queue?, timeout: timeout?, keep: keep? })
+    }
+
     fn sessions(&mut self) -> Option<Sessions> {
         let idle = self.positive::<Duration>("sessions.idle");
         let max = self.positive::<usize>("sessions.max");
@@ -313,6 +325,12 @@ mod tests {
                     spill: 256 << 20,
                 },
                 sessions: Sessions { idle: Duration::from_secs(3600), max: 64, max_per_user: 32 },
+                jobs: Jobs {
+                    slots: 4,
+                    queue: 256,
+                    timeout: Duration::from_secs(600),
+                    keep: Duration::from_secs(7 * 86_400),
+                },
                 api: Api { body: 16 << 20 },
                 daemon: Daemon { log_level: LogLevel::Info },
             }

@@ -13,6 +13,7 @@ pub struct Settings {
     pub sandbox: Sandbox,
     pub cells: Cells,
     pub sessions: Sessions,
+    pub jobs: Jobs,
     pub api: Api,
     pub daemon: Daemon,
     pub agent: Agent,
@@ -78,6 +79,17 @@ pub struct Sessions {
     pub idle: Duration,
     pub max: usize,
     pub max_per_user: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jobs {
+    /// Jobs that run at once.
+    pub slots: usize,
+    /// Jobs of one user that wait.
+    pub queue: usize,
+    pub timeout: Duration,
+    /// What is kept of a job after its end, and for how long.
+    pub keep: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

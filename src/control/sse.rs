@@ -77,6 +77,12 @@ pub fn respond(
     response.map_err(|error| Problem::new(Code::Internal, error.to_string()))
 }
 
+/// A stream that has ended before it began.
+pub fn nothing() -> Result<Response, Problem> {
+    let response = Response::builder().header(header::CONTENT_TYPE, "text/event-stream").body(Body::empty());
+    response.map_err(|error| Problem::new(Code::Internal, error.to_string()))
+}
+
 fn gone(gone: Gone) -> Problem {
     Problem::new(Code::EventsGone, gone.to_string()).hint(format!("ask with `after={}`", gone.first - 1))
 }
@@ -112,6 +118,8 @@ impl Feed {
             }
             let lasting = self.until == Until::SessionEnd;
             tokio::select! {
+                // What came before the end is told before the end.
+                biased;
                 changed = self.watch.changed() => changed.ok()?,
                 () = self.shutdown.cancelled(), if lasting => return None,
                 () = tokio::time::sleep(STREAM_KEEPALIVE) => return Some(Bytes::from_static(b": still here\n\n")),

@@ -13,6 +13,7 @@ mod docker;
 pub mod engine;
 pub mod facts;
 pub mod files;
+pub mod gather;
 mod held;
 pub mod images;
 pub mod jail;

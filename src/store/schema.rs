@@ -21,7 +21,8 @@ const HEADER_BYTES: usize = 100;
 const VERSION_AT: std::ops::Range<usize> = 60..64;
 
 /// Step n brings a file from version n to n + 1. Steps that were released are never changed.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE sessions (
         id BLOB PRIMARY KEY,
         owner INTEGER NOT NULL,
@@ -63,7 +64,18 @@ const MIGRATIONS: &[&str] = &["
         PRIMARY KEY (owner, key)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX idempotency_age ON idempotency (created);
-"];
+",
+    "
+    CREATE TABLE jobs (
+        id BLOB PRIMARY KEY,
+        owner INTEGER NOT NULL,
+        ended_at INTEGER,
+        record TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX jobs_of_owner ON jobs (owner, id);
+    CREATE INDEX open_jobs ON jobs (id) WHERE ended_at IS NULL;
+",
+];
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

@@ -157,7 +157,8 @@ impl Port {
             Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
         let peer = self.owner;
         let made =
-            ask(&self.supervisor, |reply_to| SupervisorMsg::Create { peer, request, reply_to }).await?;
+            ask(&self.supervisor, |reply_to| SupervisorMsg::Create { peer, request, job: None, reply_to })
+                .await?;
         let key = made.id.to_string();
         let found = self.supervisor.call(|reply_to| SupervisorMsg::Find { peer, key, reply_to }, None).await;
         let inner = answer(found)?

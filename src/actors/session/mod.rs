@@ -17,7 +17,7 @@ use super::queue::{Job, Queue};
 use super::rules::CellRules;
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::protocol::api::{Interrupted, SessionView};
-use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
+use crate::protocol::ids::{CellNumber, JobId, Seq, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::ExecutionResult;
@@ -72,6 +72,8 @@ pub struct SessionArgs {
     pub workspace: Option<String>,
     pub idle: Duration,
     pub seed: Map<String, Value>,
+    /// The job that it serves.
+    pub job: Option<JobId>,
     /// It goes when nobody holds it any more.
     pub ephemeral: bool,
     /// Answered when the first sandbox is ready, or could not be made.
