@@ -17,6 +17,7 @@ mod examples;
 mod files;
 mod guards;
 pub mod helpers;
+pub mod jobs;
 pub mod laws;
 mod lifecycle;
 mod model_faults;

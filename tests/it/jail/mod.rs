@@ -10,6 +10,7 @@
 
 mod choice;
 mod escape;
+mod jobs;
 mod life;
 mod process;
 
@@ -55,6 +56,8 @@ again! { root, None,
     restart: a_running_cell_goes_on, a_cell_that_ended_while_no_daemon_ran_has_its_result,
         a_cell_that_died_while_no_daemon_ran_is_told, checkpoints_undo_and_time_limits_outlive_the_daemon,
         restarts_one_after_the_other_lose_nothing;
+    jobs: five_scripts_have_five_verdicts, a_script_begins_with_a_clean_slate_and_alone, artifacts_are_data,
+        jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing;
 }
 
 again! { ordinary_user, Some(super::super::ANN),
@@ -67,4 +70,5 @@ again! { ordinary_user, Some(super::super::ANN),
     modes: a_fork_cell_sees_everything_and_changes_nothing;
     restart: a_running_cell_goes_on, a_cell_that_died_while_no_daemon_ran_is_told,
         checkpoints_undo_and_time_limits_outlive_the_daemon;
+    jobs: five_scripts_have_five_verdicts, artifacts_are_data;
 }
