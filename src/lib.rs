@@ -1,7 +1,7 @@
 //! Belljar runs model-written Python under glass.
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
-//! `cli`, `daemon` → `control` → `actors` → `agent`, `llm`, `tools`, `sandbox`, `bridge`, `store` → `config` → `protocol`.
+//! `cli`, `daemon` → `control` → `actors` → `agent`, `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `config` → `protocol`.
 
 pub mod actors;
 pub mod agent;
@@ -12,6 +12,7 @@ pub mod control;
 pub mod daemon;
 pub mod llm;
 pub mod protocol;
+pub mod quota;
 pub mod sandbox;
 #[cfg(test)]
 mod schemas;

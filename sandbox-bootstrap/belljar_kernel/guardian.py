@@ -34,6 +34,7 @@ class Guardian:
             "hello": self._hello,
             "ack": self._ack,
             "configure": self._configure,
+            "preload": self._preload,
             "cell": self._cell,
             "interrupt": self._interrupt,
             "kill": self._kill,
@@ -113,6 +114,11 @@ class Guardian:
 
     def _configure(self, _frame, text):
         self._line.set_up(text)
+
+    def _preload(self, frame, text):
+        request = int(frame["request"])
+        if self._can_serve(frame):
+            self._line.preload(request, text)
 
     def _cell(self, frame, text):
         cell, mode = int(frame["cell"]), frame["mode"]

@@ -48,6 +48,7 @@ class RunnerHandle:
         self.promoted = False
         self._closed = False
         self.variables_request = None
+        self.preload_request = None  # until it has imported what it begins with
         self.resets = []  # requests that are answered when a fresh worker has taken its place
         self.control = Channel(poller, self._on_message, self._on_broken)
         self.tools = Channel(poller, self._on_message, self._on_broken)

@@ -1,13 +1,15 @@
 """SIGINT in a runner: KeyboardInterrupt while a cell runs, nothing while none does.
 
 A message to the guardian must not be torn by it, so an interrupt that comes while one is being sent
-is raised right after.
+is raised right after. The same holds for alarms, which end code that runs nested and takes too long.
 """
 
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
-import threading
+import _thread
 
-_get_ident = threading.get_ident
+_get_ident = _thread.get_ident
+_ALARM = _signal.SIGRTMAX  # one that user code has no use for
+_ALARM_AGAIN_S = 1.0  # for code that catches everything
 
 
 class Interrupts:
@@ -17,6 +19,8 @@ class Interrupts:
         self._held = 0
         self._pending = False
         self._main_thread = None
+        self._armed = []
+        self._alarms = []  # that have gone off and not been raised
 
     def install(self):
         """Also after user code has put a handler of its own."""
@@ -24,6 +28,34 @@ class Interrupts:
         if _signal.getsignal(_signal.SIGINT) != self._on_signal:
             _signal.signal(_signal.SIGINT, self._on_signal)
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
+        if _signal.getsignal(_ALARM) != self._on_alarm:
+            _signal.signal(_ALARM, self._on_alarm)
+            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_ALARM,))
+
+    def alarm(self, seconds):
+        """For code that may take so long; None, and what runs elsewhere than on the main thread, may take longer."""
+        if seconds is None or _get_ident() != self._main_thread:
+            return _NoAlarm
+        return _Alarm(self, self._armed, self._main_thread, seconds)
+
+    def stop_alarms(self):
+        """Those that an interrupt kept from being stopped."""
+        with self:
+            for alarm in tuple(self._armed):
+                alarm.stop()
+
+    def gone_off(self, alarm):
+        self._alarms.append(alarm)
+
+    def _on_alarm(self, _number, _frame):
+        if self.active and not self._held:
+            self._raise_alarm()
+
+    def _raise_alarm(self):
+        while self._alarms:
+            alarm = self._alarms.pop()
+            if not alarm.is_over:
+                raise alarm.Expired
 
     def _on_signal(self, _number, _frame):
         if not self.active:
@@ -47,3 +79,59 @@ class Interrupts:
             self._pending = False
             if self.active:
                 raise KeyboardInterrupt
+        if self._alarms and not self._held and self.active:
+            self._raise_alarm()
+
+
+class Expired(BaseException):
+    """The time of code that runs nested is over; each alarm has a type of its own."""
+
+
+class _NoAlarm:
+    Expired = type("Expired", (Expired,), {})
+
+    @staticmethod
+    def start():
+        pass
+
+    @staticmethod
+    def stop():
+        pass
+
+
+class _Alarm:
+    """Raises its own `Expired` on the main thread when the time is over, until it is stopped."""
+
+    def __init__(self, interrupts, armed, thread, seconds):
+        self.Expired = type("Expired", (Expired,), {})
+        self.is_over = False
+        self._interrupts = interrupts
+        self._armed = armed
+        self._thread = thread
+        self._seconds = seconds
+        self._stopped = _thread.allocate_lock()
+        self._left = _thread.allocate_lock()
+
+    def start(self):
+        self._stopped.acquire()
+        self._left.acquire()
+        with self._interrupts:
+            _thread.start_new_thread(self._watch, ())
+            self._armed.append(self)
+
+    def _watch(self):
+        seconds = min(self._seconds, _thread.TIMEOUT_MAX)
+        while not self._stopped.acquire(timeout=seconds):
+            self._interrupts.gone_off(self)
+            _signal.pthread_kill(self._thread, _ALARM)
+            seconds = _ALARM_AGAIN_S
+        self._left.release()
+
+    def stop(self):
+        """Call it with interrupts held back. Its thread is gone when this returns: a checkpoint may follow."""
+        if self not in self._armed:
+            return
+        self._armed.remove(self)
+        self.is_over = True
+        self._stopped.release()
+        self._left.acquire()

@@ -60,6 +60,8 @@ RECURSION_LIMIT_FLOOR = 1000
 # Code that a cell runs as a tool: how deep it may nest, and how much of its output is its answer.
 NESTED_DEPTH = 16
 NESTED_OUTPUT_CHARS = 1024 * 1024
+# Modules that are imported for a family of them.
+FAMILY_MODULES = 1000
 
 # Expressions.
 COMPUTES = 16

@@ -19,7 +19,8 @@ LOST = "lost"
 class MainLine:
     """`worker` is None only while a fresh one cannot be started.
 
-    `hello` and `configure` are the daemon's latest frames of these kinds, for workers to come.
+    `hello`, `configure` and `imports` are the daemon's latest frames of these kinds, for workers to
+    come; `imports` with its request.
     """
 
     def __init__(self, runners, poller, workspace, on_hopeless):
@@ -30,6 +31,7 @@ class MainLine:
         self._memory = memory.MemoryWatch()
         self.hello = None
         self.configure = None
+        self.imports = None
         self.worker = None
         self._ring = []  # checkpoints, oldest first
         self._started = None  # the newest cell, as the daemon sent it
@@ -59,6 +61,17 @@ class MainLine:
         for handle in (self.worker, *self._ring):
             if handle is not None:
                 handle.forward(text)
+
+    def preload(self, request, text):
+        """Checkpoints come after it, so that what was imported is there once and shared by all."""
+        self.imports = (request, text)
+        self.drop_checkpoints()
+        self._send_imports(self.worker)
+        self._take_checkpoint()
+
+    def _send_imports(self, worker):
+        worker.preload_request, text = self.imports
+        worker.forward(text)
 
     # Cells.
 
@@ -247,6 +260,11 @@ class MainLine:
         handle.end_cell()
         self.worker = None
         self._runners.drop(handle)
+        if handle.preload_request is not None and not handle.killed:
+            # The next worker would die of it too.
+            self.imports = None
+            message = f"the process ended while it imported modules (exit code {exit_code})"
+            self._runners.refuse("no_process", message, {"request": handle.preload_request})
         while self._ring and not was_reset:
             if self._promote(self._ring[-1], self._kill_younger):
                 after = {"restored": self.worker.state_of}
@@ -287,7 +305,7 @@ class MainLine:
             self._runners.send({"type": "reset_done", "request": request})
 
     def start_worker(self):
-        """A fresh worker with the seed only."""
+        """A fresh worker with what it begins with only."""
         handle = self._runners.new_handle(WORKER)
         pid = None
         if handle is not None:
@@ -313,6 +331,8 @@ class MainLine:
         for text in (self.hello, self.configure):
             if text is not None:
                 handle.forward(text)
+        if self.imports is not None:
+            self._send_imports(handle)
         told, self._at_worker_start = self._at_worker_start, []
         for tell in told:
             tell()

@@ -1,7 +1,9 @@
 """Tools that need the interpreter of the cell that calls them: they run here, in the worker.
 
-Code that runs nested is a snippet of the running cell: it shares its variables and its deadline. What
-it prints through Python is the answer; what subprocesses and C code write goes to the cell's output.
+Code that runs nested is a snippet of the running cell: it shares its variables and its deadline, and
+may be given less time; what it did until then stays. In other threads than the first only the deadline
+of the cell holds. What it prints through Python is the answer; what subprocesses and C code write goes
+to the cell's output.
 """
 
 import io
@@ -9,6 +11,7 @@ import sys
 import threading
 
 from . import variables
+from .interrupts import Expired
 from .limits import NESTED_DEPTH, NESTED_OUTPUT_CHARS
 from .rich import bounded_repr
 
@@ -28,8 +31,10 @@ class NestedTools:
         self._here = threading.local()
         self.attach()
         self.by_name = {
-            "execute_python_code": lambda arguments: self._execute(arguments["python_code_snippet"]),
-            "exec_code": lambda arguments: self._execute(arguments["code"]),
+            "execute_python_code": lambda arguments: self._execute(
+                arguments["python_code_snippet"], arguments.get("timeout")
+            ),
+            "exec_code": lambda arguments: self._execute(arguments["code"], arguments.get("timeout")),
             "read_variable": lambda arguments: self._read(arguments["name"]),
             "list_variables": lambda _arguments: self._list(),
         }
@@ -40,25 +45,38 @@ class NestedTools:
 
     def begin_cell(self):
         """An interrupt may have kept the cell before from tidying up."""
+        self._runner.interrupts.stop_alarms()
         self._here.depth = 0
         self._streams.forget()
 
-    def _execute(self, source):
+    def _execute(self, source, timeout):
         if not isinstance(source, str):
             raise TypeError(f"the code has to be a str, not {type(source).__name__}")
+        if timeout is not None and (type(timeout) not in (int, float) or not timeout > 0):
+            raise ValueError(f"the timeout has to be a number of seconds above 0, not {timeout!r}")
         depth = getattr(self._here, "depth", 0)
         if depth >= NESTED_DEPTH:
             raise self._error("failed", f"code runs nested more than {NESTED_DEPTH} deep")
         self._here.depth = depth + 1
         buffer = _Buffer()
+        alarm = self._runner.interrupts.alarm(timeout)
         try:
-            self._streams.enter(buffer)
-            shown = self._run(source)
-        finally:
-            with self._runner.interrupts:
-                self._streams.leave(buffer)
-                self._here.depth = depth
+            try:
+                self._streams.enter(buffer)
+                alarm.start()
+                shown = self._run(source)
+            finally:
+                self._leave(buffer, depth, alarm)
+        except alarm.Expired:
+            self._leave(buffer, depth, alarm)  # it may have come before the other one
+            shown = f"TimeoutError: the code was ended after {timeout} seconds\n"
         return buffer.text() + shown
+
+    def _leave(self, buffer, depth, alarm):
+        with self._runner.interrupts:
+            alarm.stop()
+            self._streams.leave(buffer)
+            self._here.depth = depth
 
     def _run(self, source):
         """The value of a last expression or the traceback, as text; what is printed goes elsewhere."""
@@ -67,8 +85,8 @@ class NestedTools:
         try:
             value = self._cells.run_snippet(source, name)
             return "" if value is None else bounded_repr(value, limits.repr_chars) + "\n"
-        except KeyboardInterrupt:
-            raise  # meant for the cell
+        except (KeyboardInterrupt, Expired):
+            raise  # meant for the cell, or for a caller
         except BaseException as error:
             return self._cells.describe(error, name)["traceback"]
 

@@ -11,7 +11,7 @@ import types
 import warnings
 from collections import deque
 
-from . import copies, descriptors, fonts, process, steady, variables, wire
+from . import copies, descriptors, fonts, preload, process, steady, variables, wire
 from .cells import CellRunner
 from .handle import bytes_unread
 from .interrupts import Interrupts
@@ -70,6 +70,7 @@ class Runner:
         self._streams.mend()
         self._enter_workspace(workspace)
         self.namespace = _fresh_main_module()
+        self._seed = self._preloaded = {}
         self.interrupts = Interrupts()
         self.interrupts.install()
         self._loop = EventLoop()
@@ -177,10 +178,23 @@ class Runner:
             self.limits = Limits(frame["limits"])
         elif kind == "configure":
             self._configure(frame)
+        elif kind == "preload":
+            self._preload(frame)
 
     def _configure(self, frame):
-        self._tools.offer(frame["tools"], frame["seed"])
-        self.namespace.update(frame["seed"])
+        self._seed = frame["seed"]
+        self._tools.offer(frame["tools"], self._seed)
+        self.namespace.update(self._seed)
+
+    def _preload(self, frame):
+        """Seeded names win over modules, and tools over those that nobody named."""
+        named, families, answer = preload.preload(frame, self.limits)
+        if not self.is_own_process():
+            posix._exit(1)  # a child that a module forked
+        self._preloaded = {name: thing for name, thing in families.items() if name not in self.namespace}
+        self._preloaded.update((name, thing) for name, thing in named.items() if name not in self._seed)
+        self.namespace.update(self._preloaded)
+        self.send(wire.PRELOADED, wire.encode_json(answer))
 
     def _live(self):
         """What a checkpoint cannot hold."""
@@ -193,7 +207,7 @@ class Runner:
         }
 
     def _injected(self):
-        return {**self._displays.injected, **self._tools.injected}
+        return {**self._displays.injected, **self._tools.injected, **self._preloaded}
 
     def _end_if_done(self):
         if self.serves_once:

@@ -117,6 +117,9 @@ class Runners:
         elif kind == wire.VARIABLES_DONE and handle.variables_request is not None:
             handle.variables_request = None
             self.bridge.send(_with(payload, as_before=handle.as_before))
+        elif kind == wire.PRELOADED and handle.preload_request is not None:
+            handle.preload_request = None
+            self.bridge.send(payload)
         elif kind == wire.PRESENT and handle.pid is None:
             self._runner_present(handle)
         elif kind == wire.SPAWN_FAILED:

@@ -4,10 +4,14 @@ Nothing here does I/O: bytes go in, messages and bytes to send come out. Every b
 protocol or of a bound raises `Violation`, after which the connection is of no use.
 """
 
-import base64
 import binascii
-import hashlib
 import struct
+
+try:
+    # `hashlib` loads the whole of OpenSSL, which every new sandbox would wait for.
+    from _sha1 import sha1
+except ImportError:
+    from hashlib import sha1
 
 from .limits import FRAGMENTS, FRAME_BYTES, UPGRADE_BYTES, UPGRADE_HEADERS
 
@@ -50,12 +54,13 @@ def answer_upgrade(received):
         raise Violation(PROTOCOL_ERROR, "not version 13")
     key = headers.get(b"sec-websocket-key", b"")
     try:
-        key_bytes = base64.b64decode(key, validate=True)
+        key_bytes = binascii.a2b_base64(key)
     except binascii.Error:
         key_bytes = b""
-    if len(key_bytes) != _KEY_BYTES:
+    # Written in one way only: the decoder passes over what is no base64.
+    if len(key_bytes) != _KEY_BYTES or binascii.b2a_base64(key_bytes, newline=False) != key:
         raise Violation(PROTOCOL_ERROR, "no proper key")
-    accept = base64.b64encode(hashlib.sha1(key + _ACCEPT_SALT).digest())
+    accept = binascii.b2a_base64(sha1(key + _ACCEPT_SALT).digest(), newline=False)
     answer = (
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
         b"Connection: Upgrade\r\nSec-WebSocket-Accept: " + accept + b"\r\n\r\n"

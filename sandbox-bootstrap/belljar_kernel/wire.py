@@ -22,6 +22,7 @@ RELAY = ord("F")
 CELL_BEGUN = ord("B")  # from here on the code may have had effects
 CELL_DONE = ord("D")
 VARIABLES_DONE = ord("V")
+PRELOADED = ord("L")
 SPAWN_FAILED = ord("X")  # the payload is the index of the runner that did not come to be
 
 # The C halves of `json`, taken once: quicker, and nothing that user code can replace lies between.

@@ -9,6 +9,7 @@ pub mod executor;
 pub mod jobs;
 mod launch;
 pub mod llm;
+mod news;
 mod outcome;
 mod past;
 mod queue;

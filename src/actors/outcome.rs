@@ -34,6 +34,8 @@ pub struct CellStart {
     /// The ask that wants it.
     pub ask: Option<AskNumber>,
     pub rules: Arc<CellRules>,
+    /// Sandboxes that ended before they took it.
+    pub missed: u32,
 }
 
 /// The tool calls of a cell as they once were, in their order.

@@ -6,13 +6,12 @@ use super::past::Past;
 use super::recorded::record;
 use super::session::{CellRequest, ReplayOf, SessionMsg, SessionRef, events_of};
 use crate::protocol::api::{ReplayReport, ReplayedCell};
-use crate::protocol::event::EventBody;
-use crate::protocol::problem::{Code, Problem};
+use crate::protocol::problem::Problem;
 use crate::protocol::result::{ExecutionResult, Mode, Status};
 use crate::store::EventLog;
 
-/// Runs the kept cells of a session again. It ends early when one of them dies; until all have run, what
-/// is left stays on the list for the next replay.
+/// Runs the kept cells of a session again. It ends early when one of them dies or is interrupted; until
+/// all have run, what is left stays on the list for the next replay.
 pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport, Problem> {
     let events = events_of(log);
     let kept = Past::of(&events, &std::sync::Arc::default()).kept;
@@ -20,6 +19,7 @@ pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport
     drop(events);
     let replay = Some(kept.clone());
     ask(session, |reply_to| SessionMsg::Reset { replay, reply_to }).await?;
+    let mut under_way = UnderWay { session, finished: false };
     let mut report = ReplayReport { cells: Vec::new() };
     for cell in kept {
         let Some(was) = recorded.remove(&cell) else { continue };
@@ -33,17 +33,28 @@ pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport
             rules: None,
         };
         let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-        let result = ticket.done.await.map_err(|_| {
-            Problem::new(Code::Internal, format!("cell {} ended without a result", ticket.cell))
-        })?;
+        let replayed_as = ticket.cell;
+        let result = ticket.result(session).await?;
         let differences = was.result.map(|before| differences(&before, &result)).unwrap_or_default();
-        report.cells.push(ReplayedCell { cell, replayed_as: ticket.cell, differences });
-        if matches!(result.status, Status::Timeout | Status::Crashed) {
+        report.cells.push(ReplayedCell { cell, replayed_as, differences });
+        if matches!(result.status, Status::Timeout | Status::Crashed | Status::Interrupted) {
             return Ok(report);
         }
     }
-    log.append(EventBody::ReplayFinished);
+    under_way.finished = true;
     Ok(report)
+}
+
+/// Tells the session when it is over, also if the client leaves in the middle of it.
+struct UnderWay<'a> {
+    session: &'a SessionRef,
+    finished: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let _ = self.session.cast(SessionMsg::ReplayEnded { finished: self.finished });
+    }
 }
 
 /// What a person would call different; times and addresses of objects in the text count too.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::config::Agent;
 use crate::protocol::ask::{ApprovalPolicy, AskSpec};
+use crate::tools::Registry;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CellRules {
@@ -26,10 +27,15 @@ impl CellRules {
         }
     }
 
-    /// Of cells that a client sends.
+    /// Of cells that a client sends. The configuration may call a tool by another name of it.
     #[must_use]
-    pub fn of_client(agent: &Agent) -> Self {
-        Self { allowed: None, approve: approve(&agent.approval), restricted: false }
+    pub fn of_client(agent: &Agent, tools: &Registry) -> Self {
+        let named = approve(&agent.approval).into_iter();
+        let approve = named.map(|name| match tools.definition(&name) {
+            Some(tool) => tool.name.clone(),
+            None => name,
+        });
+        Self { allowed: None, approve: approve.collect(), restricted: false }
     }
 }
 

@@ -10,7 +10,11 @@ use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef
 use crate::config::{MIN_MEMORY_BYTES, show_size};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{JobId, SessionId, SessionName};
+use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
+use crate::protocol::values;
+use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Wanted};
 use crate::store::{Journal, JournalError, SessionRecord};
 use crate::tools;
@@ -69,6 +73,7 @@ pub struct SupervisorArgs {
     pub launcher: Arc<Launcher>,
     pub tools: Arc<tools::Registry>,
     pub models: Models,
+    pub ledger: Ledger,
 }
 
 pub struct SupervisorState {
@@ -83,6 +88,23 @@ struct Entry {
     /// The job that it serves: its owner sees that instead.
     job: Option<JobId>,
     session: SessionRef,
+    _permit: Permit,
+}
+
+/// What was checked of a request for a session.
+struct Admitted {
+    name: SessionName,
+    wanted: Wanted,
+    idle: Duration,
+    permit: Permit,
+}
+
+/// What a session takes. That of a job is counted as the job.
+fn amounts(job: Option<JobId>) -> Amounts {
+    match job {
+        None => Amounts::of([(Kind::Sessions, 1)]),
+        Some(_) => Amounts::of([]),
+    }
 }
 
 pub struct Supervisor;
@@ -184,12 +206,7 @@ impl Actor for Supervisor {
 
 impl SupervisorState {
     fn of(&self, peer: u32) -> impl Iterator<Item = (&SessionId, &Entry)> {
-        self.apart_from_jobs().filter(move |(_, entry)| entry.owner == peer)
-    }
-
-    /// Jobs have slots of their own.
-    fn apart_from_jobs(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
-        self.sessions.iter().filter(|(_, entry)| entry.job.is_none())
+        self.sessions.iter().filter(move |(_, entry)| entry.owner == peer && entry.job.is_none())
     }
 
     async fn create(
@@ -201,7 +218,7 @@ impl SupervisorState {
         reply_to: Answer<SessionView>,
     ) {
         let admitted = self.admit(peer, &request, job);
-        let (name, wanted, idle) = match admitted {
+        let Admitted { name, wanted, idle, permit } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
                 let _ = reply_to.send(Err(problem));
@@ -217,7 +234,7 @@ impl SupervisorState {
             job,
             slot: None,
         };
-        self.spawn_session(myself, record, request, wanted, idle, Some(reply_to)).await;
+        self.spawn_session(myself, record, request, (wanted, idle), permit, Some(reply_to)).await;
     }
 
     /// Sessions that were there before the daemon was started anew.
@@ -230,8 +247,9 @@ impl SupervisorState {
             }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
             // What was allowed then is kept, even if the limits have changed since.
-            let (wanted, idle) = self.wishes(&request, record.job);
-            self.spawn_session(myself, record, request, wanted, idle, None).await;
+            let wishes = self.wishes(&request, record.job);
+            let permit = self.args.ledger.keep(record.owner, record.name.as_str(), amounts(record.job));
+            self.spawn_session(myself, record, request, wishes, permit, None).await;
         }
         Ok(())
     }
@@ -241,11 +259,13 @@ impl SupervisorState {
         myself: &SupervisorRef,
         record: SessionRecord,
         request: NewSession,
-        wanted: Wanted,
-        idle: Duration,
+        (wanted, idle): (Wanted, Duration),
+        permit: Permit,
         created: Option<Answer<SessionView>>,
     ) {
         let (id, peer, name, job) = (record.id, record.owner, record.name, record.job);
+        let settings = &self.args.launcher.settings;
+        let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
         let args = SessionArgs {
             id,
             name: name.clone(),
@@ -264,37 +284,26 @@ impl SupervisorState {
             idle,
             seed: request.seed,
             job,
+            // Checked when the session was made.
+            preload: Preload::parse(entries).unwrap_or_default(),
             ephemeral: request.ephemeral,
             created,
         };
         match Session::spawn(args).await {
-            Ok(session) => drop(self.sessions.insert(id, Entry { owner: peer, name, job, session })),
+            Ok(session) => {
+                self.sessions.insert(id, Entry { owner: peer, name, job, session, _permit: permit });
+            }
             // The reply port went down with it: the caller is told that the call failed.
             Err(error) => tracing::error!(%error, "a session could not be spawned"),
         }
     }
 
     /// Checks everything before anything exists.
-    fn admit(
-        &self,
-        peer: u32,
-        request: &NewSession,
-        job: Option<JobId>,
-    ) -> Result<(SessionName, Wanted, Duration), Problem> {
+    fn admit(&self, peer: u32, request: &NewSession, job: Option<JobId>) -> Result<Admitted, Problem> {
         if self.shutting_down.is_some() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
         }
         let settings = &self.args.launcher.settings;
-        let too_many = |limit: usize, whose: &str, setting: &str| {
-            Problem::new(Code::TooMany, format!("there are {limit} sessions already{whose}"))
-                .hint(format!("remove one with `belljar rm`, or raise `{setting}`"))
-        };
-        if job.is_none() && self.apart_from_jobs().count() >= settings.sessions.max {
-            return Err(too_many(settings.sessions.max, "", "sessions.max"));
-        }
-        if job.is_none() && self.of(peer).count() >= settings.sessions.max_per_user {
-            return Err(too_many(settings.sessions.max_per_user, " of yours", "sessions.max_per_user"));
-        }
         let name = match &request.name {
             Some(name) => name.clone(),
             None => fresh_name(),
@@ -311,7 +320,11 @@ impl SupervisorState {
         within("memory", wanted.memory_bytes, least, most, show_size)?;
         cpus_within(wanted.cpus, sandbox.max_cpus)?;
         within("pids", wanted.pids, MIN_PIDS, MAX_PIDS, |pids| pids.to_string())?;
-        check_seed(&request.seed)?;
+        values::check_names(&request.seed)?;
+        if let Err(message) = Preload::parse(request.preload.as_deref().unwrap_or_default()) {
+            return Err(Problem::new(Code::BadRequest, message)
+                .hint("name modules one by one, or a family: `stdlib`, `third-party`"));
+        }
         if idle.is_zero() {
             return Err(Problem::new(Code::BadRequest, "`idle_s` has to be at least 1"));
         }
@@ -319,7 +332,8 @@ impl SupervisorState {
             return Err(Problem::new(Code::Storage, format!("the journal cannot be written: {trouble}"))
                 .hint("free some space on the disk of `BELLJAR_HOME`"));
         }
-        Ok((name, wanted, idle))
+        let permit = self.args.ledger.take(peer, name.as_str(), amounts(job))?;
+        Ok(Admitted { name, wanted, idle, permit })
     }
 
     /// What is asked for, completed by the settings.
@@ -389,22 +403,6 @@ fn cpus_within(value: f64, most: f64) -> Result<(), Problem> {
     }
     Err(Problem::new(Code::BadRequest, format!("{value} CPUs are not possible"))
         .hint(format!("use {MIN_CPUS} to {most}")))
-}
-
-/// Seeded names become variables, so they have to be names.
-fn check_seed(seed: &serde_json::Map<String, serde_json::Value>) -> Result<(), Problem> {
-    let is_name = |name: &str| {
-        name.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
-            && name.chars().all(|c| c.is_alphanumeric() || c == '_')
-    };
-    match seed.keys().find(|name| !is_name(name)) {
-        None => Ok(()),
-        Some(bad) => Err(Problem::new(
-            Code::BadRequest,
-            format!("`{}` cannot be the name of a variable", bad.escape_default()),
-        )
-        .hint("seed names are Python names: letters, digits and `_`")),
-    }
 }
 
 fn fresh_name() -> SessionName {

@@ -7,6 +7,7 @@ use super::schema::{Checker, excerpt};
 use super::words::Words;
 use crate::protocol::chat::ModelTool;
 use crate::protocol::limits::TOOL_NAME_CHARS;
+use crate::protocol::values;
 
 pub(super) const CELL_TOOL: &str = "execute_python_code";
 pub(super) const COMPUTE_TOOL: &str = "compute_with_python";
@@ -98,7 +99,7 @@ fn parsed(arguments: &str, words: Words) -> Result<Map<String, Value>, String> {
     if arguments.trim().is_empty() {
         return Ok(Map::new());
     }
-    serde_json::from_str(arguments).map_err(|error| words.no_json(&error.to_string(), &excerpt(arguments)))
+    values::from_json(arguments).map_err(|problem| words.no_json(&problem, &excerpt(arguments)))
 }
 
 fn accept_aliases(tool: &ModelTool, arguments: &mut Map<String, Value>) {

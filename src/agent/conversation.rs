@@ -90,13 +90,18 @@ impl Conversation {
 
     /// What a request and its reply cost; estimated where the provider does not say.
     pub fn count(&mut self, reply: &ChatReply) -> Usage {
-        match reply.usage {
-            Some(usage) => {
-                self.counted = Some((self.messages.len(), usage.prompt_tokens));
-                usage
-            }
-            None => Usage { prompt_tokens: self.tokens(), completion_tokens: budget::tokens(&reply.message) },
+        if let Some(usage) = reply.usage {
+            self.counted = Some((self.messages.len(), usage.prompt_tokens));
         }
+        self.cost(reply)
+    }
+
+    /// As the provider counted, or as estimated.
+    pub fn cost(&self, reply: &ChatReply) -> Usage {
+        reply.usage.unwrap_or_else(|| Usage {
+            prompt_tokens: self.tokens(),
+            completion_tokens: budget::tokens(&reply.message),
+        })
     }
 
     /// As a request has it, in text only for a model that knows no calls.

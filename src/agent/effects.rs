@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::schema;
 use crate::protocol::ask::{AskEnd, AskSpec, Decision, Subject};
-use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelTool};
+use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelTool, Usage};
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::result::ExecutionResult;
 
@@ -47,6 +47,12 @@ pub enum Input {
     SandboxFailed {
         message: String,
     },
+    /// An ask within this one used tokens.
+    SpentWithin {
+        usage: Usage,
+    },
+    /// Of the tokens that it shares with other asks, too few are left for the next request.
+    OutOfTokens,
     Cancel,
     /// The wall time of the ask is over.
     TimeUp,
@@ -58,7 +64,12 @@ pub enum Input {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Effect {
     /// Answered by `ModelReplied` or `ModelFailed`.
-    AskModel { step: u32, request: ChatRequest },
+    AskModel {
+        step: u32,
+        request: ChatRequest,
+        /// What the request will cost, without the reply.
+        tokens: u64,
+    },
     /// Answered by `CellFinished`, `CellRefused` or `SandboxFailed`. Never two at a time.
     RunCell {
         id: String,

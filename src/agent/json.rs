@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 
+use crate::protocol::values;
+
 /// Places where JSON could begin that are tried; each costs one pass over the text.
 const STARTS: usize = 64;
 
@@ -10,20 +12,19 @@ const STARTS: usize = 64;
 /// text, as a parser would.
 pub(super) fn find(text: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value, String> {
     let text = text.trim();
-    let whole = serde_json::from_str::<Value>(text);
-    let mut problem = match whole {
+    let mut problem = match values::from_json::<Value>(text) {
         Ok(value) if wanted(&value) => return Ok(value),
         Ok(_) => "it is JSON, but not what was asked for".to_owned(),
-        Err(error) => error.to_string(),
+        Err(problem) => problem,
     };
     let mut first = true;
     let starts = text.bytes().enumerate().filter(|(_, byte)| matches!(byte, b'{' | b'['));
     for (start, _) in starts.take(STARTS) {
         let Some(piece) = balanced(&text[start..]) else { continue };
-        match serde_json::from_str::<Value>(&loosened(piece)) {
+        match values::from_json::<Value>(&loosened(piece)) {
             Ok(value) if wanted(&value) => return Ok(value),
             // What is wrong with the JSON says more than that prose is no JSON.
-            Err(error) if first => problem = error.to_string(),
+            Err(why) if first => problem = why,
             Ok(_) | Err(_) => {}
         }
         first = false;

@@ -104,6 +104,14 @@ impl Machine {
             Input::ToolFinished { id, outcome } => self.tool_finished(&id, outcome),
             Input::Decided { id, decision } => self.decided(&id, decision),
             Input::SandboxFailed { message } => self.finish(AskOutcome::SandboxFailed, None, Some(message)),
+            Input::SpentWithin { usage } => {
+                self.usage += usage;
+                Vec::new()
+            }
+            Input::OutOfTokens => {
+                let message = "the next request would exceed the tokens that this ask shares with those around and within it";
+                self.finish(AskOutcome::TokenLimit, None, Some(message.to_owned()))
+            }
             Input::Cancel => self.finish(AskOutcome::Cancelled, None, None),
             Input::TimeUp => {
                 let message = format!("the ask took longer than {} seconds", self.spec.limits.seconds);
@@ -118,7 +126,8 @@ impl Machine {
         match &self.phase {
             Phase::New | Phase::Ended => Vec::new(),
             Phase::Thinking { request } => {
-                vec![Effect::AskModel { step: self.steps, request: request.clone() }]
+                let (step, tokens) = (self.steps, self.conversation.tokens());
+                vec![Effect::AskModel { step, request: request.clone(), tokens }]
             }
             Phase::Acting { turn } => turn.outstanding(&Rules::of(&self.spec, &self.setup)),
         }
@@ -135,9 +144,16 @@ impl Machine {
         self.steps
     }
 
+    /// Of asks within it, too.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.usage
+    }
+
+    /// What a reply to the present request costs, with the request.
+    #[must_use]
+    pub fn cost(&self, reply: &ChatReply) -> Usage {
+        self.conversation.cost(reply)
     }
 
     /// The conversation for the next ask of the session, valid whatever became of this one.
@@ -168,7 +184,8 @@ impl Machine {
         }
         let mut effects = noted(self.conversation.prepare());
         let limit = self.spec.limits.tokens;
-        if self.usage.total().saturating_add(self.conversation.tokens()) > limit {
+        let tokens = self.conversation.tokens();
+        if self.usage.total().saturating_add(tokens) > limit {
             let message = format!("the next request would exceed the limit of {limit} tokens");
             effects.extend(self.finish(AskOutcome::TokenLimit, None, Some(message)));
             return effects;
@@ -178,7 +195,7 @@ impl Machine {
         let request = ChatRequest { messages, tools, answer };
         self.steps += 1;
         self.phase = Phase::Thinking { request: request.clone() };
-        effects.push(Effect::AskModel { step: self.steps, request });
+        effects.push(Effect::AskModel { step: self.steps, request, tokens });
         effects
     }
 

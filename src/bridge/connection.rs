@@ -63,10 +63,26 @@ pub enum Closed {
 /// The owner's end. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Link {
-    outgoing: mpsc::Sender<String>,
+    outgoing: mpsc::Sender<Outgoing>,
     cancel: CancellationToken,
     /// The kernel cannot answer at the moment, and need not.
     silent: Arc<AtomicBool>,
+}
+
+/// Whether a frame has got into the kernel's socket. What has not, it never saw.
+#[derive(Clone, Debug, Default)]
+pub struct Delivery(Arc<AtomicBool>);
+
+impl Delivery {
+    pub fn is_made(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    text: String,
+    delivery: Delivery,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -121,15 +137,17 @@ impl Link {
     }
 
     /// Queues a frame. A kernel that lets the queue fill up is taken for dead.
-    pub fn send(&self, frame: &HostFrame) -> Result<(), SendError> {
+    pub fn send(&self, frame: &HostFrame) -> Result<Delivery, SendError> {
         let text = serde_json::to_string(frame).map_err(|_| SendError::TooLarge)?;
         if text.len() > FRAME_BYTES {
             return Err(SendError::TooLarge);
         }
-        self.outgoing.try_send(text).map_err(|_| {
+        let delivery = Delivery::default();
+        self.outgoing.try_send(Outgoing { text, delivery: delivery.clone() }).map_err(|_| {
             self.cancel.cancel();
             SendError::Gone
-        })
+        })?;
+        Ok(delivery)
     }
 }
 
@@ -143,25 +161,28 @@ impl Drop for Link {
 /// from being read.
 async fn write(
     mut writer: SplitSink<WebSocketStream<UnixStream>, Message>,
-    mut queue: mpsc::Receiver<String>,
+    mut queue: mpsc::Receiver<Outgoing>,
     cancel: CancellationToken,
 ) {
     let mut ping = tokio::time::interval(PING_EVERY);
     ping.tick().await;
     loop {
-        let message = tokio::select! {
+        let (message, delivery) = tokio::select! {
             biased;
             () = cancel.cancelled() => break,
             frame = queue.recv() => match frame {
-                Some(text) => Message::text(text),
+                Some(Outgoing { text, delivery }) => (Message::text(text), delivery),
                 None => break,
             },
-            _ = ping.tick() => Message::Ping(bytes::Bytes::new()),
+            _ = ping.tick() => (Message::Ping(bytes::Bytes::new()), Delivery::default()),
         };
         tokio::select! {
             biased;
             () = cancel.cancelled() => break,
-            sent = writer.send(message) => if sent.is_err() { break },
+            sent = writer.send(message) => match sent {
+                Ok(()) => delivery.0.store(true, Ordering::Release),
+                Err(_) => break,
+            },
         }
     }
 }
@@ -177,7 +198,7 @@ struct Driver<S> {
     acknowledged: u64,
     /// When to tell it the next one.
     acknowledge_at: Option<Instant>,
-    outgoing: mpsc::Sender<String>,
+    outgoing: mpsc::Sender<Outgoing>,
     silent: Arc<AtomicBool>,
     /// One frame at a time.
     turns: Arc<Semaphore>,
@@ -274,7 +295,7 @@ impl<S: Sink> Driver<S> {
         let settled = self.sink.settled(dealt_with);
         if settled > self.acknowledged
             && let Ok(text) = serde_json::to_string(&HostFrame::Ack { received: settled })
-            && self.outgoing.try_send(text).is_ok()
+            && self.outgoing.try_send(Outgoing { text, delivery: Delivery::default() }).is_ok()
         {
             self.acknowledged = settled;
         }

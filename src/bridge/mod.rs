@@ -8,7 +8,7 @@ mod handshake;
 mod listener;
 
 pub use calls::{Calls, Refusal};
-pub use connection::{Closed, Incoming, Link, Sink, Turn};
+pub use connection::{Closed, Delivery, Incoming, Link, SendError, Sink, Turn};
 pub use handshake::{Hello, connect};
 pub use listener::Listener;
 

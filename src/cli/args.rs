@@ -10,8 +10,10 @@ use serde_json::{Map, Value};
 use crate::config::{parse_duration, parse_size};
 use crate::protocol::api::NewSession;
 use crate::protocol::ids::SessionName;
+use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
 use crate::protocol::result::Mode;
+use crate::protocol::values;
 
 use super::failure::Failure;
 use super::screen::Color;
@@ -142,13 +144,23 @@ pub(super) struct SandboxArgs {
     /// A folder of yours as the workspace, instead of a new one.
     #[arg(long, value_name = "DIR")]
     pub workspace: Option<PathBuf>,
+    /// Begin with a module, as in 'numpy as np', a family ('stdlib', 'third-party') or `@FILE` with
+    /// one a line; can be repeated.
+    #[arg(long, value_name = "IMPORT", value_parser = preload)]
+    pub preload: Vec<Entries>,
 }
+
+/// What one `--preload` stands for.
+#[derive(Clone, Debug)]
+pub(super) struct Entries(Vec<String>);
 
 impl SandboxArgs {
     /// A session with a made-up name and all else by default.
     pub fn session(self) -> Result<NewSession, Failure> {
         Ok(NewSession {
             workspace: self.workspace()?,
+            preload: (!self.preload.is_empty())
+                .then(|| self.preload.into_iter().flat_map(|entries| entries.0).collect()),
             backend: self.backend,
             image: self.image,
             memory_bytes: self.memory,
@@ -158,8 +170,9 @@ impl SandboxArgs {
     }
 
     pub fn is_given(&self) -> bool {
-        let Self { backend, image, memory, cpus, workspace } = self;
-        backend.is_some() || image.is_some() || memory.is_some() || cpus.is_some() || workspace.is_some()
+        let Self { backend, image, memory, cpus, workspace, preload } = self;
+        let limited = memory.is_some() || cpus.is_some();
+        backend.is_some() || image.is_some() || limited || workspace.is_some() || !preload.is_empty()
     }
 
     /// Links and relative parts are resolved here, where the caller's own rights hold.
@@ -222,10 +235,22 @@ pub(super) fn json_object(text: &str) -> Result<Map<String, Value>, String> {
         }
         None => text,
     };
-    match serde_json::from_str(json).map_err(|e| format!("this is not JSON: {e}"))? {
+    match values::from_json(json).map_err(|e| format!("this JSON cannot be used: {e}"))? {
         Value::Object(map) => Ok(map),
         _ => Err("this is JSON, but no object such as `{\"x\": 1}`".to_owned()),
     }
+}
+
+/// An entry of `--preload`, or those of a file.
+fn preload(text: &str) -> Result<Entries, String> {
+    let entries = match text.strip_prefix('@') {
+        Some(path) => {
+            let read = std::fs::read_to_string(path).map_err(|e| format!("failed to read `{path}`: {e}"))?;
+            entries_of(&read)
+        }
+        None => vec![text.to_owned()],
+    };
+    Preload::parse(&entries).map(|_| Entries(entries))
 }
 
 /// The code to run: given itself, or `-` for stdin.
@@ -272,8 +297,15 @@ mod tests {
         assert_eq!(new.sandbox.memory, Some(512 << 20));
         assert_eq!((new.sandbox.cpus, new.idle, new.pids), (Some(1.5), Some(300), Some(9)));
         assert_eq!(new.sandbox.backend, Some(Backend::Docker));
-        for wrong in ["--memory 12x", "--cpus 0", "--cpus NaN", "--idle 0", "--backend chroot", "--seed [1]"]
-        {
+        for wrong in [
+            "--memory 12x",
+            "--cpus 0",
+            "--cpus NaN",
+            "--idle 0",
+            "--backend chroot",
+            "--seed [1]",
+            "--preload 1",
+        ] {
             let line = format!("belljar new n {wrong}");
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{wrong}");
         }

@@ -14,6 +14,7 @@ use crate::protocol::ask::{
     ApprovalPolicy, AskEnd, AskLimitsWanted, AskView, Dialect, Language, ModelList, ModelView, NewAsk,
 };
 use crate::protocol::ids::SessionName;
+use crate::protocol::values;
 
 use super::args::{SandboxArgs, SessionFlag, seconds};
 use super::cell::Stops;
@@ -249,6 +250,7 @@ fn parameters(given: &[String]) -> Result<Map<String, Value>, Failure> {
         let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else {
             return Err(Failure::usage(format!("`{text}` is no parameter such as `name=value`")));
         };
+        values::check_integers(value).map_err(|e| Failure::usage(format!("`{name}`: {e}")))?;
         let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
         if all.insert(name.to_owned(), value).is_some() {
             return Err(Failure::usage(format!("the parameter `{name}` is given twice")));
@@ -271,8 +273,8 @@ pub(super) fn read(path: &Path) -> Result<String, Failure> {
 }
 
 fn json_file(path: &Path) -> Result<Value, Failure> {
-    serde_json::from_str(&read(path)?)
-        .map_err(|e| Failure::usage(format!("`{}` is not JSON: {e}", path.display())))
+    values::from_json(&read(path)?)
+        .map_err(|e| Failure::usage(format!("`{}` is no JSON that can be used: {e}", path.display())))
 }
 
 #[cfg(test)]

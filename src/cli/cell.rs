@@ -80,6 +80,8 @@ pub(super) async fn stream(
                 return Err(Failure::new("the daemon ended the stream before it told of the cell"));
             }
             (Err(failure), None) => return Err(failure),
+            // The daemon itself says why there is no more to come.
+            (Err(failure), Some(_)) if failure.problem.is_some() => return Err(failure),
             (Ok(None) | Err(_), Some(seen)) => {
                 let hint =
                     format!("the cell goes on: `belljar wait -s {session} {}` shows its end", seen.cell);
@@ -131,6 +133,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::CellQueued { .. }
         | EventBody::CellStarted { .. }
         | EventBody::ToolCalled { .. }
+        | EventBody::ToolBegun { .. }
         | EventBody::ToolAnswered { .. }
         | EventBody::Interrupting { .. }
         | EventBody::CellDied { .. }
@@ -147,6 +150,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::ModelText { .. }
         | EventBody::ModelReplied { .. }
         | EventBody::ModelFailed { .. }
+        | EventBody::AskSpentWithin { .. }
         | EventBody::AskToolCalled { .. }
         | EventBody::AskToolAnswered { .. }
         | EventBody::AskNoted { .. }

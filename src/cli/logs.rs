@@ -78,6 +78,7 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::CellQueued { cell, .. } => format!("-- cell {cell} waits"),
         EventBody::CellStarted { cell, .. } => format!("-- cell {cell} runs"),
         EventBody::ToolCalled { call, name, .. } => format!("-- tool call {call}: {name}"),
+        EventBody::ToolBegun { call, .. } => format!("-- tool call {call} is made"),
         EventBody::ToolAnswered { call, outcome: ToolOutcome::Value(_) } => {
             format!("-- tool call {call} was answered")
         }
@@ -121,6 +122,9 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::ModelFailed { ask, failure, retry_in_s, .. } => {
             let again = retry_in_s.map(|s| format!(", again in {s:.1} s")).unwrap_or_default();
             format!("-- ask {ask}: the model failed: {}{again}", short(&failure.message))
+        }
+        EventBody::AskSpentWithin { ask, usage } => {
+            format!("-- ask {ask}: an ask within it used {} tokens", usage.total())
         }
         EventBody::AskToolCalled { ask, id, name, arguments } => {
             format!("-- ask {ask}: {id} calls {}", call_line(name, arguments))

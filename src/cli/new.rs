@@ -13,6 +13,7 @@ use super::context::Context;
 use super::exit;
 use super::failure::Failure;
 use super::sanitize::one_line;
+use super::screen::Screen;
 
 /// A session that takes longer than this is told about.
 const SLOW: Duration = Duration::from_secs(1);
@@ -65,6 +66,7 @@ impl New {
         }
         let session: SessionView = answer.parse()?;
         context.screen.note(&made_of(&session))?;
+        note_preloaded(&mut context.screen, &session)?;
         context.screen.line(session.name.as_str())?;
         Ok(exit::SUCCESS)
     }
@@ -80,6 +82,17 @@ async fn follow(context: &Context, name: Option<&SessionName>) {
             eprintln!("pulling the image: {}", one_line(&status));
         }
     }
+}
+
+/// Says what of a family is not there.
+pub(super) fn note_preloaded(screen: &mut Screen, session: &SessionView) -> Result<(), Failure> {
+    let Some(preloaded) = &session.preloaded else { return Ok(()) };
+    let skipped: Vec<String> = preloaded.skipped.iter().map(|each| one_line(&each.import)).collect();
+    let mut note = format!("preloaded: {} names", preloaded.names);
+    if !skipped.is_empty() {
+        note = format!("{note}; cannot be imported here: {}", skipped.join(", "));
+    }
+    screen.note(&note)
 }
 
 /// `docker · python:3.12 · Python 3.12.1 · no network, …`

@@ -80,6 +80,7 @@ mod tests {
             python: image.map(|_| "3.12.4".into()),
             isolation: None,
             limits: SessionLimits { memory_bytes: 1 << 30, cpus: 1.0, pids: 256, idle_s: 3600 },
+            preloaded: None,
             workspace: "/w".into(),
             cells: 12,
             running: None,

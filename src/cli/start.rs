@@ -17,10 +17,11 @@ use super::client::Client;
 use super::exit;
 use super::failure::Failure;
 
-/// Time a daemon has until it answers.
-pub(super) const READY: Duration = Duration::from_secs(20);
+/// Time a daemon has until it answers. One that fails is seen at once, so this is only for machines
+/// that are slow or busy.
+pub(super) const READY: Duration = Duration::from_secs(60);
 /// Time that a daemon has which was there first and may be just starting.
-const OTHER_READY: Duration = Duration::from_secs(5);
+const OTHER_READY: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(25);
 /// Exit code of a daemon that finds another one running.
 const ALREADY_RUNNING: i32 = 75;

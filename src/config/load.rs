@@ -9,8 +9,9 @@ use super::layer::{ConfigProblem, Layer, Source};
 use super::paths::Paths;
 use super::reader::{NonZeroBytes, Reader};
 use super::settings::{
-    Api, Cells, Daemon, Jobs, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
+    Admin, Api, Cells, Daemon, Jobs, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
 };
+use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::{Backend, Isolation};
 
 const DEFAULTS: &str = include_str!("../../config/default.toml");
@@ -124,6 +125,8 @@ impl Reader<'_> {
         let cells = self.cells();
         let sessions = self.sessions();
         let jobs = self.jobs();
+        let quota = self.quota();
+        let admin = self.required::<String>("admin.group");
         let models = self.models();
         let agent = self.agent(&models);
         let command_tools = self.command_tools();
@@ -139,6 +142,8 @@ impl Reader<'_> {
             cells: cells?,
             sessions: sessions?,
             jobs: jobs?,
+            quota,
+            admin: Admin { group: admin? },
             api: Api { body: body?.0 },
             daemon: Daemon { log_level: log_level? },
             agent: agent?,
@@ -256,19 +261,35 @@ impl Reader<'_> {
 
     fn jobs(&mut self) -> Option<Jobs> {
         let slots = self.positive::<usize>("jobs.slots");
-        let queue = self.positive::<usize>("jobs.queue");
         let timeout = self.positive::<Duration>("jobs.timeout");
         let keep = self.positive::<Duration>("jobs.keep");
-        Some(Jobs { slots: slots?, queue: queue?, timeout: timeout?, keep: keep? })
+        Some(Jobs { slots: slots?, timeout: timeout?, keep: keep? })
     }
 
     fn sessions(&mut self) -> Option<Sessions> {
         let idle = self.positive::<Duration>("sessions.idle");
-        let max = self.positive::<usize>("sessions.max");
-        let max_per_user = self.positive::<usize>("sessions.max_per_user");
-        let sessions = Sessions { idle: idle?, max: max?, max_per_user: max_per_user? };
-        self.ordered("sessions.max_per_user", "sessions.max", sessions.max_per_user <= sessions.max);
-        Some(sessions)
+        let preload = self.preload();
+        Some(Sessions { idle: idle?, preload: preload? })
+    }
+
+    /// Files of imports are read here, once.
+    fn preload(&mut self) -> Option<Vec<String>> {
+        const KEY: &str = "sessions.preload";
+        let mut entries = Vec::new();
+        for entry in self.required::<Vec<String>>(KEY)? {
+            let Some(file) = entry.strip_prefix('@') else {
+                entries.push(entry);
+                continue;
+            };
+            match read(&self.beside(KEY, file)) {
+                Ok(text) => entries.extend(entries_of(&text)),
+                Err(error) => self.problem(KEY, &format!("`{file}` cannot be read: {error}")),
+            }
+        }
+        if let Err(message) = Preload::parse(&entries) {
+            self.problem(KEY, &message);
+        }
+        Some(entries)
     }
 }
 
@@ -283,7 +304,7 @@ mod tests {
     #[test]
     fn the_defaults_are_the_ones_documented() {
         let settings = resolve(&[]).unwrap().settings;
-        // The agent's are looked at beside the code that reads them.
+        // The agent's and the quotas are looked at beside the code that reads them.
         let agent = settings.agent.clone();
         assert_eq!(
             settings,
@@ -324,17 +345,32 @@ mod tests {
                     output_tail: 64 << 10,
                     spill: 256 << 20,
                 },
-                sessions: Sessions { idle: Duration::from_secs(3600), max: 64, max_per_user: 32 },
+                sessions: Sessions { idle: Duration::from_secs(3600), preload: Vec::new() },
                 jobs: Jobs {
                     slots: 4,
-                    queue: 256,
                     timeout: Duration::from_secs(600),
                     keep: Duration::from_secs(7 * 86_400),
                 },
+                quota: settings.quota.clone(),
+                admin: Admin { group: "belljar-admin".into() },
                 api: Api { body: 16 << 20 },
                 daemon: Daemon { log_level: LogLevel::Info },
             }
         );
+    }
+
+    #[test]
+    fn modules_to_begin_with_may_be_in_a_file_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("mine.py"), "import json  # text\n").unwrap();
+        let config = folder.path().join("config.toml");
+        let load = |text: &str| load_text(&config, &format!("[sessions]\npreload = {text}\n"));
+        let settings = load("[\"numpy as np\", \"@mine.py\"]").unwrap().settings;
+        assert_eq!(settings.sessions.preload, ["numpy as np", "import json"]);
+        for (wrong, told) in [("[\"@absent\"]", "cannot be read"), ("[\"x = 1\"]", "is no import")] {
+            let error = load(wrong).unwrap_err().to_string();
+            assert!(error.contains(told) && error.contains("line 2") || error.contains(":2"), "{error}");
+        }
     }
 
     #[test]
@@ -373,8 +409,10 @@ spill = "100KiB"
 steps = 3
 
 [sessions]
-max = 0
-max_per_user = 1.5
+idle = 0
+
+[quota]
+sessions = 1.5
 "#,
         )
         .unwrap_err();
@@ -391,8 +429,8 @@ max_per_user = 1.5
           config.toml:14: `cells.timeout`: it is more than `cells.max_timeout`
           config.toml:15: `cells.spill`: `cells.output_head` and `cells.output_tail` do not fit into `cells.spill`
           config.toml:17: `agents`: there is no such section
-          config.toml:21: `sessions.max`: it has to be more than 0
-          config.toml:22: `sessions.max_per_user`: expected a whole number, found a number
+          config.toml:21: `sessions.idle`: it has to be more than 0
+          config.toml:24: `quota.sessions`: expected a whole number, found a number
         "#);
     }
 
@@ -400,7 +438,7 @@ max_per_user = 1.5
     fn contradictions_are_problems_of_the_value_that_was_set() {
         let error = with(
             "[sandbox]\nmemory = \"32MiB\"\nmax_cpus = 0.5\nimage = \"busybox\"\nuid_first = 1000\n\
-             runtime = \"\"\n[sessions]\nmax = 8\n",
+             runtime = \"\"\n[machine]\nsessions = 8\n",
         )
         .unwrap_err();
         insta::assert_snapshot!(error, @r#"
@@ -410,7 +448,7 @@ max_per_user = 1.5
           config.toml:4: `sandbox.image`: it is not among `sandbox.images`
           config.toml:5: `sandbox.uid_first`: ids below 100000 may belong to people and services
           config.toml:6: `sandbox.runtime`: it is empty; leave it out for the engine's default
-          config.toml:8: `sessions.max`: it is less than `sessions.max_per_user`
+          config.toml:8: `machine.sessions`: it is less than `quota.sessions`
         "#);
     }
 

@@ -14,7 +14,9 @@ mod load;
 mod load_agent;
 mod load_models;
 mod load_programs;
+mod load_quota;
 mod paths;
+mod quota;
 mod reader;
 mod settings;
 mod units;
@@ -23,5 +25,8 @@ pub use agent::{Agent, CommandTool, Model, Named, Provider, Template};
 pub use layer::{ConfigProblem, Source};
 pub use load::{ConfigError, Loaded, Written, load, load_text};
 pub use paths::{Paths, PathsError, is_system};
-pub use settings::{Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings};
+pub use quota::{Limits, Quota};
+pub use settings::{
+    Admin, Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
+};
 pub use units::{UnitError, parse_duration, parse_size, show_size};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::agent::{Agent, CommandTool, Model, Named, Template};
+use super::quota::Quota;
 use crate::protocol::receipt::{Backend, Isolation};
 
 /// Python with a kernel around it does not fit into less.
@@ -14,6 +15,8 @@ pub struct Settings {
     pub cells: Cells,
     pub sessions: Sessions,
     pub jobs: Jobs,
+    pub quota: Quota,
+    pub admin: Admin,
     pub api: Api,
     pub daemon: Daemon,
     pub agent: Agent,
@@ -77,16 +80,21 @@ pub struct Cells {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sessions {
     pub idle: Duration,
-    pub max: usize,
-    pub max_per_user: usize,
+    /// Modules that a session begins with that names none itself; they can be parsed.
+    pub preload: Vec<String>,
+}
+
+/// Who sees and may act on everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Its members, beside root.
+    pub group: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jobs {
     /// Jobs that run at once.
     pub slots: usize,
-    /// Jobs of one user that wait.
-    pub queue: usize,
     pub timeout: Duration,
     /// What is kept of a job after its end, and for how long.
     pub keep: Duration,

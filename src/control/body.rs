@@ -10,6 +10,7 @@ use super::problems::Refused;
 use super::routes::App;
 use crate::protocol::limits::REQUEST_BODY;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::values;
 
 /// A JSON body; an empty one is `{}`.
 pub struct JsonBody<T>(pub T);
@@ -53,6 +54,8 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
         bad(format!("the body is not what it should be{place}: {}", error.inner()))
     })?;
     deserializer.end().map_err(|error| bad(format!("something follows the JSON body: {error}")))?;
+    values::check_integers(text)
+        .map_err(|problem| Problem::new(Code::BadRequest, format!("the body cannot be taken: {problem}")))?;
     Ok(value)
 }
 
@@ -98,5 +101,6 @@ mod tests {
         assert!(problem.message.contains("tiemout_s"), "{}", problem.message);
         assert!(parse::<RunCell>(r#"{"code": "1"} x"#).is_err());
         assert!(parse::<RunCell>(r#"{"code": "1"}"#).is_ok());
+        assert!(parse::<serde_json::Value>(r#"{"n": 99999999999999999999}"#).is_err());
     }
 }

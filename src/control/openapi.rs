@@ -140,7 +140,11 @@ fn ask_routes(document: &mut Document) {
     let (schema, request) = (document.schema::<Done>(), document.schema::<Decision>());
     document.add("post", "/v1/approvals/{approval}", "Decide", schema).request = Some((JSON, request));
     let wait = ("wait", json!({"type": "boolean"}), "Answer when it has ended");
-    let stream = ("stream", json!({"type": "boolean"}), "Answer with a stream of its events");
+    let stream = (
+        "stream",
+        json!({"type": "boolean"}),
+        "Answer with a stream of its events, which may end with a `problem`",
+    );
     let (schema, request) = (document.schema::<AskView>(), document.schema::<NewAsk>());
     let route = document.add("post", "/v1/sessions/{session}/asks", "Ask a model", schema.clone());
     route.request = Some((JSON, request));
@@ -293,7 +297,12 @@ fn cell_routes(document: &mut Document) {
             json!({"type": "boolean"}),
             "Answer with the ExecutionResult (200) instead of a CellView (202)",
         ),
-        ("stream", json!({"type": "boolean"}), "Answer with the cell's events (text/event-stream)"),
+        (
+            "stream",
+            json!({"type": "boolean"}),
+            "Answer with the cell's events (text/event-stream); an event `problem` (a Problem) ends them if \
+             they cannot be written",
+        ),
     ];
     document.add("get", "/v1/sessions/{session}/cells/{cell}", "One cell and its result", view).query =
         vec![("wait", json!({"type": "boolean"}), "Answer when it has ended")];

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,9 @@ use crate::store::{EventLog, Gone, Rendered};
 
 /// Events sent at once; a slow client holds no more than this in memory.
 const BATCH: usize = 64;
+
+/// Time without an event after which it is asked whether events can be written at all.
+const JOURNALLED: Duration = Duration::from_secs(2);
 
 /// Where a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +87,20 @@ pub fn nothing() -> Result<Response, Problem> {
     response.map_err(|error| Problem::new(Code::Internal, error.to_string()))
 }
 
+/// Its reader would wait for an end that no event can tell of.
+fn unwritable(trouble: &str) -> Problem {
+    let message = format!("what happens cannot be written into the journal: {trouble}");
+    Problem::new(Code::Storage, message).hint(
+        "free some space where the daemon's home is; then `belljar wait` and `belljar logs` tell the rest",
+    )
+}
+
+/// An event of the stream itself, with which it ends.
+fn problem(problem: &Problem) -> Bytes {
+    let json = serde_json::to_string(problem).unwrap_or_default();
+    format!("event: problem\ndata: {json}\n\n").into()
+}
+
 fn gone(gone: Gone) -> Problem {
     Problem::new(Code::EventsGone, gone.to_string()).hint(format!("ask with `after={}`", gone.first - 1))
 }
@@ -90,6 +108,8 @@ fn gone(gone: Gone) -> Problem {
 impl Feed {
     /// The next piece of the stream, none at its end.
     async fn next(&mut self) -> Option<Bytes> {
+        let keepalive = tokio::time::sleep(STREAM_KEEPALIVE);
+        tokio::pin!(keepalive);
         loop {
             if self.ended {
                 return None;
@@ -122,7 +142,13 @@ impl Feed {
                 biased;
                 changed = self.watch.changed() => changed.ok()?,
                 () = self.shutdown.cancelled(), if lasting => return None,
-                () = tokio::time::sleep(STREAM_KEEPALIVE) => return Some(Bytes::from_static(b": still here\n\n")),
+                () = tokio::time::sleep(JOURNALLED), if !lasting => {
+                    if let Some(trouble) = self.log.stuck() {
+                        self.ended = true;
+                        return Some(problem(&unwritable(&trouble)));
+                    }
+                }
+                () = &mut keepalive => return Some(Bytes::from_static(b": still here\n\n")),
             }
         }
     }

@@ -19,6 +19,7 @@ use crate::config::{self, Paths, Settings};
 use crate::control::{self, App};
 use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::limits::DRAIN;
+use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::Service;
 use crate::store::{Journal, KEEP_REMOVED};
@@ -102,11 +103,13 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
     // The others need a session that they can work with, which the actors do not offer yet.
     let tools = Arc::new(registry(&launcher.settings)?);
     let models = Models::new(Arc::clone(&launcher.settings));
+    let ledger = Ledger::new(&launcher.settings.quota);
     let args = SupervisorArgs {
         journal: journal.clone(),
         launcher: Arc::clone(&launcher),
         tools: Arc::clone(&tools),
         models: models.clone(),
+        ledger: ledger.clone(),
     };
     // Sessions of before claim their sandboxes first; what nobody claims is left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
@@ -123,6 +126,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
         launcher: Arc::clone(&launcher),
         supervisor: supervisor.clone(),
         inputs: inputs.clone(),
+        ledger,
         shutdown: shutdown.clone(),
     };
     let jobs = Jobs::spawn(jobs).await.map_err(failed)?;

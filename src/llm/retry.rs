@@ -30,7 +30,8 @@ pub(super) fn chance() -> f64 {
 pub(super) fn retry_after(header: &str, now: SystemTime) -> Option<Duration> {
     let header = header.trim();
     if let Ok(seconds) = header.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).ok();
+        // A number that no clock can hold is a long time, too.
+        return (seconds >= 0.0).then(|| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
     }
     let date = httpdate::parse_http_date(header).ok()?;
     Some(date.duration_since(now).unwrap_or(Duration::ZERO))
@@ -60,6 +61,9 @@ mod tests {
         assert_eq!(seconds("0.5"), Some(0.5));
         assert_eq!(seconds("Sun, 06 Nov 1994 08:50:07 GMT"), Some(30.0));
         assert_eq!(seconds("Sun, 06 Nov 1994 08:00:00 GMT"), Some(0.0));
+        assert_eq!(retry_after("99999999999999999999999", now), Some(Duration::MAX));
+        assert_eq!(retry_after(&"9".repeat(400), now), Some(Duration::MAX));
+        assert_eq!(wait(1, Some(Duration::MAX), 1.0), LONGEST_RETRY_AFTER + FIRST_WAIT / 4);
         assert_eq!(seconds("-1"), None);
         assert_eq!(seconds("NaN"), None);
         assert_eq!(seconds("soon"), None);

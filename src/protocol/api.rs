@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::frames::Variable;
 use super::ids::{CellNumber, Seq, SessionId, SessionName};
+use super::preload::Preloaded;
 use super::receipt::{Backend, ImageFact};
 use super::result::{ExecutionResult, Mode};
 
@@ -26,6 +27,9 @@ pub struct NewSession {
     pub idle_s: Option<u64>,
     /// Variables that are there from the start.
     pub seed: Map<String, Value>,
+    /// Modules that are imported from the start: `numpy as np`, `from math import sqrt`, or a family,
+    /// `stdlib` or `third-party`. Absent: those of the settings.
+    pub preload: Option<Vec<String>>,
     /// It is removed when nobody holds it any more (`GET /v1/sessions/{s}/hold`).
     pub ephemeral: bool,
 }
@@ -58,6 +62,9 @@ pub struct SessionView {
     /// One line about how the sandbox is isolated, from its receipt.
     pub isolation: Option<String>,
     pub limits: SessionLimits,
+    /// The modules that its sandbox began with, if any were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preloaded: Option<Preloaded>,
     /// Where the workspace is on the host.
     pub workspace: String,
     /// Cells so far; the number of the newest.
@@ -258,7 +265,7 @@ pub struct Health {
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
     Ok,
-    /// The daemon answers, but new sandboxes cannot be made.
+    /// The daemon answers, but new sandboxes cannot be made, or nothing can be written.
     Degraded,
 }
 

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::ask::{Approval, AskEnd, AskNumber, AskSpec, Decision, PlanVersion};
-use super::chat::{ChatReply, ModelFailure};
+use super::chat::{ChatReply, ModelFailure, Usage};
 use super::frames::{StateAfter, ToolFailure};
 use super::ids::{CellNumber, Seq};
+use super::preload::Preloaded;
 use super::receipt::{Backend, ImageFact, Receipt};
 use super::result::{ExecutionResult, Mode, Stream};
 
@@ -41,6 +42,9 @@ pub enum EventBody {
         isolation: String,
         /// All that was read back from it.
         receipt: Box<Receipt>,
+        /// The modules that it begins with, if any were asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        preloaded: Option<Preloaded>,
     },
     /// A daemon that was started anew found the sandbox alive, with its variables.
     SandboxAttached,
@@ -88,6 +92,11 @@ pub enum EventBody {
         call: u64,
         name: String,
         arguments: Map<String, Value>,
+    },
+    /// A person has allowed a call, and it is being made. Before this, nothing of it has happened.
+    ToolBegun {
+        cell: CellNumber,
+        call: u64,
     },
     ToolAnswered {
         call: u64,
@@ -154,6 +163,11 @@ pub enum EventBody {
         step: u32,
         failure: ModelFailure,
         retry_in_s: Option<f64>,
+    },
+    /// An ask within this one, made by its code, used tokens. They count for this one, too.
+    AskSpentWithin {
+        ask: AskNumber,
+        usage: Usage,
     },
     /// A tool call of the model's own, beside cells.
     AskToolCalled {
@@ -232,6 +246,7 @@ impl EventBody {
             Self::OutputCut { .. } => "output_cut",
             Self::Display { .. } => "display",
             Self::ToolCalled { .. } => "tool_called",
+            Self::ToolBegun { .. } => "tool_begun",
             Self::ToolAnswered { .. } => "tool_answered",
             Self::Interrupting { .. } => "interrupting",
             Self::CellDied { .. } => "cell_died",
@@ -249,6 +264,7 @@ impl EventBody {
             Self::ModelText { .. } => "model_text",
             Self::ModelReplied { .. } => "model_replied",
             Self::ModelFailed { .. } => "model_failed",
+            Self::AskSpentWithin { .. } => "ask_spent_within",
             Self::AskToolCalled { .. } => "ask_tool_called",
             Self::AskToolAnswered { .. } => "ask_tool_answered",
             Self::AskNoted { .. } => "ask_noted",
@@ -266,6 +282,7 @@ impl EventBody {
             Self::CellQueued { cell, .. }
             | Self::CellStarted { cell, .. }
             | Self::OutputCut { cell }
+            | Self::ToolBegun { cell, .. }
             | Self::CellDied { cell, .. }
             | Self::Display { cell, .. }
             | Self::Interrupting { cell } => Some(*cell),
@@ -291,6 +308,7 @@ impl EventBody {
             | Self::ModelText { .. }
             | Self::ModelReplied { .. }
             | Self::ModelFailed { .. }
+            | Self::AskSpentWithin { .. }
             | Self::AskToolCalled { .. }
             | Self::AskToolAnswered { .. }
             | Self::AskNoted { .. }
@@ -310,6 +328,7 @@ impl EventBody {
             | Self::ModelText { ask, .. }
             | Self::ModelReplied { ask, .. }
             | Self::ModelFailed { ask, .. }
+            | Self::AskSpentWithin { ask, .. }
             | Self::AskToolCalled { ask, .. }
             | Self::AskToolAnswered { ask, .. }
             | Self::AskNoted { ask, .. }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::ids::CellNumber;
 use super::limits::{OUTPUT_FRAME_BYTES, OUTPUT_HEADER_BYTES};
+use super::preload::{Family, NotImported};
 use super::result::{ExceptionView, Mode, Stream, ValueView};
 
 /// Daemon to kernel.
@@ -39,6 +40,13 @@ pub enum HostFrame {
     Configure {
         seed: Map<String, Value>,
         tools: Vec<ToolSpec>,
+    },
+    /// Import modules into the namespace, now and in every later worker. Checkpoints begin after it.
+    Preload {
+        request: u64,
+        /// Import statements.
+        imports: Vec<String>,
+        families: Vec<Family>,
     },
     /// Run code. In `main` mode only while no other `main` cell runs: the daemon holds the queue.
     Cell {
@@ -75,7 +83,7 @@ pub enum HostFrame {
         /// Names that start with `_` too.
         private: bool,
     },
-    /// A fresh worker with the seed only, and no way back.
+    /// A fresh worker with the seed and the preloaded modules only, and no way back.
     Reset {
         request: u64,
     },
@@ -187,6 +195,16 @@ pub enum KernelFrame {
     },
     ResetDone {
         request: u64,
+    },
+    /// Also sent by later workers, for the same request.
+    Preloaded {
+        request: u64,
+        /// Names that were bound.
+        names: u64,
+        /// Imports that were asked for one by one.
+        failed: Vec<NotImported>,
+        /// Modules of families.
+        skipped: Vec<NotImported>,
     },
     /// The newest cell whose changes the worker now holds; 0 if it is as at the start.
     Undone {

@@ -74,6 +74,13 @@ pub const JOB_INPUT_UNUSED: Duration = Duration::from_secs(120);
 /// Jobs in one list.
 pub const JOBS_LISTED: usize = 1_000;
 
+/// Things that a session may begin with, characters of each, and the time to import them all.
+pub const PRELOAD_ENTRIES: usize = 256;
+pub const PRELOAD_CHARS: usize = 500;
+pub const PRELOAD: Duration = Duration::from_secs(120);
+/// Modules that could not be imported that are told of.
+pub const PRELOAD_SKIPPED: usize = 200;
+
 /// Characters of a session's name.
 pub const SESSION_NAME_CHARS: usize = 64;
 /// Bytes of one `output` event's text.

@@ -24,8 +24,10 @@ pub enum Code {
     SessionExists,
     /// The session's queue is full, or the operation needs it to be idle.
     Busy,
-    /// A limit on sessions or connections is reached.
+    /// A limit on connections is reached.
     TooMany,
+    /// A quota of the user, or of the machine, is used up.
+    QuotaExceeded,
     /// Larger than a named limit.
     TooLarge,
     /// It took longer than a named limit.
@@ -42,6 +44,8 @@ pub enum Code {
     PolicyViolation,
     /// The sandbox could not be started, or ended while it was needed.
     SandboxFailed,
+    /// A module that the session is to begin with cannot be imported.
+    PreloadFailed,
     /// An idempotency key was used for another request.
     KeyReused,
     /// The daemon ended over the first request with this key.
@@ -82,8 +86,8 @@ impl Code {
             }
             Self::EventsGone => 410,
             Self::TooLarge => 413,
-            Self::ImageMissing | Self::ModelFailed => 424,
-            Self::TooMany => 429,
+            Self::ImageMissing | Self::ModelFailed | Self::PreloadFailed => 424,
+            Self::TooMany | Self::QuotaExceeded => 429,
             Self::Internal | Self::PolicyViolation | Self::SandboxFailed => 500,
             Self::EngineUnavailable | Self::ShuttingDown => 503,
             Self::Storage => 507,

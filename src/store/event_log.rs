@@ -205,6 +205,12 @@ impl EventLog {
         usize::try_from(self.state.lock().lag()).unwrap_or(usize::MAX)
     }
 
+    /// Why what is appended cannot be written at the moment, if that is so.
+    #[must_use]
+    pub fn stuck(&self) -> Option<String> {
+        self.core.queue.healthy().err().filter(|_| self.lag() > 0)
+    }
+
     /// Waits until at most that many events are not committed, or never will be.
     pub async fn settled(&self, at_most: usize) {
         self.until(|inner| inner.lag() <= at_most as u64).await;

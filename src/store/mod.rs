@@ -27,7 +27,7 @@ pub use event_log::{EventLog, Gone};
 pub use idempotency::{Answered, Claim, KEY_LIFE};
 pub use jobs::JobRecord;
 pub use journal::Journal;
-pub use recorder::{CellRecord, Recorder};
+pub use recorder::{CellRecord, Placeholders, Recorder};
 pub use rows::{Applied, Rendered};
 pub use schema::OpenError;
 pub use sessions::{KEEP_REMOVED, SessionRecord, Tidied};

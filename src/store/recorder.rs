@@ -16,8 +16,19 @@ use super::spill::Spill;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::OutputFrame;
 use crate::protocol::ids::{CellNumber, SandboxId};
-use crate::protocol::limits::{DISPLAY_BYTES, DISPLAYS, DISPLAYS_BYTES, OUTPUT_COALESCE, OUTPUT_EVENT_BYTES};
+use crate::protocol::limits::{
+    DISPLAY_BYTES, DISPLAYS, DISPLAYS_BYTES, OUTPUT_COALESCE, OUTPUT_EVENT_BYTES, TOOL_RESPONSES_BYTES,
+};
 use crate::protocol::result::{Display, Stream};
+
+/// What in the output of a sandbox stands for something else.
+pub trait Placeholders: Send + Sync {
+    /// How much of the bytes is there before what may become a placeholder when more has come.
+    fn before_begun(&self, data: &[u8]) -> usize;
+
+    /// The bytes with at most so many more put in; none if nothing is to be put in.
+    fn replaced(&self, data: &[u8], most_bytes: usize) -> Option<Vec<u8>>;
+}
 
 pub struct Recorder {
     log: Arc<EventLog>,
@@ -29,6 +40,9 @@ pub(super) struct State {
     pub caps: OutputCaps,
     /// Whose frames are being recorded.
     pub sandbox: Option<SandboxId>,
+    placeholders: Option<Arc<dyn Placeholders>>,
+    /// Bytes that may still be put in place of placeholders, until the next cell begins.
+    room: usize,
     pub running: HashMap<CellNumber, Running>,
     pub pending: Option<Pending>,
     pub published: Option<Instant>,
@@ -51,7 +65,7 @@ pub(super) struct Pending {
     pub data: Vec<u8>,
     /// Number of the last frame in it.
     pub received: u64,
-    /// Only the beginning of a character is left, which waits for its end without a deadline.
+    /// Only the beginning of a character or a placeholder is left, which waits for its end without a deadline.
     pub partial: bool,
 }
 
@@ -67,11 +81,34 @@ pub struct CellRecord {
 
 impl State {
     pub fn new(spill: Spill, caps: OutputCaps) -> Self {
-        Self { spill, caps, sandbox: None, running: HashMap::new(), pending: None, published: None }
+        Self {
+            spill,
+            caps,
+            sandbox: None,
+            placeholders: None,
+            room: TOOL_RESPONSES_BYTES,
+            running: HashMap::new(),
+            pending: None,
+            published: None,
+        }
     }
 
     fn applied(&self, received: u64) -> Option<Applied> {
         self.sandbox.clone().map(|sandbox| Applied { sandbox, received })
+    }
+
+    /// How much of the bytes is whole characters and no begun placeholder.
+    fn whole(&self, data: &[u8]) -> usize {
+        let begun = self.placeholders.as_ref().map(|placeholders| placeholders.before_begun(data));
+        whole_characters(data).min(begun.unwrap_or(data.len()))
+    }
+
+    fn put_in(&mut self, data: &mut Vec<u8>) {
+        let replaced = self.placeholders.as_ref().and_then(|them| them.replaced(data, self.room));
+        if let Some(replaced) = replaced {
+            self.room = self.room.saturating_sub(replaced.len().saturating_sub(data.len()));
+            *data = replaced;
+        }
     }
 
     /// Says once per cell that output is no longer kept.
@@ -127,10 +164,16 @@ impl Recorder {
         state.sandbox = Some(sandbox);
     }
 
+    /// What is published from here on has these replaced.
+    pub fn replace(&self, placeholders: Arc<dyn Placeholders>) {
+        self.lock().placeholders = Some(placeholders);
+    }
+
     /// A cell that was recovered goes on with what is recorded of it.
     pub fn begin(&self, cell: CellNumber) {
         let mut state = self.lock();
         let caps = state.caps;
+        state.room = TOOL_RESPONSES_BYTES;
         state.running.entry(cell).or_insert_with(|| Running::new(caps));
     }
 
@@ -157,7 +200,7 @@ impl Recorder {
         let full = held.data.len() >= OUTPUT_EVENT_BYTES;
         let due = state.published.is_none_or(|at| at.elapsed() >= OUTPUT_COALESCE);
         if full || due {
-            self.publish(&mut state, Publish::WholeCharacters);
+            self.publish(&mut state, Publish::Whole);
         }
     }
 
@@ -218,7 +261,7 @@ impl Recorder {
 
     pub fn flush(&self) {
         let mut state = self.lock();
-        self.publish(&mut state, Publish::WholeCharacters);
+        self.publish(&mut state, Publish::Whole);
     }
 
     /// Ends the recording of a cell and publishes the rest.
@@ -239,9 +282,10 @@ impl Recorder {
         let Some(mut held) = state.pending.take() else { return };
         let end = match how {
             Publish::All => held.data.len(),
-            Publish::WholeCharacters => whole_characters(&held.data),
+            Publish::Whole => state.whole(&held.data),
         };
         let rest = held.data.split_off(end);
+        state.put_in(&mut held.data);
         if !held.data.is_empty() {
             self.publish_all(state, &held, &rest);
         }
@@ -311,8 +355,8 @@ impl Recorder {
 #[derive(Clone, Copy, PartialEq)]
 enum Publish {
     All,
-    /// Hold back the beginning of a character whose end has not come yet.
-    WholeCharacters,
+    /// Hold back the beginning of a character or a placeholder whose end has not come yet.
+    Whole,
 }
 
 /// Length of the first chunk that makes an event, which does not end within a character.
@@ -366,6 +410,41 @@ mod tests {
             .filter_map(|body| if let EventBody::Output { text, .. } = body { Some(text) } else { None })
             .collect();
         assert_eq!(text, "中文");
+    }
+
+    /// `[…]` stands for `said`.
+    struct Brackets;
+
+    impl Placeholders for Brackets {
+        fn before_begun(&self, data: &[u8]) -> usize {
+            let open = data.iter().rposition(|byte| *byte == b'[');
+            open.filter(|open| !data[*open..].contains(&b']')).unwrap_or(data.len())
+        }
+
+        fn replaced(&self, data: &[u8], most_bytes: usize) -> Option<Vec<u8>> {
+            let text = std::str::from_utf8(data).unwrap().replace("[…]", "said by a tool");
+            (text.len() <= data.len() + most_bytes && text.as_bytes() != data).then(|| text.into_bytes())
+        }
+    }
+
+    #[test]
+    fn what_stands_for_something_is_replaced_also_where_it_comes_in_pieces() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, recorder) = recorder(folder.path(), 1000);
+        recorder.replace(Arc::new(Brackets));
+        recorder.begin(1);
+        for byte in "a […] b [".as_bytes() {
+            write(&recorder, Some(1), &[*byte]);
+            recorder.flush();
+        }
+        let record = recorder.finish(1);
+        // What the result shows is replaced by whoever asks for it.
+        assert_eq!(record.captured.stdout, "a […] b [");
+        let text: String = events(&log)
+            .into_iter()
+            .filter_map(|body| if let EventBody::Output { text, .. } = body { Some(text) } else { None })
+            .collect();
+        assert_eq!(text, "a said by a tool b [");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use super::port::Owner;
 use super::registry::RegistryError;
 use crate::config::CommandTool;
 use crate::protocol::frames::ToolFailure;
+use crate::protocol::values;
 
 /// All that a program finds in its environment: nothing of the daemon's.
 const ENVIRONMENT: [(&str, &str); 3] =
@@ -67,9 +68,9 @@ impl Tool for Command {
                 let text = text.strip_suffix('\n').unwrap_or(&text);
                 return Ok(ToolOutput::Text(text.to_owned()));
             }
-            serde_json::from_str(&text)
+            values::from_json(&text)
                 .map(ToolOutput::Value)
-                .map_err(|error| failure("failed", format!("the program did not print JSON: {error}")))
+                .map_err(|problem| failure("failed", format!("the program did not print JSON: {problem}")))
         })
     }
 }

@@ -51,6 +51,11 @@ impl Responses {
     }
 
     #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    #[must_use]
     pub fn text(&self, call: u64) -> Option<&str> {
         self.kept.get(&call).map(|(text, _)| text.as_str())
     }
@@ -149,6 +154,42 @@ pub fn expand_markers<'a>(
     let mut expanded = expander.push(text, lookup);
     expanded.text.push_str(&expander.finish());
     expanded
+}
+
+/// Markers in bytes that need not be UTF-8. None if there are none.
+pub fn replace_markers<'a>(
+    data: &[u8],
+    lookup: impl Fn(u64) -> Option<&'a str>,
+    most_bytes: usize,
+) -> Option<Vec<u8>> {
+    let mut expander = Expander::new(most_bytes);
+    let (mut replaced, mut found) = (Vec::new(), false);
+    for chunk in data.utf8_chunks() {
+        let expanded = expander.push(chunk.valid(), &lookup);
+        found |= !expanded.calls.is_empty();
+        replaced.extend_from_slice(expanded.text.as_bytes());
+        replaced.extend_from_slice(expander.finish().as_bytes());
+        replaced.extend_from_slice(chunk.invalid());
+    }
+    found.then_some(replaced)
+}
+
+/// How much of the bytes is there before what may become a marker when more has come.
+#[must_use]
+pub fn before_begun_marker(data: &[u8]) -> usize {
+    let from = data.len().saturating_sub(OPENING.len() + DIGITS + 1);
+    let begun = |start: &usize| data.get(*start..).is_some_and(is_begun);
+    (from..data.len()).find(begun).unwrap_or(data.len())
+}
+
+fn is_begun(text: &[u8]) -> bool {
+    match text.strip_prefix(OPENING.as_bytes()) {
+        None => OPENING.as_bytes().starts_with(text),
+        Some(rest) => {
+            let digits = rest.strip_suffix(b">").filter(|digits| !digits.is_empty()).unwrap_or(rest);
+            digits.len() <= DIGITS && digits.iter().all(u8::is_ascii_digit)
+        }
+    }
 }
 
 fn split_at_found<'a>(text: &'a str, pattern: &str) -> Option<(&'a str, &'a str)> {
@@ -251,6 +292,14 @@ mod tests {
     }
 
     #[test]
+    fn bytes_that_are_no_text_stay() {
+        let data = [b"\xff".as_slice(), marker(1).as_bytes(), b"\xe4\xb8 <<TOOL_RESPONSE:9>>"].concat();
+        let expected = b"\xffone\xe4\xb8 <<TOOL_RESPONSE:9>>".as_slice();
+        assert_eq!(replace_markers(&data, said, MOST).as_deref(), Some(expected));
+        assert_eq!(replace_markers(b"<<TOOL_RESPONSE:9>> \xff", said, MOST), None);
+    }
+
+    #[test]
     fn the_oldest_answers_go_first() {
         let mut responses = Responses::default();
         assert_eq!(responses.answer(1, ToolOutput::Value(5.into())), Value::from(5));
@@ -280,6 +329,16 @@ mod tests {
             }
             joined.push_str(&expander.finish());
             prop_assert_eq!(joined, whole.text);
+        }
+
+        #[test]
+        fn bytes_cut_before_a_begun_marker_give_the_same_as_the_whole(text in "(<|<<TOOL_RESPONSE:|1|2|7|>|>>|é|a){0,30}", cut in 0usize..300) {
+            let data = text.as_bytes();
+            let replaced = |data: &[u8]| replace_markers(data, said, MOST).unwrap_or_else(|| data.to_vec());
+            let came = &data[..cut.min(data.len())];
+            let end = before_begun_marker(came);
+            prop_assert!(came.len() - end < marker(u64::MAX).len());
+            prop_assert_eq!([replaced(&data[..end]), replaced(&data[end..])].concat(), replaced(data));
         }
     }
 }

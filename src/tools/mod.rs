@@ -18,7 +18,9 @@ mod tests;
 
 pub use client::{AnswerError, ClientTools, Lease};
 pub use contract::{Caller, Context, Definition, Image, PURPOSE, Tool, ToolFuture, ToolOutput};
-pub use markers::{Expanded, Expander, Responses, expand_markers, marker};
+pub use markers::{
+    Expanded, Expander, Responses, before_begun_marker, expand_markers, marker, replace_markers,
+};
 pub use names::{is_tool_name, tool_name};
 pub use plan::{PlanHistory, PlanNode, PlanTree, TaskStatus, plan_report};
 pub use port::{FileRead, NestedAsk, Owner, PortFuture, SessionPort};

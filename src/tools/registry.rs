@@ -16,6 +16,7 @@ use crate::protocol::ask::Language;
 use crate::protocol::chat::ModelTool;
 use crate::protocol::frames::{ToolFailure, ToolSpec};
 use crate::protocol::limits::{TOOL_NAME_CHARS, TOOL_OUTPUT_BYTES};
+use crate::protocol::values;
 
 /// Characters of the purpose of a call, and of a tool's description.
 const PURPOSE_CHARS: usize = 4_000;
@@ -319,7 +320,7 @@ pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, ToolFailure> {
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
-    match serde_json::from_str(text) {
+    match values::from_json(text) {
         Ok(Value::Object(arguments)) => Ok(arguments),
         Ok(_) => Err(failure("bad_arguments", "the arguments are JSON, but no object")),
         Err(error) => Err(failure("bad_arguments", format!("the arguments are no valid JSON: {error}"))),

@@ -54,11 +54,16 @@ impl Examined {
     /// That check failed, with these words in its message and its remedy.
     #[track_caller]
     fn assert_failure(&self, check: &str, message: &str, fix: &str) {
+        self.assert_told(check, "failure", message, fix);
+        assert_eq!((self.code, &self.findings["ok"]), (Some(1), &Value::Bool(false)));
+    }
+
+    #[track_caller]
+    fn assert_told(&self, check: &str, status: &str, message: &str, fix: &str) {
         let found = self.finding(check);
-        assert_eq!((found["status"].as_str(), self.code), (Some("failure"), Some(1)), "{found:#}");
+        assert_eq!(found["status"], status, "{found:#}");
         assert!(found["message"].as_str().is_some_and(|text| text.contains(message)), "{found:#}");
         assert!(found["fix"].as_str().is_some_and(|text| text.contains(fix)), "{found:#}");
-        assert_eq!(self.findings["ok"], false);
     }
 }
 
@@ -80,7 +85,7 @@ fn a_healthy_machine_has_no_failure() {
 
 #[test]
 fn a_stopped_engine_is_named_with_its_remedy() {
-    let machine = Machine::new("");
+    let machine = Machine::new("[sandbox]\nminimum_isolation = 'container'\n");
     let dead = machine.home.path().join("dead.sock");
     // Bound and closed again: the file is there, and nobody listens.
     drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket"));
@@ -88,6 +93,23 @@ fn a_stopped_engine_is_named_with_its_remedy() {
     found.assert_failure("engine", path(&dead), "systemctl start docker");
     let found = Examined::of(machine.command().env("DOCKER_HOST", "unix:///nowhere/docker.sock"));
     found.assert_failure("engine", "/nowhere/docker.sock", "systemctl start docker");
+}
+
+#[test]
+fn a_stopped_engine_is_a_warning_where_a_jail_can_serve() {
+    let machine = Machine::new("");
+    let without_engine = || {
+        let mut command = machine.command();
+        command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+        command
+    };
+    let found = Examined::of(&mut without_engine());
+    found.assert_told("engine", "warning", "sessions run in jails of bubblewrap", "systemctl start docker");
+    assert_eq!((found.code, &found.findings["ok"]), (Some(0), &Value::Bool(true)), "{:#}", found.findings);
+    // With neither it is a failure, and both have their remedy.
+    let found = Examined::of(without_engine().env("PATH", "/nonexistent"));
+    found.assert_failure("engine", "/nowhere/docker.sock", "systemctl start docker");
+    found.assert_told("bubblewrap", "warning", "not there", "apt-get install bubblewrap");
 }
 
 #[test]

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Folder, and what it may use.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("protocol", &[]),
     ("config", &["protocol"]),
     ("agent", &["config", "protocol"]),
     ("bridge", &["config", "protocol"]),
     ("llm", &["config", "protocol"]),
+    ("quota", &["config", "protocol"]),
     ("sandbox", &["config", "protocol"]),
     ("store", &["config", "protocol"]),
     ("tools", &["config", "protocol"]),
-    ("actors", &["agent", "bridge", "config", "llm", "protocol", "sandbox", "store", "tools"]),
-    ("control", &["actors", "config", "protocol", "sandbox", "store", "tools"]),
-    ("daemon", &["actors", "config", "control", "protocol", "sandbox", "store", "tools"]),
+    ("actors", &["agent", "bridge", "config", "llm", "protocol", "quota", "sandbox", "store", "tools"]),
+    ("control", &["actors", "config", "protocol", "quota", "sandbox", "store", "tools"]),
+    ("daemon", &["actors", "config", "control", "protocol", "quota", "sandbox", "store", "tools"]),
     ("cli", &["config", "protocol"]),
     ("schemas.rs", &["control", "protocol"]),
 ];

@@ -5,6 +5,8 @@ from harness import KernelTest
 
 def spec(name, *parameters):
     properties = {each: {"type": "string"} for each in parameters}
+    if "code" in "".join(parameters):
+        properties["timeout"] = {"type": "number"}
     schema = {"type": "object", "properties": properties, "required": list(parameters), "additionalProperties": False}
     return {"name": name, "description": name, "parameters": schema, "local": True}
 
@@ -56,6 +58,41 @@ class Nested(KernelTest):
 
     def test_an_exit_ends_only_the_nested_code(self):
         self.assertIn("SystemExit: 3", self.text("exec_code('import sys; sys.exit(3)')"))
+
+    def test_code_has_its_own_timeout(self):
+        endless = "kept = 1\nprint('begun')\nwhile True:\n    pass"
+        text = self.text(f"exec_code({endless!r}, timeout=0.2)")
+        self.assertEqual(text, "begun\nTimeoutError: the code was ended after 0.2 seconds\n")
+        self.assertEqual(self.value("kept"), "1")
+        # A call that blocks is ended too, and the cell goes on.
+        run = self.run_ok("text = execute_python_code('import time; time.sleep(60)', timeout=0.2)\nprint('on')")
+        self.assertEqual(run.stdout, "on\n")
+        self.assertIn("TimeoutError", self.text("text"))
+        # What ends in time is not disturbed, nor is what comes after.
+        self.assertEqual(self.text("exec_code('5', timeout=0.2)"), "5\n")
+        self.assertEqual(self.run_ok("import time; time.sleep(0.5); print(1)").stdout, "1\n")
+
+    def test_the_outer_timeout_holds_for_code_in_code(self):
+        inner = "exec_code('while True: pass', timeout=30)"
+        self.assertIn("after 0.2 seconds", self.text(f"exec_code({inner!r}, timeout=0.2)"))
+        outer = "print(exec_code('while True: pass', timeout=0.2)); print('on')"
+        self.assertIn("after 0.2 seconds\n\non\n", self.text(f"exec_code({outer!r}, timeout=30)"))
+
+    def test_code_that_catches_everything_is_ended_too(self):
+        stubborn = "import time\ncaught = 0\nwhile caught < 2:\n    try:\n        time.sleep(60)\n    except BaseException:\n        caught += 1\ntime.sleep(60)"
+        self.assertIn("TimeoutError", self.text(f"exec_code({stubborn!r}, timeout=0.2)"))
+
+    def test_a_timeout_has_to_be_a_number_above_zero(self):
+        for wrong in ("0", "-1", "'1'", "True", "float('nan')"):
+            run = self.kernel.run(f"exec_code('1', timeout={wrong})")
+            self.assertIn(run.end["exception"]["type"], ("ValueError", "TypeError"), wrong)
+
+    def test_an_interrupt_leaves_no_alarm(self):
+        run = self.kernel.submit("print('ready')\nexec_code('while True: pass', timeout=0.5)")
+        self.kernel.wait_for_output(run, "ready\n")
+        self.kernel.send(type="interrupt", cell=run.cell)
+        self.assertEqual(self.kernel.finish(run).end["status"], "interrupted")
+        self.assertEqual(self.run_ok("import time; time.sleep(1); print(1)").stdout, "1\n")
 
     def test_an_interrupt_is_for_the_cell(self):
         run = self.kernel.submit("print('ready')\nexec_code('while True: pass')")

@@ -36,6 +36,7 @@ class Upgrade(unittest.TestCase):
             good.replace(b"Connection: Upgrade", b"Connection: close"),
             good.replace(b"Sec-WebSocket-Key", b"X"),
             good.replace(b"Sec-WebSocket-Key: ", b"Sec-WebSocket-Key: AAAA"),
+            good.replace(b"Sec-WebSocket-Key: ", b"Sec-WebSocket-Key: !"),
             good.replace(b"Host: kernel", b"Host kernel"),
             good.replace(b"Host: kernel", b"Host : kernel"),
             good.replace(b"Host: kernel", b"Upgrade: websocket"),

@@ -3,6 +3,7 @@
 
 use ractor::RpcReplyPort;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{AsksRef, AsksState};
@@ -15,6 +16,8 @@ use crate::protocol::problem::{Code, Problem};
 
 /// Bytes of the words of a person.
 const WORDS_BYTES: usize = 1024 * 1024;
+/// Time for an approval to get into the journal before it is left out of a list.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) struct Pending {
     approval: Approval,
@@ -38,8 +41,14 @@ impl Pending {
 }
 
 impl AsksState {
-    pub(super) fn pending_approvals(&self) -> Vec<Approval> {
-        self.approvals.values().map(|pending| pending.approval.clone()).collect()
+    /// When they are in the journal; nobody is told of one that a restart would forget.
+    pub(super) fn tell_approvals(&self, reply_to: RpcReplyPort<Vec<Approval>>) {
+        let approvals = self.approvals.values().map(|pending| pending.approval.clone()).collect();
+        let log = Arc::clone(&self.args.log);
+        tokio::spawn(async move {
+            let written = tokio::time::timeout(WRITTEN_WITHIN, log.flushed()).await.is_ok();
+            let _ = reply_to.send(if written { approvals } else { Vec::new() });
+        });
     }
 
     /// A cell or tool call of the model waits for a person.

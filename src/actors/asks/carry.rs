@@ -12,8 +12,8 @@ use super::super::session::{CellRequest, SessionMsg, SessionRef, result_of};
 use super::recall::CELL_REFUSED;
 use super::{AsksMsg, AsksRef, AsksState, Task};
 use crate::agent::{Effect, Input};
-use crate::protocol::ask::{AskEnd, AskNumber};
-use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
+use crate::protocol::ask::{AskEnd, AskNumber, AskState};
+use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind, Usage};
 use crate::protocol::event::{CellOrigin, EventBody, ToolOutcome};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
@@ -80,7 +80,9 @@ impl AsksState {
     fn carry_out(&mut self, myself: &AsksRef, effect: Effect) {
         let Some(ask) = self.current.as_ref().map(|current| current.ask) else { return };
         match effect {
-            Effect::AskModel { step, request } => self.ask_model(myself, ask, step, request),
+            Effect::AskModel { step, request, tokens } => {
+                self.ask_model(myself, ask, step, request, tokens);
+            }
             Effect::RunCell { id, code, timeout_s, restricted } => {
                 self.run_cell(myself, ask, id, code, timeout_s, restricted);
             }
@@ -91,8 +93,13 @@ impl AsksState {
         }
     }
 
-    fn ask_model(&mut self, myself: &AsksRef, ask: AskNumber, step: u32, request: ChatRequest) {
+    fn ask_model(&mut self, myself: &AsksRef, ask: AskNumber, step: u32, request: ChatRequest, tokens: u64) {
         let Some(current) = &mut self.current else { return };
+        let Some(reserved) = current.ledger.reserve(tokens) else {
+            self.take(myself, Input::OutOfTokens);
+            return;
+        };
+        current.reserved = Some(reserved);
         self.args.log.append(EventBody::ModelAsked { ask, step });
         let model = self.args.models.get(&current.spec.model);
         let asks = myself.clone();
@@ -149,6 +156,13 @@ impl AsksState {
     ) {
         let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
         current.model = None;
+        let cost = outcome.as_ref().map_or_else(|_| Usage::default(), |reply| current.machine.cost(reply));
+        if let Some(reserved) = current.reserved.take() {
+            reserved.spent(cost.total());
+        }
+        if let Some(above) = &current.above {
+            above.tell(cost);
+        }
         let (event, input) = match outcome {
             Ok(reply) => {
                 let reply = Box::new(reply);
@@ -289,6 +303,10 @@ impl AsksState {
             let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
         }
         self.withdraw_all_of(ask);
+        // Its end is told when it is in the journal.
+        if let Some(view) = self.asks.get_mut(&ask) {
+            (view.state, view.steps, view.usage) = (AskState::Acting, end.steps, end.usage);
+        }
         self.finish(myself, ask, end);
     }
 
@@ -310,7 +328,7 @@ impl super::Current {
 
 async fn run(session: &SessionRef, request: CellRequest) -> Result<Arc<ExecutionResult>, Problem> {
     let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-    ticket.done.await.map_err(|_| Problem::new(Code::SandboxFailed, "the session ended over a cell"))
+    ticket.result(session).await
 }
 
 fn is_sandbox_trouble(problem: &Problem) -> bool {
@@ -319,8 +337,11 @@ fn is_sandbox_trouble(problem: &Problem) -> bool {
         Code::SandboxFailed
             | Code::EngineUnavailable
             | Code::ImageMissing
+            | Code::PreloadFailed
             | Code::PolicyViolation
             | Code::NoSuchSession
+            | Code::ShuttingDown
+            | Code::Storage
     )
 }
 

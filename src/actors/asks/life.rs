@@ -9,7 +9,7 @@ use super::super::session::SessionMsg;
 use super::messages::Answer;
 use super::recall::Recalled;
 use super::wish::{self, Outer};
-use super::{ASKS_SHOWN, ASKS_WAITING, AsksMsg, AsksRef, AsksState, Clock, Current};
+use super::{ASKS_SHOWN, ASKS_WAITING, AsksMsg, AsksRef, AsksState, Clock, Current, Waiting};
 use crate::agent::{Effect, Input, Machine};
 use crate::protocol::ask::{Approval, AskNumber, AskSpec, AskState, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
@@ -53,7 +53,8 @@ impl AsksState {
         if !spec.context.is_empty() {
             let _ = self.args.session.cast(SessionMsg::Seed(spec.context.clone()));
         }
-        self.waiting.push_back((ask, spec.clone()));
+        let above = outer.map(|outer| outer.above);
+        self.waiting.push_back(Waiting { ask, spec: spec.clone(), above });
         let asks = myself.clone();
         self.args.log.append_then(EventBody::AskStarted { ask, spec: Box::new(spec) }, None, move || {
             let _ = reply_to.send(Ok(view));
@@ -94,7 +95,7 @@ impl AsksState {
     }
 
     pub(super) fn begun(&mut self, myself: &AsksRef, ask: AskNumber) {
-        if self.waiting.iter().any(|(waiting, _)| *waiting == ask) {
+        if self.waiting.iter().any(|waiting| waiting.ask == ask) {
             self.next_ask(myself);
         }
     }
@@ -104,11 +105,11 @@ impl AsksState {
         if self.current.is_some() {
             return;
         }
-        let Some((ask, spec)) = self.waiting.pop_front() else { return };
+        let Some(waiting) = self.waiting.pop_front() else { return };
         let tools = (self.args.tools)();
-        let machine = self.machine(&spec, &tools, self.history.clone());
+        let machine = self.machine(&waiting.spec, &tools, self.history.clone());
         let clock = Clock::running(Duration::ZERO);
-        self.current = Some(Current::new(ask, spec, machine, clock, tools));
+        self.current = Some(Current::new(waiting, machine, clock, tools));
         self.take(myself, Input::Begin);
     }
 
@@ -125,6 +126,12 @@ impl AsksState {
         asks: BTreeMap<AskNumber, Recalled>,
         mut approvals: Vec<Approval>,
     ) {
+        if asks.values().any(|recalled| recalled.spec.depth > 0) {
+            // Whoever made this session for an ask within another one went with the daemon before.
+            self.leaving = true;
+            let _ = self.args.session.cast(SessionMsg::Remove { reply_to: None });
+            return;
+        }
         let tools = (self.args.tools)();
         let mut context = Map::new();
         for (ask, mut recalled) in asks {
@@ -134,7 +141,7 @@ impl AsksState {
             let untouched = recalled.inputs.len() == 1 && recalled.end.is_none();
             if untouched && self.current.is_some() {
                 self.asks.insert(ask, view);
-                self.waiting.push_back((ask, recalled.spec));
+                self.waiting.push_back(Waiting { ask, spec: recalled.spec, above: None });
                 continue;
             }
             if recalled.end.is_some() && !recalled.worked {
@@ -159,7 +166,8 @@ impl AsksState {
             let questions = approvals.iter().filter(|approval| approval.ask == Some(ask));
             let asked_at = questions.map(|approval| approval.asked_at.as_str()).min();
             let clock = Clock::running(recalled.spent(asked_at));
-            let current = Current::new(ask, recalled.spec.clone(), machine, clock, Arc::clone(&tools));
+            let begun = Waiting { ask, spec: recalled.spec.clone(), above: None };
+            let current = Current::new(begun, machine, clock, Arc::clone(&tools));
             self.current = Some(Current { recalled: Some(recalled), ..current });
         }
         if !context.is_empty() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::wish::Outer;
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskView, Decision, NewAsk, PlanVersion};
-use crate::protocol::chat::{ChatReply, Message, ModelFailure};
+use crate::protocol::chat::{ChatReply, Message, ModelFailure, Usage};
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
@@ -75,9 +75,10 @@ pub enum AsksMsg {
         cell: CellNumber,
         call: u64,
     },
-    /// An ask within the present one used this many tokens.
+    /// An ask within this one used tokens.
     Spent {
-        tokens: u64,
+        ask: AskNumber,
+        usage: Usage,
     },
     /// The daemon ends: the next one goes on from the journal, in which nothing may come of that.
     Leave,

@@ -3,10 +3,11 @@
 //! anything follows from it, and after a restart feeds the same inputs again.
 //!
 //! `wish` turns a request into an ask, `life` begins and recalls asks, `carry` carries effects out,
-//! `approvals` asks people, `recall` reads the journal, `port` is what tools may do with the session.
+//! `approvals` asks people, `ledger` counts the tokens that asks share, `recall` reads the journal, `port` is what tools may do with the session.
 
 mod approvals;
 mod carry;
+mod ledger;
 mod life;
 mod messages;
 mod port;
@@ -24,7 +25,7 @@ use super::supervisor::SupervisorRef;
 use crate::agent::{Effect, Input, Machine};
 use crate::config::Settings;
 use crate::protocol::ask::{AskLimits, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion};
-use crate::protocol::chat::Message;
+use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
@@ -32,6 +33,7 @@ use crate::store::EventLog;
 use crate::tools::{PlanHistory, PlanTree, Registry};
 
 use approvals::Pending;
+use ledger::{Above, Ledger, Reserved};
 use messages::Answer;
 use recall::{Memory, Recalled};
 
@@ -73,7 +75,7 @@ pub struct AsksState {
     args: AsksArgs,
     asks: BTreeMap<AskNumber, AskView>,
     newest: AskNumber,
-    waiting: VecDeque<(AskNumber, AskSpec)>,
+    waiting: VecDeque<Waiting>,
     current: Option<Current>,
     /// What was said in asks that have ended.
     history: Vec<Message>,
@@ -81,10 +83,18 @@ pub struct AsksState {
     plan: PlanHistory,
     approvals: BTreeMap<String, Pending>,
     next_approval: u64,
-    /// Decisions on calls of cells that have not come again since the daemon was started anew.
+    /// Decisions on calls of cells that were not made, and have not come again since the daemon was
+    /// started anew.
     early: BTreeMap<(CellNumber, u64), Decision>,
     /// The daemon ends.
     leaving: bool,
+}
+
+/// An ask that waits for its turn.
+struct Waiting {
+    ask: AskNumber,
+    spec: AskSpec,
+    above: Option<Above>,
 }
 
 /// The ask that is being worked on.
@@ -97,16 +107,21 @@ struct Current {
     model: Option<Task>,
     clock: Clock,
     tools: Arc<Registry>,
-    /// Tokens that asks within it used.
-    spent_within: u64,
+    ledger: Arc<Ledger>,
+    /// For the request that is under way.
+    reserved: Option<Reserved>,
+    above: Option<Above>,
     /// Of an ask of before: what had been begun already.
     recalled: Option<Recalled>,
 }
 
 impl Current {
-    fn new(ask: AskNumber, spec: AskSpec, machine: Machine, clock: Clock, tools: Arc<Registry>) -> Self {
-        let (tasks, model, spent_within, recalled) = (HashMap::new(), None, 0, None);
-        Self { ask, spec, machine, tasks, model, clock, tools, spent_within, recalled }
+    fn new(waiting: Waiting, machine: Machine, clock: Clock, tools: Arc<Registry>) -> Self {
+        let Waiting { ask, spec, above } = waiting;
+        let tokens = spec.limits.tokens.saturating_sub(machine.usage().total());
+        let ledger = Ledger::new(tokens, above.as_ref().map(|above| Arc::clone(&above.ledger)));
+        let (tasks, model, reserved, recalled) = (HashMap::new(), None, None, None);
+        Self { ask, spec, machine, tasks, model, clock, tools, ledger, reserved, above, recalled }
     }
 }
 
@@ -173,7 +188,7 @@ impl Actor for Asks {
             history: Vec::new(),
             approvals: BTreeMap::new(),
             next_approval: memory.approvals_wanted + 1,
-            early: BTreeMap::new(),
+            early: memory.early,
             leaving: false,
         };
         state.recall(&myself, memory.asks, memory.approvals);
@@ -198,11 +213,11 @@ impl Actor for Asks {
             AsksMsg::Plans { reply_to } => drop(reply_to.send(state.plans.clone())),
             AsksMsg::SubmitPlan { plan, reply_to } => state.submit_plan(*plan, reply_to),
             AsksMsg::Outer { reply_to } => {
-                let outer = state.outer().map(Box::new);
+                let outer = state.outer(&myself).map(Box::new);
                 let allowed = wish::inner_depth(outer.as_deref(), &state.args.settings.agent);
                 let _ = reply_to.send(allowed.map(|_| outer));
             }
-            AsksMsg::Approvals { reply_to } => drop(reply_to.send(state.pending_approvals())),
+            AsksMsg::Approvals { reply_to } => state.tell_approvals(reply_to),
             AsksMsg::Decide { id, decision, by, reply_to } => {
                 let _ = reply_to.send(state.decide(&myself, &id, decision, Some(by)));
             }
@@ -210,11 +225,7 @@ impl Actor for Asks {
                 state.want_permit(cell, call, name, arguments, reply_to);
             }
             AsksMsg::PermitDropped { cell, call } => state.permit_dropped(cell, call),
-            AsksMsg::Spent { tokens } => {
-                if let Some(current) = &mut state.current {
-                    current.spent_within = current.spent_within.saturating_add(tokens);
-                }
-            }
+            AsksMsg::Spent { ask, usage } => state.spent_within(&myself, ask, usage),
             AsksMsg::Leave => {
                 state.leaving = true;
                 state.current = None;
@@ -266,8 +277,8 @@ impl AsksState {
     fn cancel(&mut self, myself: &AsksRef, ask: AskNumber, reply_to: Answer<AskView>) {
         if self.current.as_ref().is_some_and(|current| current.ask == ask) {
             self.take(myself, Input::Cancel);
-        } else if let Some(place) = self.waiting.iter().position(|(waiting, _)| *waiting == ask)
-            && let Some((_, spec)) = self.waiting.remove(place)
+        } else if let Some(place) = self.waiting.iter().position(|waiting| waiting.ask == ask)
+            && let Some(Waiting { spec, .. }) = self.waiting.remove(place)
         {
             let tools = (self.args.tools)();
             let mut machine = self.machine(&spec, &tools, Vec::new());
@@ -294,17 +305,26 @@ impl AsksState {
         }
     }
 
-    fn outer(&self) -> Option<Outer> {
+    fn outer(&self, myself: &AsksRef) -> Option<Outer> {
         let current = self.current.as_ref()?;
         let limits = current.spec.limits;
-        let used = current.machine.usage().total().saturating_add(current.spent_within);
         let left = AskLimits {
             steps: limits.steps.saturating_sub(current.machine.steps()).max(1),
             failures: limits.failures,
-            tokens: limits.tokens.saturating_sub(used),
+            tokens: current.ledger.left(),
             seconds: (limits.seconds - current.clock.spent().as_secs_f64()).max(0.0),
         };
-        Some(Outer { spec: current.spec.clone(), left })
+        let above = Above { ledger: Arc::clone(&current.ledger), asks: myself.clone(), ask: current.ask };
+        Some(Outer { spec: current.spec.clone(), left, above })
+    }
+
+    fn spent_within(&mut self, myself: &AsksRef, ask: AskNumber, usage: Usage) {
+        let Some(current) = self.current.as_ref().filter(|current| current.ask == ask) else { return };
+        self.args.log.append(EventBody::AskSpentWithin { ask, usage });
+        if let Some(above) = &current.above {
+            above.tell(usage);
+        }
+        self.take(myself, Input::SpentWithin { usage });
     }
 
     fn tick(&mut self, myself: &AsksRef) {

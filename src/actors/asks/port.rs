@@ -69,11 +69,7 @@ impl Port {
             let request =
                 CellRequest { code, mode, expression, timeout, replay: None, origin: None, rules: None };
             let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-            let result = ticket
-                .done
-                .await
-                .map_err(|_| Problem::new(Code::SandboxFailed, "the session ended over a cell"))?;
-            Ok((*result).clone())
+            Ok((*ticket.result(&session).await?).clone())
         })
     }
 }
@@ -179,7 +175,6 @@ impl Port {
         let begun = ask(&asks, start).await?;
         let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let end = end_of(&asks, &handles.log, begun.ask).await?;
-        let _ = self.asks.cast(AsksMsg::Spent { tokens: end.usage.total() });
         match end.outcome {
             AskOutcome::Answered if typed => Ok(end.value.unwrap_or_default()),
             AskOutcome::Answered => Ok(Value::String(end.answer.unwrap_or_default())),

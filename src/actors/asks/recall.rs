@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::agent::Input;
-use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskOutcome, AskSpec, PlanVersion};
+use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskOutcome, AskSpec, Decision, PlanVersion};
 use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
@@ -49,6 +49,8 @@ pub struct Memory {
     /// How many approvals there were in all.
     pub approvals_wanted: u64,
     pub plans: Vec<PlanVersion>,
+    /// Decisions on calls of cells that nothing has come of yet.
+    pub early: BTreeMap<(CellNumber, u64), Decision>,
 }
 
 impl Memory {
@@ -98,13 +100,17 @@ impl Fold {
             EventBody::ModelFailed { ask, step, failure, retry_in_s: None } => {
                 self.input(ask, Input::ModelFailed { step, failure });
             }
+            EventBody::AskSpentWithin { ask, usage } => self.input(ask, Input::SpentWithin { usage }),
             EventBody::CellQueued { cell, origin: Some(origin), .. } => {
                 self.origins.insert(cell, (origin.ask, origin.id.clone()));
                 if let Some(recalled) = self.memory.asks.get_mut(&origin.ask) {
                     recalled.cells.insert(origin.id, cell);
                 }
             }
+            EventBody::ToolBegun { cell, call } => drop(self.memory.early.remove(&(cell, call))),
+            EventBody::ToolAnswered { call, .. } => self.memory.early.retain(|(_, early), _| *early != call),
             EventBody::CellFinished { result } => {
+                self.memory.early.retain(|(cell, _), _| *cell != result.cell);
                 if let Some((ask, id)) = self.origins.remove(&result.cell)
                     && let Some(recalled) = self.memory.asks.get_mut(&ask)
                 {
@@ -137,7 +143,7 @@ impl Fold {
         }
     }
 
-    fn decided(&mut self, id: &str, decision: crate::protocol::ask::Decision, at: &str) {
+    fn decided(&mut self, id: &str, decision: Decision, at: &str) {
         let approvals = &mut self.memory.approvals;
         let Some(place) = approvals.iter().position(|approval| approval.id == id) else { return };
         let approval = approvals.remove(place);
@@ -146,6 +152,10 @@ impl Fold {
         if let Some(recalled) = approval.ask.and_then(|ask| self.memory.asks.get_mut(&ask)) {
             // Of questions that wait together, each counts up to where the next one begins.
             recalled.waited += clock::between(&approval.asked_at, since.min(at));
+        }
+        if let (Some(cell), Some(Ok(call))) = (approval.cell, approval.call.as_ref().map(|call| call.parse()))
+        {
+            self.memory.early.insert((cell, call), decision.clone());
         }
         // A call within a cell is no concern of the machine.
         if let (Some(ask), Some(call), None) = (approval.ask, approval.call, approval.cell) {
@@ -158,6 +168,7 @@ impl Fold {
         match end.outcome {
             AskOutcome::Cancelled => self.input(ask, Input::Cancel),
             AskOutcome::TimeLimit => self.input(ask, Input::TimeUp),
+            AskOutcome::TokenLimit => self.input(ask, Input::OutOfTokens),
             AskOutcome::SandboxFailed => {
                 let message = end.message.clone().unwrap_or_default();
                 self.input(ask, Input::SandboxFailed { message });
@@ -180,7 +191,7 @@ impl Fold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::ask::{ApprovalPolicy, AskLimits, Decision, Dialect, Language, Subject};
+    use crate::protocol::ask::{ApprovalPolicy, AskLimits, Dialect, Language, Subject};
     use crate::protocol::ids::{SessionId, SessionName};
 
     fn at(second: u64) -> String {
@@ -248,6 +259,30 @@ mod tests {
                 (9, decided(order[1])),
             ]);
             assert_eq!(together.asks[&1].waited, Duration::from_secs(7), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn a_decision_counts_until_something_has_come_of_it() {
+        let wanted = |id: &str, second| {
+            let EventBody::ApprovalWanted { mut approval } = wanted(id, second) else { unreachable!() };
+            (approval.cell, approval.call) = (Some(4), Some("7".into()));
+            (second, EventBody::ApprovalWanted { approval })
+        };
+        let early = |event: Option<EventBody>| {
+            let events = [
+                Some((1, started())),
+                Some(wanted("a", 2)),
+                Some((3, decided("a"))),
+                event.map(|body| (4, body)),
+            ];
+            let events = events.into_iter().flatten();
+            Memory::of(events.map(|(second, body)| Event { seq: second, at: at(second), body })).early
+        };
+        assert_eq!(early(None).into_keys().collect::<Vec<_>>(), [(4, 7)]);
+        let answered = EventBody::ToolAnswered { call: 7, outcome: ToolOutcome::Value(1.into()) };
+        for body in [EventBody::ToolBegun { cell: 4, call: 7 }, answered] {
+            assert!(early(Some(body)).is_empty());
         }
     }
 

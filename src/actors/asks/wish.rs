@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use super::ledger::Above;
 use crate::agent::{self, Setup};
 use crate::config::{Agent, Model, Settings, Template};
 use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, NewAsk};
 use crate::protocol::chat::ModelTool;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::values;
 use crate::tools::Registry;
 
 /// Characters of the text of an ask.
@@ -30,6 +32,7 @@ pub struct Outer {
     pub spec: AskSpec,
     /// Of its limits, which only shrink on the way in.
     pub left: AskLimits,
+    pub above: Above,
 }
 
 /// How deep an ask within the other is, if it may be that deep.
@@ -57,6 +60,7 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     if text.chars().count() > TEXT_CHARS {
         return Err(Problem::new(Code::TooLarge, format!("an ask has at most {TEXT_CHARS} characters")));
     }
+    values::check_names(&new.context)?;
     let context_bytes = serde_json::to_vec(&new.context).map_or(usize::MAX, |json| json.len());
     if context_bytes > CONTEXT_BYTES {
         return Err(Problem::new(Code::TooLarge, format!("the context has {context_bytes} bytes"))
@@ -68,7 +72,13 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     let dialect = dialect.unwrap_or(agent.dialect);
     let wanted = new.tools.or_else(|| template.and_then(|template| template.tools.clone()));
     let outer = around.outer.map(|outer| &outer.spec);
-    let approval = outer.map(|outer| outer.approval.clone()).or(new.approval);
+    let approval = if let Some(outer) = outer {
+        // It was checked when that one began; a tool that a client lent it is not known here.
+        outer.approval.clone()
+    } else {
+        let wanted = new.approval.unwrap_or_else(|| default_approval(agent, around.contained));
+        checked(wanted, around.tools)?
+    };
     let mut tools = tools(wanted, around.tools)?;
     tools.retain(|name| outer.is_none_or(|outer| outer.tools.contains(name)));
     Ok(AskSpec {
@@ -76,15 +86,12 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
         model,
         dialect,
         language: new.language.unwrap_or(agent.language),
-        approval: checked(
-            approval.unwrap_or_else(|| default_approval(agent, around.contained)),
-            around.tools,
-        )?,
+        approval,
         tools,
         schema: new.schema.or_else(|| template.and_then(|template| template.schema.clone())),
         context: new.context,
         restricted: new.restricted.unwrap_or(false) || outer.is_some_and(|outer| outer.restricted),
-        limits: limits(new.limits, dialect, agent, around.outer.map(|outer| outer.left)),
+        limits: limits(new.limits, dialect, agent, around.outer.map(|outer| outer.left))?,
         fresh: new.fresh,
         depth,
     })
@@ -213,26 +220,44 @@ fn tools(wanted: Option<Vec<String>>, tools: &Registry) -> Result<Vec<String>, P
     Ok(names.into_iter().collect())
 }
 
-fn limits(wanted: AskLimitsWanted, dialect: Dialect, agent: &Agent, outer: Option<AskLimits>) -> AskLimits {
+fn limits(
+    wanted: AskLimitsWanted,
+    dialect: Dialect,
+    agent: &Agent,
+    outer: Option<AskLimits>,
+) -> Result<AskLimits, Problem> {
     let steps = if dialect == Dialect::NextStep { agent.next_step_steps } else { agent.limits.steps };
     let most = &agent.max_limits;
     let inner = AskLimits {
-        steps: wanted.steps.unwrap_or(steps).clamp(1, most.steps),
-        failures: wanted.failures.unwrap_or(agent.limits.failures).clamp(1, most.failures),
-        tokens: wanted.tokens.unwrap_or(agent.limits.tokens).min(most.tokens),
-        seconds: wanted
-            .seconds
-            .filter(|s| s.is_finite() && *s > 0.0)
-            .unwrap_or(agent.limits.seconds)
-            .min(most.seconds),
+        steps: limit("steps", wanted.steps, steps, 1, most.steps)?,
+        failures: limit("failures", wanted.failures, agent.limits.failures, 1, most.failures)?,
+        tokens: limit("tokens", wanted.tokens, agent.limits.tokens, 1, most.tokens)?,
+        seconds: limit("seconds", wanted.seconds, agent.limits.seconds, f64::MIN_POSITIVE, most.seconds)?,
     };
-    let Some(outer) = outer else { return inner };
-    AskLimits {
+    let Some(outer) = outer else { return Ok(inner) };
+    Ok(AskLimits {
         steps: inner.steps.min(outer.steps),
         failures: inner.failures.min(outer.failures),
         tokens: inner.tokens.min(outer.tokens),
         seconds: inner.seconds.min(outer.seconds),
+    })
+}
+
+/// What is wanted, if it is possible, or else what is usual.
+fn limit<T: PartialOrd + Copy + std::fmt::Display>(
+    name: &str,
+    wanted: Option<T>,
+    usual: T,
+    least: T,
+    most: T,
+) -> Result<T, Problem> {
+    let Some(wanted) = wanted else { return Ok(usual) };
+    if wanted >= least && wanted <= most {
+        return Ok(wanted);
     }
+    let setting = if name == "seconds" { "agent.max_time" } else { &format!("agent.max_{name}") };
+    Err(bad(format!("a limit of {wanted} {name} is not possible"))
+        .hint(format!("use more than 0 and at most {most}, or raise `{setting}` in the configuration")))
 }
 
 fn bad(message: impl Into<String>) -> Problem {

@@ -69,7 +69,7 @@ impl ExecutorState {
     }
 
     fn not_attached(&mut self, myself: &ExecutorRef, why: &str) {
-        self.tell(SessionMsg::SandboxGone { reason: why.to_owned() });
+        self.tell(SessionMsg::NotAttached { reason: why.to_owned() });
         myself.stop(None);
     }
 

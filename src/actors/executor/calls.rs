@@ -1,6 +1,7 @@
 //! Tool calls that code in the sandbox makes. A call is in the journal before it is made.
 
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 use super::permits::Permit;
@@ -78,7 +79,7 @@ impl ExecutorState {
         self.calls.begin(call, cell, shown, CallGuard(task));
     }
 
-    /// A call that waited for a person when the daemon ended: it was not made yet.
+    /// A call that a person had to allow and that was not made yet when the daemon ended.
     pub(super) fn tool_called_again(
         &mut self,
         myself: &ExecutorRef,
@@ -131,6 +132,7 @@ impl ExecutorState {
         }
         let permit = wanted.zip(cell).map(|(name, cell)| Permit {
             asks: self.args.asks.clone(),
+            log: Arc::clone(&self.args.log),
             executor: myself.clone(),
             cell,
             call,
@@ -182,7 +184,7 @@ impl ExecutorState {
             running.completed.push(ended.name.clone());
         }
         let frame = match outcome {
-            Ok(output) => HostFrame::ToolResult { call, value: self.responses.answer(call, output) },
+            Ok(output) => HostFrame::ToolResult { call, value: self.said.lock().answer(call, output) },
             Err(error) => HostFrame::ToolFailed { call, error },
         };
         if let Some(cage) = &self.cage
@@ -196,9 +198,10 @@ impl ExecutorState {
 
     /// Puts what tools said in place of their markers, in all that a cell printed and in its value.
     pub(super) fn expand(&self, record: &mut CellRecord, value: Option<&mut ValueView>) {
+        let responses = self.said.lock();
         let mut calls = Vec::new();
         let mut expand = |text: &mut String| {
-            let expanded = expand_markers(text, |call| self.responses.text(call), TOOL_RESPONSES_BYTES);
+            let expanded = expand_markers(text, |call| responses.text(call), TOOL_RESPONSES_BYTES);
             if !expanded.calls.is_empty() {
                 *text = expanded.text;
                 calls.extend(expanded.calls);
@@ -213,7 +216,7 @@ impl ExecutorState {
         }
         calls.sort_unstable();
         calls.dedup();
-        for image in calls.into_iter().flat_map(|call| self.responses.images(call)) {
+        for image in calls.into_iter().flat_map(|call| responses.images(call)) {
             let mime = Map::from_iter([(image.mime.clone(), Value::String(image.base64.clone()))]);
             record.displays.push(Display { mime });
         }

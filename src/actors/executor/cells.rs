@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::super::session::SessionMsg;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
-use crate::bridge::Turn;
+use crate::bridge::{Delivery, SendError, Turn};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter};
 use crate::protocol::ids::CellNumber;
@@ -39,6 +39,8 @@ pub(super) struct Running {
     pub timers: Vec<AbortHandle>,
     /// Ends it when its time is over.
     pub deadline: Option<AbortHandle>,
+    /// Of the frame with which the kernel got it.
+    pub delivery: Delivery,
     /// Calls of it that wait for a person, and since when one does.
     pub persons: u32,
     pub persons_since: Option<Instant>,
@@ -57,6 +59,7 @@ impl Running {
             completed: Vec::new(),
             timers: Vec::new(),
             deadline: None,
+            delivery: Delivery::default(),
             persons: 0,
             persons_since: None,
         }
@@ -100,15 +103,7 @@ impl ExecutorState {
     pub(super) fn run(&mut self, myself: &ExecutorRef, start: CellStart) {
         let cell = start.cell;
         if self.cage.is_none() {
-            let finishing = Finishing {
-                start,
-                ending: Ending::SandboxGone { end: None },
-                cause: Cause::default(),
-                record: CellRecord::default(),
-                elapsed: Duration::ZERO,
-                turn: None,
-            };
-            self.complete(myself, finishing);
+            // The session hears of the end of the sandbox next, and gives it to another one.
             return;
         }
         if std::mem::take(&mut self.snapshot_is_old) {
@@ -129,10 +124,16 @@ impl ExecutorState {
         if start.mode == Mode::Main {
             self.last_rules = Arc::clone(&start.rules);
         }
-        self.running.insert(cell, Running::of(start, Instant::now()));
+        let mut running = Running::of(start, Instant::now());
+        running.delivery = sent.as_ref().and_then(|sent| sent.as_ref().ok()).cloned().unwrap_or_default();
+        self.running.insert(cell, running);
         self.arm(myself, cell, timeout);
-        if !matches!(sent, Some(Ok(()))) {
-            self.give_up(myself, "the kernel does not take cells any more".into());
+        match sent {
+            Some(Err(SendError::TooLarge)) => self.cannot_run(myself, cell, "its code is too large"),
+            Some(Err(SendError::Gone)) => {
+                self.give_up(myself, "the kernel does not take cells any more".into());
+            }
+            Some(Ok(_)) | None => {}
         }
     }
 
@@ -324,8 +325,19 @@ impl ExecutorState {
         self.complete(myself, finishing);
     }
 
+    /// Nothing of it ran, so nothing but the cell is lost.
+    pub(super) fn cannot_run(&mut self, myself: &ExecutorRef, cell: CellNumber, why: &str) {
+        if let Some(running) = self.running.get_mut(&cell) {
+            let why = format!("The sandbox could not run the cell: {why}.");
+            running.ended_by.get_or_insert(EndedBy::Policy(why));
+        }
+        let ending = Ending::Lost { exit_code: 1, after: StateAfter::Kept, names: Vec::new() };
+        self.finish(myself, cell, ending, None);
+    }
+
     /// Compares the workspace, off the actor's thread, and reports the cell as ended.
-    pub(super) fn complete(&self, myself: &ExecutorRef, mut finishing: Finishing) {
+    pub(super) fn complete(&mut self, myself: &ExecutorRef, mut finishing: Finishing) {
+        self.concluding += 1;
         let (workspace, executor, before) =
             (Arc::clone(&self.args.workspace), myself.clone(), self.snapshot.clone());
         tokio::task::spawn_blocking(move || {

@@ -3,14 +3,13 @@
 use ractor::RpcReplyPort;
 
 use super::super::launch::Ready;
-use super::super::outcome::{Cause, Changes, Ending};
+use super::super::outcome::{Cause, Ending};
 use super::super::session::SessionMsg;
 use super::cells::Finishing;
-use super::{ExecutorMsg, ExecutorRef, ExecutorState};
+use super::{ExecutorMsg, ExecutorRef, ExecutorState, preload};
 use crate::bridge::Closed;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::artifacts;
 use crate::sandbox::launch::SandboxEnd;
 
 impl ExecutorState {
@@ -40,7 +39,12 @@ impl ExecutorState {
 
     pub(super) fn ended(&mut self, myself: &ExecutorRef, why: &str, end: Option<SandboxEnd>) {
         let mut over: Vec<Finishing> = self.finishing.drain().map(|(_, finishing)| finishing).collect();
-        for (cell, mut running) in self.running.drain() {
+        for (cell, mut running) in std::mem::take(&mut self.running) {
+            let record = self.args.recorder.finish(cell);
+            // What the kernel never saw is not reported: the session gives it to the next one.
+            if !running.resumed && !running.delivery.is_made() {
+                continue;
+            }
             over.push(Finishing {
                 cause: Cause {
                     ended_by: running.ended_by.take(),
@@ -48,7 +52,7 @@ impl ExecutorState {
                     live: self.live,
                     ..Cause::default()
                 },
-                record: self.args.recorder.finish(cell),
+                record,
                 elapsed: running.elapsed(),
                 start: running.start.clone(),
                 ending: Ending::SandboxGone { end: end.clone() },
@@ -58,16 +62,27 @@ impl ExecutorState {
         for mut finishing in over {
             // A lost cell whose state was restored lost it after all.
             finishing.ending = Ending::SandboxGone { end: end.clone() };
-            let (artifacts, cut) =
-                artifacts::compare(&self.snapshot, &artifacts::scan(&self.args.workspace.root));
-            let result = finishing.conclude(Changes { artifacts, cut });
-            self.tell(SessionMsg::CellFinished(Box::new(result), None));
+            self.complete(myself, finishing);
         }
         self.fail_requests(&Problem::new(Code::SandboxFailed, format!("the sandbox is gone: {why}")));
         let out_of_memory = end.is_some_and(|end| end.out_of_memory);
-        let reason = if out_of_memory { format!("{why} (out of memory)") } else { why.to_owned() };
-        self.tell(SessionMsg::SandboxGone { reason });
-        myself.stop(None);
+        self.gone = Some(if out_of_memory { format!("{why} (out of memory)") } else { why.to_owned() });
+        self.end_if_done(myself);
+    }
+
+    /// When the sandbox is gone and every cell that ran in it is reported.
+    pub(super) fn end_if_done(&mut self, myself: &ExecutorRef) {
+        if self.concluding == 0
+            && let Some(reason) = self.gone.take()
+        {
+            if self.preloading.take().is_some() {
+                let problem = preload::problem(format!("the modules cannot be preloaded: {reason}"));
+                self.tell(SessionMsg::SandboxFailed(problem));
+            } else {
+                self.tell(SessionMsg::SandboxGone { reason });
+            }
+            myself.stop(None);
+        }
     }
 
     /// The kernel goes on alone; the next daemon finds it.

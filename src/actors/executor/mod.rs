@@ -3,7 +3,8 @@
 //!
 //! `attach` goes on where an earlier daemon ended, with what `notes` kept; `cells` begins and ends
 //! cells, `requests` is everything else that is asked of the kernel, `calls` the tool calls that the
-//! kernel makes, `frost` and `strangers` are about frozen sandboxes, `fate` the end of one.
+//! kernel makes, `said` their answers, `preload` what a sandbox begins with, `frost` and `strangers` are
+//! about frozen sandboxes, `fate` the end of one.
 
 mod attach;
 mod calls;
@@ -12,7 +13,9 @@ mod fate;
 mod frost;
 mod notes;
 mod permits;
+mod preload;
 mod requests;
+mod said;
 mod strangers;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
@@ -33,6 +36,7 @@ use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
+use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
@@ -47,6 +51,7 @@ use calls::CallGuard;
 use cells::{Finishing, Running};
 use frost::Frost;
 use requests::Request;
+use said::Said;
 
 /// Time between two events about a pull.
 const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
@@ -88,10 +93,10 @@ pub enum ExecutorMsg {
     Reset {
         reply_to: Answer<()>,
     },
-    /// Answered with the newest cell whose changes are still there.
+    /// Answered with the newest cell whose changes are still there, and the turn of the kernel's word.
     Undo {
         cells: u64,
-        reply_to: Answer<CellNumber>,
+        reply_to: Answer<(CellNumber, Turn)>,
     },
     /// Stop all processes of the sandbox and the clocks of its cells.
     Freeze {
@@ -157,6 +162,7 @@ pub struct ExecutorArgs {
     pub workspace: Arc<Workspace>,
     pub wanted: Wanted,
     pub seed: Map<String, Value>,
+    pub preload: Preload,
     pub tools: Arc<tools::Registry>,
     pub context: tools::Context,
     pub asks: AsksRef,
@@ -203,11 +209,13 @@ pub struct ExecutorState {
     finishing: HashMap<u64, Finishing>,
     requests: HashMap<u64, Request>,
     next_request: u64,
+    /// The sandbox is ready when it has imported what it begins with.
+    preloading: Option<Box<Receipt>>,
     calls: Calls<CallGuard>,
     /// Of the newest cell of the main line, for calls that come when none runs.
     last_rules: Arc<CellRules>,
     /// What tools said that gives no value.
-    responses: tools::Responses,
+    said: Arc<Said>,
     /// The workspace as the last cell left it.
     snapshot: Snapshot,
     /// Somebody else has changed files since.
@@ -221,6 +229,10 @@ pub struct ExecutorState {
     frost: Frost,
     /// What the last cell of the main line left running in the worker.
     live: Live,
+    /// Cells that have ended and whose files are being compared.
+    concluding: usize,
+    /// Why there is no sandbox any more.
+    gone: Option<String>,
 }
 
 struct Cage {
@@ -285,9 +297,10 @@ impl Actor for Executor {
             finishing: HashMap::new(),
             requests: HashMap::new(),
             next_request: first_request(),
+            preloading: None,
             calls: Calls::default(),
             last_rules: Arc::default(),
-            responses: tools::Responses::default(),
+            said: Arc::default(),
             snapshot,
             snapshot_is_old: false,
             snapshot_unnoted: true,
@@ -296,6 +309,8 @@ impl Actor for Executor {
             growing_looks: 0,
             frost: Frost::default(),
             live: Live::default(),
+            concluding: 0,
+            gone: None,
         })
     }
 
@@ -363,7 +378,9 @@ impl Actor for Executor {
             ExecutorMsg::Concluded { result, snapshot, turn } => {
                 state.snapshot_unnoted |= state.snapshot != snapshot;
                 state.snapshot = snapshot;
+                state.concluding -= 1;
                 state.tell(SessionMsg::CellFinished(result, turn));
+                state.end_if_done(&myself);
             }
             ExecutorMsg::Ended { why, end } => state.ended(&myself, &why, end),
         }
@@ -409,13 +426,18 @@ impl ExecutorState {
             myself.stop(None);
             return;
         }
-        self.tell(SessionMsg::SandboxReady(Box::new(receipt)));
+        if self.args.preload.is_empty() {
+            self.tell(SessionMsg::SandboxReady { receipt: Box::new(receipt), preloaded: None });
+        } else {
+            self.preload(myself, receipt);
+        }
     }
 
     /// From here on the kernel is heard.
     fn take_in(&mut self, myself: &ExecutorRef, ready: Ready) {
         let sandbox = ready.receipt.sandbox.clone();
         self.args.recorder.attach(sandbox.clone());
+        self.args.recorder.replace(Arc::<Said>::clone(&self.said));
         let executor = myself.clone();
         let sink = RecorderSink {
             recorder: Arc::clone(&self.args.recorder),
@@ -449,9 +471,10 @@ impl ExecutorState {
             KernelFrame::Variables { .. }
             | KernelFrame::Computed { .. }
             | KernelFrame::ResetDone { .. }
+            | KernelFrame::Preloaded { .. }
             | KernelFrame::Undone { .. }
             | KernelFrame::Names { .. }
-            | KernelFrame::Refused { .. } => self.answered(myself, frame),
+            | KernelFrame::Refused { .. } => self.answered(myself, frame, turn),
             KernelFrame::Hello { .. } | KernelFrame::Display { .. } | KernelFrame::OutputGap { .. } => {
                 self.give_up(myself, "the kernel sent a frame out of turn".into());
             }
@@ -462,7 +485,7 @@ impl ExecutorState {
     fn send(&mut self, myself: &ExecutorRef, frame: &HostFrame) {
         let sent = self.cage.as_ref().map(|cage| cage.link.send(frame));
         match sent {
-            Some(Ok(())) => {}
+            Some(Ok(_)) => {}
             Some(Err(error)) => self.give_up(myself, format!("the bridge failed: {error}")),
             None => self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is gone")),
         }

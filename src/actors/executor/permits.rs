@@ -1,17 +1,21 @@
 //! Tool calls that a person has to allow. The cell waits meanwhile, which costs it no time of its own.
 
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::asks::{AsksMsg, AsksRef};
 use super::super::calls::answer;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::protocol::ask::Decision;
+use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
+use crate::store::EventLog;
 
 pub(super) struct Permit {
     pub asks: AsksRef,
+    pub log: Arc<EventLog>,
     pub executor: ExecutorRef,
     pub cell: CellNumber,
     pub call: u64,
@@ -37,14 +41,14 @@ impl Drop for Waiting {
 impl Permit {
     /// Waits for the decision; what is no acceptance is an error for the code.
     pub async fn given(self) -> Result<(), ToolFailure> {
-        let Self { asks, executor, cell, call, name, arguments } = self;
+        let Self { asks, log, executor, cell, call, name, arguments } = self;
         let _ = executor.cast(ExecutorMsg::PersonAsked(cell));
         let waiting = Waiting { asks, executor, cell, call };
         let permit = |reply_to| AsksMsg::Permit { cell, call, name, arguments, reply_to };
         let decision = answer(waiting.asks.call(permit, None).await);
         let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });
         match decision {
-            Ok(Decision::Accept { .. }) => Ok(()),
+            Ok(Decision::Accept { .. }) => begun(&log, cell, call).await,
             Ok(Decision::Reject { reason: Some(reason) }) => failure("rejected", reason),
             Ok(Decision::Reject { reason: None }) => {
                 failure("rejected", "a person did not allow this call".into())
@@ -53,6 +57,16 @@ impl Permit {
             Err(problem) => failure("cancelled", problem.message),
         }
     }
+}
+
+/// Before the act, so that the next daemon knows whether there may have been one.
+async fn begun(log: &EventLog, cell: CellNumber, call: u64) -> Result<(), ToolFailure> {
+    let (committed, written) = tokio::sync::oneshot::channel();
+    log.append_durably_then(EventBody::ToolBegun { cell, call }, None, move || {
+        let _ = committed.send(());
+    });
+    let unwritten = |_| ToolFailure { code: "cancelled".into(), message: "the journal is closed".into() };
+    written.await.map_err(unwritten)
 }
 
 impl ExecutorState {

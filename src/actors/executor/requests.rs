@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::super::outcome::{EndedBy, Ending};
 use super::super::session::SessionMsg;
 use super::attach::Fence;
 use super::{Answer, ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
+use crate::bridge::Turn;
 use crate::protocol::api::{Computed, VariableList};
-use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, RefusedCode, StateAfter};
+use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, RefusedCode};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 
@@ -23,7 +23,8 @@ pub(super) enum Request {
     },
     Compute(Answer<Computed>),
     Reset(Answer<()>),
-    Undo(Answer<CellNumber>),
+    Undo(Answer<(CellNumber, Turn)>),
+    Preload,
     /// Answered when the kernel has told everything again that came before.
     Fence(Fence),
 }
@@ -57,7 +58,7 @@ impl ExecutorState {
     }
 
     /// An answer to a request that nobody made is dropped.
-    pub(super) fn answered(&mut self, myself: &ExecutorRef, frame: KernelFrame) {
+    pub(super) fn answered(&mut self, myself: &ExecutorRef, frame: KernelFrame, turn: Turn) {
         match frame {
             KernelFrame::Variables { request, variables, total, as_before } => {
                 if let Some(Request::Variables { reply_to, .. }) = self.requests.remove(&request) {
@@ -77,11 +78,18 @@ impl ExecutorState {
                     let _ = reply_to.send(Ok(()));
                 }
             }
-            KernelFrame::Undone { request, state_of } => {
-                if let Some(Request::Undo(reply_to)) = self.requests.remove(&request) {
-                    let _ = reply_to.send(Ok(state_of));
+            KernelFrame::Preloaded { request, names, failed, skipped } => {
+                // Later workers answer to the same request; nobody waits for those.
+                if let Some(Request::Preload) = self.requests.remove(&request) {
+                    self.preloaded(myself, names, failed, skipped);
                 }
             }
+            KernelFrame::Undone { request, state_of } => match self.requests.remove(&request) {
+                Some(Request::Undo(reply_to)) => drop(reply_to.send(Ok((state_of, turn)))),
+                // The kernel tells again what the daemon before this one did not write down.
+                None if self.is_catching_up() => self.tell(SessionMsg::UndoneBefore { state_of, turn }),
+                _ => {}
+            },
             KernelFrame::Names { request, names } => {
                 if let Some(Request::Fence(fence)) = self.requests.remove(&request) {
                     self.fence_passed(myself, &fence);
@@ -116,6 +124,7 @@ impl ExecutorState {
                 (RefusedCode::Busy, Request::Variables { private, reply_to }) => {
                     self.tell(SessionMsg::Variables { private, patient: true, reply_to });
                 }
+                (_, Request::Preload) => self.preload_failed(myself, message),
                 (_, request) => request.fail(refusal(code, &message)),
             }
         } else if let Some(cell) = cell {
@@ -126,24 +135,23 @@ impl ExecutorState {
             if code == RefusedCode::NoProcess && self.waits_for_worker(myself, cell) {
                 return;
             }
-            if let Some(running) = self.running.get_mut(&cell) {
-                let why = format!("The sandbox could not run the cell: {message}.");
-                running.ended_by.get_or_insert(EndedBy::Policy(why));
-            }
-            // Nothing of it ran, so nothing but the cell is lost.
-            self.finish(
-                myself,
-                cell,
-                Ending::Lost { exit_code: 1, after: StateAfter::Kept, names: Vec::new() },
-                None,
-            );
+            self.cannot_run(myself, cell, &message);
         }
     }
 
+    /// The sandbox is gone, so nothing of it is left to be reset.
     pub(super) fn fail_requests(&mut self, problem: &Problem) {
         for (_, request) in self.requests.drain() {
-            request.fail(problem.clone());
+            match request {
+                Request::Reset(reply_to) => drop(reply_to.send(Ok(()))),
+                request => request.fail(problem.clone()),
+            }
         }
+    }
+
+    /// The kernel may still have something to tell that happened before this daemon did.
+    fn is_catching_up(&self) -> bool {
+        self.requests.values().any(|request| matches!(request, Request::Fence(_)))
     }
 }
 
@@ -165,7 +173,8 @@ impl Request {
             Self::Compute(reply_to) => drop(reply_to.send(Err(problem))),
             Self::Reset(reply_to) => drop(reply_to.send(Err(problem))),
             Self::Undo(reply_to) => drop(reply_to.send(Err(problem))),
-            Self::Fence(_) => {}
+            // Whoever waits for the sandbox hears of it by another way.
+            Self::Fence(_) | Self::Preload => {}
         }
     }
 }

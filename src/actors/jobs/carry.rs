@@ -96,6 +96,7 @@ impl Carry {
             image: job.image.clone(),
             memory_bytes: job.memory_bytes,
             cpus: job.cpus,
+            preload: Some(Vec::new()),
             ..NewSession::default()
         });
         let (peer, id) = (view.owner, Some(view.id));

@@ -5,7 +5,6 @@
 
 mod carry;
 mod check;
-mod fair;
 mod inputs;
 mod script;
 mod verdict;
@@ -25,17 +24,21 @@ use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
+use crate::quota::{Amounts, FairQueue, Ledger, Permit, Place};
 use crate::sandbox::launch::Launcher;
 use crate::store::{JobRecord, Journal, JournalError};
 
 use carry::Carry;
-use fair::FairQueue;
 
 pub type JobsRef = ActorRef<JobsMsg>;
 type Answer<T> = RpcReplyPort<Result<T, Problem>>;
 
 /// Time between two looks at what can be forgotten.
 const TIDY: Duration = Duration::from_secs(60);
+
+/// Quotas bound how many a user has; this is for whoever has none.
+const WAITING_PER_USER: usize = 100_000;
 
 pub enum JobsMsg {
     /// Answered as soon as it is in the journal.
@@ -92,6 +95,7 @@ pub struct JobsArgs {
     pub launcher: Arc<Launcher>,
     pub supervisor: SupervisorRef,
     pub inputs: Inputs,
+    pub ledger: Ledger,
     pub shutdown: CancellationToken,
 }
 
@@ -107,6 +111,9 @@ struct Entry {
     record: JobRecord,
     state: watch::Sender<JobState>,
     cancel: CancellationToken,
+    /// In the queue.
+    place: Option<Place>,
+    _permit: Permit,
 }
 
 pub struct Jobs;
@@ -125,7 +132,7 @@ impl Actor for Jobs {
     type Arguments = JobsArgs;
 
     async fn pre_start(&self, myself: JobsRef, args: JobsArgs) -> Result<JobsState, ActorProcessingErr> {
-        let (jobs, queue) = (BTreeMap::new(), FairQueue::default());
+        let (jobs, queue) = (BTreeMap::new(), FairQueue::new(WAITING_PER_USER));
         let mut state = JobsState { args, myself: myself.clone(), jobs, queue, running: 0 };
         state.restore().await?;
         myself.send_interval(TIDY, || JobsMsg::Tidy);
@@ -185,9 +192,9 @@ impl JobsState {
     fn submit(&mut self, owner: u32, job: NewJob, reply_to: Answer<JobView>) {
         match self.admit(owner, job) {
             Err(problem) => drop(reply_to.send(Err(problem))),
-            Ok(record) => {
+            Ok((record, permit)) => {
                 let id = record.view.id;
-                self.insert(record.clone());
+                self.insert(record.clone(), permit);
                 let (journal, jobs) = (self.args.journal.clone(), self.myself.clone());
                 tokio::spawn(async move {
                     let noted = journal.put_job(&record).await.map_err(|error| unwritten(&error));
@@ -198,22 +205,17 @@ impl JobsState {
     }
 
     /// Checks everything before anything exists.
-    fn admit(&self, owner: u32, job: NewJob) -> Result<JobRecord, Problem> {
+    fn admit(&self, owner: u32, job: NewJob) -> Result<(JobRecord, Permit), Problem> {
         if self.args.shutdown.is_cancelled() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
         }
         let settings = &self.args.launcher.settings;
-        let own = |entry: &&Entry| entry.record.view.owner == owner;
-        let waits = |entry: &&Entry| entry.record.view.state == JobState::Queued;
-        let waiting = self.jobs.values().filter(own).filter(waits).count();
-        if waiting >= settings.jobs.queue {
-            return Err(Problem::new(Code::TooMany, format!("{waiting} jobs of yours wait already"))
-                .hint("wait until some have ended, or raise `jobs.queue`"));
-        }
         let missing = || {
             Problem::new(Code::NoSuchInput, "the files of the job are not here")
                 .hint("send them first with `PUT /v1/job-inputs`, and name its `id` as `input`")
         };
+        let id = JobId::fresh();
+        let permit = self.args.ledger.take(owner, &format!("job {id}"), a_job())?;
         let input = job.input.ok_or_else(missing)?;
         let manifest = self.args.inputs.take(owner, input).ok_or_else(missing)?;
         let timeout = match check::check(&job, &manifest, settings) {
@@ -229,7 +231,7 @@ impl JobsState {
             ..JobReceipt::default()
         };
         let view = JobView {
-            id: JobId::fresh(),
+            id,
             name: job.name.clone().unwrap_or_else(|| job.script.clone()),
             owner,
             state: JobState::Queued,
@@ -243,13 +245,13 @@ impl JobsState {
             receipt: Some(receipt),
             end: None,
         };
-        Ok(JobRecord { view, job, session: None })
+        Ok((JobRecord { view, job, session: None }, permit))
     }
 
-    fn insert(&mut self, record: JobRecord) {
+    fn insert(&mut self, record: JobRecord, permit: Permit) {
         let state = watch::Sender::new(record.view.state);
         let cancel = CancellationToken::new();
-        self.jobs.insert(record.view.id, Entry { record, state, cancel });
+        self.jobs.insert(record.view.id, Entry { record, state, cancel, place: None, _permit: permit });
     }
 
     fn noted(&mut self, id: JobId, noted: Result<(), Problem>, reply_to: Answer<JobView>) {
@@ -257,8 +259,8 @@ impl JobsState {
         let view = entry.record.view.clone();
         match noted {
             Ok(()) => {
-                self.queue.push(view.owner, id);
                 let _ = reply_to.send(Ok(view));
+                self.enqueue(id);
                 self.pump();
             }
             Err(problem) => {
@@ -268,10 +270,19 @@ impl JobsState {
         }
     }
 
+    fn enqueue(&mut self, id: JobId) {
+        let Some(entry) = self.jobs.get_mut(&id) else { return };
+        entry.place = self.queue.push(entry.record.view.owner, id).ok();
+        if entry.place.is_none() {
+            let message = format!("{WAITING_PER_USER} jobs of yours wait already");
+            self.conclude(id, verdict::of_problem(&Problem::new(Code::TooMany, message)));
+        }
+    }
+
     /// Starts what waits, as far as there are slots.
     fn pump(&mut self) {
         while self.running < self.args.launcher.settings.jobs.slots && !self.args.shutdown.is_cancelled() {
-            let Some(id) = self.queue.pop() else { return };
+            let Some((_, id)) = self.queue.pop() else { return };
             self.carry(id, None);
         }
     }
@@ -311,13 +322,13 @@ impl JobsState {
     }
 
     fn cancel(&mut self, owner: u32, id: JobId) -> bool {
-        if self.of(owner, id).is_none() {
-            return false;
-        }
-        if self.queue.remove(owner, &id) {
+        let Some(entry) = self.of(owner, id) else { return false };
+        // Also for one that is on its way into the journal.
+        entry.cancel.cancel();
+        if let Some(place) = entry.place
+            && self.queue.remove(place).is_some()
+        {
             self.conclude(id, verdict::cancelled(" before it ran"));
-        } else if let Some(entry) = self.jobs.get(&id) {
-            entry.cancel.cancel();
         }
         true
     }
@@ -358,7 +369,8 @@ impl JobsState {
                 self.args.inputs.take_again(owner, input, bytes);
             }
             let (state, session) = (record.view.state, record.session);
-            self.insert(record);
+            let permit = self.args.ledger.keep(owner, &format!("job {id}"), a_job());
+            self.insert(record, permit);
             match (state, sessions.contains_key(&id)) {
                 (JobState::Running, true) => self.carry(id, sessions.remove(&id)),
                 (JobState::Running, false) => {
@@ -367,7 +379,7 @@ impl JobsState {
                     self.conclude(id, result.map_or_else(verdict::lost, |r| verdict::of_result(&r)));
                 }
                 // Its script has not begun; the sandbox that was made for it goes with the others.
-                (JobState::Queued | JobState::Ended, _) => self.queue.push(owner, id),
+                (JobState::Queued | JobState::Ended, _) => self.enqueue(id),
             }
         }
         for id in sessions.into_keys() {
@@ -397,6 +409,10 @@ impl JobsState {
 #[must_use]
 pub fn artifacts_of(launcher: &Launcher, id: JobId) -> PathBuf {
     launcher.paths.jobs_dir().join(format!("{id}{ARTIFACTS}"))
+}
+
+fn a_job() -> Amounts {
+    Amounts::of([(Kind::Jobs, 1)])
 }
 
 const ARTIFACTS: &str = ".artifacts";

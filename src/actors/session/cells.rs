@@ -1,5 +1,6 @@
 //! Cells of a session: into the queue, to the executor, to their end.
 
+use ractor::MessagingErr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -15,7 +16,7 @@ use crate::bridge::Turn;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::result::ExecutionResult;
+use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::cgroup::Cgroup;
 use crate::store::{Applied, CellRecord};
 
@@ -25,7 +26,12 @@ const UNWRITTEN: &str = "The journal could not be written, so the cell was not r
 impl SessionActorState {
     pub(super) fn enqueue(&mut self, myself: &SessionRef, request: CellRequest, reply_to: Answer<Ticket>) {
         self.touch();
-        if let Err(problem) = self.takes_cells() {
+        let refused = if request.replay.is_some() && !self.replaying {
+            Err(Problem::new(Code::Busy, "the session was reset, which ended the replay"))
+        } else {
+            self.takes_cells()
+        };
+        if let Err(problem) = refused {
             let _ = reply_to.send(Err(problem));
             return;
         }
@@ -112,7 +118,6 @@ impl SessionActorState {
                     executor.cast(ExecutorMsg::Variables { private, reply_to })
                 }
                 Job::Cell { mut start, .. } => {
-                    start.note = self.note.take();
                     start.before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
                     self.log.append(EventBody::CellStarted { cell: start.cell, before: start.before });
                     // First in the journal: a kernel that ran a cell which nobody knows of would give
@@ -122,11 +127,16 @@ impl SessionActorState {
                         self.conclude_unrun(start);
                         continue;
                     }
+                    // A copy tells it too, but whoever goes on with the variables has to hear of it.
+                    start.note = if start.mode == Mode::Main { self.note.take() } else { self.note.clone() };
                     executor.cast(ExecutorMsg::Run(start))
                 }
             };
-            if sent.is_err() {
-                // The executor has just ended; its supervision event reports what ran in it.
+            if let Err(unsent) = sent {
+                // The executor has just ended, of which the session is about to hear.
+                if let MessagingErr::SendErr(ExecutorMsg::Variables { private, reply_to }) = unsent {
+                    self.queue.put_back(Job::Variables { private, patient: false, reply_to });
+                }
                 break;
             }
         }
@@ -148,11 +158,15 @@ impl SessionActorState {
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
-        let sandbox = self.receipt.as_ref().map(|receipt| receipt.sandbox.clone());
-        let applied =
-            sandbox.zip(turn.as_ref()).map(|(sandbox, turn)| Applied { sandbox, received: turn.number });
+        let applied = turn.as_ref().and_then(|turn| self.applied(turn));
         // Nobody hears of a result that a death of the daemon could undo.
         self.log.append_then(finished, applied, move || drop(ticket.done.send(result)));
+    }
+
+    /// The frame of the present sandbox whose effect an event is.
+    pub(super) fn applied(&self, turn: &Turn) -> Option<Applied> {
+        let sandbox = self.receipt.as_ref()?.sandbox.clone();
+        Some(Applied { sandbox, received: turn.number })
     }
 
     /// Ends every queued cell unrun.

@@ -1,10 +1,12 @@
 //! Starting afresh, and the end of a session.
 
+use ractor::rpc::CallResult;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
 use super::super::executor::ExecutorMsg;
+use super::super::news;
 use super::super::outcome::EndedBy;
 use super::super::supervisor::SupervisorMsg;
 use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
@@ -55,8 +57,13 @@ impl Noted {
 impl SessionActorState {
     pub(super) fn reset(&mut self, replay: Option<Vec<CellNumber>>, reply_to: Answer<()>) {
         self.touch();
-        if replay.is_some() && !self.queue.is_idle() {
-            let problem = Problem::new(Code::Busy, "a cell runs or waits");
+        let busy = match replay {
+            Some(_) if self.replaying => Some("a replay goes on already"),
+            Some(_) if !self.queue.is_idle() || self.undoing => Some("a cell runs or waits"),
+            Some(_) | None => None,
+        };
+        if let Some(why) = busy {
+            let problem = Problem::new(Code::Busy, why);
             let _ = reply_to.send(Err(problem.hint("wait for it, or interrupt it, before you replay")));
             return;
         }
@@ -67,14 +74,35 @@ impl SessionActorState {
         self.thaw();
         let cancelled = Problem::new(Code::Busy, "the session was reset");
         self.cancel_queue("The session was reset before this cell ran.", &cancelled);
+        self.replaying = replay.is_some();
         self.log.append(match replay {
             Some(cells) => EventBody::ReplayStarted { cells },
             None => EventBody::Reset,
         });
         self.note = None;
-        match &self.sandbox {
-            SandboxPhase::Ready { executor, .. } => drop(executor.cast(ExecutorMsg::Reset { reply_to })),
-            SandboxPhase::None | SandboxPhase::Starting(_) => drop(reply_to.send(Ok(()))),
+        let executor = match &self.sandbox {
+            SandboxPhase::Ready { executor, .. } => executor.clone(),
+            SandboxPhase::None | SandboxPhase::Starting(_) => return drop(reply_to.send(Ok(()))),
+        };
+        tokio::spawn(async move {
+            let answer = executor.call(|reply_to| ExecutorMsg::Reset { reply_to }, None).await;
+            let _ = reply_to.send(match answer {
+                Ok(CallResult::Success(outcome)) => outcome,
+                // The sandbox ended meanwhile: the next one is as fresh as can be.
+                _ => Ok(()),
+            });
+        });
+    }
+
+    pub(super) fn replay_ended(&mut self, finished: bool) {
+        // A reset ends a replay as well, and leaves nothing of it.
+        if !std::mem::take(&mut self.replaying) {
+            return;
+        }
+        if finished {
+            self.log.append(EventBody::ReplayFinished);
+        } else {
+            self.note = Some(news::REPLAY_CUT.into());
         }
     }
 

@@ -7,17 +7,20 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::super::asks::AsksRef;
+use super::super::calls;
 use super::super::outcome::{CellStart, Replay};
 use super::super::rules::CellRules;
 use super::ending::Noted;
 use super::holding::Hold;
+use super::written::JOURNALLED;
 use crate::bridge::Turn;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::StateAfter;
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
-use crate::protocol::problem::Problem;
+use crate::protocol::preload::Preloaded;
+use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
@@ -59,6 +62,35 @@ pub struct Ticket {
     pub cell: CellNumber,
     pub events_after: Seq,
     pub done: oneshot::Receiver<Arc<ExecutionResult>>,
+}
+
+impl Ticket {
+    /// The result, when it is in the journal; a problem if the disk does not take it, or the session ends.
+    pub async fn result(mut self, session: &SessionRef) -> Result<Arc<ExecutionResult>, Problem> {
+        let cell = self.cell;
+        let mut ended = false;
+        loop {
+            match tokio::time::timeout(JOURNALLED, &mut self.done).await {
+                Ok(Ok(result)) => return Ok(result),
+                Ok(Err(_)) => {
+                    let message = format!("the session, or the daemon, ended over cell {cell}");
+                    return Err(Problem::new(Code::ShuttingDown, message)
+                        .hint("the cell may go on: ask for it when the next daemon runs (`belljar wait`)"));
+                }
+                Err(_) if ended => return Err(unwritten(cell)),
+                Err(_) => {}
+            }
+            // It is in no event, so it is found by looking.
+            let standing = session.call(|reply_to| SessionMsg::Standing { cell, reply_to }, None).await;
+            ended = matches!(calls::answer(standing), Ok(Standing::Ended));
+        }
+    }
+}
+
+/// A cell whose end the journal does not have.
+pub fn unwritten(cell: CellNumber) -> Problem {
+    let message = format!("cell {cell} has ended, but its result cannot be written into the journal");
+    Problem::new(Code::Storage, message).hint("free some space where the daemon's home is, and ask again")
 }
 
 /// What other parts may use directly, without asking the actor: files and events.
@@ -110,7 +142,8 @@ pub enum SessionMsg {
         reply_to: Answer<()>,
     },
     /// Drops queued cells, ends the running one, starts afresh; the cells that are about to be replayed
-    /// are not forgotten.
+    /// are not forgotten. For a replay, `busy` while anything runs or waits, or another one goes on; it
+    /// goes on itself until `ReplayEnded`.
     Reset {
         replay: Option<Vec<CellNumber>>,
         reply_to: Answer<()>,
@@ -163,7 +196,10 @@ pub enum SessionMsg {
     Released,
 
     WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
-    SandboxReady(Box<Receipt>),
+    SandboxReady {
+        receipt: Box<Receipt>,
+        preloaded: Option<Preloaded>,
+    },
     /// The sandbox of before is there, with its variables.
     SandboxAttached(Box<Receipt>),
     /// End, and leave the sandbox running for the next daemon. The session itself stays.
@@ -171,7 +207,12 @@ pub enum SessionMsg {
     /// The executor has let go; the actor can end.
     Left,
     SandboxFailed(Problem),
+    /// All that ran in it was reported before. What was not never reached the kernel.
     SandboxGone {
+        reason: String,
+    },
+    /// The sandbox of before is gone, with what ran in it.
+    NotAttached {
         reason: String,
     },
     /// The process with the variables died between cells; a fresh one is in its place.
@@ -190,9 +231,19 @@ pub enum SessionMsg {
     },
     /// The kernel cannot run this copy now.
     PutBack(CellStart),
+    /// The turn is given back when the journal has been told.
     UndoDone {
-        outcome: Result<CellNumber, Problem>,
+        outcome: Result<(CellNumber, Turn), Problem>,
         reply_to: Answer<Undone>,
+    },
+    /// The daemon before this one had cells undone, and did not live to write it down.
+    UndoneBefore {
+        state_of: CellNumber,
+        turn: Turn,
+    },
+    /// The replay that a `Reset` began is over; not `finished` if cells are left that did not run.
+    ReplayEnded {
+        finished: bool,
     },
     /// The turn is given back when the result is in the journal.
     CellFinished(Box<ExecutionResult>, Option<Turn>),

@@ -17,7 +17,9 @@ use super::queue::{Job, Queue};
 use super::rules::CellRules;
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::protocol::api::{Interrupted, SessionView};
+use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, JobId, Seq, SessionId, SessionName};
+use crate::protocol::preload::{Preload, Preloaded};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::ExecutionResult;
@@ -42,7 +44,7 @@ mod written;
 pub(super) use agent::result_of;
 pub(super) use ending::Noted;
 pub use holding::Hold;
-pub use messages::{CellRequest, Handles, ReplayOf, SessionMsg, SessionRef, Standing, Ticket};
+pub use messages::{CellRequest, Handles, ReplayOf, SessionMsg, SessionRef, Standing, Ticket, unwritten};
 pub(super) use restore::events as events_of;
 
 use holding::Holders;
@@ -74,6 +76,7 @@ pub struct SessionArgs {
     pub seed: Map<String, Value>,
     /// The job that it serves.
     pub job: Option<JobId>,
+    pub preload: Preload,
     /// It goes when nobody holds it any more.
     pub ephemeral: bool,
     /// Answered when the first sandbox is ready, or could not be made.
@@ -110,6 +113,7 @@ pub struct SessionActorState {
     slot: Option<UserSlot>,
     sandbox: SandboxPhase,
     receipt: Option<Arc<Receipt>>,
+    preloaded: Option<Preloaded>,
     queue: Queue,
     tickets: HashMap<CellNumber, Pending>,
     cells: CellNumber,
@@ -120,6 +124,8 @@ pub struct SessionActorState {
     removing: bool,
     /// The kernel takes cells back; what comes meanwhile waits.
     undoing: bool,
+    /// Somebody runs the cells of before again.
+    replaying: bool,
     frozen: bool,
     /// Of the sandbox, for what it counts.
     cgroup: Option<Cgroup>,
@@ -164,7 +170,7 @@ impl Actor for Session {
         let spill = Spill::open(log.spill_folder(), cells.spill)?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
-        let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent));
+        let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent, &args.tools));
         let past = match args.before {
             Some(_) => Past::of(&restore::events(&log), &client_rules),
             None => Past::default(),
@@ -200,6 +206,7 @@ impl Actor for Session {
             slot: None,
             sandbox: SandboxPhase::None,
             receipt: None,
+            preloaded: None,
             queue: Queue::default(),
             tickets: HashMap::new(),
             cells: 0,
@@ -208,6 +215,7 @@ impl Actor for Session {
             holders: Holders::default(),
             removing: false,
             undoing: false,
+            replaying: false,
             frozen: false,
             cgroup: None,
             waiting_for_handles: Vec::new(),
@@ -322,8 +330,8 @@ impl Actor for Session {
             },
             SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
             SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
-            SessionMsg::SandboxReady(receipt) => {
-                state.sandbox_ready(&myself, *receipt);
+            SessionMsg::SandboxReady { receipt, preloaded } => {
+                state.sandbox_ready(&myself, *receipt, preloaded);
                 state.resume_deferred();
                 state.pump(&myself).await;
             }
@@ -346,6 +354,11 @@ impl Actor for Session {
             }
             SessionMsg::SandboxGone { reason } => {
                 state.sandbox_gone(reason);
+                state.pump(&myself).await;
+            }
+            SessionMsg::NotAttached { reason } => {
+                state.conclude_lost(None);
+                state.sandbox_gone(reason);
                 state.attached_or_gone();
                 state.pump(&myself).await;
             }
@@ -366,6 +379,10 @@ impl Actor for Session {
                 state.undo_done(outcome, reply_to);
                 state.pump(&myself).await;
             }
+            SessionMsg::UndoneBefore { state_of, turn } => {
+                state.log.append_then(EventBody::Undone { state_of }, state.applied(&turn), || {});
+            }
+            SessionMsg::ReplayEnded { finished } => state.replay_ended(finished),
             SessionMsg::CellFinished(result, turn) => {
                 state.finished(*result, turn);
                 state.pump(&myself).await;
@@ -394,6 +411,8 @@ impl Actor for Session {
                     state.revive_asks(&myself).await;
                 }
                 if state.is_current(child.get_id()) {
+                    // What it did not live to report.
+                    state.conclude_lost(None);
                     state.sandbox_gone("an internal error of the executor".into());
                     state.pump(&myself).await;
                 }

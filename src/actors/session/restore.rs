@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 
 use super::super::asks::AsksMsg;
 use super::super::executor::{Attach, ExecutorMsg, Resumed};
+use super::super::news;
 use super::super::past::{Begun, Past};
 use super::super::queue::Job;
 use super::{Pending, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
@@ -42,14 +43,10 @@ impl SessionActorState {
             self.expect_end(begun.start.cell, self.log.newest());
             self.queue.resume(begun.start.clone());
         }
-        if past.replaying {
-            self.note = Some(
-                "The daemon ended in the middle of a replay, so only a part of the variables is there; replay again."
-                    .into(),
-            );
-        }
+        self.note = if past.replaying { Some(news::REPLAY_CUT.into()) } else { past.news.clone() };
         if self.args.before.is_some() {
             self.receipt = past.last_sandbox.clone().map(Arc::new);
+            self.preloaded.clone_from(&past.preloaded);
             self.frozen = past.frozen_since.is_some();
             self.past = Some(past);
         }

@@ -5,11 +5,14 @@ use std::time::Instant;
 use tokio::task::JoinHandle;
 
 use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
+use super::super::news;
+use super::super::queue::Job;
 use super::super::supervisor::SupervisorMsg;
 use super::ending::Noted;
 use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::StateAfter;
+use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::sandbox::attest::isolation_line;
@@ -18,6 +21,9 @@ use crate::sandbox::choice::Choice;
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{JournalError, SessionRecord};
+
+/// Sandboxes that may end just before they take a cell, until it is given up.
+const SANDBOXES_MISSED: u32 = 3;
 
 /// The workspace needs to know how the engine maps users, and the engine may be slow.
 /// `held_by` is the backend of a sandbox that may run still: it is not chosen anew.
@@ -119,6 +125,7 @@ impl SessionActorState {
             workspace,
             wanted: self.args.wanted.clone(),
             seed: self.args.seed.clone(),
+            preload: self.args.preload.clone(),
             tools: self.tools(),
             asks: self.asks.clone(),
             context: self.tool_context(),
@@ -172,7 +179,12 @@ impl SessionActorState {
         self.workspace.clone().map(|workspace| Handles { log: Arc::clone(&self.log), workspace })
     }
 
-    pub(super) fn sandbox_ready(&mut self, myself: &SessionRef, receipt: Receipt) {
+    pub(super) fn sandbox_ready(
+        &mut self,
+        myself: &SessionRef,
+        receipt: Receipt,
+        preloaded: Option<Preloaded>,
+    ) {
         let SandboxPhase::Starting(executor) = &self.sandbox else { return };
         self.sandbox = SandboxPhase::Ready { executor: executor.clone(), since: Instant::now() };
         let ready = EventBody::SandboxReady {
@@ -181,7 +193,9 @@ impl SessionActorState {
             python: receipt.python.clone(),
             isolation: isolation_line(&receipt),
             receipt: Box::new(receipt.clone()),
+            preloaded: preloaded.clone(),
         };
+        self.preloaded = preloaded;
         self.cgroup = Cgroup::of_sandbox(&receipt);
         self.common.image_is(&receipt.image.id);
         self.receipt = Some(Arc::new(receipt));
@@ -222,33 +236,29 @@ impl SessionActorState {
     pub(super) fn sandbox_gone(&mut self, reason: String) {
         self.sandbox = SandboxPhase::None;
         self.frozen = false;
-        // What the executor did not live to report.
-        self.conclude_lost(None);
-        self.note = Some(format!("The sandbox is a new one, because the old one is gone: {reason}."));
+        self.note = Some(news::new_sandbox(&reason));
         self.log.append(EventBody::SandboxGone { reason });
+        // What is not reported never reached the kernel: the next one gets it.
+        for mut start in self.queue.take_running().into_iter().rev() {
+            start.missed += 1;
+            if start.missed < SANDBOXES_MISSED {
+                self.queue.put_back(Job::Cell { start, patient: false });
+            } else {
+                start.note =
+                    Some("Again and again the sandbox ended before the cell could run in it.".into());
+                self.conclude_unrun(start);
+            }
+        }
     }
 
     pub(super) fn worker_replaced(&mut self, exit_code: i32, after: StateAfter) {
         let reason =
             format!("the process that held the variables ended between cells (exit code {exit_code})");
-        // Told with the next cell, whose own changes are there.
-        self.note = Some(match after {
-            StateAfter::Restored(0) => {
-                format!("Before this cell the variables went back to the start: {reason}.")
-            }
-            StateAfter::Restored(cell) => {
-                format!("Before this cell the variables went back to those after cell {cell}: {reason}.")
-            }
-            StateAfter::Kept | StateAfter::Lost => {
-                format!(
-                    "Before this cell all variables were lost: {reason}. What it assigned itself is there."
-                )
-            }
-        });
         let restored_to = match after {
             StateAfter::Restored(cell) => Some(cell),
             StateAfter::Kept | StateAfter::Lost => None,
         };
+        self.note = Some(news::worker_replaced(&reason, restored_to));
         self.log.append(EventBody::StateLost { reason, restored_to });
     }
 

@@ -2,6 +2,7 @@
 
 use super::super::executor::ExecutorMsg;
 use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
+use crate::bridge::Turn;
 use crate::protocol::api::Undone;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
@@ -13,6 +14,9 @@ impl SessionActorState {
         self.touch();
         self.thaw();
         let refused = match &self.sandbox {
+            SandboxPhase::Ready { .. } if self.replaying => {
+                Problem::new(Code::Busy, "a replay goes on").hint("wait until it has ended, or interrupt it")
+            }
             SandboxPhase::Ready { .. } if self.undoing || !self.queue.is_idle() => {
                 Problem::new(Code::Busy, "a cell runs or waits").hint("wait for it, or interrupt it")
             }
@@ -40,10 +44,16 @@ impl SessionActorState {
         let _ = reply_to.send(Err(refused));
     }
 
-    pub(super) fn undo_done(&mut self, outcome: Result<CellNumber, Problem>, reply_to: Answer<Undone>) {
+    /// The kernel keeps its word on it until the journal has it, and tells the next daemon if this one
+    /// dies before.
+    pub(super) fn undo_done(
+        &mut self,
+        outcome: Result<(CellNumber, Turn), Problem>,
+        reply_to: Answer<Undone>,
+    ) {
         self.undoing = false;
-        let state_of = match outcome {
-            Ok(state_of) => state_of,
+        let (state_of, turn) = match outcome {
+            Ok(done) => done,
             Err(problem) => {
                 let _ = reply_to.send(Err(problem));
                 return;
@@ -51,7 +61,8 @@ impl SessionActorState {
         };
         let undone = Undone { state_of, files_changed: self.files_changed_after(state_of) };
         let late = self.unwritable("the cells were undone, which may be forgotten");
-        self.append_and(EventBody::Undone { state_of }, move |written| {
+        let applied = self.applied(&turn);
+        self.append_applied_and(EventBody::Undone { state_of }, applied, move |written| {
             let _ = reply_to.send(if written { Ok(undone) } else { Err(late) });
         });
     }

@@ -28,6 +28,7 @@ impl SessionActorState {
                 pids: wanted.pids,
                 idle_s: self.args.idle.as_secs(),
             },
+            preloaded: self.preloaded.clone(),
             workspace: self.workspace.as_ref().map(|w| w.path.display().to_string()).unwrap_or_default(),
             cells: self.cells,
             running: self.queue.foremost(),

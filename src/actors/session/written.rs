@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 use super::SessionActorState;
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
+use crate::store::Applied;
 
 /// Time for an event to get into the journal. It takes some tens of microseconds; a disk that hangs
 /// longer than this must not hold a session or a client.
@@ -23,8 +24,18 @@ impl SessionActorState {
     /// Appends an event and says whether it was committed in time. If not, it still will be when the
     /// disk is back.
     pub(super) fn append_and(&self, body: EventBody, then: impl FnOnce(bool) + Send + 'static) {
+        self.append_applied_and(body, None, then);
+    }
+
+    /// Likewise, as the effect of a kernel's frame.
+    pub(super) fn append_applied_and(
+        &self,
+        body: EventBody,
+        applied: Option<Applied>,
+        then: impl FnOnce(bool) + Send + 'static,
+    ) {
         let (committed, written) = oneshot::channel();
-        self.log.append_then(body, None, move || {
+        self.log.append_then(body, applied, move || {
             let _ = committed.send(());
         });
         tokio::spawn(async move {

@@ -333,6 +333,19 @@ fn e12_tokens_are_bounded_also_where_nobody_counts_them() {
 }
 
 #[test]
+fn e12_tokens_of_asks_within_count_too() {
+    let mut limited = spec(Dialect::ToolCalls);
+    limited.limits.tokens = 5_000;
+    let (mut machine, _) = started(limited, setup());
+    reply(&mut machine, cell_call("a", "ask('x')"));
+    let usage = Usage { prompt_tokens: 4_500, completion_tokens: 400 };
+    assert_eq!(machine.step(Input::SpentWithin { usage }), []);
+    assert_eq!(machine.usage().total(), 5_010);
+    let effects = machine.step(Input::CellFinished { id: "a".into(), result: cell_result("", None) });
+    assert_eq!(end(&effects).outcome, AskOutcome::TokenLimit);
+}
+
+#[test]
 fn e14_a_tool_that_fails_is_told_and_the_ask_goes_on() {
     let (mut machine, _) = tool_calls();
     reply(&mut machine, calls("", &[("a", "get_secret", "{}")]));

@@ -134,12 +134,15 @@ fn answer_to(effect: &Effect, how: u8) -> Input {
 
 fn junk(how: u8) -> Input {
     let id = ["", "a", "step_0", "function_1"][usize::from(how % 4)].to_owned();
-    match how / 4 % 6 {
+    match how / 4 % 7 {
         0 => Input::Begin,
         1 => Input::ModelReplied { step: 1_000, reply: Box::new(text("late")) },
         2 => Input::CellFinished { id: format!("{id}!"), result: cell_result("", None) },
         3 => Input::ToolFinished { id: format!("{id}!"), outcome: ToolOutcome::Value(json!(null)) },
         4 => Input::CellRefused { id: format!("{id}!"), message: String::new() },
+        5 => Input::SpentWithin {
+            usage: Usage { prompt_tokens: u64::from(how) * 20, completion_tokens: u64::from(how) },
+        },
         _ => Input::Decided { id: format!("{id}!"), decision: Decision::Accept { code: None } },
     }
 }
@@ -227,9 +230,10 @@ proptest! {
                     None => continue,
                 },
                 Event::Junk(how) => junk(how),
-                Event::Stop(how) => match how % 3 {
+                Event::Stop(how) => match how % 4 {
                     0 => Input::Cancel,
                     1 => Input::TimeUp,
+                    2 => Input::OutOfTokens,
                     _ => Input::SandboxFailed { message: "s".into() },
                 },
             };

@@ -140,6 +140,10 @@ impl Live {
             EventBody::ModelText { text, .. } => self.hear(text),
             EventBody::ModelReplied { reply, .. } => self.replied(reply),
             EventBody::ModelFailed { failure, retry_in_s, .. } => self.model_failed(failure, *retry_in_s),
+            EventBody::AskSpentWithin { usage, .. } => {
+                self.usage += *usage;
+                Vec::new()
+            }
             EventBody::CellQueued { cell, code, .. } => self.code(*cell, code),
             EventBody::Output { text, .. } => self.flow(Section::Output, text),
             EventBody::OutputCut { .. } => {
@@ -184,6 +188,7 @@ impl Live {
             }
             EventBody::SandboxReady { .. }
             | EventBody::CellDied { .. }
+            | EventBody::ToolBegun { .. }
             | EventBody::ReplayStarted { .. }
             | EventBody::ReplayFinished
             | EventBody::Frozen

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::engine;
 use super::facts::{Cgroups, Config, Daemon, Facts, Found, Free, Home, Namespaces, SocketFile};
+use super::machine::SWITCHES;
 use crate::cli::context::Context;
 use crate::config;
 
@@ -20,6 +21,8 @@ const PROGRAM: Duration = Duration::from_secs(5);
 const DAEMON: Duration = Duration::from_secs(10);
 /// Of a program's version.
 const VERSION_CHARS: usize = 80;
+/// Of what a program complained about.
+const SAID_CHARS: usize = 300;
 const PERMISSIONS: u32 = 0o7777;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
@@ -48,6 +51,8 @@ pub async fn facts(context: &Context) -> Facts {
         },
         seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
         bubblewrap: version_of("bwrap").await,
+        jail_trouble: jail_trouble().await,
+        sysctls: SWITCHES.iter().filter_map(|switch| Some((switch.name, sysctl(switch.name)?))).collect(),
         engine,
         config,
         images,
@@ -63,6 +68,39 @@ fn line(path: &str) -> Option<String> {
 
 fn number(path: &str) -> Option<u64> {
     line(path)?.parse().ok()
+}
+
+/// `user.max_pid_namespaces` is a file below `/proc/sys`.
+fn sysctl(name: &str) -> Option<u64> {
+    number(&format!("/proc/sys/{}", name.replace('.', "/")))
+}
+
+/// Builds a jail with the namespaces that real ones have, and says what went wrong.
+async fn jail_trouble() -> Option<String> {
+    let mut command = tokio::process::Command::new("bwrap");
+    command.args([
+        "--ro-bind",
+        "/",
+        "/",
+        "--proc",
+        "/proc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+    ]);
+    command.args(["--unshare-uts", "--unshare-cgroup-try"]);
+    // A daemon of root drops to another user id instead.
+    if !config::is_system() {
+        command.arg("--unshare-user");
+    }
+    command.arg("true").stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+    match timeout(PROGRAM, command.output()).await {
+        Ok(Ok(output)) if output.status.success() => None,
+        Ok(Ok(output)) => Some(String::from_utf8_lossy(&output.stderr).chars().take(SAID_CHARS).collect()),
+        // That it is not there is another matter.
+        Ok(Err(_)) => None,
+        Err(_) => Some(format!("it did not end within {} s", PROGRAM.as_secs())),
+    }
 }
 
 fn cgroups() -> Cgroups {

@@ -11,9 +11,9 @@ pub fn diagnosis(facts: &Facts) -> Vec<Finding> {
         machine::seccomp(facts.seccomp),
         machine::user_namespaces(facts),
         machine::apparmor(facts),
-        machine::bubblewrap(facts),
-        engine_rules::engine(&facts.engine),
     ];
+    findings.extend(machine::sysctls(&facts.sysctls));
+    findings.extend([machine::bubblewrap(facts), engine_rules::engine(facts)]);
     if let Ok(engine) = &facts.engine {
         findings.extend(engine_rules::all(engine, facts));
     }

@@ -5,41 +5,22 @@ use super::finding::Finding;
 use super::runc::Version;
 use crate::cli::human::size;
 use crate::config::{Pull, Sandbox};
+use crate::protocol::receipt::{Backend, Isolation};
 
 /// The oldest interface that Belljar is tested with.
 const API: (u32, u32) = (1, 41);
 const OTHERS_WRITE: u32 = 0o002;
 
-pub fn engine(engine: &Result<Engine, EngineTrouble>) -> Finding {
-    let found = match engine {
+pub fn engine(facts: &Facts) -> Finding {
+    let found = match &facts.engine {
         Ok(found) => found,
-        Err(EngineTrouble::Elsewhere(host)) => {
-            return Finding::failure(
-                "engine",
-                format!("`DOCKER_HOST` is `{host}`, and Belljar needs an engine of this machine"),
-                "unset DOCKER_HOST, or set it to `unix:///var/run/docker.sock`",
-            );
-        }
-        Err(EngineTrouble::Absent(socket)) => {
-            return Finding::failure(
-                "engine",
-                format!("none listens at `{}`", socket.display()),
-                "systemctl start docker; where there is none: apt-get install docker.io",
-            );
-        }
-        Err(EngineTrouble::Denied(socket)) => {
-            return Finding::failure(
-                "engine",
-                format!("you may not use `{}`", socket.display()),
-                "sudo usermod -aG docker $USER, then log in again",
-            );
-        }
-        Err(EngineTrouble::Silent(why)) => {
-            return Finding::failure(
-                "engine",
-                format!("it does not answer: {why}"),
-                "systemctl restart docker",
-            );
+        Err(trouble) => {
+            let (message, fix) = unusable(trouble);
+            return if jails_serve(facts) {
+                Finding::warning("engine", format!("{message}; sessions run in jails of bubblewrap"), fix)
+            } else {
+                Finding::failure("engine", message, fix)
+            };
         }
     };
     if found.podman {
@@ -58,6 +39,33 @@ pub fn engine(engine: &Result<Engine, EngineTrouble>) -> Finding {
         );
     }
     Finding::ok("engine", format!("{} (API {})", found.version, found.api))
+}
+
+fn unusable(trouble: &EngineTrouble) -> (String, &'static str) {
+    match trouble {
+        EngineTrouble::Elsewhere(host) => (
+            format!("`DOCKER_HOST` is `{host}`, and Belljar needs an engine of this machine"),
+            "unset DOCKER_HOST, or set it to `unix:///var/run/docker.sock`",
+        ),
+        EngineTrouble::Absent(socket) => (
+            format!("none listens at `{}`", socket.display()),
+            "systemctl start docker; where there is none: apt-get install docker.io",
+        ),
+        EngineTrouble::Denied(socket) => (
+            format!("you may not use `{}`", socket.display()),
+            "sudo usermod -aG docker $USER, then log in again",
+        ),
+        EngineTrouble::Silent(why) => (format!("it does not answer: {why}"), "systemctl restart docker"),
+    }
+}
+
+/// Without an engine, sessions get jails, unless the configuration asks for more.
+fn jails_serve(facts: &Facts) -> bool {
+    let allowed = facts.config.settings.as_ref().is_ok_and(|settings| {
+        let sandbox = &settings.sandbox;
+        sandbox.backend != Backend::Docker && sandbox.minimum_isolation <= Isolation::Jail
+    });
+    allowed && facts.bubblewrap.is_some() && facts.jail_trouble.is_none()
 }
 
 /// What can only be said of an engine that answers.

@@ -15,6 +15,10 @@ pub struct Facts {
     pub seccomp: bool,
     /// What `bwrap --version` says.
     pub bubblewrap: Option<String>,
+    /// Why it could not build a small jail when it was tried; none if it could, or is not there.
+    pub jail_trouble: Option<String>,
+    /// Switches of the kernel that are there, with their values.
+    pub sysctls: Vec<(&'static str, u64)>,
     pub engine: Result<Engine, EngineTrouble>,
     pub config: Config,
     /// Allowed images, with their size where the engine has them. Empty if it could not be asked.

@@ -95,6 +95,52 @@ pub fn user_namespaces(facts: &Facts) -> Finding {
     }
 }
 
+/// A switch of the kernel that can be in the way.
+pub struct Switch {
+    pub name: &'static str,
+    is_wrong: fn(u64) -> bool,
+    effect: &'static str,
+    /// A value that does no harm.
+    good: u64,
+}
+
+const fn namespaces(name: &'static str) -> Switch {
+    Switch { name, is_wrong: |most| most == 0, effect: "no sandbox can be built", good: 10_000 }
+}
+
+/// Those of user namespaces have checks of their own.
+pub const SWITCHES: [Switch; 7] = [
+    namespaces("user.max_pid_namespaces"),
+    namespaces("user.max_net_namespaces"),
+    namespaces("user.max_mnt_namespaces"),
+    namespaces("user.max_ipc_namespaces"),
+    namespaces("user.max_uts_namespaces"),
+    namespaces("user.max_cgroup_namespaces"),
+    Switch {
+        name: "vm.overcommit_memory",
+        is_wrong: |mode| mode == 2,
+        effect: "checkpoints of large sessions cannot be kept, since each counts as a whole copy",
+        good: 0,
+    },
+];
+
+/// One finding for each that is in the way.
+pub fn sysctls(found: &[(&'static str, u64)]) -> Vec<Finding> {
+    let wrong: Vec<Finding> = SWITCHES
+        .iter()
+        .filter_map(|switch| {
+            let (_, value) = found.iter().find(|(name, _)| *name == switch.name)?;
+            let Switch { name, effect, good, .. } = switch;
+            let fix = format!(
+                "sudo sysctl -w {name}={good}, and put `{name} = {good}` into /etc/sysctl.d/belljar.conf"
+            );
+            (switch.is_wrong)(*value)
+                .then(|| Finding::warning("sysctls", format!("`{name}` is {value}: {effect}"), fix))
+        })
+        .collect();
+    if wrong.is_empty() { vec![Finding::ok("sysctls", "none is in the way")] } else { wrong }
+}
+
 pub fn apparmor(facts: &Facts) -> Finding {
     match facts.namespaces.apparmor_restricts {
         Some(1..) if !facts.root => Finding::warning(
@@ -108,6 +154,11 @@ pub fn apparmor(facts: &Facts) -> Finding {
 }
 
 pub fn bubblewrap(facts: &Facts) -> Finding {
+    if let Some(said) = &facts.jail_trouble {
+        let message = format!("it cannot build a jail here: {}", said.trim());
+        let fix = "see the checks above; `bwrap --ro-bind / / --unshare-all true` has to work for you";
+        return Finding::warning("bubblewrap", message, fix);
+    }
     match (&facts.bubblewrap, &facts.engine) {
         (Some(version), _) => Finding::ok("bubblewrap", version.trim_start_matches("bubblewrap ")),
         (None, Ok(_)) => Finding::ok("bubblewrap", "not there, and not needed while an engine answers"),

@@ -27,7 +27,7 @@ use super::context::Context;
 use super::exit;
 use super::failure::Failure;
 use super::human::{Table, size};
-use super::new::made_of;
+use super::new::{made_of, note_preloaded};
 use super::undo::show_undone;
 use super::vars::show_variables;
 
@@ -55,6 +55,7 @@ impl Repl {
         let client = context.client();
         let session = self.open(&client).await?;
         context.screen.note(&made_of(&session))?;
+        note_preloaded(&mut context.screen, &session)?;
         let editor =
             LineEditor::new(context.paths.home().join("repl").join("history"), context.screen.colors_data())?;
         let protocol =

@@ -9,7 +9,7 @@ use serde_json::json;
 use std::time::Duration;
 
 use super::{App, ask, ask_patiently};
-use crate::actors::session::{CellRequest, SessionMsg, SessionRef, Standing, Ticket};
+use crate::actors::session::{CellRequest, SessionMsg, SessionRef, Standing, Ticket, unwritten};
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::idempotency::{Key, Target};
 use crate::control::peer::Peer;
@@ -74,19 +74,15 @@ pub async fn run(
         )?);
     }
     if query.wait {
-        return finished(ticket).await;
+        return finished(&session, ticket).await;
     }
     let Ticket { cell, events_after, .. } = ticket;
     let view = CellView { cell, state: CellState::Queued, events_after, result: None };
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
 
-async fn finished(ticket: Ticket) -> Answer<Response> {
-    let result = ticket.done.await.map_err(|_| {
-        Problem::new(Code::ShuttingDown, format!("the daemon ends; cell {} goes on without it", ticket.cell))
-            .hint("ask for it again when the next daemon runs (`belljar wait`)")
-    })?;
-    Ok(Json(&*result).into_response())
+async fn finished(session: &SessionRef, ticket: Ticket) -> Answer<Response> {
+    Ok(Json(&*ticket.result(session).await?).into_response())
 }
 
 pub async fn show(
@@ -157,12 +153,7 @@ async fn ended(session: &SessionRef, cell: CellNumber) -> Answer<CellView> {
         Some((seq, EventBody::CellFinished { result })) => {
             Ok(CellView { cell, state: CellState::Done, events_after: seq, result: Some(*result) })
         }
-        _ if !written => Err(Problem::new(
-            Code::Storage,
-            format!("cell {cell} has ended, but its result cannot be written into the journal"),
-        )
-        .hint("free some space where the daemon's home is, and ask again")
-        .into()),
+        _ if !written => Err(unwritten(cell).into()),
         _ => {
             Err(Problem::new(Code::NoSuchCell, format!("the result of cell {cell} is no longer kept")).into())
         }
@@ -196,7 +187,8 @@ pub async fn eval(
         origin: None,
         rules: None,
     };
-    finished(ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?).await
+    let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    finished(&session, ticket).await
 }
 
 fn timeout(app: &App, seconds: Option<f64>) -> Answer<Duration> {

@@ -106,6 +106,37 @@ async fn a_journal_opened_again_has_everything_and_numbers_on() {
     assert_eq!(seqs(&log, 3_002, 3), Vec::<Seq>::new());
 }
 
+/// From the tail in memory and from the file alike; a batch of output alone is not the end.
+#[tokio::test]
+async fn what_was_printed_is_left_out_of_what_a_restart_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionId::fresh();
+    let shown = |cell| EventBody::Display { cell, mime: serde_json::Map::new() };
+    {
+        let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
+        log.append(EventBody::Reset);
+        for cell in 0..5 {
+            log.append(shown(cell));
+        }
+        log.append(EventBody::Frozen);
+    }
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(session).unwrap();
+    let told = |after, limit| {
+        let (last, events) = log.read_told(after, limit).unwrap();
+        (last, events.iter().map(|event| event.seq).collect::<Vec<_>>())
+    };
+    assert_eq!(
+        (told(0, 3), told(3, 3), told(6, 3)),
+        ((Some(3), vec![1]), (Some(6), vec![]), (Some(7), vec![7]))
+    );
+    assert_eq!(told(7, 3), (None, vec![]));
+    log.append(shown(9));
+    log.append(EventBody::Thawed);
+    log.flushed().await;
+    assert_eq!((told(7, 1), told(8, 3)), ((Some(8), vec![]), (Some(9), vec![9])));
+}
+
 #[tokio::test]
 async fn the_tail_in_memory_is_bounded_and_the_file_has_the_rest() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use super::asking::{
     answer, approval, approvals, ask, begin, calls, conversation, decide, decide_next, end_of, events_of,
     notebook, notes, noting_tool, runs, says, scripted, told, wait_for_state,
 };
-use super::helpers::{S, assert_ended, outcome, queue, session_with, text, workspace};
+use super::helpers::{S, assert_ended, end, outcome, post, queue, session_with, text, workspace};
 use crate::support::{Daemon, User, eventually, http_as};
 
 const STRANGER: User = User { uid: 61_002, gid: 61_002, group: None };
@@ -179,6 +179,45 @@ fn a_call_in_a_cell_is_refused_as_an_exception() {
     assert_eq!(text(&outcome(&daemon, cell), "status"), "interrupted");
     eventually("nothing waits", || approvals(&daemon).is_empty().then_some(()));
     assert_eq!(notes(&file), Vec::<String>::new());
+}
+
+/// A tool that is misspelt would run without anybody being asked.
+#[test]
+fn approvals_of_a_tool_that_is_not_there_are_refused() {
+    let (_folder, file) = notebook();
+    let tool = noting_tool("note", &file);
+    let script = [runs("print(note(line='x'))"), says("done")].concat();
+    let Some(daemon) = scripted(&tool, &script) else { return };
+    let refused = post(&daemon, "asks", &json!({"text": "x", "approval": {"tools": ["note", "noet"]}}));
+    let problem = refused.json();
+    assert_eq!((refused.status, text(&problem, "code")), (400, "bad_request"), "{problem:#}");
+    assert!(text(&problem, "message").contains("`noet`"), "{problem:#}");
+    assert!(text(&problem, "hint").contains("note"), "{problem:#}");
+    let ran = daemon.cli(["ask", "-s", S, "--approval", "tools:noet", "x"]);
+    assert!(ran.code != Some(0) && ran.stderr.contains("`noet`"), "{ran:?}");
+    assert!(events_of(&daemon, "ask_started").is_empty());
+    drop(daemon);
+
+    let mut daemon = Daemon::with_config("");
+    end(&mut daemon, "TERM");
+    std::fs::write(daemon.home().join("config.toml"), format!("[agent]\napproval = [\"noet\"]\n{tool}"))
+        .expect("a configuration");
+    assert!(!daemon.try_restart(), "it serves without the approval that was wanted");
+    let said = daemon.stderr();
+    assert!(said.contains("`agent.approval` names `noet`") && said.contains("hint: known are:"), "{said}");
+    assert_eq!(daemon.wait(), Some(64));
+}
+
+/// A tool has other names, and one of them may stand in the configuration.
+#[test]
+fn an_approval_under_another_name_of_a_tool_holds_too() {
+    let config = "[agent]\napproval = [\"file_read\"]\n";
+    let Some(daemon) = session_with(config, json!({"image": "belljar/base"})) else { return };
+    let code = "open('a', 'w').write('text')\nprint(file_reader(file_path='/workspace/a'))";
+    let cell = queue(&daemon, &json!({ "code": code }));
+    let wanted = decide_next(&daemon, json!({"reject": {"reason": "no"}}));
+    assert_eq!(text(&wanted, "/subject/name"), "file_reader");
+    assert_eq!(text(&outcome(&daemon, cell), "/exception/type"), "tools.ToolError");
 }
 
 /// A model may not get round a person by way of a thread, of another ask, or of the tools themselves.

@@ -82,6 +82,70 @@ fn a_call_in_a_cell_of_a_client_needs_its_approval_after_a_restart_too() {
     daemon.assert_sound();
 }
 
+/// Between the decision and the call the daemon may die: then nothing of the call has happened.
+#[test]
+fn a_call_that_was_allowed_and_not_made_is_made_after_a_restart() {
+    let mut made_later = 0;
+    for place in ["1:after", "2:before", "2:after", "3:before", "3:after", "4:before"] {
+        let (_folder, file) = notebook();
+        let script = [runs("print(note(line='once'))"), says("done")].concat();
+        let Some(mut daemon) = scripted(&noting_tool("note", &file), &script) else { return };
+        let ask = begin(&daemon, json!({"text": "note it", "approval": {"tools": ["note"]}}));
+        let wanted = approval(&daemon);
+        daemon.kill();
+        daemon.set_environment(&[("BELLJAR_CRASH_AT", place)]);
+        if daemon.try_restart() {
+            let id = text(&wanted, "id");
+            daemon.cli(["approve", id, "--accept"]);
+            daemon.cli(["wait", "-s", S, "--ask", &ask.to_string()]);
+        }
+        daemon.kill();
+        daemon.set_environment(&[]);
+        daemon.restart();
+        if approvals(&daemon).is_empty() {
+            let begun = events_of(&daemon, "tool_begun").len();
+            made_later += usize::from(begun == 0 && notes(&file).is_empty());
+        } else {
+            decide(&daemon, &wanted, json!({"accept": {}})).expect_status(200);
+        }
+        assert_eq!(text(&end_of(&daemon, ask), "answer"), "done", "{place}");
+        let said = told(&daemon);
+        let unknown = said[0].contains("it is not known whether it took effect");
+        assert!(unknown || notes(&file) == ["once"], "{place}: {said:?} {:?}", notes(&file));
+        assert!(notes(&file).len() <= 1, "{place}: {:?}", notes(&file));
+        assert_eq!(events_of(&daemon, "approval_wanted").len(), 1);
+        gapless(&daemon, S);
+    }
+    println!("{made_later} of them were made after the restart");
+}
+
+/// Whoever asked is gone, so the model is not asked for it again.
+#[test]
+fn an_ask_within_a_cell_ends_with_the_daemon() {
+    let cell = "try:\n    ask('the inner one')\nexcept ToolError as error:\n    print('broke:', error.code)";
+    let call =
+        Reply::call("execute_python_code", json!({"python_code_snippet": cell, "tool_call_purpose": "p"}));
+    let server = ModelServer::start([
+        call.into(),
+        Fault::StallInStream.into(),
+        Reply::text("outer done").into(),
+        Reply::text("never").into(),
+    ]);
+    let config = served(&server, "idle = \"60s\"").replacen("idle = \"1s\"\n", "", 1);
+    let Some(mut daemon) = session_with(&config, json!({"image": "belljar/base"})) else { return };
+    let ask = begin(&daemon, json!({"text": "go"}));
+    eventually("the inner one is asked", || (server.received().len() == 2).then_some(()));
+    restart_by(&mut daemon, "KILL");
+    assert_eq!(text(&end_of(&daemon, ask), "answer"), "outer done");
+    assert!(told(&daemon)[0].contains("broke: interrupted"), "{:?}", told(&daemon));
+    eventually("the session of the inner one goes", || {
+        let sessions = daemon.http("GET", "/v1/sessions", b"").expect_status(200);
+        (list(&sessions, "sessions").len() == 1).then_some(())
+    });
+    assert_eq!(server.received().len(), 3);
+    daemon.assert_sound();
+}
+
 #[test]
 fn a_model_that_was_speaking_is_asked_again() {
     let server = ModelServer::start([Fault::StallInStream.into(), Reply::text("whole").into()]);

@@ -115,6 +115,49 @@ fn every_limit_ends_an_ask() {
 }
 
 #[test]
+fn what_cannot_be_meant_is_refused_with_a_hint() {
+    let Some(daemon) = scripted("", &says("done")) else { return };
+    for (request, what, hint) in [
+        (json!({"limits": {"steps": 201}}), "201 steps", "agent.max_steps"),
+        (json!({"limits": {"steps": 0}}), "0 steps", "more than 0"),
+        (json!({"limits": {"seconds": 1e9}}), "1000000000 seconds", "agent.max_time"),
+        (json!({"limits": {"seconds": -1}}), "-1 seconds", "more than 0"),
+        (json!({"context": {"class": 1}}), "`class`", "Python names"),
+        (json!({"context": {"a b": 1}}), "`a b`", "Python names"),
+    ] {
+        let mut request = request;
+        request["text"] = json!("x");
+        let refused = post(&daemon, "asks", &request);
+        assert_eq!(refused.status, 400, "{request}");
+        let problem = refused.json();
+        assert!(
+            text(&problem, "message").contains(what) && text(&problem, "hint").contains(hint),
+            "{problem:#}"
+        );
+    }
+    let seeded = daemon.http("POST", "/v1/sessions", br#"{"seed": {"lambda": 1}}"#);
+    assert!(seeded.status == 400 && seeded.text().contains("`lambda`"), "{}", seeded.text());
+    // Numbers arrive as they are, or not at all.
+    let whole = daemon.home().join("whole.json");
+    let changed = daemon.home().join("changed.json");
+    std::fs::write(&whole, r#"{"n": 18446744073709551615}"#).expect("written");
+    std::fs::write(&changed, r#"{"n": 18446744073709551616}"#).expect("written");
+    let ask = |file: &std::path::Path| {
+        daemon.cli(["ask", "-s", S, "--context", file.to_str().expect("UTF-8"), "x"])
+    };
+    assert_eq!(ask(&whole).ok().stdout, "done\n");
+    assert_eq!(value(&daemon, "n"), "18446744073709551615");
+    let ran = ask(&changed);
+    assert!(ran.code == Some(64) && ran.stderr.contains("does not fit into 64 bits"), "{ran:?}");
+    let body = br#"{"text": "x", "context": {"n": -9223372036854775809}}"#;
+    let refused = daemon.http("POST", "/v1/sessions/s/asks", body);
+    assert!(refused.status == 400 && refused.text().contains("64 bits"), "{}", refused.text());
+    let ran = daemon.cli(["ask", "-s", S, "--steps", "1000", "x"]);
+    assert!(ran.code != Some(0) && ran.stderr.contains("agent.max_steps"), "{ran:?}");
+    assert_eq!(events_of(&daemon, "ask_started").len(), 1);
+}
+
+#[test]
 fn a_conversation_goes_on_in_its_session_only() {
     let script = [
         conversation(

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::helpers::{
-    S, assert_ended, go, outcome, post, printed, queue, text, value, wait_for_line, with_go,
+    S, assert_ended, gapless, go, outcome, post, printed, queue, text, value, wait_for_line, with_go, written,
 };
 use crate::support::{Daemon, engine, eventually};
 
@@ -55,6 +55,45 @@ fn what_cannot_be_written_is_told() {
     assert_eq!(text(&result, "/result/repr"), "'done'");
     // The cell that was refused never ran.
     assert_eq!(value(&daemon, "x, 'y' in globals()"), "(2, False)");
+    daemon.assert_sound();
+}
+
+/// A cell may be over, but nobody is told of a result that a death of the daemon could undo.
+#[test]
+fn whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written() {
+    let Some(daemon) = small() else { return };
+    let code = with_go("print('busy', flush=True)\nwait_for_go()\nx = 2");
+    let mut command = daemon.command(["exec", "-s", S, &code]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let client = command.spawn().expect("a client");
+    eventually("it runs", || (written(&daemon, Some(1)) == "busy\n").then_some(()));
+    let copy = json!({"code": with_go("wait_for_go()"), "mode": "fork"}).to_string();
+    std::thread::scope(|scope| {
+        let path = "/v1/sessions/s/cells?wait=true";
+        let waiting = scope.spawn(|| daemon.http("POST", path, copy.as_bytes()));
+        eventually("it waits", || {
+            let view = daemon.http("GET", "/v1/sessions/s/cells/2", b"");
+            (view.status == 200 && view.json()["state"] == "running").then_some(())
+        });
+        fill(&daemon);
+        let health = daemon.http("GET", "/v1/health", b"").expect_status(200);
+        assert_eq!(health["status"], "degraded", "{health}");
+        assert!(text(&health, "/problems/0").contains("journal"), "{health}");
+        go(&daemon);
+        let problem = waiting.join().expect("it ends").expect_status(507);
+        assert_eq!(text(&problem, "code"), "storage", "{problem}");
+    });
+    let output = client.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("cannot be written") && said.contains("free some space"), "{said}");
+    empty(&daemon);
+    for cell in [1, 2] {
+        assert_ended(&outcome(&daemon, cell), "success", "ok", 0);
+    }
+    assert_eq!(value(&daemon, "x"), "2");
+    assert_eq!(daemon.http("GET", "/v1/health", b"").expect_status(200)["status"], "ok");
+    gapless(&daemon, S);
     daemon.assert_sound();
 }
 

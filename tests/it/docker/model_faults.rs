@@ -83,6 +83,40 @@ fn a_server_that_refuses_is_asked_again_if_that_can_help() {
     daemon.assert_sound();
 }
 
+/// Every attempt is in the journal, in its place, however fast they follow each other.
+#[test]
+fn every_retry_is_told_before_what_comes_of_it() {
+    if !engine() {
+        return;
+    }
+    let server = ModelServer::start([
+        Fault::Status(429, Some("0")).into(),
+        Fault::Cut.into(),
+        Fault::Status(500, None).into(),
+        Fault::StallInStream.into(),
+        Reply::text("at last").into(),
+    ]);
+    let daemon = Daemon::with_config(&served(&server, "retries = 4"));
+    daemon.session(S, json!({"image": "belljar/base"}));
+    assert_eq!(answered(&daemon), "at last");
+    let events = daemon.events(S, 0);
+    let told: Vec<&str> = events
+        .iter()
+        .filter_map(|event| match event["type"].as_str()? {
+            "model_failed" => {
+                assert!(event["retry_in_s"].is_number(), "{event:#}");
+                event["failure"]["kind"].as_str()
+            }
+            "model_replied" => Some("replied"),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, ["rate_limited", "cut_off", "server_error", "timed_out", "replied"]);
+    let attempts = events.iter().filter(|event| event["type"] == "model_failed");
+    let attempts: Vec<u64> = attempts.map(|event| number(event, "/failure/attempts")).collect();
+    assert_eq!(attempts, [1, 2, 3, 4]);
+}
+
 #[test]
 fn a_reply_that_breaks_off_is_asked_for_again() {
     let garbage = Fault::Raw("text/event-stream", "data: {\"choices\": [{]\n\n".into());

@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use super::asking::{
     answer, ask, conversation, events_of, notebook, notes, noting_tool, runs, says, scripted, told,
 };
-use super::helpers::{S, printed, raised, session_with, text, value};
-use crate::support::Daemon;
+use super::helpers::{S, printed, raised, session_with, text, value, written};
+use crate::support::{Daemon, eventually};
 
 const NOTHING: &str = "parameters = { type = \"object\", properties = {} }\n";
 
@@ -19,6 +19,35 @@ fn program(name: &str, code: &str, more: &str) -> String {
 
 fn base(config: &str) -> Option<Daemon> {
     session_with(config, json!({"image": "belljar/base"}))
+}
+
+/// A marker may come in pieces, and be printed by a thread that outlives its cell.
+#[test]
+fn the_live_output_shows_what_tools_said() {
+    let Some(daemon) = base(&program("say", "print('said <b>')", NOTHING)) else { return };
+    let code = "import sys, time\nm = say()\nfor piece in ('a ' + m[:5], m[5:17], m[17:] + ' b <<'):\n    \
+                sys.stdout.write(piece); sys.stdout.flush(); time.sleep(0.1)\nprint('TOOL ' + m)";
+    let result = daemon.run(S, code);
+    assert_eq!(text(&result, "stdout"), "a said <b> b <<TOOL said <b>\n");
+    assert_eq!(written(&daemon, Some(1)), "a said <b> b <<TOOL said <b>\n");
+    let later = "import threading\ndef later():\n    time.sleep(0.5)\n    print('later ' + m, flush=True)\n\
+                 threading.Thread(target=later).start()";
+    printed(&daemon, later);
+    eventually("the thread prints", || written(&daemon, None).contains("later said <b>\n").then_some(()));
+    let shown = daemon.cli(["run", "-s", S, "print(m)"]);
+    let logged = daemon.cli(["logs", "-s", S]).ok().stdout;
+    assert!(
+        !shown.stdout.contains("TOOL_RESPONSE") && !logged.contains("TOOL_RESPONSE"),
+        "{shown:?}\n{logged}"
+    );
+}
+
+#[test]
+fn code_in_code_has_its_own_timeout() {
+    let Some(daemon) = base("") else { return };
+    let code = "print(execute_python_code('kept = 1\\nwhile True: pass', timeout=1))\nprint('on', kept)";
+    let said = printed(&daemon, code);
+    assert!(said.contains("TimeoutError") && said.ends_with("on 1\n"), "{said}");
 }
 
 #[test]

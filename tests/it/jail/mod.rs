@@ -53,6 +53,8 @@ again! { root, None,
         a_flood_while_no_cell_runs_belongs_to_none, output_streams_while_the_cell_runs;
     modes: a_fork_cell_sees_everything_and_changes_nothing, isolated_expressions_cannot_get_out,
         an_interrupt_of_a_stubborn_cell_ends_it, an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one;
+    preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
+        families_are_imported_as_far_as_they_are_there;
     restart: a_running_cell_goes_on, a_cell_that_ended_while_no_daemon_ran_has_its_result,
         a_cell_that_died_while_no_daemon_ran_is_told, checkpoints_undo_and_time_limits_outlive_the_daemon,
         restarts_one_after_the_other_lose_nothing;
@@ -68,6 +70,7 @@ again! { ordinary_user, Some(super::super::ANN),
         without_checkpoints_a_crash_loses_the_state_and_says_so;
     output: writes_below_python_are_in_the_output_in_order;
     modes: a_fork_cell_sees_everything_and_changes_nothing;
+    preload: modules_are_there_from_the_start_and_after_a_loss;
     restart: a_running_cell_goes_on, a_cell_that_died_while_no_daemon_ran_is_told,
         checkpoints_undo_and_time_limits_outlive_the_daemon;
     jobs: five_scripts_have_five_verdicts, artifacts_are_data;

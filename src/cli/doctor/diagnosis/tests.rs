@@ -40,6 +40,8 @@ fn healthy() -> Facts {
         namespaces: Namespaces { max: Some(1000), clone: Some(1), apparmor_restricts: None },
         seccomp: true,
         bubblewrap: Some("bubblewrap 0.8.0".into()),
+        jail_trouble: None,
+        sysctls: vec![("user.max_pid_namespaces", 1000), ("vm.overcommit_memory", 1)],
         engine: Ok(healthy_engine()),
         config: config(""),
         images: vec![("python:3.12".into(), None), ("belljar/base".into(), Some(64 << 20))],
@@ -92,6 +94,7 @@ fn a_healthy_machine_is_green() {
     seccomp: the kernel can filter system calls
     user namespaces: up to 1000
     apparmor: does not restrict user namespaces
+    sysctls: none is in the way
     bubblewrap: 0.8.0
     engine: 29.4.3 (API 1.53)
     engine socket: /var/run/docker.sock (mode 660)
@@ -145,18 +148,47 @@ fn namespaces_matter_to_users_without_rights() {
 }
 
 #[test]
+fn switches_that_are_in_the_way_are_named_with_the_command_that_turns_them() {
+    complains(
+        |facts| facts.sysctls = vec![("user.max_pid_namespaces", 0), ("vm.overcommit_memory", 0)],
+        "warning sysctls: `user.max_pid_namespaces` is 0: no sandbox can be built | sudo sysctl -w user.max_pid_namespaces=10000",
+    );
+    complains(
+        |facts| facts.sysctls = vec![("vm.overcommit_memory", 2)],
+        "warning sysctls: `vm.overcommit_memory` is 2: checkpoints",
+    );
+}
+
+#[test]
 fn an_engine_that_cannot_be_used_is_told_with_its_remedy() {
     for (trouble, expected) in [
-        (EngineTrouble::Absent("/d".into()), "failure engine: none listens at `/d` | systemctl start docker"),
         (
-            EngineTrouble::Denied("/d".into()),
-            "failure engine: you may not use `/d` | sudo usermod -aG docker",
+            EngineTrouble::Absent("/d".into()),
+            "warning engine: none listens at `/d`; sessions run in jails of bubblewrap | systemctl start docker",
         ),
-        (EngineTrouble::Elsewhere("tcp://h".into()), "failure engine: `DOCKER_HOST` is `tcp://h`"),
-        (EngineTrouble::Silent("late".into()), "failure engine: it does not answer: late"),
+        (EngineTrouble::Denied("/d".into()), "warning engine: you may not use `/d`; "),
+        (EngineTrouble::Elsewhere("tcp://h".into()), "warning engine: `DOCKER_HOST` is `tcp://h`"),
+        (EngineTrouble::Silent("late".into()), "warning engine: it does not answer: late; "),
     ] {
         complains(|facts| facts.engine = Err(trouble), expected);
     }
+    // Where no jail may or can serve, nothing can.
+    for config_text in ["[sandbox]\nminimum_isolation = 'container'", "[sandbox]\nbackend = 'docker'"] {
+        let change = |facts: &mut Facts| {
+            facts.engine = Err(EngineTrouble::Denied("/d".into()));
+            facts.config = config(config_text);
+        };
+        complains(change, "failure engine: you may not use `/d` | sudo usermod -aG docker");
+    }
+    let mut facts = healthy();
+    facts.engine = Err(EngineTrouble::Absent("/d".into()));
+    facts.jail_trouble = Some("bwrap: setting up uid map: Permission denied\n".into());
+    let found = complaints(&facts);
+    assert!(
+        found[0].starts_with("warning bubblewrap: it cannot build a jail here: bwrap: setting up"),
+        "{found:#?}"
+    );
+    assert!(found[1].starts_with("failure engine: none listens"), "{found:#?}");
     complains(with_engine(|engine| engine.podman = true), "failure engine: Podman");
     complains(with_engine(|engine| engine.api = "1.40".into()), "warning engine: ");
     complains(with_engine(|engine| engine.socket_mode = Some(0o666)), "failure engine socket: everybody");

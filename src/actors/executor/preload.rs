@@ -1,0 +1,56 @@
+//! Imports what a sandbox begins with. It is ready only after that.
+
+use super::super::session::SessionMsg;
+use super::requests::Request;
+use super::{ExecutorRef, ExecutorState};
+use crate::protocol::frames::HostFrame;
+use crate::protocol::limits::{PRELOAD, PRELOAD_CHARS, PRELOAD_SKIPPED};
+use crate::protocol::preload::{NotImported, Preload, Preloaded};
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Receipt;
+
+impl ExecutorState {
+    pub(super) fn preload(&mut self, myself: &ExecutorRef, receipt: Receipt) {
+        self.preloading = Some(Box::new(receipt));
+        let Preload { imports, families } = self.args.preload.clone();
+        let frame = |request| HostFrame::Preload { request, imports, families };
+        self.request(myself, Request::Preload, frame, PRELOAD);
+    }
+
+    pub(super) fn preloaded(
+        &mut self,
+        myself: &ExecutorRef,
+        names: u64,
+        failed: Vec<NotImported>,
+        skipped: Vec<NotImported>,
+    ) {
+        if let Some(first) = failed.into_iter().next() {
+            let NotImported { import, error } = cut(first);
+            self.preload_failed(myself, format!("`{import}` failed: {error}"));
+        } else if let Some(receipt) = self.preloading.take() {
+            let skipped = skipped.into_iter().take(PRELOAD_SKIPPED).map(cut).collect();
+            self.tell(SessionMsg::SandboxReady { receipt, preloaded: Some(Preloaded { names, skipped }) });
+        }
+    }
+
+    pub(super) fn preload_failed(&mut self, myself: &ExecutorRef, why: String) {
+        if self.preloading.take().is_some() {
+            self.tell(SessionMsg::SandboxFailed(problem(format!("the modules cannot be preloaded: {why}"))));
+            // Dropping the sandbox removes it.
+            myself.stop(None);
+        }
+    }
+}
+
+pub(super) fn problem(message: String) -> Problem {
+    Problem::new(Code::PreloadFailed, message).hint(
+        "leave the module out of `--preload` or `sessions.preload`, or choose an image that has it with `--image`",
+    )
+}
+
+/// What a guest says is kept short, and on one line.
+fn cut(told: NotImported) -> NotImported {
+    let short =
+        |text: String| text.chars().filter(|c| !c.is_control()).take(PRELOAD_CHARS).collect::<String>();
+    NotImported { import: short(told.import), error: short(told.error) }
+}

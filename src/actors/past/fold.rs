@@ -1,0 +1,306 @@
+//! One event after the other, until the present is reached.
+
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::news;
+use super::super::outcome::CellStart;
+use super::super::recorded::record;
+use super::super::rules::CellRules;
+use super::{Begun, OpenCall, Past, WaitingCall};
+use crate::protocol::ask::{Approval, AskNumber};
+use crate::protocol::clock;
+use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
+use crate::protocol::frames::StateAfter;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::TOOL_CALLS_LISTED;
+use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
+
+/// A cell that has not ended.
+struct Open {
+    start: CellStart,
+    replays: Option<CellNumber>,
+    began: Option<String>,
+    frozen: Duration,
+    completed: Vec<String>,
+    passed: bool,
+    died: Option<(i32, StateAfter)>,
+    /// Tool calls that it has made.
+    calls: usize,
+}
+
+/// A tool call without an answer.
+struct Call {
+    cell: Option<CellNumber>,
+    name: String,
+    arguments: Map<String, Value>,
+    /// Which call of the cell it is.
+    place: usize,
+    /// It is made only when a person has allowed it, of which `tool_begun` tells.
+    waits: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Fold {
+    past: Past,
+    open: BTreeMap<CellNumber, Open>,
+    calls: BTreeMap<u64, Call>,
+    /// What a person has not decided on yet, by the id of the approval.
+    permits: BTreeMap<String, WaitingPermit>,
+    /// Of the asks so far.
+    rules: BTreeMap<AskNumber, Arc<CellRules>>,
+    client_rules: Arc<CellRules>,
+    /// The newest cell that has begun.
+    newest_begun: CellNumber,
+    /// The newest cell when the worker was last a fresh one: an undo cannot reach behind it.
+    fresh_since: CellNumber,
+    /// Cells of a replay that is not over, with those whose places they have taken.
+    replayed: BTreeMap<CellNumber, CellNumber>,
+}
+
+/// A call of a cell that waits for a person.
+struct WaitingPermit {
+    cell: CellNumber,
+    call: u64,
+    asked_at: String,
+}
+
+impl WaitingPermit {
+    fn of(approval: &Approval) -> Option<Self> {
+        Some(Self {
+            cell: approval.cell?,
+            call: approval.call.as_ref()?.parse().ok()?,
+            asked_at: approval.asked_at.clone(),
+        })
+    }
+}
+
+impl Fold {
+    pub fn new(client_rules: &Arc<CellRules>) -> Self {
+        let mut fold = Self { client_rules: Arc::clone(client_rules), ..Self::default() };
+        fold.past.last_rules = Arc::clone(client_rules);
+        fold
+    }
+
+    /// What is left open when all of these events were taken.
+    pub fn end(self, events: &[Event]) -> Past {
+        let replays = self.open.values().any(|open| open.replays.is_some());
+        let recorded = if replays { record(events) } else { BTreeMap::new() };
+        let Self { mut past, mut open, calls, permits, .. } = self;
+        for permit in permits.values() {
+            if let Some(open) = open.get_mut(&permit.cell) {
+                open.frozen += clock::since(&permit.asked_at);
+            }
+        }
+        for (call, Call { cell, name, arguments, place, waits }) in calls {
+            let replays = cell.and_then(|cell| open.get(&cell)?.replays);
+            let once = replays.and_then(|cell| recorded.get(&cell)?.calls.get(place));
+            let waits = cell.filter(|_| waits).map(|cell| WaitingCall { cell, name, arguments });
+            past.open_calls.push(OpenCall { call, recorded: once.map(|once| once.outcome.clone()), waits });
+        }
+        for open in open.values_mut() {
+            let Some(cell) = open.replays else { continue };
+            let calls = recorded.get(&cell).map(|recorded| recorded.calls.iter().skip(open.calls).cloned());
+            // Without a record, too, nothing outside happens again.
+            open.start.replay = Some(calls.map(Iterator::collect).unwrap_or_default());
+        }
+        for (_, Open { start, began, frozen, completed, passed, died, .. }) in open {
+            match began {
+                Some(at) => past.running.push(Begun { start, at, frozen, completed, passed, died }),
+                None => past.queued.push(start),
+            }
+        }
+        past
+    }
+
+    pub fn take(&mut self, event: &Event) {
+        let past = &mut self.past;
+        match &event.body {
+            EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays, origin } => {
+                let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
+                let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
+                let ask = origin.as_ref().map(|origin| origin.ask);
+                let rules = ask.and_then(|ask| self.rules.get(&ask)).unwrap_or(&self.client_rules);
+                let rules = Arc::clone(rules);
+                let start =
+                    CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
+                let (frozen, completed, calls) = (Duration::ZERO, Vec::new(), 0);
+                let (replays, began, passed, died) = (*replays, None, false, None);
+                let open = Open { start, replays, began, frozen, completed, passed, died, calls };
+                self.open.insert(cell, open);
+                past.cells = past.cells.max(cell);
+            }
+            EventBody::CellStarted { cell, before } => self.started(*cell, *before, &event.at),
+            EventBody::CellDied { cell, exit_code, after } => {
+                if let Some(open) = self.open.get_mut(cell) {
+                    open.died = Some((*exit_code, *after));
+                }
+            }
+            EventBody::CellFinished { result } => self.finished(result),
+            EventBody::SandboxReady { receipt, preloaded, .. } => {
+                past.preloaded.clone_from(preloaded);
+                past.sandbox = Some((**receipt).clone());
+                past.last_sandbox.clone_from(&past.sandbox);
+                self.fresh_since = past.cells;
+            }
+            EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
+            EventBody::ToolCalled { call, cell, name, arguments } => {
+                let open = cell.and_then(|cell| self.open.get_mut(&cell));
+                // The policy of an ask is in the journal; that of the configuration may have changed.
+                // What a replay calls is answered from the record.
+                let waits = open.as_ref().is_some_and(|open| {
+                    let is_of_ask = open.start.ask.is_some() && open.replays.is_none();
+                    is_of_ask && open.start.rules.approve.contains(name)
+                });
+                let place = open.map_or(0, |open| {
+                    open.calls += 1;
+                    open.calls - 1
+                });
+                let (cell, name, arguments) = (*cell, name.clone(), arguments.clone());
+                self.calls.insert(*call, Call { cell, name, arguments, place, waits });
+            }
+            EventBody::ToolBegun { call, .. } => {
+                if let Some(call) = self.calls.get_mut(call) {
+                    call.waits = false;
+                }
+            }
+            EventBody::ToolAnswered { call, outcome } => self.answered(*call, outcome),
+            EventBody::StateLost { reason, restored_to } => {
+                past.news = Some(news::worker_replaced(reason, *restored_to));
+                if restored_to.is_none() {
+                    self.fresh_since = past.cells;
+                }
+            }
+            EventBody::Undone { state_of } => self.undone(*state_of),
+            EventBody::Reset => self.afresh(Vec::new(), false),
+            EventBody::ReplayFinished => {
+                past.replaying = false;
+                self.replayed.clear();
+            }
+            // Each stays in its place until its new run has ended.
+            EventBody::ReplayStarted { cells } => self.afresh(cells.clone(), true),
+            EventBody::Frozen => past.frozen_since = Some(event.at.clone()),
+            EventBody::Thawed => {
+                let Some(since) = past.frozen_since.take() else { return };
+                let frozen = clock::between(&since, &event.at);
+                self.open
+                    .values_mut()
+                    .filter(|open| open.began.is_some())
+                    .for_each(|open| open.frozen += frozen);
+            }
+            EventBody::AskStarted { ask, spec } => {
+                self.rules.insert(*ask, Arc::new(CellRules::of_ask(spec)));
+            }
+            EventBody::ApprovalWanted { approval } => {
+                let Some(permit) = WaitingPermit::of(approval) else { return };
+                if let Some(call) = self.calls.get_mut(&permit.call) {
+                    call.waits = true;
+                }
+                self.permits.insert(approval.id.clone(), permit);
+            }
+            EventBody::ApprovalDecided { id, .. } => self.decided(id, &event.at),
+            EventBody::SessionCreated { .. }
+            | EventBody::SandboxStarting { .. }
+            | EventBody::ImagePulling { .. }
+            | EventBody::SandboxAttached
+            | EventBody::Output { .. }
+            | EventBody::OutputCut { .. }
+            | EventBody::Display { .. }
+            | EventBody::Interrupting { .. }
+            | EventBody::SessionRemoved
+            | EventBody::ModelAsked { .. }
+            | EventBody::ModelText { .. }
+            | EventBody::ModelReplied { .. }
+            | EventBody::ModelFailed { .. }
+            | EventBody::AskSpentWithin { .. }
+            | EventBody::AskToolCalled { .. }
+            | EventBody::AskToolAnswered { .. }
+            | EventBody::AskNoted { .. }
+            | EventBody::PlanChanged { .. }
+            | EventBody::AskFinished { .. } => {}
+        }
+    }
+
+    fn started(&mut self, cell: CellNumber, before: Counters, at: &str) {
+        if let Some(open) = self.open.get_mut(&cell) {
+            open.began = Some(at.to_owned());
+            open.start.before = before;
+            open.passed = self.newest_begun >= cell;
+            if open.start.mode == Mode::Main {
+                self.past.last_rules = Arc::clone(&open.start.rules);
+            }
+        }
+        self.newest_begun = self.newest_begun.max(cell);
+    }
+
+    /// The time that a person took is not the cell's.
+    fn decided(&mut self, approval: &str, at: &str) {
+        let Some(permit) = self.permits.remove(approval) else { return };
+        if let Some(open) = self.open.get_mut(&permit.cell) {
+            open.frozen += clock::between(&permit.asked_at, at);
+        }
+    }
+
+    fn finished(&mut self, result: &ExecutionResult) {
+        let replays = self.open.remove(&result.cell).and_then(|open| open.replays);
+        if result.state.kind == StateKind::Lost {
+            self.fresh_since = self.past.cells;
+        }
+        // What somebody interrupted is not meant to run again, to its end.
+        let changed = matches!(result.status, Status::Success | Status::Failure);
+        if result.mode == Mode::Main && result.reason != Reason::ByCancel {
+            self.past.news = None;
+        }
+        if result.mode != Mode::Main || !changed || result.state.kind != StateKind::Kept {
+            return;
+        }
+        let kept = &mut self.past.kept;
+        match replays.and_then(|replayed| kept.iter_mut().find(|cell| **cell == replayed)) {
+            Some(place) => {
+                self.replayed.insert(result.cell, *place);
+                *place = result.cell;
+            }
+            None => kept.push(result.cell),
+        }
+    }
+
+    /// What an unfinished replay had rebuilt is not forgotten with it: the next one rebuilds it.
+    fn undone(&mut self, state_of: CellNumber) {
+        let reach = state_of.max(self.fresh_since);
+        let replayed = &mut self.replayed;
+        self.past.kept.retain_mut(|cell| {
+            let before = if *cell > reach { replayed.remove(cell) } else { Some(*cell) };
+            *cell = before.unwrap_or(*cell);
+            before.is_some()
+        });
+    }
+
+    /// A fresh worker; these cells are to be run in it, if any.
+    fn afresh(&mut self, kept: Vec<CellNumber>, replaying: bool) {
+        let past = &mut self.past;
+        (past.kept, past.replaying, past.news) = (kept, replaying, None);
+        self.fresh_since = past.cells;
+        self.replayed.clear();
+    }
+
+    fn sandbox_gone(&mut self, reason: &str) {
+        if self.past.sandbox.take().is_some() {
+            self.past.news = Some(news::new_sandbox(reason));
+        }
+        self.past.frozen_since = None;
+        self.calls.clear();
+        // What ran in it was said to have ended; what was not had never come so far.
+        self.open.values_mut().for_each(|open| open.began = None);
+    }
+
+    fn answered(&mut self, call: u64, outcome: &ToolOutcome) {
+        let Some(Call { cell, name, .. }) = self.calls.remove(&call) else { return };
+        if let (ToolOutcome::Value(_), Some(open)) = (outcome, cell.and_then(|cell| self.open.get_mut(&cell)))
+            && open.completed.len() < TOOL_CALLS_LISTED
+        {
+            open.completed.push(name);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Events in, the present out.
+
+use super::*;
+use crate::protocol::event::{Counters, EventBody, ToolOutcome};
+use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, StateReport, Status, Truncated};
+
+fn event(seq: u64, body: EventBody) -> Event {
+    Event { seq, at: format!("t{seq}"), body }
+}
+
+fn queued(cell: CellNumber, mode: Mode) -> EventBody {
+    EventBody::CellQueued {
+        cell,
+        mode,
+        code: format!("c{cell}"),
+        expression: false,
+        timeout_s: 2.0,
+        replays: None,
+        origin: None,
+    }
+}
+
+fn replayed(cell: CellNumber, of: CellNumber) -> EventBody {
+    let EventBody::CellQueued { mode, code, expression, timeout_s, origin, .. } = queued(cell, Mode::Main)
+    else {
+        unreachable!()
+    };
+    EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays: Some(of), origin }
+}
+
+fn started(cell: CellNumber) -> EventBody {
+    EventBody::CellStarted { cell, before: Counters { oom_kills: cell, forks_refused: 0 } }
+}
+
+fn called(call: u64, cell: CellNumber) -> EventBody {
+    let arguments = serde_json::Map::new();
+    EventBody::ToolCalled { cell: Some(cell), call, name: format!("tool{call}"), arguments }
+}
+
+fn answered(call: u64) -> EventBody {
+    EventBody::ToolAnswered { call, outcome: ToolOutcome::Value(call.into()) }
+}
+
+fn kept(cell: CellNumber) -> EventBody {
+    finished(cell, Status::Success, StateKind::Kept)
+}
+
+fn lost() -> EventBody {
+    EventBody::StateLost { reason: String::new(), restored_to: None }
+}
+
+fn past(bodies: &[EventBody]) -> Past {
+    let numbered = bodies.iter().cloned().zip(1..);
+    Past::of(&numbered.map(|(body, seq)| event(seq, body)).collect::<Vec<_>>(), &Arc::default())
+}
+
+fn finished(cell: CellNumber, status: Status, kind: StateKind) -> EventBody {
+    EventBody::CellFinished {
+        result: Box::new(ExecutionResult {
+            cell,
+            mode: Mode::Main,
+            status,
+            reason: Reason::Ok,
+            exit_code: Some(0),
+            code: String::new(),
+            timeout_s: 2.0,
+            stdout: String::new(),
+            stderr: String::new(),
+            output: Vec::new(),
+            result: None,
+            displays: Vec::new(),
+            artifacts: Vec::new(),
+            exception: None,
+            duration_ms: 0.0,
+            truncated: Truncated::default(),
+            state: StateReport {
+                kind,
+                restored_to: None,
+                unprotected: false,
+                as_before: None,
+                maybe_assigned: Vec::new(),
+                completed_tool_calls: Vec::new(),
+                note: None,
+            },
+        }),
+    }
+}
+
+#[test]
+fn open_cells_and_kept_ones_are_told_apart() {
+    let bodies = vec![
+        queued(1, Mode::Main),
+        started(1),
+        finished(1, Status::Success, StateKind::Kept),
+        queued(2, Mode::Main),
+        started(2),
+        finished(2, Status::Timeout, StateKind::Restored),
+        queued(3, Mode::Main),
+        started(3),
+        finished(3, Status::Failure, StateKind::Kept),
+        queued(4, Mode::Main),
+        started(4),
+        queued(5, Mode::Fork),
+    ];
+    let past = past(&bodies);
+    assert_eq!((past.cells, &past.kept[..]), (5, &[1, 3][..]));
+    let running: Vec<_> = past.running.iter().map(|begun| (begun.start.cell, begun.at.as_str())).collect();
+    assert_eq!(running, [(4, "t11")]);
+    assert_eq!(past.running[0].start.before.oom_kills, 4);
+    assert_eq!(past.queued.iter().map(|start| start.cell).collect::<Vec<_>>(), [5]);
+    assert_eq!(past.queued[0].timeout, Duration::from_secs(2));
+}
+
+#[test]
+fn undo_and_reset_take_cells_back() {
+    let mut bodies = vec![];
+    for cell in 1..=3 {
+        bodies.extend([queued(cell, Mode::Main), finished(cell, Status::Success, StateKind::Kept)]);
+    }
+    bodies.push(EventBody::Undone { state_of: 1 });
+    assert_eq!(past(&bodies).kept, [1]);
+    bodies.push(EventBody::Reset);
+    assert_eq!(past(&bodies).kept, Vec::<CellNumber>::new());
+}
+
+#[test]
+fn an_undo_in_a_fresh_worker_does_not_reach_the_cells_of_before() {
+    for fresh in [lost(), finished(3, Status::Crashed, StateKind::Lost)] {
+        let mut bodies = vec![queued(1, Mode::Main), kept(1), queued(2, Mode::Main), kept(2)];
+        bodies.extend([queued(3, Mode::Main), fresh, queued(4, Mode::Main), kept(4)]);
+        assert_eq!(past(&bodies).kept, [1, 2, 4]);
+        bodies.push(EventBody::Undone { state_of: 0 });
+        assert_eq!(past(&bodies).kept, [1, 2]);
+    }
+}
+
+#[test]
+fn a_cell_that_a_later_one_passed_is_marked() {
+    let mut bodies: Vec<_> = (1..=3).map(|cell| queued(cell, Mode::Main)).collect();
+    bodies.extend([started(1), started(3), started(2)]);
+    let passed = |bodies: &[EventBody]| past(bodies).running.iter().map(|b| b.passed).collect::<Vec<_>>();
+    assert_eq!(passed(&bodies), [false, true, false]);
+    // It was put back and begins once more.
+    bodies.push(started(3));
+    assert_eq!(passed(&bodies), [false, true, true]);
+}
+
+#[test]
+fn a_cell_that_never_ran_is_not_kept() {
+    let EventBody::CellFinished { mut result } = finished(1, Status::Interrupted, StateKind::Kept) else {
+        unreachable!()
+    };
+    result.reason = Reason::ByCancel;
+    assert!(past(&[queued(1, Mode::Main), EventBody::CellFinished { result }]).kept.is_empty());
+}
+
+#[test]
+fn a_replay_that_is_broken_off_can_be_made_again() {
+    let mut bodies = vec![];
+    for cell in 1..=3 {
+        bodies.extend([queued(cell, Mode::Main), kept(cell)]);
+    }
+    bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), kept(4)]);
+    bodies.extend([replayed(5, 2), finished(5, Status::Crashed, StateKind::Lost)]);
+    assert_eq!(past(&bodies).kept, [4, 2, 3]);
+    bodies.extend([EventBody::ReplayStarted { cells: vec![4, 2, 3] }, replayed(6, 4), kept(6)]);
+    bodies.extend([replayed(7, 2), kept(7), replayed(8, 3), kept(8), EventBody::ReplayFinished]);
+    bodies.extend([queued(9, Mode::Main), kept(9)]);
+    assert_eq!(past(&bodies).kept, [6, 7, 8, 9]);
+}
+
+#[test]
+fn a_replay_that_goes_on_does_not_call_tools() {
+    let mut bodies = vec![queued(1, Mode::Main), started(1)];
+    for call in 1..=3 {
+        bodies.extend([called(call, 1), answered(call)]);
+    }
+    bodies.extend([kept(1), EventBody::ReplayStarted { cells: vec![1] }, replayed(2, 1), started(2)]);
+    bodies.extend([called(4, 2), answered(4), called(5, 2)]);
+    let past = past(&bodies);
+    assert_eq!(past.open_calls, [OpenCall { call: 5, recorded: Some(Ok(2.into())), waits: None }]);
+    let begun = &past.running[0];
+    assert_eq!(begun.completed, ["tool4"]);
+    let left: Vec<_> = begun.start.replay.iter().flatten().map(|call| call.name.as_str()).collect();
+    assert_eq!(left, ["tool3"]);
+}
+
+#[test]
+fn the_time_in_which_a_cell_was_frozen_is_not_its_own() {
+    let at =
+        |second: u64, body| Event { seq: second, at: format!("2026-01-01T00:00:{second:02}.000Z"), body };
+    let mut events = vec![at(1, queued(1, Mode::Main)), at(2, started(1)), at(5, EventBody::Frozen)];
+    assert_eq!(Past::of(&events, &Arc::default()).frozen_since.as_deref(), Some("2026-01-01T00:00:05.000Z"));
+    events.push(at(9, EventBody::Thawed));
+    let past = Past::of(&events, &Arc::default());
+    assert_eq!((past.frozen_since, past.running[0].frozen), (None, Duration::from_secs(4)));
+}
+
+#[test]
+fn an_undo_in_a_replay_that_was_broken_off_leaves_the_rest_to_the_next_one() {
+    let mut bodies = vec![];
+    for cell in 1..=3 {
+        bodies.extend([queued(cell, Mode::Main), kept(cell)]);
+    }
+    bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), kept(4)]);
+    bodies.extend([replayed(5, 2), kept(5), queued(6, Mode::Main), kept(6)]);
+    assert_eq!(past(&bodies).kept, [4, 5, 3, 6]);
+    bodies.push(EventBody::Undone { state_of: 4 });
+    assert_eq!(past(&bodies).kept, [4, 2, 3]);
+    bodies.push(EventBody::Undone { state_of: 0 });
+    assert_eq!(past(&bodies).kept, [1, 2, 3]);
+}
+
+#[test]
+fn what_was_replayed_to_the_end_is_undone_for_good() {
+    let mut bodies = vec![queued(1, Mode::Main), kept(1), EventBody::ReplayStarted { cells: vec![1] }];
+    bodies.extend([replayed(2, 1), kept(2), EventBody::ReplayFinished]);
+    assert!(!past(&bodies).replaying);
+    bodies.push(EventBody::Undone { state_of: 0 });
+    assert!(past(&bodies).kept.is_empty());
+}
+
+#[test]
+fn what_was_interrupted_is_not_kept() {
+    let EventBody::CellFinished { mut result } = finished(2, Status::Interrupted, StateKind::Kept) else {
+        unreachable!()
+    };
+    result.reason = Reason::ByUser;
+    let mut bodies = vec![queued(1, Mode::Main), kept(1), queued(2, Mode::Main), started(2)];
+    bodies.push(EventBody::CellFinished { result });
+    assert_eq!(past(&bodies).kept, [1]);
+}
+
+#[test]
+fn news_wait_for_a_cell_of_the_main_line() {
+    let mut bodies = vec![lost(), queued(1, Mode::Fork)];
+    let EventBody::CellFinished { mut result } = kept(1) else { unreachable!() };
+    result.mode = Mode::Fork;
+    bodies.push(EventBody::CellFinished { result });
+    let news = past(&bodies).news.expect("they were not told");
+    assert!(news.starts_with("Before this cell all variables were lost"), "{news}");
+    bodies.extend([queued(2, Mode::Main), started(2), kept(2)]);
+    assert_eq!(past(&bodies).news, None);
+}
+
+#[test]
+fn a_cell_that_a_lost_sandbox_never_took_waits_again() {
+    let gone = EventBody::SandboxGone { reason: "why".into() };
+    let past = past(&[queued(1, Mode::Main), started(1), gone]);
+    assert!(past.running.is_empty());
+    assert_eq!(past.queued.iter().map(|start| start.cell).collect::<Vec<_>>(), [1]);
+}

@@ -1,0 +1,104 @@
+//! Quotas: what there is a bound on for each user, and how much of it is used by what.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What is counted. The names are also those of the settings in `[quota]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Sessions,
+    /// Cells that run at the same time.
+    Cells,
+    /// Bytes of all sandboxes.
+    Memory,
+    /// Of all sandboxes, in thousandths of a CPU.
+    Cpus,
+    /// Bytes in the workspaces that the daemon made.
+    Workspace,
+    /// Bytes that are stored of events and outputs.
+    Journal,
+    /// Tokens of models in one day (UTC).
+    Tokens,
+    /// Jobs that wait or run.
+    Jobs,
+}
+
+impl Kind {
+    pub const ALL: [Self; 8] = [
+        Self::Sessions,
+        Self::Cells,
+        Self::Memory,
+        Self::Cpus,
+        Self::Workspace,
+        Self::Journal,
+        Self::Tokens,
+        Self::Jobs,
+    ];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sessions => "sessions",
+            Self::Cells => "cells",
+            Self::Memory => "memory",
+            Self::Cpus => "cpus",
+            Self::Workspace => "workspace",
+            Self::Journal => "journal",
+            Self::Tokens => "tokens",
+            Self::Jobs => "jobs",
+        }
+    }
+
+    #[must_use]
+    pub fn unit(self) -> Unit {
+        match self {
+            Self::Sessions | Self::Cells | Self::Tokens | Self::Jobs => Unit::Count,
+            Self::Memory | Self::Workspace | Self::Journal => Unit::Bytes,
+            Self::Cpus => Unit::Millicpus,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sessions => "sessions",
+            Self::Cells => "running cells",
+            Self::Memory => "memory",
+            Self::Cpus => "CPUs",
+            Self::Workspace => "disk of workspaces",
+            Self::Journal => "stored journal",
+            Self::Tokens => "model tokens per day",
+            Self::Jobs => "jobs",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    Count,
+    Bytes,
+    Millicpus,
+}
+
+/// What one session, job or ask has of a quota.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Share {
+    pub by: String,
+    pub amount: u64,
+}
+
+/// One quota of a user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Usage {
+    pub kind: Kind,
+    pub unit: Unit,
+    pub used: u64,
+    /// None: there is no bound.
+    pub limit: Option<u64>,
+    /// Largest first; at most a few, the rest is summed up in `used`.
+    pub by: Vec<Share>,
+}

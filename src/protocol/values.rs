@@ -1,0 +1,140 @@
+//! JSON values that people, programs and models hand in: what they are called, and that they arrive
+//! as they were written.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::problem::{Code, Problem};
+
+/// Words that Python keeps for itself.
+const KEYWORDS: [&str; 35] = [
+    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def",
+    "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is",
+    "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
+];
+
+/// The longest integer that is sure to fit.
+const SHORT_DIGITS: usize = 18;
+
+/// Characters of a wrong name or number that are shown.
+const SHOWN_CHARS: usize = 64;
+
+/// They become variables, so their names have to be names.
+pub fn check_names(values: &Map<String, Value>) -> Result<(), Problem> {
+    match values.keys().find(|name| !is_variable_name(name)) {
+        None => Ok(()),
+        Some(bad) => Err(Problem::new(
+            Code::BadRequest,
+            format!("`{}` cannot be the name of a variable", shown(bad)),
+        )
+        .hint(
+            "use Python names: letters, digits and `_`, no keyword such as `class`, nothing like `__name__`",
+        )),
+    }
+}
+
+fn is_variable_name(name: &str) -> bool {
+    let is_word = name.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let is_pythons = KEYWORDS.contains(&name) || (name.starts_with("__") && name.ends_with("__"));
+    is_word && !is_pythons
+}
+
+/// Reads JSON. The error says what is wrong with it.
+pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    check_integers(text)?;
+    Ok(value)
+}
+
+/// An integer of more than 64 bits would silently become another number.
+pub fn check_integers(json: &str) -> Result<(), String> {
+    let (mut in_string, mut escaped, mut start) = (false, false, None);
+    for (place, byte) in json.bytes().chain([b' ']).enumerate() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        let in_number = matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+        match (start, in_number) {
+            (None, true) => start = Some(place),
+            (Some(from), false) => {
+                start = None;
+                fits(json.get(from..place).unwrap_or_default())?;
+            }
+            _ => {}
+        }
+        in_string = byte == b'"';
+    }
+    Ok(())
+}
+
+fn fits(number: &str) -> Result<(), String> {
+    let digits = number.strip_prefix('-').unwrap_or(number);
+    let is_integer = digits.len() > SHORT_DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_integer || number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok() {
+        return Ok(());
+    }
+    Err(format!("the integer {} does not fit into 64 bits; write it as a string", shown(number)))
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS).collect::<String>().escape_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_are_names_of_python() {
+        let problem = |name: &str| check_names(&Map::from_iter([(name.to_owned(), json!(1))])).is_err();
+        for good in ["x", "_", "größe", "数据", "a1", "classes", "match", "__x"] {
+            assert!(!problem(good), "{good}");
+        }
+        for bad in ["", "1a", "a b", "a-b", "a.b", "class", "None", "yield", "__builtins__", "x\n", "a;b"] {
+            assert!(problem(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn integers_that_would_change_are_refused() {
+        for good in [
+            "18446744073709551615",
+            "-9223372036854775808",
+            "[1.5e300, 123456789012345678901234567890.0, 1e30]",
+            r#"{"99999999999999999999999": "99999999999999999999999 \" 99999999999999999999999"}"#,
+        ] {
+            assert_eq!(from_json::<Value>(good).err(), None, "{good}");
+        }
+        for bad in [
+            "18446744073709551616",
+            "-9223372036854775809",
+            r#"{"a": [1, {"b": 99999999999999999999999}]}"#,
+            r#"["\\", 99999999999999999999999]"#,
+        ] {
+            let problem = from_json::<Value>(bad).unwrap_err();
+            assert!(problem.contains("does not fit into 64 bits"), "{bad}: {problem}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_answered(text in "\\PC{0,40}") {
+            let _ = check_integers(&text);
+        }
+
+        #[test]
+        fn what_fits_stays_what_it_is(number: i64, other: u64, text in "\\PC{0,20}") {
+            let value = json!({"a": [number, other], "b": text, "c": {text.as_str(): 1.5}});
+            prop_assert_eq!(from_json::<Value>(&value.to_string()), Ok(value));
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The pure part: limits, and what is held of them. No clock, no lock, no I/O.
+
+use std::collections::BTreeMap;
+
+use super::refusal::{Refusal, Whose};
+use crate::config::{Limits, Quota};
+use crate::protocol::quota::{Kind, Share, Usage};
+
+/// Names that a refusal or a view lists at most.
+const NAMED: usize = 5;
+
+pub type HoldId = u64;
+
+/// How much of which kinds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Amounts(BTreeMap<Kind, u64>);
+
+impl Amounts {
+    #[must_use]
+    pub fn of<const N: usize>(amounts: [(Kind, u64); N]) -> Self {
+        Self(BTreeMap::from(amounts))
+    }
+
+    #[must_use]
+    pub fn get(&self, kind: Kind) -> u64 {
+        self.0.get(&kind).copied().unwrap_or(0)
+    }
+}
+
+/// What one session, cell or job holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hold {
+    by: String,
+    amounts: Amounts,
+}
+
+/// What was spent on one day. Only a new day gives it back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Spent {
+    day: u64,
+    by: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Books {
+    machine: Limits,
+    /// Of a user without limits of its own.
+    everyone: Limits,
+    limits: BTreeMap<u32, Limits>,
+    /// By user. Sums are taken when they are needed, so that none can drift from what is held.
+    held: BTreeMap<u32, BTreeMap<HoldId, Hold>>,
+    spent: BTreeMap<u32, Spent>,
+    next: HoldId,
+}
+
+impl Books {
+    #[must_use]
+    pub fn new(quota: &Quota) -> Self {
+        Self {
+            machine: quota.machine.clone(),
+            everyone: quota.everyone.clone(),
+            limits: BTreeMap::new(),
+            held: BTreeMap::new(),
+            spent: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// The limits of one user, if they are not those of everyone.
+    pub fn set_limits(&mut self, uid: u32, limits: Limits) {
+        if limits == self.everyone {
+            self.limits.remove(&uid);
+        } else {
+            self.limits.insert(uid, limits);
+        }
+    }
+
+    fn limit(&self, uid: u32, kind: Kind) -> Option<u64> {
+        self.limits.get(&uid).unwrap_or(&self.everyone).get(kind)
+    }
+
+    #[must_use]
+    pub fn used(&self, uid: u32, kind: Kind) -> u64 {
+        let held = self.held.get(&uid).into_iter().flat_map(BTreeMap::values);
+        let held = held.map(|hold| hold.amounts.get(kind));
+        let spent = self.spent.get(&uid).filter(|_| kind == Kind::Tokens);
+        held.chain(spent.into_iter().flat_map(|spent| spent.by.values().copied()))
+            .fold(0, u64::saturating_add)
+    }
+
+    #[must_use]
+    pub fn used_by_all(&self, kind: Kind) -> u64 {
+        let mut users: Vec<u32> = self.held.keys().chain(self.spent.keys()).copied().collect();
+        users.sort_unstable();
+        users.dedup();
+        users.into_iter().map(|uid| self.used(uid, kind)).fold(0, u64::saturating_add)
+    }
+
+    /// Whether so much more can be had now: by the user, then on the machine.
+    pub fn check(&self, uid: u32, wanted: &Amounts) -> Result<(), Refusal> {
+        for (kind, wanted) in &wanted.0 {
+            self.check_kind(uid, *kind, *wanted)?;
+        }
+        Ok(())
+    }
+
+    fn check_kind(&self, uid: u32, kind: Kind, wanted: u64) -> Result<(), Refusal> {
+        let of_user = self.used(uid, kind);
+        let of_all = self.machine.get(kind).map_or(0, |_| self.used_by_all(kind));
+        self.judge(uid, kind, wanted, [of_user, of_all])
+    }
+
+    /// Whether it could be had if nobody held anything.
+    pub fn check_alone(&self, uid: u32, wanted: &Amounts) -> Result<(), Refusal> {
+        wanted.0.iter().try_for_each(|(kind, wanted)| self.judge(uid, *kind, *wanted, [0, 0]))
+    }
+
+    fn judge(&self, uid: u32, kind: Kind, wanted: u64, used: [u64; 2]) -> Result<(), Refusal> {
+        let limits = [self.limit(uid, kind), self.machine.get(kind)];
+        for ((used, limit), whose) in used.into_iter().zip(limits).zip([Whose::User, Whose::Machine]) {
+            if let Some(limit) = limit
+                && used.saturating_add(wanted) > limit
+            {
+                let by = match whose {
+                    Whose::User => self.shares(uid, kind),
+                    Whose::Machine => Vec::new(),
+                };
+                return Err(Refusal { kind, whose, wanted, used, limit, by });
+            }
+        }
+        Ok(())
+    }
+
+    /// All of it or nothing.
+    pub fn take(&mut self, uid: u32, by: &str, amounts: Amounts) -> Result<HoldId, Refusal> {
+        self.check(uid, &amounts)?;
+        Ok(self.keep(uid, by, amounts))
+    }
+
+    /// Holds what is there already, whatever the limits say now.
+    pub fn keep(&mut self, uid: u32, by: &str, amounts: Amounts) -> HoldId {
+        let id = self.next;
+        self.next += 1;
+        self.held.entry(uid).or_default().insert(id, Hold { by: by.to_owned(), amounts });
+        id
+    }
+
+    /// What is measured and not asked for: it is noted in any case, and an error if it is too much.
+    pub fn measure(&mut self, uid: u32, id: HoldId, kind: Kind, amount: u64) -> Result<(), Refusal> {
+        if let Some(hold) = self.held.get_mut(&uid).and_then(|holds| holds.get_mut(&id)) {
+            hold.amounts.0.insert(kind, amount);
+        }
+        self.check_kind(uid, kind, 0)
+    }
+
+    pub fn release(&mut self, uid: u32, id: HoldId) {
+        let Some(holds) = self.held.get_mut(&uid) else { return };
+        holds.remove(&id);
+        if holds.is_empty() {
+            self.held.remove(&uid);
+        }
+    }
+
+    /// Notes what is spent already, so it is never refused. `day` counts from any fixed one.
+    pub fn spend(&mut self, uid: u32, day: u64, by: &str, tokens: u64) {
+        let spent = self.on(uid, day);
+        let sum = spent.by.entry(by.to_owned()).or_default();
+        *sum = sum.saturating_add(tokens);
+    }
+
+    /// Is there anything left to spend?
+    pub fn may_spend(&mut self, uid: u32, day: u64) -> Result<(), Refusal> {
+        self.on(uid, day);
+        self.check_kind(uid, Kind::Tokens, 1)
+    }
+
+    fn on(&mut self, uid: u32, day: u64) -> &mut Spent {
+        self.spent.retain(|_, spent| spent.day >= day);
+        self.spent.entry(uid).or_insert_with(|| Spent { day, by: BTreeMap::new() })
+    }
+
+    /// Largest first.
+    fn shares(&self, uid: u32, kind: Kind) -> Vec<Share> {
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        let held = self.held.get(&uid).into_iter().flat_map(BTreeMap::values);
+        let held = held.map(|hold| (hold.by.as_str(), hold.amounts.get(kind)));
+        let spent = self.spent.get(&uid).filter(|_| kind == Kind::Tokens);
+        let spent = spent.into_iter().flat_map(|spent| spent.by.iter()).map(|(by, sum)| (by.as_str(), *sum));
+        for (by, amount) in held.chain(spent).filter(|(_, amount)| *amount > 0) {
+            let sum = sums.entry(by).or_default();
+            *sum = sum.saturating_add(amount);
+        }
+        let mut shares: Vec<Share> =
+            sums.into_iter().map(|(by, amount)| Share { by: by.to_owned(), amount }).collect();
+        shares.sort_by_key(|share| std::cmp::Reverse(share.amount));
+        shares.truncate(NAMED);
+        shares
+    }
+
+    #[must_use]
+    pub fn usage(&self, uid: u32) -> Vec<Usage> {
+        let usage = |kind: Kind| Usage {
+            kind,
+            unit: kind.unit(),
+            used: self.used(uid, kind),
+            limit: self.limit(uid, kind),
+            by: self.shares(uid, kind),
+        };
+        Kind::ALL.map(usage).to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn books(everyone: &[(Kind, u64)], machine: &[(Kind, u64)]) -> Books {
+        let limits = |all: &[(Kind, u64)]| all.iter().copied().collect::<Limits>();
+        Books::new(&Quota { everyone: limits(everyone), machine: limits(machine), ..Quota::default() })
+    }
+
+    #[test]
+    fn it_is_all_or_nothing() {
+        let mut books = books(&[(Kind::Sessions, 8), (Kind::Memory, 100)], &[]);
+        let wanted = || Amounts::of([(Kind::Sessions, 1), (Kind::Memory, 60)]);
+        let first = books.take(1, "a", wanted()).unwrap();
+        let refusal = books.take(1, "b", wanted()).unwrap_err();
+        assert_eq!((refusal.kind, refusal.used, refusal.limit), (Kind::Memory, 60, 100));
+        assert_eq!(refusal.by, [Share { by: "a".into(), amount: 60 }]);
+        assert_eq!(books.used(1, Kind::Sessions), 1);
+        books.release(1, first);
+        assert_eq!(books.used(1, Kind::Sessions), 0);
+        assert!(books.take(1, "b", wanted()).is_ok());
+    }
+
+    #[test]
+    fn nobody_spends_the_quota_of_another_and_the_machine_has_one_too() {
+        let mut books = books(&[(Kind::Cells, 2)], &[(Kind::Cells, 3)]);
+        let cell = || Amounts::of([(Kind::Cells, 1)]);
+        books.take(1, "a", cell()).unwrap();
+        books.take(1, "a", cell()).unwrap();
+        assert_eq!(books.take(1, "a", cell()).unwrap_err().whose, Whose::User);
+        books.take(2, "b", cell()).unwrap();
+        let refusal = books.take(2, "b", cell()).unwrap_err();
+        // The names of somebody else's sessions are not told.
+        assert_eq!((refusal.whose, refusal.used, refusal.by), (Whose::Machine, 3, vec![]));
+    }
+
+    #[test]
+    fn some_users_have_limits_of_their_own() {
+        let mut books = books(&[(Kind::Sessions, 1)], &[]);
+        books.set_limits(7, [(Kind::Sessions, 2)].into_iter().collect());
+        let session = || Amounts::of([(Kind::Sessions, 1)]);
+        for uid in [1, 7] {
+            books.take(uid, "a", session()).unwrap();
+        }
+        assert!(books.take(1, "b", session()).is_err());
+        assert!(books.take(7, "b", session()).is_ok());
+    }
+
+    #[test]
+    fn what_is_measured_is_noted_even_if_it_is_too_much() {
+        let mut books = books(&[(Kind::Workspace, 100)], &[]);
+        let a = books.keep(1, "a", Amounts::default());
+        let b = books.keep(1, "b", Amounts::default());
+        books.measure(1, a, Kind::Workspace, 70).unwrap();
+        let refusal = books.measure(1, b, Kind::Workspace, 50).unwrap_err();
+        assert_eq!((refusal.used, refusal.limit), (120, 100));
+        books.measure(1, a, Kind::Workspace, 10).unwrap();
+    }
+
+    #[test]
+    fn tokens_come_back_with_a_new_day() {
+        let mut books = books(&[(Kind::Tokens, 1000)], &[]);
+        books.may_spend(1, 20).unwrap();
+        books.spend(1, 20, "a", 900);
+        books.may_spend(1, 20).unwrap();
+        books.spend(1, 20, "b", 200);
+        let refusal = books.may_spend(1, 20).unwrap_err();
+        assert_eq!((refusal.used, refusal.by.len()), (1100, 2));
+        books.may_spend(2, 20).unwrap();
+        books.may_spend(1, 21).unwrap();
+        assert_eq!(books.used(1, Kind::Tokens), 0);
+    }
+}

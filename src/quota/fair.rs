@@ -1,0 +1,198 @@
+//! A queue that takes turns between users: one who queues a thousand things delays the next user's
+//! first by one, not by a thousand.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// Names a thing in the queue, so that it can be taken out again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place(u64);
+
+/// The user has as much in the queue as it may; the thing is given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Full<T>(pub T);
+
+/// First in, first out for each user; round robin between them.
+#[derive(Clone, Debug)]
+pub struct FairQueue<T> {
+    per_user: usize,
+    next: u64,
+    /// Never holds an empty line.
+    lines: BTreeMap<u32, VecDeque<(Place, T)>>,
+    /// Users with a line; the one whose turn it is stands first.
+    turns: VecDeque<u32>,
+}
+
+impl<T> FairQueue<T> {
+    #[must_use]
+    pub fn new(per_user: usize) -> Self {
+        Self { per_user, next: 0, lines: BTreeMap::new(), turns: VecDeque::new() }
+    }
+
+    pub fn push(&mut self, uid: u32, item: T) -> Result<Place, Full<T>> {
+        if self.waiting(uid) >= self.per_user {
+            return Err(Full(item));
+        }
+        let place = Place(self.next);
+        self.next += 1;
+        let line = self.lines.entry(uid).or_default();
+        if line.is_empty() {
+            self.turns.push_back(uid);
+        }
+        line.push_back((place, item));
+        Ok(place)
+    }
+
+    pub fn pop(&mut self) -> Option<(u32, T)> {
+        self.pop_where(|_, _| true)
+    }
+
+    /// The next whose first thing may go. Users who are passed over keep their turn.
+    pub fn pop_where(&mut self, mut may: impl FnMut(u32, &T) -> bool) -> Option<(u32, T)> {
+        let first = |uid: &u32| self.lines.get(uid).and_then(VecDeque::front);
+        let index = self.turns.iter().position(|uid| first(uid).is_some_and(|(_, item)| may(*uid, item)))?;
+        let uid = self.turns.remove(index)?;
+        let line = self.lines.get_mut(&uid)?;
+        let (_, item) = line.pop_front()?;
+        if line.is_empty() {
+            self.lines.remove(&uid);
+        } else {
+            self.turns.push_back(uid);
+        }
+        Some((uid, item))
+    }
+
+    /// Takes out what need not wait any more.
+    pub fn remove(&mut self, place: Place) -> Option<T> {
+        let (uid, index) = self.lines.iter().find_map(|(uid, line)| {
+            line.iter().position(|(found, _)| *found == place).map(|index| (*uid, index))
+        })?;
+        let line = self.lines.get_mut(&uid)?;
+        let (_, item) = line.remove(index)?;
+        if line.is_empty() {
+            self.lines.remove(&uid);
+            self.turns.retain(|turn| *turn != uid);
+        }
+        Some(item)
+    }
+
+    #[must_use]
+    pub fn waiting(&self, uid: u32) -> usize {
+        self.lines.get(&uid).map_or(0, VecDeque::len)
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lines.values().map(VecDeque::len).sum()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Everything, user by user, in the order of each one's line.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.lines.iter().flat_map(|(uid, line)| line.iter().map(|(_, item)| (*uid, item)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_late_user_with_one_thing_waits_for_one_turn_and_not_for_a_thousand() {
+        let mut queue = FairQueue::new(1000);
+        for number in 0..1000 {
+            queue.push(1, number).unwrap();
+        }
+        queue.push(2, 7000).unwrap();
+        assert_eq!([queue.pop(), queue.pop(), queue.pop()], [Some((1, 0)), Some((2, 7000)), Some((1, 1))]);
+    }
+
+    #[test]
+    fn who_is_passed_over_keeps_the_turn() {
+        let mut queue = FairQueue::new(8);
+        for (uid, item) in [(1, "a"), (1, "b"), (2, "c"), (2, "d")] {
+            queue.push(uid, item).unwrap();
+        }
+        assert_eq!(queue.pop_where(|uid, _| uid == 2), Some((2, "c")));
+        assert_eq!(queue.pop(), Some((1, "a")));
+        assert_eq!(queue.pop_where(|_, _| false), None);
+        assert_eq!(queue.len(), 2);
+    }
+
+    #[test]
+    fn each_user_has_a_bound_of_its_own() {
+        let mut queue = FairQueue::new(1);
+        queue.push(1, "a").unwrap();
+        assert_eq!(queue.push(1, "b"), Err(Full("b")));
+        assert!(queue.push(2, "c").is_ok());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push(u32),
+        Pop,
+        Remove(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0..4_u32).prop_map(Step::Push),
+            Just(Step::Pop),
+            (0..64_usize).prop_map(Step::Remove),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    proptest! {
+        /// Nothing is lost or comes twice, each user's own order holds, and nobody has two turns
+        /// while another waits for one.
+        #[test]
+        fn turns_are_fair_and_nothing_is_lost(steps in steps()) {
+            let mut queue = FairQueue::new(16);
+            let mut inside: Vec<(u32, Place, usize)> = Vec::new();
+            // For each user that waits: who had a turn since it began to wait or was last served.
+            let mut since: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Push(uid) => match queue.push(uid, number) {
+                        Ok(place) => {
+                            inside.push((uid, place, number));
+                            since.entry(uid).or_default();
+                        }
+                        Err(Full(item)) => {
+                            prop_assert_eq!(item, number);
+                            prop_assert_eq!(queue.waiting(uid), 16);
+                        }
+                    },
+                    Step::Pop => match queue.pop() {
+                        None => prop_assert!(inside.is_empty()),
+                        Some((uid, item)) => {
+                            let first = inside.iter().position(|(owner, _, _)| *owner == uid).unwrap();
+                            prop_assert_eq!(inside.remove(first).2, item);
+                            for (waiting, served) in &mut since {
+                                if *waiting != uid {
+                                    prop_assert!(!served.contains(&uid), "{uid} went twice before {waiting}");
+                                    served.push(uid);
+                                }
+                            }
+                            since.insert(uid, Vec::new());
+                        }
+                    },
+                    Step::Remove(index) => {
+                        if let Some((_, place, item)) = (index < inside.len()).then(|| inside.remove(index)) {
+                            prop_assert_eq!(queue.remove(place), Some(item));
+                            prop_assert_eq!(queue.remove(place), None);
+                        }
+                    }
+                }
+                since.retain(|uid, _| inside.iter().any(|(owner, _, _)| owner == uid));
+                prop_assert_eq!(queue.len(), inside.len());
+                prop_assert_eq!(queue.is_empty(), inside.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The books, shared. A permit gives back what it holds when it is dropped.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+
+use super::books::{Amounts, Books, HoldId};
+use super::fair::{FairQueue, Full, Place};
+use super::refusal::Refusal;
+use crate::config::{Limits, Quota};
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::{Kind, Usage};
+
+/// Things of one user that wait for a permit. Each session has a bounded queue before this one.
+const WAITING_PER_USER: usize = 1024;
+
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    books: Books,
+    waiting: FairQueue<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    by: String,
+    amounts: Amounts,
+    granted: oneshot::Sender<Permit>,
+}
+
+/// What somebody may have, for as long as this value lives.
+#[derive(Debug)]
+pub struct Permit {
+    ledger: Ledger,
+    uid: u32,
+    id: HoldId,
+}
+
+/// A permit, now or when others have given back enough. Who drops it does not wait any more.
+#[derive(Debug)]
+pub struct Turn {
+    ledger: Ledger,
+    place: Place,
+    granted: oneshot::Receiver<Permit>,
+}
+
+impl Turn {
+    /// The permit, if it is there already.
+    pub fn try_take(&mut self) -> Option<Permit> {
+        self.granted.try_recv().ok()
+    }
+
+    /// None only if it was taken before.
+    pub async fn taken(mut self) -> Option<Permit> {
+        (&mut self.granted).await.ok()
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Out of the way of those behind it, who may want less.
+        let left = self.ledger.inner().waiting.remove(self.place);
+        if left.is_some() {
+            self.ledger.serve();
+        }
+    }
+}
+
+impl Ledger {
+    #[must_use]
+    pub fn new(quota: &Quota) -> Self {
+        let (books, waiting) = (Books::new(quota), FairQueue::new(WAITING_PER_USER));
+        Self { inner: Arc::new(Mutex::new(Inner { books, waiting })) }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Every change of the books is one step, so a panic elsewhere leaves them whole.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn permit(&self, uid: u32, id: HoldId) -> Permit {
+        Permit { ledger: self.clone(), uid, id }
+    }
+
+    /// Now or never: all of it, or a refusal.
+    pub fn take(&self, uid: u32, by: &str, amounts: Amounts) -> Result<Permit, Refusal> {
+        self.inner().books.take(uid, by, amounts).map(|id| self.permit(uid, id))
+    }
+
+    /// Holds what is there already, such as a session of an earlier daemon.
+    #[must_use]
+    pub fn keep(&self, uid: u32, by: &str, amounts: Amounts) -> Permit {
+        let id = self.inner().books.keep(uid, by, amounts);
+        self.permit(uid, id)
+    }
+
+    /// Waits in turn with other users. Refused is only what could never be granted, or one wait too many.
+    pub fn wait(&self, uid: u32, by: &str, amounts: Amounts) -> Result<Turn, Problem> {
+        let (grant, granted) = oneshot::channel();
+        let place = {
+            let mut inner = self.inner();
+            inner.books.check_alone(uid, &amounts)?;
+            let waiter = Waiter { by: by.to_owned(), amounts, granted: grant };
+            inner.waiting.push(uid, waiter).map_err(|Full(_)| {
+                Problem::new(Code::Busy, format!("{WAITING_PER_USER} things of yours wait already"))
+                    .hint("wait for one of them to end")
+            })?
+        };
+        self.serve();
+        Ok(Turn { ledger: self.clone(), place, granted })
+    }
+
+    /// Grants what can be granted, user by user.
+    fn serve(&self) {
+        loop {
+            let mut inner = self.inner();
+            let Inner { books, waiting } = &mut *inner;
+            let may = |uid: u32, waiter: &Waiter| books.check(uid, &waiter.amounts).is_ok();
+            let Some((uid, waiter)) = waiting.pop_where(may) else { return };
+            let id = books.keep(uid, &waiter.by, waiter.amounts);
+            drop(inner);
+            // If nobody wants it any more it comes back, and dropping it serves the next.
+            drop(waiter.granted.send(self.permit(uid, id)));
+        }
+    }
+
+    pub fn set_limits(&self, uid: u32, limits: Limits) {
+        self.inner().books.set_limits(uid, limits);
+        self.serve();
+    }
+
+    pub fn spend(&self, uid: u32, day: u64, by: &str, tokens: u64) {
+        self.inner().books.spend(uid, day, by, tokens);
+    }
+
+    pub fn may_spend(&self, uid: u32, day: u64) -> Result<(), Refusal> {
+        self.inner().books.may_spend(uid, day)
+    }
+
+    #[must_use]
+    pub fn usage(&self, uid: u32) -> Vec<Usage> {
+        self.inner().books.usage(uid)
+    }
+
+    #[must_use]
+    pub fn used(&self, uid: u32, kind: Kind) -> u64 {
+        self.inner().books.used(uid, kind)
+    }
+}
+
+impl Permit {
+    /// What it holds is not asked for but found; an error if the user has too much now.
+    pub fn measure(&self, kind: Kind, amount: u64) -> Result<(), Refusal> {
+        self.ledger.inner().books.measure(self.uid, self.id, kind, amount)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.ledger.inner().books.release(self.uid, self.id);
+        self.ledger.serve();
+    }
+}
+
+#[cfg(test)]
+mod tests;

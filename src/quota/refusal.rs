@@ -1,0 +1,119 @@
+//! What somebody is told who gets nothing: which quota, how much of it is used, and by what.
+
+use crate::config::show_size;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::{Kind, Share, Unit};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    User,
+    /// Of all users together. Who holds it is nobody's business.
+    Machine,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub kind: Kind,
+    pub whose: Whose,
+    pub wanted: u64,
+    pub used: u64,
+    pub limit: u64,
+    /// Largest first.
+    pub by: Vec<Share>,
+}
+
+impl Refusal {
+    fn message(&self) -> String {
+        let Self { kind, wanted, used, limit, .. } = self;
+        let show = |amount| show_amount(*kind, amount);
+        let whose = match self.whose {
+            Whose::User => "your quota of",
+            Whose::Machine => "all that this machine has of",
+        };
+        let asked = match wanted {
+            0 => String::new(),
+            wanted => format!(", and {} more would be needed", show(*wanted)),
+        };
+        let by: Vec<String> =
+            self.by.iter().map(|share| format!("`{}` {}", share.by, show(share.amount))).collect();
+        let by = if by.is_empty() { String::new() } else { format!(" (by {})", by.join(", ")) };
+        format!("{whose} {kind} is used up: {} of {} are used{by}{asked}", show(*used), show(*limit))
+    }
+
+    fn hint(&self) -> String {
+        let setting = match self.whose {
+            Whose::User => format!("quota.{}", self.kind.name()),
+            Whose::Machine => format!("machine.{}", self.kind.name()),
+        };
+        let free = match (self.whose, self.kind) {
+            (Whose::Machine, _) | (_, Kind::Cells) => "try again later",
+            (_, Kind::Tokens) => "wait until tomorrow (UTC)",
+            (_, Kind::Jobs) => "wait for a job to end",
+            (_, Kind::Workspace) => "remove files, or a session with `belljar rm`",
+            (_, Kind::Journal | Kind::Sessions | Kind::Memory | Kind::Cpus) => {
+                "remove a session with `belljar rm`"
+            }
+        };
+        format!("{free}, or have `{setting}` raised; `belljar quota` shows all of it")
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(Code::QuotaExceeded, refusal.message()).hint(refusal.hint())
+    }
+}
+
+#[must_use]
+pub fn show_amount(kind: Kind, amount: u64) -> String {
+    match kind.unit() {
+        Unit::Count => amount.to_string(),
+        Unit::Bytes => show_size(amount),
+        Unit::Millicpus => {
+            let (whole, rest) = (amount / 1000, amount % 1000);
+            let text = format!("{whole}.{rest:03}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_which_quota_how_much_is_used_and_by_what() {
+        let share = |by: &str, amount| Share { by: by.into(), amount };
+        let refusal = Refusal {
+            kind: Kind::Memory,
+            whose: Whose::User,
+            wanted: 2 << 30,
+            used: 7 << 30,
+            limit: 8 << 30,
+            by: vec![share("train", 4 << 30), share("data", 3 << 30)],
+        };
+        let problem = Problem::from(refusal.clone());
+        assert_eq!(problem.code, Code::QuotaExceeded);
+        assert_eq!(
+            problem.message,
+            "your quota of memory is used up: 7 GiB of 8 GiB are used (by `train` 4 GiB, `data` 3 GiB), \
+             and 2 GiB more would be needed"
+        );
+        assert_eq!(
+            problem.hint.unwrap(),
+            "remove a session with `belljar rm`, or have `quota.memory` raised; `belljar quota` shows all of it"
+        );
+        let machine = Refusal {
+            kind: Kind::Cpus,
+            whose: Whose::Machine,
+            wanted: 1500,
+            used: 2000,
+            limit: 3250,
+            by: vec![],
+        };
+        assert_eq!(
+            Problem::from(machine).message,
+            "all that this machine has of CPUs is used up: 2 of 3.25 are used, and 1.5 more would be needed"
+        );
+    }
+}

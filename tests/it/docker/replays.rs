@@ -1,0 +1,125 @@
+//! Replays that meet something else: another replay, an undo, a running cell, an end in the middle.
+
+use serde_json::{Value, json};
+
+use super::helpers::{
+    S, assert_ended, base, go, list, number, outcome, post, printed, queue, restart_by, text, value,
+    wait_for_line, with_go,
+};
+use crate::support::{Daemon, docker, eventually};
+
+/// Removes the container behind the daemon's back, and waits until it is noticed.
+fn take_away(daemon: &Daemon) {
+    docker(["rm", "-f", &daemon.containers()[0]]);
+    eventually("it is asleep", || {
+        let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+        (view["state"] == "asleep").then_some(())
+    });
+}
+
+#[track_caller]
+fn refused(daemon: &Daemon, request: &str) {
+    let problem = post(daemon, request, &json!({})).expect_status(409);
+    assert_eq!(text(&problem, "code"), "busy", "{problem}");
+    assert!(text(&problem, "hint").contains("wait"), "{problem}");
+}
+
+fn replayed(daemon: &Daemon) -> Vec<u64> {
+    let report = post(daemon, "replay", &json!({})).expect_status(200);
+    list(&report, "cells").iter().map(|cell| number(cell, "/cell")).collect()
+}
+
+/// Cells 1 to 3, of which the second waits for a file that is there at first.
+fn three_cells() -> Option<Daemon> {
+    let daemon = base()?;
+    printed(&daemon, "a = 1");
+    go(&daemon);
+    printed(&daemon, &with_go("print('waits', flush=True)\nwait_for_go()\nb = 2"));
+    printed(&daemon, "c = 3");
+    Some(daemon)
+}
+
+/// Begins a replay that stands still in its second cell, whose number it gives.
+fn stopped_replay(daemon: &Daemon) -> (std::thread::JoinHandle<()>, u64) {
+    daemon.http("DELETE", "/v1/sessions/s/files/go", b"").expect_status(200);
+    let socket = daemon.socket();
+    let replay = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("it serves");
+        let head = "POST /v1/sessions/s/replay HTTP/1.1\r\nHost: b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        stream.write_all(head.as_bytes()).expect("it takes requests");
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let of_second = |event: &Value| event["type"] == "cell_queued" && event["replays"] == 2;
+    let cell = eventually("the second cell is replayed", || {
+        daemon.events(S, 0).into_iter().find(of_second).map(|event| number(&event, "/cell"))
+    });
+    wait_for_line(daemon, cell, "waits");
+    (replay, cell)
+}
+
+#[test]
+fn nothing_else_goes_back_while_a_replay_goes_on() {
+    let Some(daemon) = three_cells() else { return };
+    let (replay, _) = stopped_replay(&daemon);
+    refused(&daemon, "replay");
+    refused(&daemon, "undo");
+    go(&daemon);
+    replay.join().expect("it ends");
+    assert_eq!(value(&daemon, "a, b, c"), "(1, 2, 3)");
+    // And it is over: an undo takes back what came last.
+    post(&daemon, "undo", &json!({})).expect_status(200);
+    let undone = post(&daemon, "undo", &json!({})).expect_status(200);
+    assert_eq!(undone["state_of"], 5, "{undone}");
+    assert_eq!(value(&daemon, "'c' in globals()"), "False");
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then() {
+    let Some(daemon) = three_cells() else { return };
+    let (replay, cell) = stopped_replay(&daemon);
+    post(&daemon, "interrupt", &json!({})).expect_status(200);
+    assert_eq!(text(&outcome(&daemon, cell), "status"), "interrupted");
+    replay.join().expect("it ends");
+    let next = daemon.run(S, "d = 4; a");
+    assert_eq!(text(&next, "/result/repr"), "1");
+    assert!(text(&next, "/state/note").starts_with("A replay was broken off"), "{next:#}");
+    // The cell `d`, the interrupted one, and the first of the replay.
+    let undone = post(&daemon, "undo", &json!({"cells": 3})).expect_status(200);
+    assert_eq!(undone["state_of"], 0, "{undone}");
+    go(&daemon);
+    assert_eq!(replayed(&daemon), [1, 2, 3]);
+    assert_eq!(value(&daemon, "a, b, c, 'd' in globals()"), "(1, 2, 3, False)");
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell() {
+    let Some(mut daemon) = three_cells() else { return };
+    let (replay, cell) = stopped_replay(&daemon);
+    restart_by(&mut daemon, "KILL");
+    replay.join().expect("it ends");
+    go(&daemon);
+    assert_ended(&outcome(&daemon, cell), "success", "ok", 0);
+    let next = daemon.run(S, "a, b, 'c' in globals()");
+    assert_eq!(text(&next, "/result/repr"), "(1, 2, False)");
+    assert!(text(&next, "/state/note").starts_with("A replay was broken off"), "{next:#}");
+    assert_eq!(replayed(&daemon).len(), 4);
+    assert_eq!(value(&daemon, "a, b, c"), "(1, 2, 3)");
+}
+
+#[test]
+fn a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted() {
+    let Some(daemon) = base() else { return };
+    printed(&daemon, "import time; a = 1");
+    let cell = queue(&daemon, &json!({"code": "b = 2; print('busy', flush=True); time.sleep(600)"}));
+    wait_for_line(&daemon, cell, "busy");
+    refused(&daemon, "replay");
+    post(&daemon, "interrupt", &json!({})).expect_status(200);
+    assert_eq!(text(&outcome(&daemon, cell), "status"), "interrupted");
+    assert_eq!(value(&daemon, "b"), "2");
+    take_away(&daemon);
+    assert_eq!(replayed(&daemon), [1, cell + 1]);
+    assert_eq!(value(&daemon, "'b' in globals()"), "False");
+}

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Runs inside of the virtual machine, as root. Each check is a line: ok or FAILED.
+set -uo pipefail
+export NO_COLOR=1 HOME=/root
+failed=0
+
+# check WHAT PATTERN COMMAND…: its output has to match.
+check() {
+    local what=$1 pattern=$2 said
+    shift 2
+    said=$("$@" 2>&1)
+    if grep -q -E -- "$pattern" <<<"$said"; then
+        echo "ok     $what"
+    else
+        echo "FAILED $what"
+        sed 's/^/     /' <<<"$said"
+        failed=1
+    fi
+}
+
+# What every kind of sandbox has to do; the user's command line is before it.
+cells() {
+    local kind=$1 name=$2
+    shift 2
+    local bomb='b = [bytearray(10**7) for _ in range(1000)]'
+    check "$kind: a session" "$name" "$@" new "$name" --memory 256M --backend "$backend"
+    check "$kind: a variable is set" '^$' "$@" exec -s "$name" 'x = 41'
+    check "$kind: and is there in the next cell" '^42$' "$@" exec -s "$name" 'x + 1'
+    check "$kind: the group is of version 2" 'cgroup +(version 2|none of its own)' "$@" receipt "$name"
+    check "$kind: a memory bomb is told" 'more memory than the session has' "$@" exec -s "$name" --timeout 300 "$bomb"
+    check "$kind: an endless loop is told" 'ran longer than' "$@" exec -s "$name" --timeout 5 'while True: pass'
+    check "$kind: the state came back" '^42$' "$@" exec -s "$name" 'x + 1'
+    check "$kind: it can be frozen" '' "$@" freeze "$name"
+    check "$kind: and thawed" '' "$@" thaw "$name"
+    check "$kind: and goes on" '^42$' "$@" exec -s "$name" 'x + 1'
+}
+
+echo "==> cgroup v2 with an engine, as root"
+check "the machine has cgroup v2" cgroup2fs stat -fc %T /sys/fs/cgroup
+check "the image is loaded" belljar/base docker load -i /root/base.tar
+systemctl enable -q --now belljar.socket
+backend=docker cells "container" c belljar
+
+echo "==> jails of the system daemon, for a user"
+as_bob=(runuser -u bob -- env NO_COLOR=1 HOME=/home/bob BELLJAR_SOCKET=/run/belljar/belljar.sock belljar)
+backend=bubblewrap cells "jail" j "${as_bob[@]}"
+check "others do not see it" 'no sessions' runuser -u ann -- env NO_COLOR=1 HOME=/home/ann BELLJAR_SOCKET=/run/belljar/belljar.sock belljar ps
+systemctl kill -s KILL belljar.service
+sleep 5
+check "a killed service finds the jail again" '^42$' "${as_bob[@]}" exec -s j 'x + 1'
+systemctl restart belljar.service
+check "and a restarted one the container" '^42$' belljar exec -s c 'x + 1'
+check "sessions are removed" j "${as_bob[@]}" rm j
+check "all stops" '' belljar daemon stop --remove
+systemctl stop belljar.socket belljar.service
+check "no control group is left" '^0$' sh -c 'find /sys/fs/cgroup/belljar -mindepth 1 -type d 2>/dev/null | wc -l'
+
+echo "==> an ordinary user with a manager of systemd"
+loginctl enable-linger ann
+as_ann=(runuser -u ann -- env NO_COLOR=1 HOME=/home/ann XDG_RUNTIME_DIR="/run/user/$(id -u ann)" DOCKER_HOST="unix:///run/user/$(id -u ann)/docker.sock")
+until [ -S "/run/user/$(id -u ann)/bus" ]; do sleep 1; done
+backend=bubblewrap cells "own jail" j "${as_ann[@]}" belljar
+install -m 644 /root/base.tar /home/ann/base.tar
+check "a rootless engine starts" belljar/base "${as_ann[@]}" rootless.sh
+backend=docker cells "rootless container" r "${as_ann[@]}" belljar
+check "its files are the user's" ann "${as_ann[@]}" sh -c 'stat -c %U ~/.local/state/belljar/w/*'
+check "all of the user's stops" '' "${as_ann[@]}" belljar daemon stop --remove
+
+[ "$failed" = 0 ] && echo "all of it holds"
