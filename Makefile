@@ -81,8 +81,9 @@ job-packages: ## install the Python packages that jobs are tested with: HumanEva
 		echo 'warning: packages could not be installed; tests of jobs that need them will fail' >&2
 
 .PHONY: test-long
-test-long: setup job-packages ## kill the daemon at random moments for two minutes; run all of HumanEval as jobs
-	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies the_solutions_of_human_eval_pass
+test-long: setup job-packages ## kill the daemon at random moments for two minutes; build folders for jails; HumanEval as jobs
+	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
+		the_solutions_of_human_eval_pass
 
 .PHONY: lint
 lint: ## check format and lints
@@ -106,8 +107,8 @@ image-science: ## build belljar/science: numpy, pandas, matplotlib and their lik
 	images/build.sh science
 
 .PHONY: bench
-bench: job-packages ## measure cells, sessions, checkpoints, recovery and jobs
-	cargo bench --bench round_trip --bench recovery --bench jobs
+bench: job-packages ## measure cells, sessions, checkpoints, recovery, neighbours and jobs
+	cargo bench --bench round_trip --bench recovery --bench neighbours --bench jobs
 
 .PHONY: schemas
 schemas: ## write config/openapi.json and config/schemas anew from the types

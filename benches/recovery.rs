@@ -54,7 +54,7 @@ fn dill() -> Option<tempfile::TempDir> {
 }
 
 fn main() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::with_config("");
     let mut client = Client::connect(&daemon.socket());
     let dill = dill();
     println!("{:<26} {:>14} {:>14} {:>16}", "p50, in ms", "checkpoint", "recovery", "save + load");

@@ -91,7 +91,7 @@ fn bare(runtime: &tokio::runtime::Runtime, docker: &Docker, network: &str, count
 }
 
 fn main() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::with_config("");
     let mut client = Client::connect(&daemon.socket());
     let new = |name: &str| format!(r#"{{"name":"{name}","image":"{IMAGE}"}}"#);
     client.request("POST", "/v1/sessions", &new("bench"));

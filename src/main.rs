@@ -7,6 +7,6 @@ use belljar::cli::{self, Start};
 fn main() -> ExitCode {
     match cli::start(std::env::args_os()) {
         Start::Done(code) => code,
-        Start::Daemon { config } => belljar::daemon::main(config),
+        Start::Daemon { config, serving } => belljar::daemon::main(config, serving),
     }
 }

@@ -58,10 +58,6 @@ pub struct Daemon {
 const WATCH: &str = r#"cat >/dev/null; "$0" daemon stop --remove >/dev/null 2>&1; rm -rf "$BELLJAR_HOME""#;
 
 impl Daemon {
-    pub fn start() -> Self {
-        Self::with_config("")
-    }
-
     pub fn with_config(config: &str) -> Self {
         let home = tempfile::tempdir_in("/tmp").expect("a folder");
         let file = home.path().join("config.toml");

@@ -7,8 +7,8 @@ import sys
 import time
 from collections import deque
 
-from . import policy, report, wire
-from .limits import CELL_SOURCES_KEPT, RECURSION_LIMIT_FLOOR, cut
+from . import names, policy, report, wire
+from .limits import CELL_SOURCES_KEPT, NAMES_BYTES, RECURSION_LIMIT_FLOOR, cut
 
 _CO_COROUTINE = 0x80
 _AST_FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -43,7 +43,6 @@ class CellRunner:
         self.current = cell
         self._restricted = bool(frame.get("restricted"))
         self._snippets = 0
-        self._runner.send(wire.CELL_BEGUN)
         started = _now()
         outcome = self._outcome(frame)
         duration_ms = (_now() - started) * 1000
@@ -70,7 +69,11 @@ class CellRunner:
         """
         frame = wire.decode_json(_REHEARSAL)
         self._refresh_workspace_imports()
-        body, last = _compile(frame["code"], "<rehearsal>", frame["expression"])
+        found = []
+        body, last = _compile(
+            frame["code"], "<rehearsal>", frame["expression"], on_parsed=lambda tree: found.append(names.assigned_in(tree, 1))
+        )
+        wire.pack(wire.CELL_BEGUN, wire.encode_json(found))
         scope = {}
         eval(body, scope)
         outcome = _outcome("success", "ok", result=self._view(eval(last, scope)))
@@ -104,7 +107,7 @@ class CellRunner:
         """The value of the last expression."""
         source, name = frame["code"], f"<cell {frame['cell']}>"
         self._keep_source(name, source)
-        body, last = self._compiled(source, name, frame["expression"])
+        body, last = self._compiled(source, name, frame["expression"], self._begin)
         self._resume_tracing()
         try:
             value = self._run_code(body, last)
@@ -113,6 +116,15 @@ class CellRunner:
         if value is not None:
             self._runner.namespace["_"] = value
         return value
+
+    def _begin(self, tree):
+        """From here on the code may have effects. Should it die of them, these names may be among them."""
+        found = b""
+        try:
+            found = wire.encode_json(names.assigned_in(tree, self._runner.limits.names))
+        except Exception:
+            pass  # user code may have left little memory, or another `ast`
+        self._runner.send(wire.CELL_BEGUN, found if len(found) <= NAMES_BYTES else b"")
 
     def name_snippet(self):
         """The file name of code that runs nested in the present cell."""
@@ -129,10 +141,10 @@ class CellRunner:
             return report.describe(error.__cause__, self._runner.limits, name, only_last=True)
         return report.describe(error, self._runner.limits, name)
 
-    def _compiled(self, source, name, expression):
+    def _compiled(self, source, name, expression, on_parsed=None):
         namespace = self._runner.namespace if self._restricted else None
         try:
-            return _compile(source, name, expression, namespace)
+            return _compile(source, name, expression, namespace, on_parsed)
         except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as error:
             raise _NotCompiled from error
 
@@ -228,10 +240,10 @@ class _NotCompiled(Exception):
     """Nothing of the cell has run."""
 
 
-def _compile(source, name, expression, restricted_namespace=None):
+def _compile(source, name, expression, restricted_namespace=None, on_parsed=None):
     """`(code of the statements, code of a last expression)`, either may be None.
 
-    With a namespace the code has to keep to the restricted policy.
+    With a namespace the code has to keep to the restricted policy. `on_parsed` is shown the tree.
     """
     if expression:
         # Leading blanks are no indentation where there is only one expression.
@@ -241,6 +253,8 @@ def _compile(source, name, expression, restricted_namespace=None):
         tree = compile(source, name, "exec", _AST_FLAGS, dont_inherit=True)
     if restricted_namespace is not None:
         policy.check(tree, source, name, restricted_namespace)
+    if on_parsed is not None:
+        on_parsed(tree)
     if expression:
         return None, compile(tree, name, "eval", _CODE_FLAGS, dont_inherit=True)
     body, last = tree.body, None

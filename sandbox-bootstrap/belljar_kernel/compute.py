@@ -11,7 +11,8 @@ import signal
 import sys
 import types
 
-from .limits import COMPUTE_CHARS, cut
+from . import process
+from .limits import COMPUTE_CHARS, COMPUTE_OOM_SCORE, cut
 
 VALUE, ERROR = b"V", b"E"
 
@@ -148,6 +149,7 @@ def child(descriptor, timeout_ms, memory_bytes, work):
         for standard in (0, 1, 2):
             os.dup2(null, standard)
         os.setsid()
+        process.set_oom_score(COMPUTE_OOM_SCORE)
         memory_hard = _bound_process(timeout_ms, memory_bytes)
         data = work()
         resource.setrlimit(resource.RLIMIT_AS, (memory_hard, memory_hard))

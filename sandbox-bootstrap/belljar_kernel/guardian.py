@@ -128,7 +128,7 @@ class Guardian:
         if not self._can_serve(frame, from_checkpoint=mode == "fork"):
             return
         if mode == "main":
-            self._line.start_cell(cell, text)
+            self._line.start_cell(cell, text, frame["code"])
         elif not self._line.copy_for_cell(cell, text):
             self._refuse("no_process", "the sandbox cannot start another process", frame)
         self._runners.reap_soon()
@@ -166,7 +166,10 @@ class Guardian:
             self._refuse("busy", "too many expressions are being evaluated", frame)
 
     def _names(self, frame, _text):
-        if not self._computes.start_names(frame, self._runners.limits):
+        known = self._line.names_of_lost(frame["code"])
+        if known is not None:
+            self._send({"type": "names", "request": int(frame["request"]), "names": known})
+        elif not self._computes.start_names(frame, self._runners.limits):
             self._refuse("busy", "too many expressions are being evaluated", frame)
 
     def _variables(self, frame, text):

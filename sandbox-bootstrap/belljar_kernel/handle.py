@@ -37,6 +37,7 @@ class RunnerHandle:
         self._pidfd = None
         self.cell = 0
         self.begun = False  # its code runs
+        self.names = b""  # that it may assign, as the runner says
         self.killed = False
         self.out_of_memory = False  # killed, because nobody else holds the sandbox to its memory
         self.interrupted = False
@@ -101,6 +102,7 @@ class RunnerHandle:
         self.finish_output()  # what was held back of the time without a cell
         self.cell = cell
         self.begun = self.killed = self.interrupted = self.out_of_memory = False
+        self.names = b""
 
     def lost(self, cell, exit_code, after):
         """The frame that tells that it ended over a cell."""

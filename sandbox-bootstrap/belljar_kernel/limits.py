@@ -28,7 +28,11 @@ RUNNER_QUEUE_BYTES = 256 * 1024 * 1024
 # Tool calls are numbered `runner index * CALLS_PER_RUNNER + n`, below 2**53 for JSON's sake.
 CALLS_PER_RUNNER = 2**32
 RUNNER_INDEXES = 2**21
+# Who goes when memory is short: first what only looks at code, then the worker, then checkpoints, and
+# the guardian, without which all is lost, not before the last of them.
+COMPUTE_OOM_SCORE = 950
 WORKER_OOM_SCORE = 900
+CHECKPOINT_OOM_MARGIN = 100  # above the guardian's
 # A copy that a runner was asked for when it died shows up within this, or never came to be.
 SETTLE_S = 0.5
 # A checkpoint answers within this that it is the worker now, or is given up.
@@ -67,6 +71,8 @@ FAMILY_MODULES = 1000
 COMPUTES = 16
 COMPUTE_CHARS = 100_000
 NAMES_MS = 1000
+# More than this is not told ahead, but looked up when it is asked for.
+NAMES_BYTES = 16 * 1024
 NAMES_MEMORY_BYTES = 512 * 1024 * 1024
 
 # Until the daemon has sent its own.

@@ -10,7 +10,15 @@ import signal
 
 from . import memory, process, runner, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
-from .limits import BUDGET_SCARCE, MEMORY_CHECK_S, PROMOTE_S, VIEW_S, WORKER_START_RETRY_S, WORKER_START_TRIES
+from .limits import (
+    BUDGET_SCARCE,
+    MEMORY_CHECK_S,
+    NAMES_BYTES,
+    PROMOTE_S,
+    VIEW_S,
+    WORKER_START_RETRY_S,
+    WORKER_START_TRIES,
+)
 
 _MEMORY_TIMER = "memory"
 LOST = "lost"
@@ -35,6 +43,8 @@ class MainLine:
         self.worker = None
         self._ring = []  # checkpoints, oldest first
         self._started = None  # the newest cell, as the daemon sent it
+        self._code = None  # of that cell
+        self._lost = (None, b"")  # the code of the last cell that was lost, and names that it may have assigned
         self._at_worker_start = []  # frames that tell of it
         self._failed_starts = 0  # in a row
 
@@ -75,8 +85,8 @@ class MainLine:
 
     # Cells.
 
-    def start_cell(self, cell, text):
-        self._started = text
+    def start_cell(self, cell, text, code):
+        self._started, self._code = text, code
         self._send_cell(cell, text)
 
     def _send_cell(self, cell, text):
@@ -296,8 +306,22 @@ class MainLine:
         text, self._started = self._started, None
         return text
 
+    def names_of_lost(self, code):
+        """Which names the last cell that was lost may have assigned; None if it is not known, or not this."""
+        lost, names = self._lost
+        if code != lost:
+            return None
+        try:
+            found = wire.decode_json(names.decode())
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            return None  # user code spoke in the runner's name
+        return found[: self._runners.limits.names]
+
     def _tell_end(self, handle, cell, exit_code, after):
         if cell:
+            self._lost = (self._code, handle.names[:NAMES_BYTES])
             self._runners.send(handle.lost(cell, exit_code, after))
         elif not handle.resets:
             self._runners.send({"type": "worker_replaced", "exit_code": exit_code, "after": after})

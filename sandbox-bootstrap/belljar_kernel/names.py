@@ -12,6 +12,11 @@ def assigned(code, most):
         tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return []
+    return assigned_in(tree, most)
+
+
+def assigned_in(tree, most):
+    """Likewise, of code that was parsed."""
     found = []  # (line, column, name)
     waiting = [tree]
     while waiting:

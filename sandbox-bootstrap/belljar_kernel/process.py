@@ -34,12 +34,12 @@ def unshare(flags):
 
 
 def oom_score():
-    """How readily the out-of-memory killer takes this process, as text."""
+    """How readily the out-of-memory killer takes this process."""
     try:
         with open("/proc/self/oom_score_adj", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return "0"
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
 
 
 def set_oom_score(score):

@@ -15,7 +15,7 @@ from . import copies, descriptors, fonts, preload, process, steady, variables, w
 from .cells import CellRunner
 from .handle import bytes_unread
 from .interrupts import Interrupts
-from .limits import CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
+from .limits import CHECKPOINT_OOM_MARGIN, CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
 from .loops import EventLoop
 from .nested import NestedTools
 from .rich import Displays
@@ -63,7 +63,7 @@ class Runner:
     def __init__(self, place, index, workspace):
         self._place = place
         self.serves_once = False  # a copy for one cell or one listing
-        self._calm_oom_score = process.oom_score()
+        self._checkpoint_oom_score = min(process.oom_score() + CHECKPOINT_OOM_MARGIN, WORKER_OOM_SCORE)
         process.set_oom_score(WORKER_OOM_SCORE)
         self.limits = Limits()
         self._streams = Streams(place + 2, place + 3)
@@ -248,7 +248,7 @@ class Runner:
         descriptors.part_with_original({0, 1, 2, *range(self._place, self._place + _DESCRIPTORS)})
         self.serves_once = not is_checkpoint
         # The worker goes first when memory is short: with the checkpoint its state would go.
-        process.set_oom_score(self._calm_oom_score if is_checkpoint else WORKER_OOM_SCORE)
+        process.set_oom_score(self._checkpoint_oom_score if is_checkpoint else WORKER_OOM_SCORE)
 
     def _become_worker(self):
         """This checkpoint is the main line now."""

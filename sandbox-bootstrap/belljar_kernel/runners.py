@@ -110,7 +110,7 @@ class Runners:
         if kind == wire.CELL_DONE and handle.cell:
             self._cell_done(handle, payload)
         elif kind == wire.CELL_BEGUN:
-            handle.begun = True
+            handle.begun, handle.names = True, payload
         elif kind == wire.RELAY:
             handle.drain()  # so that what was printed before comes before
             self.bridge.send(payload)

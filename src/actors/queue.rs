@@ -86,12 +86,25 @@ impl Queue {
         self.waiting.push_front(job);
     }
 
+    /// Whether the job that may start now is a cell; none if no job may.
+    pub fn next_is_cell(&self) -> Option<bool> {
+        self.waiting.get(self.next_place()?).map(|job| matches!(job, Job::Cell { .. }))
+    }
+
     /// Takes the first job that may start now. A cell counts as running from here on.
     pub fn next(&mut self) -> Option<Job> {
+        let job = self.waiting.remove(self.next_place()?)?;
+        if let Job::Cell { start, .. } = &job {
+            self.running.insert(start.cell, start.clone());
+        }
+        Some(job)
+    }
+
+    fn next_place(&self) -> Option<usize> {
         let main_runs = self.main().is_some();
         let copies = self.running.values().filter(|start| start.mode == Mode::Fork).count();
         let mut main_waits = false;
-        let place = self.waiting.iter().position(|job| {
+        self.waiting.iter().position(|job| {
             if job.is_main() {
                 let first = !main_waits;
                 main_waits = true;
@@ -101,12 +114,7 @@ impl Queue {
             let behind_a_start = main_waits && !main_runs;
             let has_to_wait = job.is_patient() && main_runs;
             !behind_a_start && !has_to_wait && copies < COPIES
-        })?;
-        let job = self.waiting.remove(place)?;
-        if let Job::Cell { start, .. } = &job {
-            self.running.insert(start.cell, start.clone());
-        }
-        Some(job)
+        })
     }
 
     /// A cell that runs already.

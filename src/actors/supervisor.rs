@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::llm::Models;
-use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef};
+use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef, a_sandbox};
 use crate::config::{MIN_MEMORY_BYTES, show_size};
 use crate::protocol::api::{NewSession, SessionView};
+use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId, SessionName};
 use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
@@ -28,6 +29,8 @@ pub enum SupervisorMsg {
     Create {
         peer: u32,
         request: Box<NewSession>,
+        /// A cell of the owner's wants it and waits for it.
+        nested: bool,
         /// The job that it is for; nobody but that job is told of it.
         job: Option<JobId>,
         reply_to: Answer<SessionView>,
@@ -36,14 +39,16 @@ pub enum SupervisorMsg {
     OfJobs {
         reply_to: RpcReplyPort<Vec<(JobId, SessionRef)>>,
     },
-    /// By name or id; somebody else's is not found.
+    /// By name or id; somebody else's is not found, except by its id if `of_all`.
     Find {
         peer: u32,
         key: String,
-        reply_to: RpcReplyPort<Option<SessionRef>>,
+        of_all: bool,
+        reply_to: RpcReplyPort<Option<Found>>,
     },
+    /// Of one user, or of all.
     List {
-        peer: u32,
+        peer: Option<u32>,
         reply_to: RpcReplyPort<Vec<SessionRef>>,
     },
     Count {
@@ -66,6 +71,11 @@ pub enum SupervisorMsg {
         remove: bool,
         reply_to: RpcReplyPort<()>,
     },
+}
+
+pub struct Found {
+    pub session: SessionRef,
+    pub owner: u32,
 }
 
 pub struct SupervisorArgs {
@@ -97,14 +107,21 @@ struct Admitted {
     wanted: Wanted,
     idle: Duration,
     permit: Permit,
+    /// Of the first sandbox.
+    first: Permit,
 }
 
-/// What a session takes. That of a job is counted as the job.
+/// What a new session has beside what one of before has.
+struct Begin {
+    reply_to: Answer<SessionView>,
+    first: Permit,
+    nested: bool,
+}
+
+/// Who has too much on disk already gets none. That of a job is counted as the job.
 fn amounts(job: Option<JobId>) -> Amounts {
-    match job {
-        None => Amounts::of([(Kind::Sessions, 1)]),
-        Some(_) => Amounts::of([]),
-    }
+    let sessions = if job.is_none() { 1 } else { 0 };
+    Amounts::of([(Kind::Sessions, sessions), (Kind::Workspace, 0), (Kind::Journal, 0)])
 }
 
 pub struct Supervisor;
@@ -140,21 +157,33 @@ impl Actor for Supervisor {
         state: &mut SupervisorState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            SupervisorMsg::Create { peer, request, job, reply_to } => {
-                state.create(&myself, peer, *request, job, reply_to).await;
+            SupervisorMsg::Create { peer, request, nested, job, reply_to } => {
+                state.create(&myself, peer, *request, (nested, job), reply_to).await;
             }
             SupervisorMsg::OfJobs { reply_to } => {
                 let sessions = state.sessions.values();
                 let found = sessions.filter_map(|entry| Some((entry.job?, entry.session.clone())));
                 let _ = reply_to.send(found.collect());
             }
-            SupervisorMsg::Find { peer, key, reply_to } => {
+            SupervisorMsg::Find { peer, key, of_all, reply_to } => {
+                let is_meant = |id: &SessionId, entry: &Entry| {
+                    if entry.job.is_some() {
+                        return false;
+                    }
+                    let is_own = entry.owner == peer;
+                    is_own && entry.name.as_str() == key || (is_own || of_all) && id.to_string() == key
+                };
+                let found = state.sessions.iter().find(|(id, entry)| is_meant(id, entry));
                 let found =
-                    state.of(peer).find(|(id, entry)| entry.name.as_str() == key || id.to_string() == key);
-                let _ = reply_to.send(found.map(|(_, entry)| entry.session.clone()));
+                    found.map(|(_, entry)| Found { session: entry.session.clone(), owner: entry.owner });
+                let _ = reply_to.send(found);
             }
             SupervisorMsg::List { peer, reply_to } => {
-                let _ = reply_to.send(state.of(peer).map(|(_, entry)| entry.session.clone()).collect());
+                let meant = state
+                    .sessions
+                    .values()
+                    .filter(|entry| entry.job.is_none() && peer.is_none_or(|peer| peer == entry.owner));
+                let _ = reply_to.send(meant.map(|entry| entry.session.clone()).collect());
             }
             SupervisorMsg::Count { reply_to } => drop(reply_to.send(state.sessions.len())),
             SupervisorMsg::NotCreated { id, problem, reply_to } => {
@@ -214,11 +243,11 @@ impl SupervisorState {
         myself: &SupervisorRef,
         peer: u32,
         request: NewSession,
-        job: Option<JobId>,
+        (nested, job): (bool, Option<JobId>),
         reply_to: Answer<SessionView>,
     ) {
         let admitted = self.admit(peer, &request, job);
-        let Admitted { name, wanted, idle, permit } = match admitted {
+        let Admitted { name, wanted, idle, permit, first } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
                 let _ = reply_to.send(Err(problem));
@@ -229,16 +258,28 @@ impl SupervisorState {
             id: SessionId::fresh(),
             owner: peer,
             name,
-            created_at: crate::protocol::clock::now(),
+            created_at: clock::now(),
             request: serde_json::to_value(&request).unwrap_or_default(),
             job,
             slot: None,
         };
-        self.spawn_session(myself, record, request, (wanted, idle), permit, Some(reply_to)).await;
+        self.spawn_session(
+            myself,
+            record,
+            request,
+            (wanted, idle),
+            permit,
+            Some(Begin { reply_to, first, nested }),
+        )
+        .await;
     }
 
     /// Sessions that were there before the daemon was started anew.
     async fn restore(&mut self, myself: &SupervisorRef) -> Result<(), JournalError> {
+        let today = clock::today();
+        for spent in self.args.journal.tokens_of_day(&clock::now())? {
+            self.args.ledger.spend(spent.owner, today, &spent.by, spent.tokens);
+        }
         for record in self.args.journal.sessions()? {
             if !self.args.journal.was_ready(record.id)? {
                 // The daemon died over its making, so nobody knows of it.
@@ -261,9 +302,14 @@ impl SupervisorState {
         request: NewSession,
         (wanted, idle): (Wanted, Duration),
         permit: Permit,
-        created: Option<Answer<SessionView>>,
+        begin: Option<Begin>,
     ) {
         let (id, peer, name, job) = (record.id, record.owner, record.name, record.job);
+        let is_new = begin.is_some();
+        let (created, first, nested) = match begin {
+            Some(Begin { reply_to, first, nested }) => (Some(reply_to), Some(first), nested),
+            None => (None, None, false),
+        };
         let settings = &self.args.launcher.settings;
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
         let args = SessionArgs {
@@ -273,7 +319,11 @@ impl SupervisorState {
             journal: self.args.journal.clone(),
             request: record.request,
             created_at: record.created_at,
-            before: created.is_none().then_some(Before { slot: record.slot }),
+            before: (!is_new).then_some(Before { slot: record.slot }),
+            ledger: self.args.ledger.clone(),
+            gauge: permit.gauge(),
+            permit: first,
+            nested,
             supervisor: myself.clone(),
             launcher: Arc::clone(&self.args.launcher),
             tools: Arc::clone(&self.args.tools),
@@ -332,8 +382,10 @@ impl SupervisorState {
             return Err(Problem::new(Code::Storage, format!("the journal cannot be written: {trouble}"))
                 .hint("free some space on the disk of `BELLJAR_HOME`"));
         }
-        let permit = self.args.ledger.take(peer, name.as_str(), amounts(job))?;
-        Ok(Admitted { name, wanted, idle, permit })
+        let ledger = &self.args.ledger;
+        let permit = ledger.take(peer, name.as_str(), amounts(job))?;
+        let first = ledger.take(peer, name.as_str(), a_sandbox(&wanted, &settings.sandbox))?;
+        Ok(Admitted { name, wanted, idle, permit, first })
     }
 
     /// What is asked for, completed by the settings.

@@ -19,8 +19,8 @@ use super::failure::Failure;
 use super::screen::Color;
 use super::{
     approve, ask, config_show, cp, daemon, doctor, eval, exec, frost, history, image, interrupt, job, logs,
-    models, new, plan, ps, receipt, repl, replay, reset, rm, run, shell, show, tools, undo, vars, version,
-    wait,
+    models, new, plan, ps, quota, receipt, repl, replay, reset, rm, run, shell, show, tools, top, undo, vars,
+    version, wait,
 };
 
 /// Runs model-written Python under glass: stateful sessions in hardened, network-less containers.
@@ -56,6 +56,8 @@ pub(super) enum Command {
     Models(models::Models),
     Tools(tools::Tools),
     Ps(ps::Ps),
+    Top(top::Top),
+    Quota(quota::Quota),
     Show(show::Show),
     Receipt(receipt::Receipt),
     Vars(vars::Vars),

@@ -145,6 +145,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::Thawed
         | EventBody::Undone { .. }
         | EventBody::SessionRemoved
+        | EventBody::AdminActed { .. }
         | EventBody::AskStarted { .. }
         | EventBody::ModelAsked { .. }
         | EventBody::ModelText { .. }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::config::Paths;
+use crate::config::{Paths, Serving};
 
 use super::args::{Cli, Command};
 use super::client::Client;
@@ -19,7 +19,7 @@ use super::welcome::welcome;
 /// What `main` has to do. Becoming the daemon is left to it: the command line knows no daemon.
 pub enum Start {
     Done(ExitCode),
-    Daemon { config: Option<PathBuf> },
+    Daemon { config: Option<PathBuf>, serving: Serving },
 }
 
 /// What every command gets.
@@ -72,7 +72,7 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
     if let Command::Daemon(daemon) = &cli.command
         && daemon.is_foreground()
     {
-        return Start::Daemon { config: cli.config };
+        return Start::Daemon { config: cli.config, serving: daemon.serving() };
     }
     let mut screen = Screen::new(cli.color);
     let json = cli.json;
@@ -128,6 +128,8 @@ async fn dispatch(context: &mut Context, command: Command) -> Result<u8, Failure
         Command::Models(command) => command.run(context).await,
         Command::Tools(command) => command.run(context).await,
         Command::Ps(command) => command.run(context).await,
+        Command::Top(command) => command.run(context).await,
+        Command::Quota(command) => command.run(context).await,
         Command::Show(command) => command.run(context).await,
         Command::Receipt(command) => command.run(context).await,
         Command::Vars(command) => command.run(context).await,

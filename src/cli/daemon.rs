@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::config::Paths;
+use crate::config::{Paths, Serving};
 use crate::protocol::api::{Health, HealthStatus, Shutdown, Version};
 use crate::protocol::limits::DRAIN;
 
@@ -26,7 +26,14 @@ const POLL: Duration = Duration::from_millis(25);
 ///
 /// Commands start a daemon by themselves when they find none, unless `BELLJAR_NO_AUTOSTART` is set.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Daemon {
+    /// Serve all users of this machine; needs root.
+    #[arg(long)]
+    system: bool,
+    /// The group whose members may use a daemon of the whole machine, instead of `belljar`.
+    #[arg(long, requires = "system")]
+    group: Option<String>,
     #[command(subcommand)]
     command: Option<Action>,
 }
@@ -47,6 +54,10 @@ impl Daemon {
     /// No word after `daemon`: this process becomes it.
     pub fn is_foreground(&self) -> bool {
         self.command.is_none()
+    }
+
+    pub fn serving(&self) -> Serving {
+        Serving { system: self.system, group: self.group.clone() }
     }
 
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {

@@ -14,12 +14,14 @@ use serde::Deserialize;
 use crate::config::Paths;
 use crate::protocol::api::{ImageList, PullImage};
 use crate::protocol::problem::Problem;
+use crate::protocol::receipt::Backend;
 
 use super::client::next_chunk;
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
 use super::human::{Table, size};
+use super::sanitize::one_line;
 use super::screen::Tint;
 
 /// What `images/` holds, so that the binary can build its images anywhere.
@@ -85,11 +87,12 @@ async fn list(context: &mut Context) -> Result<u8, Failure> {
         return Ok(exit::SUCCESS);
     }
     let list: ImageList = answer.parse()?;
-    let mut table = Table::new(&["IMAGE", "ID", "SIZE", "DEFAULT"]);
+    let mut table = Table::new(&["IMAGE", "BACKEND", "ID", "SIZE", "DEFAULT"]);
     for image in &list.images {
-        let id = image.id.as_deref().map(|id| id.trim_start_matches("sha256:").chars().take(12).collect());
+        let id = image.id.as_deref().map(short_id);
         table.row(&[
             image.reference.clone(),
+            image.backend.name().to_owned(),
             id.unwrap_or_else(|| "not there".to_owned()),
             image.bytes.map_or_else(|| "-".to_owned(), size),
             if image.default { "yes" } else { "" }.to_owned(),
@@ -99,10 +102,20 @@ async fn list(context: &mut Context) -> Result<u8, Failure> {
         let line = if index == 0 { context.screen.tinted(Tint::Bold, line) } else { line.clone() };
         context.screen.line(&line)?;
     }
-    if list.images.iter().all(|image| image.id.is_none()) {
-        context.screen.note("none of them is there; build one with `belljar image build base`")?;
+    if let Some(problem) = &list.engine_problem {
+        context.screen.note(&format!("images of the engine are not listed: {}", one_line(problem)))?;
+    } else if list.images.iter().all(|image| image.id.is_none() || image.backend != Backend::Docker) {
+        context.screen.note("the engine has none of them; build one with `belljar image build base`")?;
     }
     Ok(exit::SUCCESS)
+}
+
+/// The start of a digest; of a folder for jails, where its Python is.
+fn short_id(id: &str) -> String {
+    match id.strip_prefix("sha256:") {
+        Some(digest) => digest.chars().take(12).collect(),
+        None => id.split(':').next().unwrap_or_default().to_owned(),
+    }
 }
 
 /// Removes the sources of a build, however it ends.
@@ -148,7 +161,11 @@ async fn build(context: &mut Context, kind: Kind, rootfs: bool) -> Result<u8, Fa
     let built = builder::run(&mut context.screen, command).await?;
     if !built.status.success() {
         return Err(Failure::new(format!("failed to build `belljar/{name}` ({})", built.status)).hint(
-            "the lines above say why; the engine has to answer (`docker info`), and the disk needs 2 GB",
+            if rootfs {
+                "the lines above say why; a mirror of Debian has to be reachable, and the disk needs 2 GB"
+            } else {
+                "the lines above say why; the engine has to answer (`docker info`), and the disk needs 2 GB"
+            },
         ));
     }
     // Its last line on stdout.

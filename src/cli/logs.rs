@@ -105,6 +105,7 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::ReplayFinished => "-- all of them have run again".to_owned(),
         EventBody::Frozen => "-- the sandbox is frozen".to_owned(),
         EventBody::Thawed => "-- the sandbox goes on".to_owned(),
+        EventBody::AdminActed { admin, act } => format!("-- administrator {admin}: {act}"),
         EventBody::SessionRemoved => "-- the session was removed".to_owned(),
         EventBody::AskStarted { ask, spec } => {
             format!("-- ask {ask} to {}: {}", spec.model, short(&spec.text))

@@ -12,11 +12,16 @@ use super::screen::Tint;
 
 /// List your sessions.
 #[derive(Debug, Args)]
-pub(super) struct Ps {}
+pub(super) struct Ps {
+    /// Of all users, for administrators. They name somebody else's session by its id.
+    #[arg(long)]
+    all: bool,
+}
 
 impl Ps {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let answer = context.client().get("/v1/sessions").await?;
+        let path = if self.all { "/v1/sessions?all=true" } else { "/v1/sessions" };
+        let answer = context.client().get(path).await?;
         if context.json {
             context.screen.line(&answer.text())?;
             return Ok(exit::SUCCESS);
@@ -26,7 +31,7 @@ impl Ps {
             context.screen.note("no sessions; make one with `belljar new`")?;
             return Ok(exit::SUCCESS);
         }
-        for (index, line) in table(&list.sessions).lines().iter().enumerate() {
+        for (index, line) in table(&list.sessions, self.all).lines().iter().enumerate() {
             let line = if index == 0 { context.screen.tinted(Tint::Bold, line) } else { line.clone() };
             context.screen.line(&line)?;
         }
@@ -34,10 +39,14 @@ impl Ps {
     }
 }
 
-fn table(sessions: &[SessionView]) -> Table {
-    let mut table = Table::new(&["NAME", "STATE", "BACKEND", "IMAGE", "PYTHON", "CELLS", "IDLE"]);
+fn table(sessions: &[SessionView], of_all: bool) -> Table {
+    let heads = ["OWNER", "ID", "NAME", "STATE", "BACKEND", "IMAGE", "PYTHON", "CELLS", "IDLE"];
+    let left_out = if of_all { 0 } else { 2 };
+    let mut table = Table::new(&heads[left_out..]);
     for session in sessions {
-        table.row(&[
+        let cells = [
+            owner(session.owner),
+            session.id.to_string(),
             session.name.to_string(),
             state(session),
             session.backend.name().to_owned(),
@@ -45,9 +54,16 @@ fn table(sessions: &[SessionView]) -> Table {
             session.python.clone().unwrap_or_else(|| "-".to_owned()),
             session.cells.to_string(),
             age(session.idle_for_s),
-        ]);
+        ];
+        table.row(&cells[left_out..]);
     }
     table
+}
+
+/// By name, if this machine knows one.
+pub(super) fn owner(uid: u32) -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 pub(super) fn state(session: &SessionView) -> String {
@@ -88,11 +104,15 @@ mod tests {
             created_at: String::new(),
             idle_for_s: 300,
             last_event: 1,
+            load: None,
         };
-        let table = table(&[
-            session("data", SessionState::Busy, 2, Some("python:3.12")),
-            session("a-longer-name", SessionState::Starting, 0, None),
-        ]);
+        let table = table(
+            &[
+                session("data", SessionState::Busy, 2, Some("python:3.12")),
+                session("a-longer-name", SessionState::Starting, 0, None),
+            ],
+            false,
+        );
         insta::assert_snapshot!(table.lines().join("\n"), @r#"
         NAME           STATE     BACKEND  IMAGE        PYTHON  CELLS  IDLE
         data           busy +2   docker   python:3.12  3.12.4  12     5m

@@ -34,6 +34,15 @@ pub fn is_system() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Whom a daemon serves, as its command line says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Serving {
+    /// The whole machine, which only root can.
+    pub system: bool,
+    /// The group whose members may use it; none for the usual one, if there is one.
+    pub group: Option<String>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     home: PathBuf,

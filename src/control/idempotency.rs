@@ -176,7 +176,7 @@ fn again(answer: Answered) -> Response {
 async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response> {
     let target = target.and_then(|target| serde_json::from_value::<Target>(target).ok());
     if let Some(Target { session, cell, result }) = target {
-        let session = app.session(peer, &session).await?;
+        let session = app.session(&peer, &session).await?;
         if result {
             return Ok(axum::Json(cells::result_of(&session, cell).await?).into_response());
         }

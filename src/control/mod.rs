@@ -3,6 +3,7 @@
 
 mod body;
 mod idempotency;
+pub mod identity;
 pub mod openapi;
 mod peer;
 mod problems;

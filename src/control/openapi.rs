@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::protocol::api::{
     CellView, Computed, Done, Eval, FolderView, Health, ImageList, Interrupted, NewSession, PullImage,
-    ReplayReport, RunCell, SessionList, SessionView, Shutdown, Undo, Undone, VariableList, Version,
+    QuotaView, ReplayReport, RunCell, SessionList, SessionView, Shutdown, Undo, Undone, VariableList,
+    Version,
 };
 use crate::protocol::ask::{
     ApprovalList, AskList, AskView, Decision, History, ModelList, NewAsk, PlanView, ToolList,
@@ -224,7 +225,12 @@ fn session_routes(document: &mut Document) {
     route.request = Some((JSON, request));
     route.status = "201";
     let schema = document.schema::<SessionList>();
-    document.add("get", "/v1/sessions", "The caller's sessions", schema);
+    document
+        .add("get", "/v1/sessions", "The caller's sessions; for administrators all of them", schema)
+        .query = vec![("all", json!({"type": "boolean"}), "Of all users, for administrators")];
+    let schema = document.schema::<QuotaView>();
+    document.add("get", "/v1/quota", "What the caller may have, and what uses it", schema).query =
+        vec![("user", json!({"type": "string"}), "Somebody else, by name or number; for administrators")];
     let schema = document.schema::<SessionView>();
     document.add("get", SESSION, "One session, by name or id", schema);
     let schema = document.schema::<Done>();

@@ -4,10 +4,25 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::protocol::limits::{CONNECTIONS, CONNECTIONS_PER_USER};
+use crate::protocol::problem::{Code, Problem};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
+    /// Sees and may act on everything: root, and members of the group for it.
+    pub admin: bool,
+    /// The request, as it is noted in the events of somebody else's session.
+    pub act: String,
+}
+
+impl Peer {
+    pub fn require_admin(&self, group: &str) -> Result<(), Problem> {
+        if self.admin {
+            return Ok(());
+        }
+        Err(Problem::new(Code::Forbidden, "only administrators see what others have")
+            .hint(format!("they are root and the members of the group `{group}`")))
+    }
 }
 
 /// Counts connections, all together and per user.

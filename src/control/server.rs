@@ -12,13 +12,15 @@ use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use super::peer::{Connections, Peer};
+use super::routes::App;
 use crate::protocol::limits::{DRAIN, REQUEST_HEAD};
 
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown`, then lets requests in flight end, within [`DRAIN`].
-pub async fn serve(listener: UnixListener, router: Router, shutdown: CancellationToken) {
+pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken) {
+    let router = app.clone().router();
     let connections = Connections::default();
     let tasks = TaskTracker::new();
     loop {
@@ -35,19 +37,20 @@ pub async fn serve(listener: UnixListener, router: Router, shutdown: Cancellatio
                 continue;
             }
         };
-        let peer = match stream.peer_cred() {
-            Ok(credentials) => Peer { uid: credentials.uid() },
+        let (uid, gid) = match stream.peer_cred() {
+            Ok(credentials) => (credentials.uid(), credentials.gid()),
             Err(error) => {
                 tracing::warn!(%error, "a peer without credentials was hung up on");
                 continue;
             }
         };
-        let Some(place) = connections.take(peer.uid) else {
-            tracing::warn!(uid = peer.uid, "too many connections; one was hung up on");
+        let Some(place) = connections.take(uid) else {
+            tracing::warn!(uid, "too many connections; one was hung up on");
             continue;
         };
-        let (router, shutdown) = (router.clone(), shutdown.clone());
+        let (app, router, shutdown) = (app.clone(), router.clone(), shutdown.clone());
         tasks.spawn(async move {
+            let peer = recognise(&app, uid, gid).await;
             serve_connection(stream, router, peer, shutdown).await;
             drop(place);
         });
@@ -59,9 +62,18 @@ pub async fn serve(listener: UnixListener, router: Router, shutdown: Cancellatio
     }
 }
 
+/// Who it is, what it may have, and whether it may see what others have.
+async fn recognise(app: &App, uid: u32, gid: u32) -> Peer {
+    let who = app.identities.of(uid, Some(gid)).await;
+    app.ledger.set_limits(uid, app.settings.quota.of(uid, who.name.as_deref(), &who.groups));
+    let admin = uid == 0 || who.groups.contains(&app.settings.admin.group);
+    Peer { uid, admin, act: String::new() }
+}
+
 async fn serve_connection(stream: UnixStream, router: Router, peer: Peer, shutdown: CancellationToken) {
+    let uid = peer.uid;
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(peer.clone());
         let mut router = router.clone();
         async move { router.call(request.map(axum::body::Body::new)).await }
     });
@@ -78,6 +90,6 @@ async fn serve_connection(stream: UnixStream, router: Router, peer: Peer, shutdo
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, uid = peer.uid, "a connection ended with an error");
+        tracing::debug!(%error, uid, "a connection ended with an error");
     }
 }

@@ -1,8 +1,11 @@
 //! The daemon: boots in order, serves until it is told to stop, ends in order.
 
 mod boot;
+mod journals;
+mod notify;
 mod socket;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +18,8 @@ use crate::actors::jobs::{Inputs, Jobs, JobsArgs};
 use crate::actors::llm::Models;
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::supervisor::{Supervisor, SupervisorArgs, SupervisorMsg};
-use crate::config::{self, Paths, Settings};
+use crate::config::{self, Paths, Serving, Settings};
+use crate::control::identity::Identities;
 use crate::control::{self, App};
 use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::limits::DRAIN;
@@ -26,6 +30,7 @@ use crate::store::{Journal, KEEP_REMOVED};
 use crate::tools::{Allowed, Registry, RegistryError};
 
 use boot::Lock;
+use notify::Notifier;
 use socket::SocketGuard;
 
 /// Another daemon serves this home or this socket.
@@ -59,8 +64,8 @@ impl DaemonError {
 
 /// Runs the daemon in the foreground until a signal or a request ends it.
 #[must_use]
-pub fn main(config: Option<PathBuf>) -> ExitCode {
-    match start(config) {
+pub fn main(config: Option<PathBuf>, serving: Serving) -> ExitCode {
+    match start(config, serving) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let text = error.to_string();
@@ -70,7 +75,12 @@ pub fn main(config: Option<PathBuf>) -> ExitCode {
     }
 }
 
-fn start(config: Option<PathBuf>) -> Result<(), DaemonError> {
+fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
+    if serving.system && !config::is_system() {
+        let problem =
+            "only root can serve the whole machine\n\nhint: leave `--system` out for a daemon of your own";
+        return Err(DaemonError::Config(problem.into()));
+    }
     let paths = Paths::of_this_process()
         .map_err(|error| DaemonError::Config(format!("{error}\n\nhint: {}", error.fix())))?;
     let loaded =
@@ -88,14 +98,14 @@ fn start(config: Option<PathBuf>) -> Result<(), DaemonError> {
     let launcher = Arc::new(Launcher::new(Service::of_this_process(), settings, paths, instance));
     let journal =
         Journal::open(launcher.paths.home()).map_err(|error| DaemonError::Start(error.to_string()))?;
-    let served = runtime.block_on(serve(launcher, journal.clone()));
+    let served = runtime.block_on(serve(launcher, journal.clone(), serving));
     journal.close();
     // Blocking threads may hang in a dead file system; they must not hold the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
     served
 }
 
-async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonError> {
+async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> Result<(), DaemonError> {
     // Before anybody can know that there is a daemon to stop.
     let signals = Signals::listen()?;
     tokio::spawn(keep_tidy(journal.clone()));
@@ -104,6 +114,13 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
     let tools = Arc::new(registry(&launcher.settings)?);
     let models = Models::new(Arc::clone(&launcher.settings));
     let ledger = Ledger::new(&launcher.settings.quota);
+    let identities = Identities::default();
+    let living = || journal.sessions().map_err(|error| DaemonError::Start(error.to_string()));
+    for owner in living()?.into_iter().map(|record| record.owner).collect::<BTreeSet<u32>>() {
+        let who = identities.of(owner, None).await;
+        ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
+    }
+    tokio::spawn(journals::keep_within_quotas(journal.clone(), ledger.clone()));
     let args = SupervisorArgs {
         journal: journal.clone(),
         launcher: Arc::clone(&launcher),
@@ -113,12 +130,11 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
     };
     // Sessions of before claim their sandboxes first; what nobody claims is left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
-    let sessions = journal.sessions().map_err(|error| DaemonError::Start(error.to_string()))?;
-    let sessions: Vec<_> = sessions.into_iter().map(|record| record.id).collect();
+    let sessions: Vec<_> = living()?.into_iter().map(|record| record.id).collect();
     // Sandboxes first: nothing may still write into a folder that is being removed.
     let reaped = reaper::reap(&launcher).await;
     reaper::clear_folders(&launcher, &sessions);
-    let (listener, _socket) = SocketGuard::bind(&launcher.paths)?;
+    let (listener, _socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
     let shutdown = CancellationToken::new();
     let inputs = Inputs::new(launcher.paths.jobs_dir());
     let jobs = JobsArgs {
@@ -126,7 +142,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
         launcher: Arc::clone(&launcher),
         supervisor: supervisor.clone(),
         inputs: inputs.clone(),
-        ledger,
+        ledger: ledger.clone(),
         shutdown: shutdown.clone(),
     };
     let jobs = Jobs::spawn(jobs).await.map_err(failed)?;
@@ -144,11 +160,19 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal) -> Result<(), DaemonEr
         in_work: control::InWork::default(),
         models,
         tools,
+        ledger,
+        identities,
     };
+    let notifier = Notifier::of_this_process();
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
-    let serving = tokio::spawn(control::serve(listener, app.router(), shutdown.clone()));
+    let serving = tokio::spawn(control::serve(listener, app, shutdown.clone()));
+    notifier.ready();
 
-    let ended = until_told_to_stop(&shutdown, signals, supervision).await;
+    let ended = tokio::select! {
+        ended = until_told_to_stop(&shutdown, signals, supervision) => ended,
+        () = notifier.watch(&supervisor) => Ok(()),
+    };
+    notifier.stopping();
     shutdown.cancel();
     let remove = remove_all.load(Ordering::Relaxed);
     if !remove {

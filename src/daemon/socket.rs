@@ -22,7 +22,14 @@ struct Made {
 }
 
 impl SocketGuard {
-    pub fn bind(paths: &Paths) -> Result<(UnixListener, Self), DaemonError> {
+    /// `named` is a group that has to be there.
+    pub fn bind(paths: &Paths, named: Option<&str>) -> Result<(UnixListener, Self), DaemonError> {
+        let group = if paths.system() { group_id(named.unwrap_or(GROUP)) } else { None };
+        if let (Some(name), None) = (named, group) {
+            let problem =
+                format!("there is no group `{name}`\n\nhint: make it with `groupadd --system {name}`");
+            return Err(DaemonError::Config(problem));
+        }
         if let Some(listener) = handed_over()? {
             return Ok((listener, Self { made: None }));
         }
@@ -36,7 +43,6 @@ impl SocketGuard {
             ))
         };
         let listener = UnixListener::bind(path).map_err(failed)?;
-        let group = if paths.system() { group_id(GROUP) } else { None };
         if let Some(gid) = group {
             std::os::unix::fs::lchown(path, None, Some(gid)).map_err(failed)?;
         }
@@ -97,9 +103,5 @@ fn clear_stale(path: &Path) -> Result<(), DaemonError> {
 }
 
 fn group_id(name: &str) -> Option<u32> {
-    let groups = std::fs::read_to_string("/etc/group").ok()?;
-    groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
-    })
+    nix::unistd::Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw())
 }

@@ -30,6 +30,7 @@ impl AttemptFailure {
             | Kind::BadReply
             | Kind::NotRecorded
             | Kind::Cancelled
+            | Kind::QuotaExceeded
             | Kind::Interrupted => false,
         };
         Self { kind, message: message.into(), again, retry_after: None }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::frames::Variable;
 use super::ids::{CellNumber, Seq, SessionId, SessionName};
 use super::preload::Preloaded;
+use super::quota::Usage;
 use super::receipt::{Backend, ImageFact};
 use super::result::{ExecutionResult, Mode};
 
@@ -77,6 +78,27 @@ pub struct SessionView {
     pub idle_for_s: u64,
     /// Sequence number of its newest event.
     pub last_event: Seq,
+    /// What the sandbox takes now; none if there is none, or it has no control group of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
+}
+
+/// What a sandbox takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Load {
+    /// CPU time since it was made, in microseconds.
+    pub cpu_us: u64,
+    /// Without what the kernel would give up at once.
+    pub memory_bytes: u64,
+}
+
+/// `GET /v1/quota`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct QuotaView {
+    pub uid: u32,
+    /// The user's name, if it has one.
+    pub user: Option<String>,
+    pub quotas: Vec<Usage>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -232,11 +254,16 @@ pub enum FileKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageList {
     pub images: Vec<ImageView>,
+    /// Why those of the engine are missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_problem: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageView {
     pub reference: String,
+    /// What can use it: the engine's are for containers, folders and the host's own system for jails.
+    pub backend: Backend,
     /// None if the engine does not have it.
     pub id: Option<String>,
     pub bytes: Option<u64>,

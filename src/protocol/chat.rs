@@ -166,6 +166,8 @@ pub enum ModelFailureKind {
     /// A script or a cassette has no reply for this request.
     NotRecorded,
     Cancelled,
+    /// The user has no tokens left for today.
+    QuotaExceeded,
     /// The daemon ended over it.
     Interrupted,
 }

@@ -9,6 +9,12 @@ pub fn now() -> String {
     rfc3339(since.as_secs(), since.subsec_millis())
 }
 
+/// Days since 1970 in UTC, for what is counted by the day.
+#[must_use]
+pub fn today() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400
+}
+
 /// Time since a moment that [`now`] gave; zero if it lies ahead or is none.
 #[must_use]
 pub fn since(at: &str) -> Duration {

@@ -136,6 +136,11 @@ pub enum EventBody {
     Frozen,
     Thawed,
     SessionRemoved,
+    /// An administrator did something with the session; who, and what request it was.
+    AdminActed {
+        admin: u32,
+        act: String,
+    },
 
     AskStarted {
         ask: AskNumber,
@@ -259,6 +264,7 @@ impl EventBody {
             Self::Frozen => "frozen",
             Self::Thawed => "thawed",
             Self::SessionRemoved => "session_removed",
+            Self::AdminActed { .. } => "admin_acted",
             Self::AskStarted { .. } => "ask_started",
             Self::ModelAsked { .. } => "model_asked",
             Self::ModelText { .. } => "model_text",
@@ -303,6 +309,7 @@ impl EventBody {
             | Self::Frozen
             | Self::Thawed
             | Self::SessionRemoved
+            | Self::AdminActed { .. }
             | Self::AskStarted { .. }
             | Self::ModelAsked { .. }
             | Self::ModelText { .. }

@@ -96,6 +96,12 @@ impl Books {
         users.into_iter().map(|uid| self.used(uid, kind)).fold(0, u64::saturating_add)
     }
 
+    /// How much more the user may have.
+    #[must_use]
+    pub fn room(&self, uid: u32, kind: Kind) -> u64 {
+        self.limit(uid, kind).map_or(u64::MAX, |limit| limit.saturating_sub(self.used(uid, kind)))
+    }
+
     /// Whether so much more can be had now: by the user, then on the machine.
     pub fn check(&self, uid: u32, wanted: &Amounts) -> Result<(), Refusal> {
         for (kind, wanted) in &wanted.0 {

@@ -39,6 +39,14 @@ pub struct Permit {
     id: HoldId,
 }
 
+/// Notes what a permit's holder is found to have, without holding anything itself.
+#[derive(Clone, Debug)]
+pub struct Gauge {
+    ledger: Ledger,
+    uid: u32,
+    id: HoldId,
+}
+
 /// A permit, now or when others have given back enough. Who drops it does not wait any more.
 #[derive(Debug)]
 pub struct Turn {
@@ -146,13 +154,25 @@ impl Ledger {
     }
 
     #[must_use]
+    pub fn room(&self, uid: u32, kind: Kind) -> u64 {
+        self.inner().books.room(uid, kind)
+    }
+
+    #[must_use]
     pub fn used(&self, uid: u32, kind: Kind) -> u64 {
         self.inner().books.used(uid, kind)
     }
 }
 
 impl Permit {
-    /// What it holds is not asked for but found; an error if the user has too much now.
+    #[must_use]
+    pub fn gauge(&self) -> Gauge {
+        Gauge { ledger: self.ledger.clone(), uid: self.uid, id: self.id }
+    }
+}
+
+impl Gauge {
+    /// An error if the user has too much now. Nothing is noted once the permit is gone.
     pub fn measure(&self, kind: Kind, amount: u64) -> Result<(), Refusal> {
         self.ledger.inner().books.measure(self.uid, self.id, kind, amount)
     }

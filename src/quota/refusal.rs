@@ -23,6 +23,15 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// As a sentence of its own.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let message = self.message();
+        let mut letters = message.chars();
+        let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+        format!("{first}{}.", letters.as_str())
+    }
+
     fn message(&self) -> String {
         let Self { kind, wanted, used, limit, .. } = self;
         let show = |amount| show_amount(*kind, amount);

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 
 use super::cgroup::Cgroup;
+use super::checks::Checks;
 use super::facts;
 use super::spec::{
     BRIDGE_DIR, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SECCOMP_PROFILE, SandboxSpec, WORKSPACE, nano_cpus,
@@ -72,29 +73,13 @@ pub fn differences(
     evidence: &Evidence,
     probe: &Probe,
 ) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut check = |holds: bool, what: &str| {
-        if !holds {
-            found.push(what.to_owned());
-        }
-    };
-    let process = &evidence.process;
-    check(process.uid == spec.user.host_uid, "the user id of the process");
-    check(process.uid != 0, "the process is root on the host");
-    check(process.gid == spec.user.host_gid, "the group id of the process");
-    check(process.gid != 0, "the process is of root's group on the host");
-    check(is_zero_hex(&process.cap_eff) && is_zero_hex(&process.cap_bnd), "capabilities");
-    check(process.no_new_privs, "no-new-privileges");
-    check(process.seccomp == 2, "the seccomp filter");
+    let mut checks = Checks::default();
+    checks.user(spec, &evidence.process);
+    checks.rights(&evidence.process);
+    checks.limits(spec, &evidence.limits);
+    checks.probe(probe);
+    let mut check = |holds, what| checks.check(holds, what);
     check(evidence.workspace_is_ours != Some(false), "the folder mounted as the workspace");
-
-    let limits = &evidence.limits;
-    check(limits.memory_bytes <= spec.limits.memory_bytes, "the memory limit");
-    check(limits.cpus <= spec.limits.cpus + 0.01, "the CPU limit");
-    check(limits.pids <= spec.limits.pids, "the limit on processes");
-    check(limits.open_files <= spec.limits.open_files, "the limit on open files");
-    check(limits.file_bytes <= spec.limits.file_bytes, "the limit on file size");
-    check(limits.core_bytes == 0, "the limit on core files");
 
     let host = inspected.host_config.clone().unwrap_or_default();
     check(host.network_mode.as_deref() == Some("none"), "the network mode");
@@ -127,15 +112,7 @@ pub fn differences(
         mounts.iter().map(|(target, writable)| (target.as_str(), *writable)).eq(expected_mounts),
         "the mounts",
     );
-
-    check(probe.no_network, "probe: a network interface is there");
-    check(probe.no_kernel_crypto, "probe: an AF_ALG socket can be opened");
-    check(probe.read_only_root, "probe: the root can be written");
-    check(probe.no_foreign_prlimit, "probe: prlimit on another process works");
-    check(probe.no_new_namespaces, "probe: a user namespace can be made");
-    check(probe.is_init, "probe: the guardian is not pid 1");
-    check(probe.not_dumpable, "probe: the guardian's memory can be read");
-    found
+    checks.differences()
 }
 
 /// The receipt of a sandbox that passed.
@@ -217,10 +194,6 @@ fn bind_mounts(inspected: &ContainerInspectResponse) -> impl Iterator<Item = Mou
 
 fn hides(found: Option<&[String]>, wanted: &[&str]) -> bool {
     found.is_some_and(|found| wanted.iter().all(|path| found.iter().any(|hidden| hidden == path)))
-}
-
-pub(super) fn is_zero_hex(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte == b'0')
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::facts::read_small;
+use crate::protocol::api::Load;
 use crate::protocol::event::Counters;
 use crate::protocol::receipt::Receipt;
 
@@ -66,6 +67,28 @@ impl Cgroup {
         };
         let read = |path: &Path, key| read_small(path).ok().and_then(|text| keyed(&text, key)).unwrap_or(0);
         Counters { oom_kills: read(&memory, "oom_kill"), forks_refused: read(&pids, "max") }
+    }
+
+    /// What its processes take now; none if that is not counted here.
+    #[must_use]
+    pub fn load(&self) -> Option<Load> {
+        let number = |path: PathBuf| read_small(&path).ok()?.trim().parse::<u64>().ok();
+        let of = |path: PathBuf, key| keyed(&read_small(&path).ok()?, key);
+        let (memory, cache, cpu_us) = match self {
+            Self::V1 { memory, cpu, .. } => {
+                // Mounted together with `cpu`, or on its own.
+                let below = cpu.strip_prefix(Path::new(ROOT).join("cpu")).unwrap_or(cpu);
+                let apart = Path::new(ROOT).join("cpuacct").join(below);
+                let time = number(cpu.join("cpuacct.usage")).or_else(|| number(apart.join("cpuacct.usage")));
+                let cache = of(memory.join("memory.stat"), "total_inactive_file");
+                (number(memory.join("memory.usage_in_bytes"))?, cache, time? / 1000)
+            }
+            Self::V2 { folder } => {
+                let cache = of(folder.join("memory.stat"), "inactive_file");
+                (number(folder.join("memory.current"))?, cache, of(folder.join("cpu.stat"), "usage_usec")?)
+            }
+        };
+        Some(Load { cpu_us, memory_bytes: memory.saturating_sub(cache.unwrap_or(0)) })
     }
 
     /// Whether somebody has stopped all its processes; none if that cannot be read.

@@ -6,11 +6,13 @@ use futures_util::StreamExt;
 use std::time::Duration;
 
 use super::engine::{Engine, EngineError, classify, within};
+use super::jail::root;
+use super::launch::Launcher;
 use crate::config::Pull;
-use crate::protocol::api::ImageView;
+use crate::protocol::api::{ImageList, ImageView};
 use crate::protocol::limits::ENGINE_CALL;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::ImageFact;
+use crate::protocol::receipt::{Backend, ImageFact};
 
 /// Time between two signs of life of a pull.
 const PULL_IDLE: Duration = Duration::from_secs(120);
@@ -103,14 +105,44 @@ async fn inspect(engine: &Engine, reference: &str) -> Result<Option<(String, Opt
     }
 }
 
-/// All allowed images, those that are there with their ids.
-pub async fn list(engine: &Engine, allowed: &[String]) -> Result<Vec<ImageView>, EngineError> {
+impl Launcher {
+    /// The allowed images of the engine, those that are there with their ids, and what jails can use.
+    ///
+    /// # Errors
+    /// The engine does not answer, and nothing else may serve.
+    pub async fn images(&self) -> Result<ImageList, Problem> {
+        let settings = &self.settings.sandbox;
+        let (mut images, engine_problem) = match list(&self.engine, &settings.images).await {
+            Ok(images) => (images, None),
+            Err(error) if self.needs_engine() => return Err(error.problem()),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        if !self.needs_engine() {
+            let roots = root::list(&self.paths.roots_dir(), &settings.images);
+            images.extend(roots.into_iter().map(|found| ImageView {
+                reference: found.reference,
+                backend: Backend::Bubblewrap,
+                id: Some(found.id),
+                bytes: None,
+                default: false,
+            }));
+        }
+        let serves = |view: &ImageView| settings.backend == Backend::Auto || settings.backend == view.backend;
+        let named = |view: &ImageView| settings.image.as_ref().is_none_or(|image| *image == view.reference);
+        if let Some(first) = images.iter_mut().find(|view| view.id.is_some() && serves(view) && named(view)) {
+            first.default = true;
+        }
+        Ok(ImageList { images, engine_problem })
+    }
+}
+
+async fn list(engine: &Engine, allowed: &[String]) -> Result<Vec<ImageView>, EngineError> {
     let mut views = Vec::new();
     for reference in allowed {
-        let found = inspect(engine, reference).await?;
-        let default = found.is_some() && !views.iter().any(|view: &ImageView| view.default);
-        let (id, bytes) = found.map_or((None, None), |(id, bytes)| (Some(id), bytes));
-        views.push(ImageView { reference: reference.clone(), id, bytes, default });
+        let (id, bytes) =
+            inspect(engine, reference).await?.map_or((None, None), |(id, bytes)| (Some(id), bytes));
+        let (reference, backend) = (reference.clone(), Backend::Docker);
+        views.push(ImageView { reference, backend, id, bytes, default: false });
     }
     Ok(views)
 }

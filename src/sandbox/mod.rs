@@ -8,6 +8,7 @@
 pub mod artifacts;
 pub mod attest;
 pub mod cgroup;
+mod checks;
 pub mod choice;
 mod docker;
 pub mod engine;

@@ -42,6 +42,8 @@ struct Inner {
     tail: VecDeque<Arc<Entry>>,
     /// Bytes of the tail.
     bytes: usize,
+    /// Of all events, with their output.
+    stored: u64,
     received: HashMap<SandboxId, u64>,
     closed: bool,
     /// The journal ended before it had written everything.
@@ -93,6 +95,12 @@ impl EventLog {
     pub(super) fn new(state: Arc<LogState>, core: Arc<Core>) -> Self {
         let spill = core.spill_folder(state.session);
         Self { state, core, spill }
+    }
+
+    /// Bytes that events and output of the session take, or will when they are written.
+    #[must_use]
+    pub fn stored(&self) -> u64 {
+        self.state.lock().stored
     }
 
     #[must_use]
@@ -157,6 +165,7 @@ impl EventLog {
             let entry = Arc::new(Draft::entry(body, seq));
             inner.next += 1;
             inner.bytes += entry.cost();
+            inner.stored = inner.stored.saturating_add(entry.stored());
             inner.tail.push_back(Arc::clone(&entry));
             rows.push(Row { session: self.state.session, seq, entry, applied, carry });
         }
@@ -362,13 +371,14 @@ impl Inner {
 }
 
 impl LogState {
-    pub fn new(session: SessionId, newest: Seq, received: Vec<Applied>) -> Self {
+    pub fn new(session: SessionId, newest: Seq, received: Vec<Applied>, stored: u64) -> Self {
         let inner = Inner {
             next: newest + 1,
             committed: newest,
             first: newest + 1,
             tail: VecDeque::new(),
             bytes: 0,
+            stored,
             received: received.into_iter().map(|applied| (applied.sandbox, applied.received)).collect(),
             closed: false,
             abandoned: false,

@@ -11,6 +11,7 @@ use super::crash::CrashAt;
 use super::event_log::{EventLog, LogState};
 use super::rows;
 use super::schema::{self, OpenError};
+use super::spent;
 use super::writer::{Durability, JournalError, Queue, Writer};
 use crate::protocol::ids::SessionId;
 
@@ -64,11 +65,12 @@ impl Journal {
         let state = if let Some(state) = logs.get(&session).and_then(Weak::upgrade) {
             state
         } else {
-            let (newest, received) = self.core.read(|file, _| {
+            let (newest, received, stored) = self.core.read(|file, _| {
                 let newest = rows::newest(file, session)?;
-                Ok((newest, if newest > 0 { rows::received(file, session)? } else { Vec::new() }))
+                let received = if newest > 0 { rows::received(file, session)? } else { Vec::new() };
+                Ok((newest, received, if newest > 0 { spent::stored(file, session)? } else { 0 }))
             })?;
-            let state = Arc::new(LogState::new(session, newest, received));
+            let state = Arc::new(LogState::new(session, newest, received, stored));
             logs.retain(|_, state| state.strong_count() > 0);
             logs.insert(session, Arc::downgrade(&state));
             state

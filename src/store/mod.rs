@@ -17,6 +17,7 @@ mod recovery;
 mod rows;
 mod schema;
 mod sessions;
+mod spent;
 mod spill;
 #[cfg(test)]
 mod tests;
@@ -31,5 +32,6 @@ pub use recorder::{CellRecord, Placeholders, Recorder};
 pub use rows::{Applied, Rendered};
 pub use schema::OpenError;
 pub use sessions::{KEEP_REMOVED, SessionRecord, Tidied};
+pub use spent::SpentTokens;
 pub use spill::Spill;
 pub use writer::{Durability, JournalError};

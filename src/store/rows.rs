@@ -112,6 +112,14 @@ impl Entry {
         }
     }
 
+    /// Bytes on disk.
+    pub fn stored(&self) -> u64 {
+        match &self.content {
+            Content::Json(text) => text.len() as u64,
+            Content::Output { bytes, .. } => *bytes,
+        }
+    }
+
     pub fn render(&self, seq: Seq, spill: &Path) -> Rendered {
         let json = match &self.content {
             Content::Json(text) => Arc::clone(text),

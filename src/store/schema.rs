@@ -66,6 +66,9 @@ const MIGRATIONS: &[&str] = &[
     CREATE INDEX idempotency_age ON idempotency (created);
 ",
     "
+    CREATE INDEX model_replies ON events (at) WHERE name = 'model_replied';
+",
+    "
     CREATE TABLE jobs (
         id BLOB PRIMARY KEY,
         owner INTEGER NOT NULL,

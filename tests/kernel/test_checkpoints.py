@@ -183,6 +183,9 @@ class Rollback(CheckpointTest):
                 with open(f"/proc/{pid}/oom_score_adj", encoding="ascii") as file:
                     scores.append(int(file.read()))
         self.assertLess(max(scores), 900)
+        # And the guardian goes last, because without it there is nobody to go on with a checkpoint.
+        with open(f"/proc/{self.kernel.process.pid}/oom_score_adj", encoding="ascii") as file:
+            self.assertLess(int(file.read()), min(scores))
         self.assertEqual(self.kernel.run(score, mode="fork").value, "'900'")
         self.lose("os._exit(1)")
         self.assertEqual(self.value(score), "'900'")

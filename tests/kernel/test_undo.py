@@ -109,6 +109,19 @@ class Names(KernelTest):
     def test_they_are_bounded(self):
         self.assertEqual(len(self.names("\n".join(f"a{i} = 1" for i in range(1000)))), 200)
 
+    def test_those_of_a_lost_cell_are_known_when_it_is_told(self):
+        code = "import os\na = 1\nos._exit(1)"
+        for _ in range(2):
+            self.assertEqual(self.kernel.run(code).end["type"], "cell_lost")
+            self.assertEqual(self.names(code), ["os", "a"])
+        self.assertEqual(self.names("b = 2"), ["b"])
+
+    def test_what_user_code_says_in_their_place_is_not_believed(self):
+        for said in ("b'[1]'", "b'{}'", "b'[' * 9000", "b'x' * 100_000"):
+            forge = f"import os, struct; os.write(900, struct.pack('>IB', len({said}), ord('B')) + {said}); os._exit(1)"
+            self.assertEqual(self.kernel.run(forge).end["type"], "cell_lost")
+            self.assertEqual(self.names(forge), ["os", "struct"])
+
     def test_it_works_while_a_cell_runs(self):
         run = self.kernel.submit("print('up')\nwhile True: pass")
         self.kernel.wait_for_output(run, "up\n")

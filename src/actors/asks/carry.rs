@@ -14,6 +14,7 @@ use super::{AsksMsg, AsksRef, AsksState, Task};
 use crate::agent::{Effect, Input};
 use crate::protocol::ask::{AskEnd, AskNumber, AskState};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind, Usage};
+use crate::protocol::clock;
 use crate::protocol::event::{CellOrigin, EventBody, ToolOutcome};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
@@ -101,8 +102,17 @@ impl AsksState {
         };
         current.reserved = Some(reserved);
         self.args.log.append(EventBody::ModelAsked { ask, step });
-        let model = self.args.models.get(&current.spec.model);
         let asks = myself.clone();
+        if let Err(refusal) = self.args.quotas.may_spend(self.args.owner, clock::today()) {
+            let failure = ModelFailure {
+                kind: ModelFailureKind::QuotaExceeded,
+                message: told(&Problem::from(refusal)),
+                attempts: 0,
+            };
+            let _ = asks.cast(AsksMsg::ModelDone { ask, step, outcome: Box::new(Err(failure)) });
+            return;
+        }
+        let model = self.args.models.get(&current.spec.model);
         current.model = Some(Task::spawn(async move {
             let outcome = match model {
                 Some(model) => {
@@ -160,6 +170,7 @@ impl AsksState {
         if let Some(reserved) = current.reserved.take() {
             reserved.spent(cost.total());
         }
+        self.args.quotas.spend(self.args.owner, clock::today(), self.args.name.as_str(), cost.total());
         if let Some(above) = &current.above {
             above.tell(cost);
         }

@@ -29,6 +29,7 @@ use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
+use crate::quota;
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, PlanTree, Registry};
 
@@ -54,6 +55,7 @@ pub struct AsksArgs {
     pub id: SessionId,
     pub name: SessionName,
     pub owner: u32,
+    pub quotas: quota::Ledger,
     pub log: Arc<EventLog>,
     pub settings: Arc<Settings>,
     pub models: Models,

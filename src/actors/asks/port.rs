@@ -152,13 +152,19 @@ impl Port {
         let request =
             Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
         let peer = self.owner;
-        let made =
-            ask(&self.supervisor, |reply_to| SupervisorMsg::Create { peer, request, job: None, reply_to })
-                .await?;
+        let made = ask(&self.supervisor, |reply_to| SupervisorMsg::Create {
+            peer,
+            request,
+            nested: true,
+            job: None,
+            reply_to,
+        })
+        .await?;
         let key = made.id.to_string();
-        let found = self.supervisor.call(|reply_to| SupervisorMsg::Find { peer, key, reply_to }, None).await;
+        let find = |reply_to| SupervisorMsg::Find { peer, key, of_all: false, reply_to };
+        let found = self.supervisor.call(find, None).await;
         let inner = answer(found)?
-            .map(Inner)
+            .map(|found| Inner(found.session))
             .ok_or_else(|| Problem::new(Code::SandboxFailed, "the session of the inner ask is gone"))?;
         let _held = ask(&inner.0, |reply_to| SessionMsg::Hold { reply_to }).await?;
         let typed = nested.schema.is_some();

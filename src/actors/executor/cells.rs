@@ -12,6 +12,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN};
+use crate::protocol::quota::Kind;
 use crate::protocol::result::Mode;
 use crate::sandbox::artifacts;
 use crate::sandbox::usage::{self, Usage};
@@ -388,7 +389,10 @@ impl ExecutorState {
         let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
         let grew = before.is_some_and(|before| usage.bytes > before.bytes || usage.entries > before.entries);
         let limit = self.args.launcher.settings.sandbox.workspace_bytes;
-        let Some(why) = usage.beyond(limit).filter(|_| grew) else {
+        let of_user = self.args.gauge.as_ref();
+        let of_user = of_user.and_then(|gauge| gauge.measure(Kind::Workspace, usage.bytes).err());
+        let why = usage.beyond(limit).or_else(|| of_user.map(|refusal| refusal.sentence()));
+        let Some(why) = why.filter(|_| grew) else {
             self.growing_looks = 0;
             return;
         };

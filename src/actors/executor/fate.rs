@@ -27,12 +27,18 @@ impl ExecutorState {
         let Some(cage) = self.cage.take() else { return };
         tracing::warn!(why, "a sandbox is given up");
         drop(cage.link);
-        let executor = myself.clone();
+        // As long as its group is there: the engine is slow to say that memory was short, or does not.
+        let oom_kills = cage.sandbox.counters().oom_kills;
+        for running in self.running.values_mut() {
+            running.out_of_memory |= oom_kills > running.start.before.oom_kills;
+        }
+        let (executor, permit) = (myself.clone(), self.args.permit.take());
         tokio::spawn(async move {
             let end = cage.sandbox.end().await;
             if let Err(error) = cage.sandbox.remove().await {
                 tracing::warn!(%error, "a sandbox is left to the reaper");
             }
+            drop(permit);
             let _ = executor.cast(ExecutorMsg::Ended { why, end });
         });
     }
@@ -48,6 +54,7 @@ impl ExecutorState {
             over.push(Finishing {
                 cause: Cause {
                     ended_by: running.ended_by.take(),
+                    out_of_memory: running.out_of_memory,
                     completed_tool_calls: std::mem::take(&mut running.completed),
                     live: self.live,
                     ..Cause::default()
@@ -101,12 +108,14 @@ impl ExecutorState {
 
     pub(super) fn remove_late(&mut self, myself: &ExecutorRef, ready: Option<Ready>) {
         let (executor, removers) = (myself.clone(), self.arriving.take().unwrap_or_default());
+        let permit = self.args.permit.take();
         tokio::spawn(async move {
             if let Some(ready) = ready
                 && let Err(error) = ready.sandbox.remove().await
             {
                 tracing::warn!(%error, "a sandbox is left to the reaper");
             }
+            drop(permit);
             for reply_to in removers {
                 let _ = reply_to.send(());
             }
@@ -120,7 +129,7 @@ impl ExecutorState {
             return;
         }
         self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is being removed"));
-        let cage = self.cage.take();
+        let (cage, permit) = (self.cage.take(), self.args.permit.take());
         let executor = myself.clone();
         tokio::spawn(async move {
             if let Some(cage) = cage {
@@ -130,6 +139,7 @@ impl ExecutorState {
                     tracing::warn!(%error, "a sandbox is left to the reaper");
                 }
             }
+            drop(permit);
             let _ = reply_to.send(());
             executor.stop(None);
         });

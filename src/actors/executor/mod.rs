@@ -40,6 +40,7 @@ use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
+use crate::quota::{Gauge, Permit};
 use crate::sandbox::artifacts::{self, Snapshot};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxEnd, Wanted};
 use crate::sandbox::usage::Usage;
@@ -170,6 +171,10 @@ pub struct ExecutorArgs {
     pub log: Arc<EventLog>,
     /// The sandbox to take over, instead of a new one.
     pub attach: Option<Attach>,
+    /// What the sandbox may have; given back before anybody hears that it is gone.
+    pub permit: Option<Permit>,
+    /// For the size of a workspace that counts.
+    pub gauge: Option<Gauge>,
 }
 
 /// A sandbox that an earlier daemon left running, and what is known of it.
@@ -410,6 +415,7 @@ impl ExecutorState {
         let ready = match outcome {
             Ok(ready) => ready,
             Err(problem) => {
+                self.args.permit = None;
                 self.tell(SessionMsg::SandboxFailed(problem));
                 myself.stop(None);
                 return;

@@ -100,7 +100,7 @@ impl Carry {
             ..NewSession::default()
         });
         let (peer, id) = (view.owner, Some(view.id));
-        let create = |reply_to| SupervisorMsg::Create { peer, request, job: id, reply_to };
+        let create = |reply_to| SupervisorMsg::Create { peer, request, nested: false, job: id, reply_to };
         ask(&self.supervisor, create).await?;
         let session = session_of(&self.supervisor, view.id).await;
         session.ok_or_else(|| Problem::new(Code::SandboxFailed, "its sandbox has just ended"))

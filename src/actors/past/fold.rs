@@ -147,19 +147,7 @@ impl Fold {
             }
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
             EventBody::ToolCalled { call, cell, name, arguments } => {
-                let open = cell.and_then(|cell| self.open.get_mut(&cell));
-                // The policy of an ask is in the journal; that of the configuration may have changed.
-                // What a replay calls is answered from the record.
-                let waits = open.as_ref().is_some_and(|open| {
-                    let is_of_ask = open.start.ask.is_some() && open.replays.is_none();
-                    is_of_ask && open.start.rules.approve.contains(name)
-                });
-                let place = open.map_or(0, |open| {
-                    open.calls += 1;
-                    open.calls - 1
-                });
-                let (cell, name, arguments) = (*cell, name.clone(), arguments.clone());
-                self.calls.insert(*call, Call { cell, name, arguments, place, waits });
+                self.called(*call, *cell, name, arguments);
             }
             EventBody::ToolBegun { call, .. } => {
                 if let Some(call) = self.calls.get_mut(call) {
@@ -182,24 +170,11 @@ impl Fold {
             // Each stays in its place until its new run has ended.
             EventBody::ReplayStarted { cells } => self.afresh(cells.clone(), true),
             EventBody::Frozen => past.frozen_since = Some(event.at.clone()),
-            EventBody::Thawed => {
-                let Some(since) = past.frozen_since.take() else { return };
-                let frozen = clock::between(&since, &event.at);
-                self.open
-                    .values_mut()
-                    .filter(|open| open.began.is_some())
-                    .for_each(|open| open.frozen += frozen);
-            }
+            EventBody::Thawed => self.thawed(&event.at),
             EventBody::AskStarted { ask, spec } => {
                 self.rules.insert(*ask, Arc::new(CellRules::of_ask(spec)));
             }
-            EventBody::ApprovalWanted { approval } => {
-                let Some(permit) = WaitingPermit::of(approval) else { return };
-                if let Some(call) = self.calls.get_mut(&permit.call) {
-                    call.waits = true;
-                }
-                self.permits.insert(approval.id.clone(), permit);
-            }
+            EventBody::ApprovalWanted { approval } => self.asked(approval),
             EventBody::ApprovalDecided { id, .. } => self.decided(id, &event.at),
             EventBody::SessionCreated { .. }
             | EventBody::SandboxStarting { .. }
@@ -210,6 +185,7 @@ impl Fold {
             | EventBody::Display { .. }
             | EventBody::Interrupting { .. }
             | EventBody::SessionRemoved
+            | EventBody::AdminActed { .. }
             | EventBody::ModelAsked { .. }
             | EventBody::ModelText { .. }
             | EventBody::ModelReplied { .. }
@@ -233,6 +209,36 @@ impl Fold {
             }
         }
         self.newest_begun = self.newest_begun.max(cell);
+    }
+
+    fn thawed(&mut self, at: &str) {
+        let Some(since) = self.past.frozen_since.take() else { return };
+        let frozen = clock::between(&since, at);
+        self.open.values_mut().filter(|open| open.began.is_some()).for_each(|open| open.frozen += frozen);
+    }
+
+    fn called(&mut self, call: u64, cell: Option<CellNumber>, name: &str, arguments: &Map<String, Value>) {
+        let open = cell.and_then(|cell| self.open.get_mut(&cell));
+        // The policy of an ask is in the journal; that of the configuration may have changed. What a
+        // replay calls is answered from the record.
+        let waits = open.as_ref().is_some_and(|open| {
+            let is_of_ask = open.start.ask.is_some() && open.replays.is_none();
+            is_of_ask && open.start.rules.approve.contains(name)
+        });
+        let place = open.map_or(0, |open| {
+            open.calls += 1;
+            open.calls - 1
+        });
+        let (name, arguments) = (name.to_owned(), arguments.clone());
+        self.calls.insert(call, Call { cell, name, arguments, place, waits });
+    }
+
+    fn asked(&mut self, approval: &Approval) {
+        let Some(permit) = WaitingPermit::of(approval) else { return };
+        if let Some(call) = self.calls.get_mut(&permit.call) {
+            call.waits = true;
+        }
+        self.permits.insert(approval.id.clone(), permit);
     }
 
     /// The time that a person took is not the cell's.

@@ -71,6 +71,7 @@ pub(super) async fn spawn_asks(
         id: args.id,
         name: args.name.clone(),
         owner: args.owner,
+        quotas: args.ledger.clone(),
         log: Arc::clone(log),
         settings: Arc::clone(&args.launcher.settings),
         models: args.models.clone(),

@@ -16,6 +16,7 @@ use crate::bridge::Turn;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::cgroup::Cgroup;
 use crate::store::{Applied, CellRecord};
@@ -77,6 +78,7 @@ impl SessionActorState {
             return Err(Problem::new(Code::NoSuchSession, "the session is being removed"));
         }
         self.can_write()?;
+        self.args.gauge.measure(Kind::Journal, self.log.stored())?;
         let limit = self.args.launcher.settings.cells.queue;
         if self.queue.waiting() >= limit {
             return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
@@ -112,7 +114,20 @@ impl SessionActorState {
             }
         };
         self.thaw();
-        while let Some(job) = self.queue.next() {
+        while let Some(is_cell) = self.queue.next_is_cell() {
+            let permit = match is_cell.then(|| self.turn(myself)).transpose() {
+                Ok(None) => None,
+                Ok(Some(Some(permit))) => Some(permit),
+                Ok(Some(None)) => break,
+                Err(problem) => {
+                    self.cancel_queue(&format!("The cell was not run: {}.", problem.message), &problem);
+                    break;
+                }
+            };
+            let Some(job) = self.queue.next() else { break };
+            if let (Job::Cell { start, .. }, Some(permit)) = (&job, permit) {
+                self.turns.begin(start.cell, permit);
+            }
             let sent = match job {
                 Job::Variables { private, reply_to, .. } => {
                     executor.cast(ExecutorMsg::Variables { private, reply_to })
@@ -155,6 +170,7 @@ impl SessionActorState {
     pub(super) fn finished(&mut self, result: ExecutionResult, turn: Option<Turn>) {
         self.touch();
         self.queue.ended(result.cell);
+        self.turns.ended(result.cell);
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };

@@ -24,6 +24,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
+use crate::quota::Permit;
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
 use crate::store::EventLog;
@@ -101,6 +102,13 @@ pub struct Handles {
 }
 
 pub enum SessionMsg {
+    /// The owner may run one more cell.
+    MayRun(Permit),
+    /// An administrator does something with somebody else's session.
+    ActedOn {
+        admin: u32,
+        act: String,
+    },
     /// Queue a cell. Answered as soon as it is in the journal; a full queue is `busy`.
     Run {
         request: CellRequest,

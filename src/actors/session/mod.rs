@@ -23,6 +23,7 @@ use crate::protocol::preload::{Preload, Preloaded};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::ExecutionResult;
+use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
@@ -37,6 +38,7 @@ mod holding;
 mod messages;
 mod restore;
 mod sandbox;
+mod turns;
 mod undo;
 mod view;
 mod written;
@@ -49,6 +51,7 @@ pub(super) use restore::events as events_of;
 
 use holding::Holders;
 use messages::Answer;
+pub(super) use sandbox::a_sandbox;
 use sandbox::make_workspace;
 
 /// How often idleness and age are looked at.
@@ -64,6 +67,13 @@ pub struct SessionArgs {
     /// What was asked for, as the journal keeps it.
     pub request: Value,
     pub created_at: String,
+    pub ledger: Ledger,
+    /// For what the session is found to have on disk.
+    pub gauge: Gauge,
+    /// Of the first sandbox.
+    pub permit: Option<Permit>,
+    /// A cell of another session wants it and waits for it.
+    pub nested: bool,
     pub supervisor: SupervisorRef,
     pub launcher: Arc<Launcher>,
     pub tools: Arc<tools::Registry>,
@@ -129,6 +139,7 @@ pub struct SessionActorState {
     frozen: bool,
     /// Of the sandbox, for what it counts.
     cgroup: Option<Cgroup>,
+    turns: turns::Turns,
     /// Requests that came before the workspace was there; bounded by the connections of the owner.
     waiting_for_handles: Vec<Answer<Handles>>,
     /// What was going on when the daemon ended, until the sandbox is attached or gone.
@@ -218,6 +229,7 @@ impl Actor for Session {
             replaying: false,
             frozen: false,
             cgroup: None,
+            turns: turns::Turns::default(),
             waiting_for_handles: Vec::new(),
             past: None,
         };
@@ -326,8 +338,12 @@ impl Actor for Session {
                 SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => {
                     let _ = executor.cast(ExecutorMsg::FilesChanged);
                 }
-                SandboxPhase::None => {}
+                SandboxPhase::None => state.measure_workspace(),
             },
+            SessionMsg::MayRun(permit) => state.may_run(&myself, permit).await,
+            SessionMsg::ActedOn { admin, act } => {
+                state.log.append(EventBody::AdminActed { admin, act });
+            }
             SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
             SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
             SessionMsg::SandboxReady { receipt, preloaded } => {
@@ -364,6 +380,7 @@ impl Actor for Session {
             }
             SessionMsg::WorkerReplaced { exit_code, after } => state.worker_replaced(exit_code, after),
             SessionMsg::PutBack(start) => {
+                state.turns.ended(start.cell);
                 state.queue.put_back(Job::Cell { start, patient: true });
                 state.pump(&myself).await;
             }

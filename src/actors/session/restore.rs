@@ -42,6 +42,7 @@ impl SessionActorState {
         for begun in &past.running {
             self.expect_end(begun.start.cell, self.log.newest());
             self.queue.resume(begun.start.clone());
+            self.keep_turn(begun.start.cell);
         }
         self.note = if past.replaying { Some(news::REPLAY_CUT.into()) } else { past.news.clone() };
         if self.args.before.is_some() {

@@ -14,16 +14,29 @@ use crate::protocol::event::EventBody;
 use crate::protocol::frames::StateAfter;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, Receipt};
+use crate::quota::{Amounts, Permit};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::choice::Choice;
-use crate::sandbox::launch::UserSlot;
+use crate::sandbox::launch::{UserSlot, Wanted};
+use crate::sandbox::usage;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{JournalError, SessionRecord};
 
 /// Sandboxes that may end just before they take a cell, until it is given up.
 const SANDBOXES_MISSED: u32 = 3;
+
+/// What a sandbox can take at most.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
+pub fn a_sandbox(wanted: &Wanted, settings: &crate::config::Sandbox) -> Amounts {
+    let checkpoints = if settings.checkpoints == 0 { 0 } else { settings.checkpoint_bytes };
+    Amounts::of([
+        (Kind::Memory, wanted.memory_bytes.saturating_add(checkpoints)),
+        (Kind::Cpus, (wanted.cpus * 1000.0).ceil() as u64),
+    ])
+}
 
 /// The workspace needs to know how the engine maps users, and the engine may be slow.
 /// `held_by` is the backend of a sandbox that may run still: it is not chosen anew.
@@ -115,6 +128,10 @@ impl SessionActorState {
     pub(super) async fn start_sandbox(&mut self, myself: &SessionRef) {
         let Some(workspace) = self.workspace.clone() else { return };
         let attach = self.take_attach();
+        let permit = match self.sandbox_permit(attach.is_some()) {
+            Ok(permit) => permit,
+            Err(problem) => return self.sandbox_failed(problem),
+        };
         if attach.is_none() {
             let image = self.args.wanted.image.clone().unwrap_or_else(|| "default".into());
             self.log.append(EventBody::SandboxStarting { backend: workspace.choice.backend, image });
@@ -132,11 +149,37 @@ impl SessionActorState {
             recorder: Arc::clone(&self.recorder),
             log: Arc::clone(&self.log),
             attach,
+            permit: Some(permit),
+            gauge: self.args.workspace.is_none().then(|| self.args.gauge.clone()),
         };
         match Executor::spawn(args).await {
             Ok(executor) => self.sandbox = SandboxPhase::Starting(executor),
             Err(error) => self.sandbox_failed(Problem::new(Code::Internal, format!("no executor: {error}"))),
         }
+    }
+
+    /// Memory and CPUs of a sandbox, for as long as it is there. One of an earlier daemon has them.
+    fn sandbox_permit(&mut self, attached: bool) -> Result<Permit, Problem> {
+        if let Some(permit) = self.args.permit.take() {
+            return Ok(permit);
+        }
+        let amounts = a_sandbox(&self.args.wanted, &self.args.launcher.settings.sandbox);
+        let (owner, name) = (self.args.owner, self.args.name.as_str());
+        if attached {
+            return Ok(self.args.ledger.keep(owner, name, amounts));
+        }
+        Ok(self.args.ledger.take(owner, name, amounts)?)
+    }
+
+    /// Notes how large the workspace is while no sandbox is there that would do so.
+    pub(super) fn measure_workspace(&self) {
+        let Some(workspace) = self.workspace.clone().filter(|_| self.args.workspace.is_none()) else {
+            return;
+        };
+        let gauge = self.args.gauge.clone();
+        tokio::task::spawn_blocking(move || {
+            let _ = gauge.measure(Kind::Workspace, usage::measure(&workspace.root).bytes);
+        });
     }
 
     pub(super) async fn workspace_ready(
@@ -148,6 +191,7 @@ impl SessionActorState {
             Ok((workspace, slot)) => {
                 self.workspace = Some(Arc::new(workspace));
                 self.slot = slot;
+                self.measure_workspace();
                 for reply_to in std::mem::take(&mut self.waiting_for_handles) {
                     if let Some(handles) = self.handles() {
                         let _ = reply_to.send(Ok(handles));
@@ -276,6 +320,8 @@ impl SessionActorState {
             self.remove(myself, None);
             return;
         }
+        // Whether it is too much is asked when the next cell comes.
+        let _ = self.args.gauge.measure(Kind::Journal, self.log.stored());
         let SandboxPhase::Ready { executor, since } = &self.sandbox else { return };
         if !self.queue.is_idle() || self.removing {
             return;

@@ -3,6 +3,7 @@
 use super::{SandboxPhase, SessionActorState};
 use crate::protocol::api::{SessionLimits, SessionState, SessionView};
 use crate::sandbox::attest::isolation_line;
+use crate::sandbox::cgroup::Cgroup;
 
 impl SessionActorState {
     pub(super) fn view(&self) -> SessionView {
@@ -36,6 +37,10 @@ impl SessionActorState {
             created_at: self.args.created_at.clone(),
             idle_for_s: self.active_at.elapsed().as_secs(),
             last_event: self.log.newest(),
+            load: match &self.sandbox {
+                SandboxPhase::Ready { .. } => self.cgroup.as_ref().and_then(Cgroup::load),
+                SandboxPhase::None | SandboxPhase::Starting(_) => None,
+            },
         }
     }
 }

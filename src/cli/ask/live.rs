@@ -95,6 +95,7 @@ impl Live {
             | EventBody::ReplayFinished
             | EventBody::Frozen
             | EventBody::Thawed
+            | EventBody::AdminActed { .. }
             | EventBody::SessionRemoved => true,
             event => match (event.ask(), event.cell()) {
                 (Some(ask), _) => ask == self.ask,
@@ -132,6 +133,9 @@ impl Live {
                 vec![Shown::Note("the daemon was started anew; the sandbox goes on".to_owned())]
             }
             EventBody::Reset => vec![Shown::Warning("the session was reset".to_owned())],
+            EventBody::AdminActed { admin, act } => {
+                vec![Shown::Warning(format!("administrator {admin}: {act}"))]
+            }
             EventBody::SessionRemoved => vec![Shown::Warning("the session was removed".to_owned())],
             EventBody::ModelAsked { step, .. } => {
                 self.speech = Speech::default();

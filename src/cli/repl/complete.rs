@@ -2,15 +2,32 @@
 //! strings and blocks and no more of Python: code that makes no sense counts as whole, so that
 //! Python can say what is wrong with it.
 
+/// One step into a block.
+const STEP: &str = "    ";
+/// Statements after which a block has nothing more to say.
+const LAST_WORDS: [&str; 5] = ["return", "pass", "break", "continue", "raise"];
+
+/// What the next line begins with, after text that goes on.
+pub fn indent_after(text: &str) -> String {
+    let scan = Scan::of(text);
+    let last = text.rsplit('\n').next().unwrap_or_default();
+    let (blank, said) = last.split_at(last.len() - last.trim_start().len());
+    let opens_bracket = scan.depth > 0 && said.trim_end().ends_with(['(', '[', '{']);
+    let first_word = said.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    match scan.state {
+        // Inside of a string blanks would be part of it.
+        State::OpenText => String::new(),
+        State::Whole if opens_bracket || (scan.depth == 0 && scan.opens_block) => format!("{blank}{STEP}"),
+        State::Whole if scan.depth == 0 && LAST_WORDS.contains(&first_word) => {
+            blank.strip_suffix(STEP).unwrap_or(blank).to_owned()
+        }
+        State::Whole | State::Continued | State::Broken => blank.to_owned(),
+    }
+}
+
 /// Blocks end with an empty line, as at Python's own prompt.
 pub fn is_complete(text: &str) -> bool {
-    let mut scan =
-        Scan { depth: 0, state: State::Whole, fresh: true, indent: 0, in_block: false, opens_block: false };
-    let mut rest = text;
-    while let Some(next) = rest.chars().next() {
-        let length = scan.take(rest, next);
-        rest = rest.get(length..).unwrap_or_default();
-    }
+    let scan = Scan::of(text);
     match scan.state {
         State::Broken => true,
         State::Continued | State::OpenText => false,
@@ -48,6 +65,23 @@ struct Scan {
 }
 
 impl Scan {
+    fn of(text: &str) -> Self {
+        let mut scan = Self {
+            depth: 0,
+            state: State::Whole,
+            fresh: true,
+            indent: 0,
+            in_block: false,
+            opens_block: false,
+        };
+        let mut rest = text;
+        while let Some(next) = rest.chars().next() {
+            let length = scan.take(rest, next);
+            rest = rest.get(length..).unwrap_or_default();
+        }
+        scan
+    }
+
     /// Looks at what stands at the start of `rest` and says how long it is.
     fn take(&mut self, rest: &str, next: char) -> usize {
         let continued = self.state == State::Continued;
@@ -195,6 +229,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_next_line_begins_where_it_belongs() {
+        for (text, indent) in [
+            ("if x:", 4),
+            ("if x:  # why", 4),
+            ("def f():\n    if x:", 8),
+            ("def f():\n    a = 1", 4),
+            ("def f():\n    if x:\n        return 1", 4),
+            ("def f():\n    passing = 1", 4),
+            ("if x:\n    pass", 0),
+            ("@d", 0),
+            ("f(", 4),
+            ("f(a,", 0),
+            ("f(\n    a,", 4),
+            ("x = '''a\n    b", 0),
+            ("a = 1 + \\", 0),
+            ("é:", 4),
+        ] {
+            assert_eq!(indent_after(text), " ".repeat(indent), "{text:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn two_empty_lines_end_whatever_is_not_inside_of_something(lines in "([a-z :@#=,.0-9\n]){0,80}") {
@@ -205,6 +261,7 @@ mod tests {
         #[test]
         fn anything_is_judged(text in "([a-z\"'#\\\\\n0-9 é名.+=(){}:@]|\"\"\"|def ){0,60}") {
             is_complete(&text);
+            prop_assert!(indent_after(&text).trim().is_empty());
         }
     }
 }

@@ -14,11 +14,14 @@ use rustyline::highlight::{CmdKind, Highlighter};
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{ColorMode, CompletionType, Config, Editor, Helper};
+use rustyline::{
+    Cmd, ColorMode, CompletionType, ConditionalEventHandler, Config, Editor, Event, EventContext,
+    EventHandler, Helper, KeyEvent, RepeatCount,
+};
 use tokio::sync::oneshot;
 
 use super::command;
-use super::complete::is_complete;
+use super::complete::{indent_after, is_complete};
 use super::names;
 use crate::cli::cell::Stops;
 use crate::cli::exit;
@@ -64,6 +67,7 @@ impl LineEditor {
         let past = FileHistory::with_config(&config);
         let mut inner = Inner::with_history(config, past).map_err(|e| wrong(&e))?;
         inner.set_helper(Some(Python { names: BTreeSet::new(), color }));
+        inner.bind_sequence(KeyEvent::from('\r'), EventHandler::Conditional(Box::new(Indent)));
         if let Some(folder) = history.parent() {
             // Without it there is no history of other days, and no harm.
             let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
@@ -124,6 +128,18 @@ impl Drop for LineEditor {
 
 fn wrong(error: &ReadlineError) -> Failure {
     Failure::new(format!("failed to read from the terminal: {error}"))
+}
+
+/// Enter, where what was typed goes on, begins the next line as deep as it belongs.
+struct Indent;
+
+impl ConditionalEventHandler for Indent {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
+        let text = context.line();
+        // In the middle of the text it is the editor's own affair.
+        let goes_on = context.pos() == text.len() && command::parse(text).is_none() && !is_complete(text);
+        goes_on.then(|| Cmd::Insert(1, format!("\n{}", indent_after(text))))
+    }
 }
 
 /// What the editor knows of Python.

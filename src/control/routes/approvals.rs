@@ -15,7 +15,8 @@ use crate::protocol::ask::{ApprovalList, Decision};
 use crate::protocol::problem::{Code, Problem};
 
 pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<ApprovalList>> {
-    let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: peer.uid, reply_to }).await?;
+    let found =
+        ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: Some(peer.uid), reply_to }).await?;
     let mut approvals = Vec::new();
     for session in found {
         // One that ends meanwhile wants nothing any more.
@@ -43,7 +44,7 @@ pub async fn decide(
     };
     let (session, _) = id.split_once('.').ok_or_else(none)?;
     // Somebody else's session is not there, and neither is what it waits for.
-    let session = app.session(peer, session).await.map_err(|_| none())?;
+    let session = app.session(&peer, session).await.map_err(|_| none())?;
     let asks = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
     let decided = asks.call(|reply_to| AsksMsg::Decide { id, decision, by: peer.uid, reply_to }, None).await;
     super::answered(decided)?.map_err(Refused)?;

@@ -28,7 +28,7 @@ pub struct AskQuery {
 }
 
 impl App {
-    async fn asks(&self, peer: Peer, key: &str) -> Answer<(AsksRef, Handles)> {
+    async fn asks(&self, peer: &Peer, key: &str) -> Answer<(AsksRef, Handles)> {
         let session = self.session(peer, key).await?;
         let asks = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
         let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
@@ -46,7 +46,7 @@ pub async fn start(
     if query.wait && query.stream {
         return Err(Problem::new(Code::BadRequest, "`wait` and `stream` exclude each other").into());
     }
-    let (asks, handles) = app.asks(peer, &key).await?;
+    let (asks, handles) = app.asks(&peer, &key).await?;
     let new = Box::new(new);
     let begin = |reply_to| AsksMsg::Start { new, outer: None, reply_to };
     let view = super::answered(asks.call(begin, None).await)?.map_err(Refused)?;
@@ -67,7 +67,7 @@ async fn view_of(asks: &AsksRef, number: AskNumber) -> Answer<AskView> {
 }
 
 pub async fn list(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<AskList>> {
-    let (asks, _) = app.asks(peer, &key).await?;
+    let (asks, _) = app.asks(&peer, &key).await?;
     Ok(Json(AskList { asks: ask(&asks, |reply_to| AsksMsg::List { reply_to }).await? }))
 }
 
@@ -77,7 +77,7 @@ pub async fn show(
     Path((key, number)): Path<(String, AskNumber)>,
     Query(query): Query<AskQuery>,
 ) -> Answer<Response> {
-    let (asks, handles) = app.asks(peer, &key).await?;
+    let (asks, handles) = app.asks(&peer, &key).await?;
     let view = view_of(&asks, number).await?;
     if query.stream {
         return Ok(sse::respond(
@@ -99,18 +99,18 @@ pub async fn cancel(
     peer: Peer,
     Path((key, number)): Path<(String, AskNumber)>,
 ) -> Answer<Json<AskView>> {
-    let (asks, _) = app.asks(peer, &key).await?;
+    let (asks, _) = app.asks(&peer, &key).await?;
     let cancelled = asks.call(|reply_to| AsksMsg::Cancel { ask: number, reply_to }, None).await;
     Ok(Json(super::answered(cancelled)?.map_err(Refused)?))
 }
 
 pub async fn history(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<History>> {
-    let (asks, _) = app.asks(peer, &key).await?;
+    let (asks, _) = app.asks(&peer, &key).await?;
     Ok(Json(History { messages: ask(&asks, |reply_to| AsksMsg::History { reply_to }).await? }))
 }
 
 pub async fn plan(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<PlanView>> {
-    let (asks, _) = app.asks(peer, &key).await?;
+    let (asks, _) = app.asks(&peer, &key).await?;
     Ok(Json(PlanView { versions: ask(&asks, |reply_to| AsksMsg::Plans { reply_to }).await? }))
 }
 

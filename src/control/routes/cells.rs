@@ -41,7 +41,7 @@ pub async fn run(
     idempotency: Option<Extension<Key>>,
     JsonBody(body): JsonBody<RunCell>,
 ) -> Answer<Response> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     let timeout = timeout(&app, body.timeout_s)?;
     let request = CellRequest {
         code: body.code,
@@ -91,7 +91,7 @@ pub async fn show(
     Path((key, cell)): Path<(String, CellNumber)>,
     Query(query): Query<ShowQuery>,
 ) -> Answer<Json<CellView>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     if query.wait {
         wait_for(&session, cell).await?;
     }
@@ -166,7 +166,7 @@ pub async fn eval(
     Path(key): Path<String>,
     JsonBody(body): JsonBody<Eval>,
 ) -> Answer<Response> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     let timeout = timeout(&app, body.timeout_s)?;
     let Eval { expression, values, isolated, .. } = body;
     if isolated {

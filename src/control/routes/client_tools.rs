@@ -26,7 +26,7 @@ pub async fn lend(
     Path(key): Path<String>,
     JsonBody(new): JsonBody<NewClientTools>,
 ) -> Answer<Response> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     let lease = ask_patiently(&session, |reply_to| SessionMsg::Lend { tools: new.tools, reply_to }).await?;
     let shutdown = app.shutdown.clone();
     let ready = Some(Bytes::from_static(b"event: ready\ndata: {}\n\n"));
@@ -60,7 +60,7 @@ pub async fn answer(
     Path((key, call)): Path<(String, String)>,
     JsonBody(answer): JsonBody<ClientAnswer>,
 ) -> Answer<Json<Done>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::AnswerCall { call, answer, reply_to }).await?;
     Ok(Json(Done {}))
 }

@@ -29,7 +29,7 @@ pub async fn stream(
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
 ) -> Answer<Response> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     let after = match (query.after, last_event_id(&headers)?) {
         (_, Some(after)) | (Some(after), None) => after,

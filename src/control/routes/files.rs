@@ -24,7 +24,7 @@ use crate::sandbox::workspace::Workspace;
 const TAR: &str = "application/x-tar";
 const CHUNK: usize = 64 * 1024;
 
-async fn workspace(app: &App, peer: Peer, key: &str) -> Answer<(SessionRef, Arc<Workspace>)> {
+async fn workspace(app: &App, peer: &Peer, key: &str) -> Answer<(SessionRef, Arc<Workspace>)> {
     let session = app.session(peer, key).await?;
     let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     Ok((session, handles.workspace))
@@ -52,7 +52,7 @@ pub async fn get(
     Path((key, path)): Path<(String, String)>,
     headers: HeaderMap,
 ) -> Answer<Response> {
-    let (_, workspace) = workspace(&app, peer, &key).await?;
+    let (_, workspace) = workspace(&app, &peer, &key).await?;
     let path = files::clean(&path)?;
     let as_json = accepts_json(&headers);
     let shown = path.clone();
@@ -111,7 +111,7 @@ pub async fn put(
     Path((key, path)): Path<(String, String)>,
     request: Request,
 ) -> Answer<Json<Done>> {
-    let (session, workspace) = workspace(&app, peer, &key).await?;
+    let (session, workspace) = workspace(&app, &peer, &key).await?;
     let path = files::clean(&path)?;
     let service = app.launcher.service;
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
@@ -151,7 +151,7 @@ pub async fn remove(
     peer: Peer,
     Path((key, path)): Path<(String, String)>,
 ) -> Answer<Json<Done>> {
-    let (session, workspace) = workspace(&app, peer, &key).await?;
+    let (session, workspace) = workspace(&app, &peer, &key).await?;
     let path = files::clean(&path)?;
     blocking(move || files::remove(&workspace, &path)).await?;
     let _ = session.cast(SessionMsg::FilesChanged);

@@ -18,7 +18,7 @@ use crate::protocol::problem::{Code, Problem};
 
 /// Says so at once, and then that it is still there: only by writing is it noticed that a client is not.
 pub async fn hold(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Response> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     let hold = ask_patiently(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;
     let shutdown = app.shutdown.clone();
     let body = Body::from_stream(stream::unfold((hold, true), move |(hold, first)| {

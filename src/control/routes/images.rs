@@ -21,9 +21,7 @@ use crate::sandbox::images;
 const PROGRESS_LINES: usize = 64;
 
 pub async fn list(State(app): State<App>) -> Answer<Json<ImageList>> {
-    let allowed = &app.settings.sandbox.images;
-    let images = images::list(&app.launcher.engine, allowed).await.map_err(|error| error.problem())?;
-    Ok(Json(ImageList { images }))
+    Ok(Json(app.launcher.images().await?))
 }
 
 /// Answers with a line of JSON for each step, and a last one with `done` or `problem`.

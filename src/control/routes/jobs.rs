@@ -88,9 +88,9 @@ pub async fn show(
     Path(key): Path<String>,
     Query(query): Query<ShowQuery>,
 ) -> Answer<Json<JobView>> {
-    let id = find(&app, peer, &key)?.view.id;
+    let id = find(&app, &peer, &key)?.view.id;
     if query.wait
-        && let Some(mut watch) = watch(&app, peer, id).await?
+        && let Some(mut watch) = watch(&app, &peer, id).await?
     {
         tokio::select! {
             () = app.shutdown.cancelled() => {
@@ -101,12 +101,12 @@ pub async fn show(
             () = async { while watch.changed().await.is_ok() {} } => {}
         }
     }
-    Ok(Json(find(&app, peer, &key)?.view))
+    Ok(Json(find(&app, &peer, &key)?.view))
 }
 
 /// Its verdict, its artifacts and its output.
 pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
-    let record = find(&app, peer, &key)?;
+    let record = find(&app, &peer, &key)?;
     let id = record.view.id;
     if !app.journal.forget_job(peer.uid, id).await.map_err(|error| storage(&error))? {
         return Err(Problem::new(Code::Busy, "the job has not ended")
@@ -121,7 +121,7 @@ pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>)
 }
 
 pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
-    let id = find(&app, peer, &key)?.view.id;
+    let id = find(&app, &peer, &key)?.view.id;
     ask(&app.jobs, |reply_to| JobsMsg::Cancel { owner: peer.uid, id, reply_to }).await?;
     Ok(Json(Done {}))
 }
@@ -142,8 +142,8 @@ pub async fn events(
     Query(query): Query<EventsQuery>,
 ) -> Answer<Response> {
     let follow = query.follow.unwrap_or(true);
-    let mut record = find(&app, peer, &key)?;
-    let mut watching = if follow { watch(&app, peer, record.view.id).await? } else { None };
+    let mut record = find(&app, &peer, &key)?;
+    let mut watching = if follow { watch(&app, &peer, record.view.id).await? } else { None };
     if let Some(watch) = &mut watching
         && *watch.borrow_and_update() == JobState::Queued
     {
@@ -152,7 +152,7 @@ pub async fn events(
             // Also if it has ended without ever having run.
             _ = watch.changed() => {}
         }
-        record = find(&app, peer, &key)?;
+        record = find(&app, &peer, &key)?;
     }
     let Some(session) = record.session else { return Ok(sse::nothing()?) };
     let log = app.journal.log(session).map_err(|error| storage(&error))?;
@@ -173,7 +173,7 @@ pub async fn events(
 }
 
 pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Response> {
-    let id = find(&app, peer, &key)?.view.id;
+    let id = find(&app, &peer, &key)?.view.id;
     let file = tokio::fs::File::open(artifacts_of(&app.launcher, id)).await.map_err(|_| {
         Problem::new(Code::NoSuchFile, "nothing was kept of this job")
             .hint("name patterns of files with `artifacts`")
@@ -183,7 +183,7 @@ pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<Strin
 }
 
 /// The caller's job of that id.
-fn find(app: &App, peer: Peer, key: &str) -> Answer<JobRecord> {
+fn find(app: &App, peer: &Peer, key: &str) -> Answer<JobRecord> {
     let unknown = || {
         let shown: String = key.chars().take(100).collect::<String>().escape_default().to_string();
         Problem::new(Code::NoSuchJob, format!("there is no job `{shown}`"))
@@ -194,7 +194,7 @@ fn find(app: &App, peer: Peer, key: &str) -> Answer<JobRecord> {
     Ok(found.ok_or_else(unknown)?)
 }
 
-async fn watch(app: &App, peer: Peer, id: JobId) -> Answer<Option<watch::Receiver<JobState>>> {
+async fn watch(app: &App, peer: &Peer, id: JobId) -> Answer<Option<watch::Receiver<JobState>>> {
     ask(&app.jobs, |reply_to| JobsMsg::Watch { owner: peer.uid, id, reply_to }).await
 }
 

@@ -44,8 +44,12 @@ pub async fn shut_down(
     peer: Peer,
     JsonBody(body): JsonBody<Shutdown>,
 ) -> Answer<Json<Done>> {
-    if peer.uid != 0 && peer.uid != app.launcher.service.uid {
-        return Err(Problem::new(Code::Forbidden, "only the daemon's own user and root may stop it").into());
+    if !peer.admin && peer.uid != app.launcher.service.uid {
+        return Err(Problem::new(
+            Code::Forbidden,
+            "only the daemon's own user, root and administrators may stop it",
+        )
+        .into());
     }
     app.remove_all.store(body.remove, std::sync::atomic::Ordering::Relaxed);
     app.shutdown.cancel();

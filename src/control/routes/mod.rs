@@ -10,6 +10,7 @@ mod hold;
 mod images;
 mod jobs;
 mod machine;
+mod quota;
 mod sessions;
 
 use axum::Router;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::idempotency::{self, InWork};
+use super::identity::Identities;
 use super::peer::Peer;
 use super::problems::{Answer, Refused};
 use crate::actors::jobs::{Inputs, JobsRef};
@@ -31,6 +33,7 @@ use crate::actors::session::{SessionMsg, SessionRef};
 use crate::actors::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::config::Settings;
 use crate::protocol::problem::{Code, Problem};
+use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
 use crate::store::Journal;
 use crate::tools::Registry;
@@ -51,6 +54,8 @@ pub struct App {
     pub models: Models,
     /// The tools of every session.
     pub tools: Arc<Registry>,
+    pub ledger: Ledger,
+    pub identities: Identities,
 }
 
 impl App {
@@ -69,6 +74,7 @@ impl App {
             .route("/v1/jobs/{job}/artifacts", get(jobs::artifacts))
             .route("/v1/models", get(asks::models))
             .route("/v1/tools", get(asks::tools))
+            .route("/v1/quota", get(quota::show))
             .route("/v1/approvals", get(approvals::list))
             .route("/v1/approvals/{approval}", post(approvals::decide))
             .route("/v1/sessions", get(sessions::list).post(sessions::create))
@@ -106,14 +112,22 @@ impl App {
     }
 
     /// The caller's session of that name or id.
-    pub async fn session(&self, peer: Peer, key: &str) -> Answer<SessionRef> {
+    /// Administrators have everybody's, by id; what they do with it is in its events.
+    pub async fn session(&self, peer: &Peer, key: &str) -> Answer<SessionRef> {
         let key = key.to_owned();
         let found = ask(&self.supervisor, |reply_to| SupervisorMsg::Find {
             peer: peer.uid,
             key: key.clone(),
+            of_all: peer.admin,
             reply_to,
         });
-        found.await?.ok_or_else(|| no_such_session(&key).into())
+        let found = found.await?.ok_or_else(|| no_such_session(&key))?;
+        if found.owner != peer.uid {
+            let acted = SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() };
+            // It comes before what follows: messages of one sender keep their order.
+            let _ = found.session.cast(acted);
+        }
+        Ok(found.session)
     }
 }
 
@@ -122,6 +136,9 @@ fn no_such_session(key: &str) -> Problem {
     Problem::new(Code::NoSuchSession, format!("there is no session `{shown}`"))
         .hint(format!("make it with `belljar new {shown}`, or list yours with `belljar ps`"))
 }
+
+/// Characters of a request's path that are noted of an administrator's act.
+const ACT_CHARS: usize = 200;
 
 /// Longest wait for an actor that answers at once.
 const PROMPT: Duration = Duration::from_secs(30);
@@ -166,7 +183,9 @@ impl FromRequestParts<App> for Peer {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
-        let peer = parts.extensions.get::<Peer>().copied();
-        peer.ok_or_else(|| Problem::new(Code::Internal, "a connection without a peer").into())
+        let peer = parts.extensions.get::<Peer>().cloned();
+        let peer = peer.ok_or_else(|| Problem::new(Code::Internal, "a connection without a peer"))?;
+        let path: String = parts.uri.path().chars().take(ACT_CHARS).collect();
+        Ok(Self { act: format!("{} {path}", parts.method), ..peer })
     }
 }

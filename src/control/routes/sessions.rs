@@ -24,13 +24,30 @@ pub async fn create(
     JsonBody(request): JsonBody<NewSession>,
 ) -> Answer<(StatusCode, Json<SessionView>)> {
     let request = Box::new(request);
-    let message = |reply_to| SupervisorMsg::Create { peer: peer.uid, request, job: None, reply_to };
+    let message =
+        |reply_to| SupervisorMsg::Create { peer: peer.uid, request, nested: false, job: None, reply_to };
     let view = answered(app.supervisor.call(message, None).await)?.map_err(Refused)?;
     Ok((StatusCode::CREATED, Json(view)))
 }
 
-pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<SessionList>> {
-    let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: peer.uid, reply_to }).await?;
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuery {
+    /// Of all users, for administrators.
+    #[serde(default)]
+    all: bool,
+}
+
+pub async fn list(
+    State(app): State<App>,
+    peer: Peer,
+    Query(query): Query<ListQuery>,
+) -> Answer<Json<SessionList>> {
+    if query.all {
+        peer.require_admin(&app.settings.admin.group)?;
+    }
+    let meant = (!query.all).then_some(peer.uid);
+    let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: meant, reply_to }).await?;
     let mut sessions = Vec::new();
     for session in found {
         // One that ends meanwhile is simply not listed.
@@ -42,12 +59,12 @@ pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<SessionList
 }
 
 pub async fn show(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<SessionView>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     Ok(Json(ask(&session, |reply_to| SessionMsg::View { reply_to }).await?))
 }
 
 pub async fn remove(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await?;
     Ok(Json(Done {}))
 }
@@ -57,12 +74,12 @@ pub async fn interrupt(
     peer: Peer,
     Path(key): Path<String>,
 ) -> Answer<Json<Interrupted>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     Ok(Json(ask_patiently(&session, |reply_to| SessionMsg::Interrupt { reply_to }).await?))
 }
 
 pub async fn reset(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::Reset { replay: None, reply_to }).await?;
     Ok(Json(Done {}))
 }
@@ -80,13 +97,13 @@ pub async fn variables(
     Path(key): Path<String>,
     Query(query): Query<VariablesQuery>,
 ) -> Answer<Json<VariableList>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     let message = |reply_to| SessionMsg::Variables { private: query.private, patient: false, reply_to };
     Ok(Json(ask_patiently(&session, message).await?))
 }
 
 pub async fn receipt(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Receipt>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     let receipt = ask_patiently(&session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
     Ok(Json((*receipt).clone()))
 }
@@ -100,7 +117,7 @@ pub async fn undo(
     if body.cells == 0 {
         return Err(Problem::new(Code::BadRequest, "`cells` has to be at least 1").into());
     }
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     Ok(Json(ask_patiently(&session, |reply_to| SessionMsg::Undo { cells: body.cells, reply_to }).await?))
 }
 
@@ -110,19 +127,19 @@ pub async fn replay(
     peer: Peer,
     Path(key): Path<String>,
 ) -> Answer<Json<ReplayReport>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     Ok(Json(replay::replay(&session, &handles.log).await?))
 }
 
 pub async fn freeze(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::Freeze { reply_to }).await?;
     Ok(Json(Done {}))
 }
 
 pub async fn thaw(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
-    let session = app.session(peer, &key).await?;
+    let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::Thaw { reply_to }).await?;
     Ok(Json(Done {}))
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use super::{Jail, Walls};
 use crate::protocol::frames::Probe;
 use crate::protocol::receipt::{Backend, HeldBy, Holder, LimitFact, MountFact, ProcessFact, Receipt};
-use crate::sandbox::attest::{fingerprint, is_zero_hex, same_folder};
+use crate::sandbox::attest::{fingerprint, same_folder};
 use crate::sandbox::cgroup::Cgroup;
+use crate::sandbox::checks::Checks;
 use crate::sandbox::facts;
 use crate::sandbox::spec::{SECCOMP_PROFILE, SandboxSpec, WORKSPACE};
 
@@ -123,33 +124,15 @@ pub fn differences(
     evidence: &Evidence,
     probe: &Probe,
 ) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut check = |holds: bool, what: &str| {
-        if !holds {
-            found.push(what.to_owned());
-        }
-    };
-    let process = &evidence.process;
-    check(process.uid == spec.user.host_uid, "the user id of the process");
-    check(process.uid != 0, "the process is root on the host");
-    check(process.gid == spec.user.host_gid, "the group id of the process");
-    let limits = &evidence.limits;
-    check(limits.open_files <= spec.limits.open_files, "the limit on open files");
-    check(limits.file_bytes <= spec.limits.file_bytes, "the limit on file size");
-    check(limits.core_bytes == 0, "the limit on core files");
-    check(limits.memory_bytes <= spec.limits.memory_bytes, "the memory limit");
-    if limits.held_by.pids != Holder::Nothing {
-        check(limits.pids <= spec.limits.pids, "the limit on processes");
-    }
-    if limits.held_by.cpus != Holder::Nothing {
-        check(limits.cpus <= spec.limits.cpus + 0.01, "the CPU limit");
-    }
+    let mut checks = Checks::default();
+    checks.user(spec, &evidence.process);
+    checks.limits(spec, &evidence.limits);
     if walls == Walls::None {
-        return found;
+        return checks.differences();
     }
-    check(is_zero_hex(&process.cap_eff) && is_zero_hex(&process.cap_bnd), "capabilities");
-    check(process.no_new_privs, "no-new-privileges");
-    check(process.seccomp == 2, "the seccomp filter");
+    checks.rights(&evidence.process);
+    checks.probe(probe);
+    let mut check = |holds, what: &str| checks.check(holds, what);
     let wanted = NAMESPACES.into_iter().chain((!system).then_some(USER_NAMESPACE));
     for name in wanted {
         check(evidence.namespaces.iter().any(|own| own == name), &format!("the {name} namespace"));
@@ -163,14 +146,7 @@ pub fn differences(
         let there = evidence.mounts.iter().any(|mount| mount.target == *target);
         check(there, &format!("nothing is mounted at {}", target.display()));
     }
-    check(probe.no_network, "probe: a network interface is there");
-    check(probe.no_kernel_crypto, "probe: an AF_ALG socket can be opened");
-    check(probe.read_only_root, "probe: the root can be written");
-    check(probe.no_foreign_prlimit, "probe: prlimit on another process works");
-    check(probe.no_new_namespaces, "probe: a user namespace can be made");
-    check(probe.is_init, "probe: the guardian is not pid 1");
-    check(probe.not_dumpable, "probe: the guardian's memory can be read");
-    found
+    checks.differences()
 }
 
 /// One that was asked for, or lies beneath one: the host's `/usr` may itself be put together.

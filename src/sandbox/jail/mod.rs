@@ -14,6 +14,7 @@ mod group;
 mod identity;
 mod limits;
 pub mod root;
+mod scope;
 mod seccomp;
 mod start;
 mod status;
@@ -87,7 +88,10 @@ impl Jail {
     pub fn adopt(receipt: &Receipt, folder: &Path, system: bool) -> Option<Self> {
         let walls = Walls::of(receipt.backend)?;
         let identity = Identity::parse(&receipt.container).filter(Identity::lives)?;
-        let group = (receipt.limits.cgroup_version > 0).then(|| Group::find(&receipt.sandbox.0)).flatten();
+        let name = &receipt.sandbox.0;
+        let group = (receipt.limits.cgroup_version > 0)
+            .then(|| Group::find(name).or_else(|| scope::find(name, identity.pid)))
+            .flatten();
         Some(Self {
             walls,
             system,

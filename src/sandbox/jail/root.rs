@@ -111,6 +111,15 @@ pub fn resolve(built: &Path, requested: Option<&str>, allowed: &[String]) -> Res
     })
 }
 
+/// The allowed folders that were built, and the host.
+#[must_use]
+pub fn list(built: &Path, allowed: &[String]) -> Vec<ImageFact> {
+    let names = allowed.iter().map(String::as_str).chain([HOST]);
+    let found = names
+        .filter_map(|name| Some(ImageFact { reference: name.to_owned(), id: id(&folder(built, name))? }));
+    found.collect()
+}
+
 /// Changes whenever its Python does: compiled files depend on it.
 fn id(folder: &Path) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
@@ -136,9 +145,14 @@ mod tests {
         for outside in ["../..", "/", "", "python:3.12"] {
             assert_eq!(resolved(Some(outside)).unwrap_err().code, Code::ImageMissing, "{outside}");
         }
+        let listed = |allowed: &[String]| {
+            list(built.path(), allowed).into_iter().map(|found| found.reference).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(&allowed), [HOST]);
         std::fs::create_dir_all(built.path().join("science/usr/bin")).unwrap();
         std::fs::write(built.path().join("science/usr/bin/python3"), "").unwrap();
         assert_eq!(resolved(None).unwrap().reference, "belljar/science");
+        assert_eq!(listed(&allowed), ["belljar/science", HOST]);
         assert_eq!(resolved(Some("belljar/science:latest")).unwrap().reference, "belljar/science:latest");
     }
 

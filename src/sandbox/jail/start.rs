@@ -16,7 +16,7 @@ use super::group::Group;
 use super::identity::Identity;
 use super::limits::{self, Beside};
 use super::root::{self, Root};
-use super::{Jail, Said, Walls, seccomp, status};
+use super::{Jail, Said, Walls, scope, seccomp, status};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::spec::{
     BRIDGE_SOCKET_NAME, GuestUser, SECCOMP_PROFILE, SandboxSpec, compile_command, environment, kernel_command,
@@ -173,6 +173,10 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         return Err(explain::failure(&words(said).await, Machine::read()));
     };
     let identity = Identity::of(pid);
+    let group = match group {
+        None if !tools.system => scope::make(&spec.sandbox.0, pid, &spec.limits).await,
+        group => group,
+    };
     let limited = group.as_ref().map_or(Ok(()), |group| group.take_in(pid)).and_then(|()| {
         let own = tools.system || limits::counts_by_namespace();
         let beside = match (&group, own) {

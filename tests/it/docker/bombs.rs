@@ -23,7 +23,7 @@ fn daemon_memory(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn forks_and_threads_are_bounded_and_others_still_answer() {
+pub fn forks_and_threads_are_bounded_and_others_still_answer() {
     if !engine() {
         return;
     }
@@ -69,7 +69,7 @@ except RuntimeError:
 }
 
 #[test]
-fn memory_is_bounded_wherever_it_is_taken() {
+pub fn memory_is_bounded_wherever_it_is_taken() {
     if !engine() {
         return;
     }
@@ -98,7 +98,7 @@ fn memory_is_bounded_wherever_it_is_taken() {
 }
 
 #[test]
-fn temporary_space_descriptors_and_files_are_bounded() {
+pub fn temporary_space_descriptors_and_files_are_bounded() {
     if !engine() {
         return;
     }
@@ -123,7 +123,7 @@ fn temporary_space_descriptors_and_files_are_bounded() {
 }
 
 #[test]
-fn a_workspace_that_grows_too_large_ends_the_cell() {
+pub fn a_workspace_that_grows_too_large_ends_the_cell() {
     if !engine() {
         return;
     }
@@ -150,7 +150,7 @@ time.sleep(25)
 }
 
 #[test]
-fn a_tree_of_any_depth_and_width_is_removed_with_its_session() {
+pub fn a_tree_of_any_depth_and_width_is_removed_with_its_session() {
     if !engine() {
         return;
     }
@@ -181,7 +181,7 @@ os.chdir('/workspace')
 }
 
 #[test]
-fn a_background_process_neither_outlives_the_session_nor_disturbs_it() {
+pub fn a_background_process_neither_outlives_the_session_nor_disturbs_it() {
     if !engine() {
         return;
     }

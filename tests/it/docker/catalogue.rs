@@ -218,6 +218,6 @@ fn e14_a_tool_that_breaks_is_told_and_logged() {
     assert_eq!(notes(&file), ["after"]);
     let answered = &events_of(&daemon, "ask_tool_answered")[0];
     assert!(text(answered, "/outcome/failure/message").contains("out of paper"), "{answered:#}");
-    let logged = daemon.cli(["logs", "-s", S]).stdout;
+    let logged = daemon.cli(["logs", S]).ok().stderr;
     assert!(logged.contains("out of paper"), "{logged}");
 }

@@ -25,7 +25,7 @@ fn run(daemon: &Daemon) -> Child {
 }
 
 #[test]
-fn a_run_whose_client_was_killed_leaves_nothing() {
+pub fn a_run_whose_client_was_killed_leaves_nothing() {
     if !engine() {
         return;
     }
@@ -52,7 +52,7 @@ fn a_run_whose_client_was_killed_leaves_nothing() {
 }
 
 #[test]
-fn a_session_that_nobody_was_told_of_is_not_there_after_a_restart() {
+pub fn a_session_that_nobody_was_told_of_is_not_there_after_a_restart() {
     if !engine() {
         return;
     }

@@ -35,7 +35,7 @@ fn all_refused(daemon: &Daemon, setup: &str, attempts: &[&str]) {
 }
 
 #[test]
-fn all_probes_are_contained_in_every_image() {
+pub fn all_probes_are_contained_in_every_image() {
     if !engine() {
         return;
     }
@@ -57,7 +57,7 @@ fn all_probes_are_contained_in_every_image() {
 }
 
 #[test]
-fn there_is_no_network_and_no_place_to_write_but_the_workspace_and_tmpfs() {
+pub fn there_is_no_network_and_no_place_to_write_but_the_workspace_and_tmpfs() {
     if !engine() {
         return;
     }
@@ -102,7 +102,7 @@ print([kinds[folder] for folder in ("/tmp", "/dev/shm")])
 }
 
 #[test]
-fn the_guardian_outlives_every_signal_from_inside() {
+pub fn the_guardian_outlives_every_signal_from_inside() {
     if !engine() {
         return;
     }
@@ -157,7 +157,7 @@ subprocess.run([sys.executable, '-c', attack], start_new_session=True, check=Tru
 }
 
 #[test]
-fn the_bridge_and_the_kernel_cannot_be_replaced() {
+pub fn the_bridge_and_the_kernel_cannot_be_replaced() {
     if !engine() {
         return;
     }
@@ -200,7 +200,7 @@ fn bridge_and_kernel_hold(daemon: &Daemon) {
 }
 
 #[test]
-fn garbage_in_every_descriptor_ends_at_worst_in_a_typed_crash() {
+pub fn garbage_in_every_descriptor_ends_at_worst_in_a_typed_crash() {
     if !engine() {
         return;
     }
@@ -248,7 +248,7 @@ for payload in payloads:
 }
 
 #[test]
-fn code_that_patches_its_own_kernel_harms_only_its_session() {
+pub fn code_that_patches_its_own_kernel_harms_only_its_session() {
     if !engine() {
         return;
     }

@@ -53,7 +53,7 @@ fn daemon_memory(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn files_and_folders_go_in_and_out() {
+pub fn files_and_folders_go_in_and_out() {
     if !engine() {
         return;
     }
@@ -109,7 +109,7 @@ fn files_and_folders_go_in_and_out() {
 }
 
 #[test]
-fn cp_copies_both_ways() {
+pub fn cp_copies_both_ways() {
     if !engine() {
         return;
     }
@@ -152,7 +152,7 @@ fn cp_copies_both_ways() {
 }
 
 #[test]
-fn links_pipes_and_devices_of_a_guest_are_no_doors() {
+pub fn links_pipes_and_devices_of_a_guest_are_no_doors() {
     if !engine() {
         return;
     }
@@ -234,7 +234,7 @@ os.link('real/file', 'hard')
 }
 
 #[test]
-fn no_path_leads_out() {
+pub fn no_path_leads_out() {
     if !engine() {
         return;
     }
@@ -283,7 +283,7 @@ fn append(tar: &mut tar::Builder<Vec<u8>>, name: &str, kind: tar::EntryType, dat
 }
 
 #[test]
-fn a_tar_brings_only_files_and_folders() {
+pub fn a_tar_brings_only_files_and_folders() {
     if !engine() {
         return;
     }
@@ -346,7 +346,7 @@ fn a_tar_brings_only_files_and_folders() {
 }
 
 #[test]
-fn large_files_pass_through_without_staying() {
+pub fn large_files_pass_through_without_staying() {
     if !engine() {
         return;
     }
@@ -384,7 +384,7 @@ fn large_files_pass_through_without_staying() {
 }
 
 #[test]
-fn an_upload_that_breaks_off_leaves_nothing() {
+pub fn an_upload_that_breaks_off_leaves_nothing() {
     if !engine() {
         return;
     }

@@ -56,7 +56,7 @@ print('x' * 1_000_000)
 }
 
 #[test]
-fn rm_leaves_nothing() {
+pub fn rm_leaves_nothing() {
     if !engine() {
         return;
     }
@@ -87,7 +87,7 @@ fn rm_leaves_nothing() {
 }
 
 #[test]
-fn a_running_cell_of_a_removed_session_is_cancelled() {
+pub fn a_running_cell_of_a_removed_session_is_cancelled() {
     if !engine() {
         return;
     }
@@ -106,7 +106,7 @@ fn a_running_cell_of_a_removed_session_is_cancelled() {
 }
 
 #[test]
-fn a_session_can_be_removed_while_it_starts() {
+pub fn a_session_can_be_removed_while_it_starts() {
     if !engine() {
         return;
     }
@@ -188,7 +188,7 @@ fn both_go_on(daemon: &Daemon, containers: &[String], cell: u64) {
 }
 
 #[test]
-fn sigterm_leaves_the_sessions_to_the_next_daemon() {
+pub fn sigterm_leaves_the_sessions_to_the_next_daemon() {
     if !engine() {
         return;
     }
@@ -205,7 +205,7 @@ fn sigterm_leaves_the_sessions_to_the_next_daemon() {
 }
 
 #[test]
-fn a_plain_stop_leaves_the_sessions_to_the_next_daemon() {
+pub fn a_plain_stop_leaves_the_sessions_to_the_next_daemon() {
     if !engine() {
         return;
     }
@@ -223,7 +223,7 @@ fn a_plain_stop_leaves_the_sessions_to_the_next_daemon() {
 }
 
 #[test]
-fn a_second_sigterm_forces_and_the_next_start_goes_on() {
+pub fn a_second_sigterm_forces_and_the_next_start_goes_on() {
     if !engine() {
         return;
     }
@@ -267,7 +267,7 @@ fn a_second_sigterm_forces_and_the_next_start_goes_on() {
 }
 
 #[test]
-fn daemon_stop_returns_when_all_is_gone() {
+pub fn daemon_stop_returns_when_all_is_gone() {
     if !engine() {
         return;
     }
@@ -282,7 +282,7 @@ fn daemon_stop_returns_when_all_is_gone() {
 }
 
 #[test]
-fn a_daemon_that_is_just_starting_can_be_stopped() {
+pub fn a_daemon_that_is_just_starting_can_be_stopped() {
     if !engine() {
         return;
     }
@@ -306,7 +306,7 @@ fn a_daemon_that_is_just_starting_can_be_stopped() {
 }
 
 #[test]
-fn after_a_killed_daemon_the_next_one_goes_on() {
+pub fn after_a_killed_daemon_the_next_one_goes_on() {
     if !engine() {
         return;
     }
@@ -333,7 +333,7 @@ fn after_a_killed_daemon_the_next_one_goes_on() {
 }
 
 #[test]
-fn what_belongs_to_no_session_is_cleared_at_the_start() {
+pub fn what_belongs_to_no_session_is_cleared_at_the_start() {
     if !engine() {
         return;
     }
@@ -374,7 +374,7 @@ fn uuid_like(n: u8) -> String {
 }
 
 #[test]
-fn a_container_that_is_taken_away_is_told_and_replaced() {
+pub fn a_container_that_is_taken_away_is_told_and_replaced() {
     if !engine() {
         return;
     }
@@ -416,7 +416,7 @@ fn a_container_that_is_taken_away_is_told_and_replaced() {
 }
 
 #[test]
-fn a_container_that_a_stranger_pauses_goes_on_to_the_end_of_its_cell() {
+pub fn a_container_that_a_stranger_pauses_goes_on_to_the_end_of_its_cell() {
     if !engine() {
         return;
     }
@@ -453,7 +453,7 @@ fn second(daemon: &Daemon, home: &std::path::Path, socket: &std::path::Path) -> 
 }
 
 #[test]
-fn a_home_and_a_socket_have_one_daemon() {
+pub fn a_home_and_a_socket_have_one_daemon() {
     if !engine() {
         return;
     }
@@ -494,7 +494,7 @@ fn a_home_and_a_socket_have_one_daemon() {
 }
 
 #[test]
-fn daemons_of_different_homes_leave_each_other_alone() {
+pub fn daemons_of_different_homes_leave_each_other_alone() {
     if !engine() {
         return;
     }
@@ -515,7 +515,7 @@ fn daemons_of_different_homes_leave_each_other_alone() {
 }
 
 #[test]
-fn a_command_starts_a_daemon_where_there_is_none() {
+pub fn a_command_starts_a_daemon_where_there_is_none() {
     if !engine() {
         return;
     }

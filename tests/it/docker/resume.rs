@@ -25,9 +25,9 @@ fn over_a_restart(daemon: &mut Daemon, code: &str) -> u64 {
     cell
 }
 
-/// Removes the container behind the daemon's back, and waits until it is noticed.
+/// Removes the sandbox behind the daemon's back, and waits until it is noticed.
 fn take_away(daemon: &Daemon) {
-    docker(["rm", "-f", &daemon.containers()[0]]);
+    daemon.remove_sandboxes();
     eventually("it is asleep", || {
         let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
         (view["state"] == "asleep").then_some(())
@@ -35,7 +35,7 @@ fn take_away(daemon: &Daemon) {
 }
 
 #[test]
-fn a_kill_for_memory_while_no_daemon_ran_is_told_as_one() {
+pub fn a_kill_for_memory_while_no_daemon_ran_is_told_as_one() {
     let request = json!({"image": "belljar/base", "memory_bytes": 128 << 20});
     let Some(mut daemon) = session_with("", request) else { return };
     printed(&daemon, "x = 'before'");
@@ -48,7 +48,7 @@ fn a_kill_for_memory_while_no_daemon_ran_is_told_as_one() {
 }
 
 #[test]
-fn files_tool_calls_and_threads_of_before_are_told_after() {
+pub fn files_tool_calls_and_threads_of_before_are_told_after() {
     let Some(mut daemon) = base() else { return };
     printed(
         &daemon,
@@ -65,7 +65,7 @@ fn files_tool_calls_and_threads_of_before_are_told_after() {
 }
 
 #[test]
-fn the_time_without_a_daemon_does_not_count_for_a_cell_that_was_done() {
+pub fn the_time_without_a_daemon_does_not_count_for_a_cell_that_was_done() {
     let Some(mut daemon) = base() else { return };
     let cell = over_a_restart(&mut daemon, "print('busy')\nwait_for_go()\nopen('done', 'w').close()");
     let result = outcome(&daemon, cell);
@@ -87,7 +87,7 @@ fn events_apart(first: &serde_json::Value, second: &serde_json::Value) -> f64 {
 }
 
 #[test]
-fn a_replay_that_the_daemon_did_not_survive_can_be_made_again_without_calling_tools() {
+pub fn a_replay_that_the_daemon_did_not_survive_can_be_made_again_without_calling_tools() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "import time; a = 1");
     printed(
@@ -129,7 +129,7 @@ fn a_replay_that_the_daemon_did_not_survive_can_be_made_again_without_calling_to
 }
 
 #[test]
-fn a_stranger_who_pauses_the_sandbox_costs_nothing_but_time() {
+pub fn a_stranger_who_pauses_the_sandbox_costs_nothing_but_time() {
     let Some(daemon) = base() else { return };
     printed(&daemon, "import time; x = [1]");
     let container = daemon.containers()[0].clone();
@@ -150,7 +150,7 @@ fn a_stranger_who_pauses_the_sandbox_costs_nothing_but_time() {
 }
 
 #[test]
-fn a_frozen_session_is_frozen_also_for_the_next_daemon() {
+pub fn a_frozen_session_is_frozen_also_for_the_next_daemon() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "import time");
     let cell = queue(&daemon, &json!({"code": "print('busy')\ntime.sleep(1)\nx = 1", "timeout_s": 3}));
@@ -178,7 +178,7 @@ fn a_frozen_session_is_frozen_also_for_the_next_daemon() {
 }
 
 #[test]
-fn what_was_lost_between_cells_is_told_with_the_next_one_as_past() {
+pub fn what_was_lost_between_cells_is_told_with_the_next_one_as_past() {
     let Some(daemon) = base() else { return };
     printed(&daemon, "import os, subprocess; x = 1");
     printed(&daemon, "subprocess.Popen(['sh', '-c', 'sleep 0.3; kill -9 -1'], start_new_session=True)");
@@ -193,7 +193,7 @@ fn what_was_lost_between_cells_is_told_with_the_next_one_as_past() {
 }
 
 #[test]
-fn a_session_without_a_sandbox_is_described_as_before() {
+pub fn a_session_without_a_sandbox_is_described_as_before() {
     let Some(mut daemon) = base() else { return };
     let view = |daemon: &Daemon| daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
     let before = view(&daemon);
@@ -222,7 +222,7 @@ fn post_keyed(daemon: &Daemon, key: &str) -> Option<(u16, serde_json::Value)> {
 }
 
 #[test]
-fn a_repeated_request_gets_what_the_first_would_have_got() {
+pub fn a_repeated_request_gets_what_the_first_would_have_got() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "ran = []");
     let mut unanswered = 0;
@@ -249,7 +249,7 @@ fn a_repeated_request_gets_what_the_first_would_have_got() {
 }
 
 #[test]
-fn a_cell_that_comes_while_cells_are_undone_is_not_undone_with_them() {
+pub fn a_cell_that_comes_while_cells_are_undone_is_not_undone_with_them() {
     let Some(daemon) = base() else { return };
     for n in 0..10 {
         printed(&daemon, "a = 1");

@@ -26,7 +26,7 @@ fn assert_pictures(displays: &[Value], count: usize) {
 }
 
 #[test]
-fn a_chinese_plot_is_a_picture_without_a_glyph_warning() {
+pub fn a_chinese_plot_is_a_picture_without_a_glyph_warning() {
     let Some(daemon) = session() else { return };
     let code = "import matplotlib.pyplot as plt\nplt.title(\"中文\"); plt.plot([1,4,9])";
     let result = daemon.run(S, code);
@@ -42,7 +42,7 @@ fn a_chinese_plot_is_a_picture_without_a_glyph_warning() {
 }
 
 #[test]
-fn figures_are_shown_once_each_in_their_order() {
+pub fn figures_are_shown_once_each_in_their_order() {
     let Some(daemon) = session() else { return };
     assert_pictures(&shown(&daemon, "import matplotlib.pyplot as plt\nplt.plot([1]); plt.show()"), 1);
     let code = "for n in range(3):\n    plt.figure(); plt.plot([n])";
@@ -60,7 +60,7 @@ fn figures_are_shown_once_each_in_their_order() {
 }
 
 #[test]
-fn display_shows_the_richest_forms() {
+pub fn display_shows_the_richest_forms() {
     let Some(daemon) = session() else { return };
     let code = "class Rich:\n    def _repr_html_(self): return '<b>bold</b>'\n    \
                 def _repr_markdown_(self): return '**bold**'\n    def _repr_json_(self): return {'bold': [1, None]}\n\
@@ -93,7 +93,7 @@ fn display_shows_the_richest_forms() {
 }
 
 #[test]
-fn the_last_value_is_returned() {
+pub fn the_last_value_is_returned() {
     let Some(daemon) = session() else { return };
     let last = |code: &str| {
         let result = daemon.run(S, code);
@@ -113,7 +113,7 @@ fn the_last_value_is_returned() {
 }
 
 #[test]
-fn a_table_of_pandas_is_html() {
+pub fn a_table_of_pandas_is_html() {
     let Some(daemon) = session() else { return };
     let result = daemon
         .run(S, "import pandas as pd\ntable = pd.DataFrame({'城市': ['北京', '上海'], 'n': [1, 2]})\ntable");
@@ -130,7 +130,7 @@ fn a_table_of_pandas_is_html() {
 }
 
 #[test]
-fn artifacts_are_files_that_changed() {
+pub fn artifacts_are_files_that_changed() {
     let Some(daemon) = session() else { return };
     let changed = |code: &str| daemon.run(S, code)["artifacts"].clone();
     let code = "import os\nos.makedirs('out/deep')\nopen('out/deep/a.csv', 'w').write('1,2')\nopen('b', 'w').write('b')";
@@ -174,7 +174,7 @@ fn artifacts_are_files_that_changed() {
 }
 
 #[test]
-fn more_artifacts_than_a_result_lists_are_said_to_be_more() {
+pub fn more_artifacts_than_a_result_lists_are_said_to_be_more() {
     let Some(daemon) = session() else { return };
     let result = daemon.run(S, "for n in range(250): open(f'f{n:03}', 'w').close()");
     assert_eq!((list(&result, "artifacts").len(), &result["truncated"]["artifacts"]), (200, &json!(true)));
@@ -184,7 +184,7 @@ fn more_artifacts_than_a_result_lists_are_said_to_be_more() {
 }
 
 #[test]
-fn displays_beyond_the_bounds_are_counted() {
+pub fn displays_beyond_the_bounds_are_counted() {
     let Some(daemon) = session_with("", json!({})) else { return };
     let result = daemon.run(S, "for n in range(50): display(n)");
     let displays = list(&result, "displays");

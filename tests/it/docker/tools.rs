@@ -35,7 +35,8 @@ fn the_live_output_shows_what_tools_said() {
     printed(&daemon, later);
     eventually("the thread prints", || written(&daemon, None).contains("later said <b>\n").then_some(()));
     let shown = daemon.cli(["run", "-s", S, "print(m)"]);
-    let logged = daemon.cli(["logs", "-s", S]).ok().stdout;
+    let logged = daemon.cli(["logs", S]).ok().stdout;
+    assert!(logged.contains("later said <b>"), "{logged}");
     assert!(
         !shown.stdout.contains("TOOL_RESPONSE") && !logged.contains("TOOL_RESPONSE"),
         "{shown:?}\n{logged}"

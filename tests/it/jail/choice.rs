@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::support::{Daemon, jails};
 
-const NO_ENGINE: (&str, &str) = ("DOCKER_HOST", "unix:///nonexistent/docker.sock");
+pub const NO_ENGINE: (&str, &str) = ("DOCKER_HOST", "unix:///nonexistent/docker.sock");
 /// No bubblewrap in it; `python3` is not needed to find that out.
 const NO_PROGRAMS: (&str, &str) = ("PATH", "/nonexistent");
 

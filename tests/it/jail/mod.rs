@@ -2,17 +2,26 @@
 //! and as a user without any rights; what is a jail's own has files of its own.
 //!
 //! What does not apply, and why:
-//! - tests that ask the engine itself (`docker inspect`, `pause`, `rm`): there is none
-//! - tests of images, pulls and of packages in an image: a jail shows the host's own Python, which has
-//!   none of them; and what depends on the version of Python (`x02`)
-//! - a bound on the inodes of `/tmp`, and files in it that cannot be run: bubblewrap has no such options
-//! - CPU time of a user without a control group: nothing holds it, and the receipt says so
+//! - tests that ask the engine itself (`docker inspect`, `pause`, `rm`) or know the names of its images
+//!   (`law_12`, `sixty_deaths`, `forks_and_threads`, `a_frozen_session`, most of `lifecycle` and `ephemeral`):
+//!   there is no engine. What they are about has tests of its own here: `escape`, `life`
+//! - tests of images, pulls and of packages in an image (`x13`, `what_was_restored`, `variables_are_listed`,
+//!   figures and tables): a jail shows the host's own Python, which has none of them; and what depends on
+//!   the version of Python (`x02`)
+//! - a bound on the inodes of `/tmp`, and files in it that cannot be run (`temporary_space`): bubblewrap has
+//!   no such options
+//! - of a user without a control group: CPU time, which nothing holds, as the receipt says; and the kill for
+//!   memory that is asked for at once, which is a `MemoryError` then
+//! - what is the daemon's alone, whatever holds the sandbox: asks, approvals, client tools, bad input,
+//!   two gigabytes of output, deaths at any commit
 
 mod choice;
+mod demo;
 mod escape;
 mod jobs;
 mod life;
 mod process;
+mod roots;
 
 use crate::support::User;
 
@@ -32,7 +41,15 @@ macro_rules! again {
     };
 }
 
-again! { root, None,
+/// As root and as an ordinary user.
+macro_rules! both {
+    ($($list:tt)+) => {
+        again! { root, None, $($list)+ }
+        again! { ordinary_user, Some(super::super::ANN), $($list)+ }
+    };
+}
+
+both! {
     laws: law_01_seed_variables_are_readable, law_02_persistence_of_bindings,
         law_03_rebind_of_seeded_and_earlier_names_sticks, law_04_a_snippet_of_several_statements_runs_whole,
         law_05_printed_text_is_the_returned_text, law_06_a_syntax_error_is_text_and_the_session_survives,
@@ -41,37 +58,68 @@ again! { root, None,
         law_10_a_traceback_across_snippets_shows_the_earlier_source,
         law_11_nested_runs_do_not_corrupt_each_other;
     cases: failure_by_division, timeout_of_a_sleep_keeps_the_text_so_far, crash_by_an_exit_call,
-        recursion_is_a_failure, memory_exhaustion_is_told_by_the_cgroup, timeout_of_an_infinite_loop,
-        timeout_without_output, an_exit_of_the_script_is_its_own_reason, x01_python_exception,
-        x03_timeout, x04_segfault, x05_out_of_memory, x06_deep_recursion,
-        x08_second_error_while_reporting, x09_encoding, x10_end_of_pipe,
+        recursion_is_a_failure, memory_exhaustion_is_told_by_the_cgroup,
+        a_decode_error_with_an_open_file_is_a_failure_with_the_first_error, timeout_of_an_infinite_loop,
+        timeout_of_a_blocking_network_call, timeout_without_output, timeout_of_c_code_that_ignores_signals,
+        an_exit_of_the_script_is_its_own_reason, x01_python_exception, x03_timeout, x04_segfault,
+        x05_out_of_memory, x06_deep_recursion, x07_unpicklable_globals, x08_second_error_while_reporting,
+        x09_encoding, x10_end_of_pipe, x11_missing_package, x12_modules_persist,
         x14_directory_that_cannot_be_entered, x15_cancel_propagates, x16_lost_variables_are_told;
-    checkpoints: the_end_of_all_processes_is_told, honest_code_does_not_notice_that_there_are_copies,
-        undo_gives_the_variables_of_some_cells_ago, undo_that_cannot_be_done_changes_nothing,
-        questions_are_answered_while_a_cell_runs, without_checkpoints_a_crash_loses_the_state_and_says_so;
+    checkpoints: every_way_to_die_leaves_the_state_before_it, a_memory_bomb_leaves_the_state_before_it,
+        the_end_of_all_processes_is_told, honest_code_does_not_notice_that_there_are_copies,
+        undo_that_cannot_be_done_changes_nothing, questions_are_answered_while_a_cell_runs,
+        without_checkpoints_a_crash_loses_the_state_and_says_so;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
-        a_flood_while_no_cell_runs_belongs_to_none, output_streams_while_the_cell_runs;
-    modes: a_fork_cell_sees_everything_and_changes_nothing, isolated_expressions_cannot_get_out,
-        an_interrupt_of_a_stubborn_cell_ends_it, an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one;
-    preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
-        families_are_imported_as_far_as_they_are_there;
+        a_stream_that_a_cell_takes_away_is_back_for_the_next, a_cut_of_both_streams_counts_each,
+        bytes_that_are_no_text_do_no_harm, characters_in_pieces_become_whole,
+        a_flood_while_no_cell_runs_belongs_to_none, output_while_no_cell_runs_is_an_event_without_a_cell,
+        output_streams_while_the_cell_runs, events_are_numbered_without_gaps;
+    modes: a_fork_cell_sees_everything_and_changes_nothing, eval_changes_nothing_and_takes_one_expression,
+        isolated_expressions_compute, isolated_expressions_cannot_get_out,
+        cells_run_first_in_first_out_and_the_queue_is_bounded, waiting_is_not_counted_as_run_time,
+        a_reset_ends_what_runs_and_what_waits_and_starts_afresh, a_removal_tells_the_running_cell,
+        an_interrupt_keeps_the_state, an_interrupt_reaches_a_cell_however_early_it_comes,
+        an_interrupt_of_a_stubborn_cell_ends_it, an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one,
+        tools_of_the_host_are_callables;
+    preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new;
+    files: files_and_folders_go_in_and_out,
+        links_pipes_and_devices_of_a_guest_are_no_doors, no_path_leads_out,
+        a_tar_brings_only_files_and_folders, an_upload_that_breaks_off_leaves_nothing;
+    rich: display_shows_the_richest_forms, the_last_value_is_returned, artifacts_are_files_that_changed,
+        more_artifacts_than_a_result_lists_are_said_to_be_more, displays_beyond_the_bounds_are_counted;
+    bombs: a_workspace_that_grows_too_large_ends_the_cell,
+        a_tree_of_any_depth_and_width_is_removed_with_its_session,
+        a_background_process_neither_outlives_the_session_nor_disturbs_it;
+    escape: the_guardian_outlives_every_signal_from_inside, the_bridge_and_the_kernel_cannot_be_replaced,
+        garbage_in_every_descriptor_ends_at_worst_in_a_typed_crash,
+        code_that_patches_its_own_kernel_harms_only_its_session;
+    repl: a_person_types_python_and_comes_back;
     restart: a_running_cell_goes_on, a_cell_that_ended_while_no_daemon_ran_has_its_result,
         a_cell_that_died_while_no_daemon_ran_is_told, checkpoints_undo_and_time_limits_outlive_the_daemon,
-        restarts_one_after_the_other_lose_nothing;
-    jobs: five_scripts_have_five_verdicts, a_script_begins_with_a_clean_slate_and_alone, artifacts_are_data,
-        jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing;
+        a_reader_of_events_goes_on_where_it_was, restarts_one_after_the_other_lose_nothing;
+    resume: files_tool_calls_and_threads_of_before_are_told_after,
+        the_time_without_a_daemon_does_not_count_for_a_cell_that_was_done,
+        a_replay_that_the_daemon_did_not_survive_can_be_made_again_without_calling_tools,
+        what_was_lost_between_cells_is_told_with_the_next_one_as_past,
+        a_session_without_a_sandbox_is_described_as_before,
+        a_repeated_request_gets_what_the_first_would_have_got,
+        a_cell_that_comes_while_cells_are_undone_is_not_undone_with_them;
+    jobs: five_scripts_have_five_verdicts, artifacts_are_data;
+    ephemeral: a_session_that_nobody_was_told_of_is_not_there_after_a_restart;
+    lifecycle: sigterm_leaves_the_sessions_to_the_next_daemon,
+        a_second_sigterm_forces_and_the_next_start_goes_on, daemon_stop_returns_when_all_is_gone;
 }
 
-again! { ordinary_user, Some(super::super::ANN),
-    laws: law_02_persistence_of_bindings, law_08_keyboard_interrupt_propagates;
-    cases: memory_exhaustion_is_told_by_the_cgroup, timeout_of_an_infinite_loop, x04_segfault,
-        x05_out_of_memory, x16_lost_variables_are_told;
-    checkpoints: honest_code_does_not_notice_that_there_are_copies,
-        without_checkpoints_a_crash_loses_the_state_and_says_so;
-    output: writes_below_python_are_in_the_output_in_order;
-    modes: a_fork_cell_sees_everything_and_changes_nothing;
-    preload: modules_are_there_from_the_start_and_after_a_loss;
-    restart: a_running_cell_goes_on, a_cell_that_died_while_no_daemon_ran_is_told,
-        checkpoints_undo_and_time_limits_outlive_the_daemon;
-    jobs: five_scripts_have_five_verdicts, artifacts_are_data;
+// As root alone. Some speak to the daemon both as themselves and as its user; where no control group
+// holds memory, a single request for too much of it is a `MemoryError`, and `/tmp` is full.
+again! { root_alone, None,
+    checkpoints: undo_gives_the_variables_of_some_cells_ago;
+    files: cp_copies_both_ways;
+    preload: families_are_imported_as_far_as_they_are_there;
+    bombs: memory_is_bounded_wherever_it_is_taken;
+    restart: a_client_that_shows_a_cell_goes_on_after_a_restart;
+    resume: a_kill_for_memory_while_no_daemon_ran_is_told_as_one;
+    lifecycle: rm_leaves_nothing, a_running_cell_of_a_removed_session_is_cancelled,
+        after_a_killed_daemon_the_next_one_goes_on;
+    jobs: a_script_begins_with_a_clean_slate_and_alone, jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing;
 }

@@ -3,6 +3,7 @@
 
 mod disk;
 mod http;
+pub mod invariants;
 pub mod jails;
 mod leftovers;
 mod users;
@@ -10,7 +11,7 @@ mod users;
 pub use disk::SmallDisk;
 pub use http::Response;
 pub use leftovers::{assert_nothing_left, processes_of};
-pub use users::{docker_group, http_as};
+pub use users::{docker_group, flood_as, http_as};
 
 use serde_json::{Value, json};
 use std::ffi::OsStr;
@@ -67,6 +68,8 @@ pub struct Daemon {
     user: Option<User>,
     /// Its sandboxes are jails.
     jailed: bool,
+    /// After the word `daemon`.
+    flags: Vec<String>,
     /// For the daemon and for every command.
     environment: Vec<(String, String)>,
 }
@@ -128,6 +131,14 @@ impl Daemon {
         Self::launch(config, None, environment)
     }
 
+    /// For all users of the machine who are in that group, and reachable for them.
+    pub fn for_all(group: &str, config: &str) -> Self {
+        let mut daemon = Self::prepare(home(), None, config, None, &[]);
+        daemon.flags = ["--system", "--group", group].map(str::to_owned).to_vec();
+        daemon.restart();
+        daemon
+    }
+
     /// As another user, in user mode.
     pub fn as_user(user: User) -> Self {
         Self::launch("", Some(user), &[])
@@ -155,6 +166,18 @@ impl Daemon {
         user: Option<User>,
         environment: &[(&str, &str)],
     ) -> Self {
+        let mut daemon = Self::prepare(home, disk, config, user, environment);
+        daemon.restart();
+        daemon
+    }
+
+    fn prepare(
+        home: tempfile::TempDir,
+        disk: Option<SmallDisk>,
+        config: &str,
+        user: Option<User>,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let ground = jails::ground();
         let config = if ground.is_some() { jails::with_backend(config) } else { config.to_owned() };
         let user = user.or(ground.and_then(|ground| ground.user));
@@ -163,9 +186,9 @@ impl Daemon {
             std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid)).expect("chown");
         }
         let jailed = ground.is_some();
-        let mut daemon = Self { disk, home, child: None, user, jailed, environment: Vec::new() };
+        let (flags, environment_of) = (Vec::new(), Vec::new());
+        let mut daemon = Self { disk, home, child: None, user, jailed, flags, environment: environment_of };
         daemon.set_environment(environment);
-        daemon.restart();
         daemon
     }
 
@@ -182,7 +205,14 @@ impl Daemon {
             if self.has_ended() {
                 return Some(false);
             }
-            std::os::unix::net::UnixStream::connect(self.socket()).ok().map(|_| true)
+            std::os::unix::net::UnixStream::connect(self.socket()).ok().map(|_| {
+                if !self.flags.is_empty() {
+                    // The socket itself says who may use it.
+                    let enter = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+                    std::fs::set_permissions(self.home.path(), enter).expect("chmod");
+                }
+                true
+            })
         })
     }
 
@@ -190,7 +220,7 @@ impl Daemon {
     pub fn begin_restart(&mut self) {
         let log = std::fs::File::create(self.home.path().join("stderr")).expect("a log");
         let child = self
-            .command(["daemon"])
+            .command(std::iter::once("daemon").chain(self.flags.iter().map(String::as_str)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -357,6 +387,20 @@ impl Daemon {
         };
         let filter = format!("label=belljar.instance={}", instance.trim());
         docker(["ps", "-aq", "--no-trunc", "--filter", &filter]).lines().map(str::to_owned).collect()
+    }
+
+    /// Behind the back of the daemon, which finds out by itself.
+    pub fn remove_sandboxes(&self) {
+        if self.jailed {
+            for (_, pid) in jails::living(self.home()) {
+                let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+                assert!(killed.expect("kill").success());
+            }
+            return;
+        }
+        for container in self.containers() {
+            docker(["rm", "-f", &container]);
+        }
     }
 }
 

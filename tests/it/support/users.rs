@@ -26,6 +26,47 @@ fn relay() {
     let _ = std::io::copy(&mut stream, &mut std::io::stderr());
 }
 
+/// Arguments of `setpriv`.
+fn become_user(user: User) -> [String; 3] {
+    let groups = user.group.map_or_else(|| "--clear-groups".to_owned(), |group| format!("--groups={group}"));
+    [format!("--reuid={}", user.uid), format!("--regid={}", user.gid), groups]
+}
+
+/// Connections that are opened one after the other, and the most that are kept open.
+const FLOOD: usize = 10_000;
+const FLOOD_KEPT: usize = 600;
+
+/// No test: this binary, run as another user, opens connections as fast as it can.
+#[test]
+#[ignore = "only `flood_as` runs it"]
+fn flood() {
+    let Some(socket) = std::env::var_os(RELAY) else { return };
+    let mut kept = std::collections::VecDeque::new();
+    for _ in 0..FLOOD {
+        // A full backlog is what a flood meets, and no reason to stop.
+        if let Ok(stream) = std::os::unix::net::UnixStream::connect(&socket) {
+            kept.push_back(stream);
+        }
+        if kept.len() > FLOOD_KEPT {
+            kept.pop_front();
+        }
+    }
+}
+
+/// Ten thousand connections by a process of another user. It runs until it is through or killed.
+pub fn flood_as(user: User, socket: &Path) -> std::process::Child {
+    Command::new("setpriv")
+        .args(become_user(user))
+        .arg(std::env::current_exe().expect("this binary"))
+        .args(["--exact", "support::users::flood", "--ignored"])
+        .env(RELAY, socket)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("setpriv")
+}
+
 /// One request, sent by a process of another user.
 pub fn http_as(
     user: User,
@@ -36,7 +77,7 @@ pub fn http_as(
     body: &[u8],
 ) -> Response {
     let mut child = Command::new("setpriv")
-        .args([format!("--reuid={}", user.uid), format!("--regid={}", user.gid), "--clear-groups".into()])
+        .args(become_user(user))
         .arg(std::env::current_exe().expect("this binary"))
         .args(["--exact", "support::users::relay", "--ignored", "--nocapture"])
         .env(RELAY, socket)

@@ -1,0 +1,43 @@
+//! What a user has of what it may have.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+
+use super::App;
+use crate::control::body::Query;
+use crate::control::identity::number_of;
+use crate::control::peer::Peer;
+use crate::control::problems::Answer;
+use crate::protocol::api::QuotaView;
+use crate::protocol::problem::{Code, Problem};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaQuery {
+    /// Somebody else, for administrators: a name or a number.
+    user: Option<String>,
+}
+
+pub async fn show(
+    State(app): State<App>,
+    peer: Peer,
+    Query(query): Query<QuotaQuery>,
+) -> Answer<Json<QuotaView>> {
+    let uid = match query.user {
+        None => peer.uid,
+        Some(user) => {
+            let none = || Problem::new(Code::BadRequest, "there is no such user");
+            let uid = number_of(&user).await;
+            if uid != Some(peer.uid) {
+                peer.require_admin(&app.settings.admin.group)?;
+            }
+            uid.ok_or_else(none)?
+        }
+    };
+    let who = app.identities.of(uid, None).await;
+    if uid != peer.uid {
+        app.ledger.set_limits(uid, app.settings.quota.of(uid, who.name.as_deref(), &who.groups));
+    }
+    Ok(Json(QuotaView { uid, user: who.name.clone(), quotas: app.ledger.usage(uid) }))
+}

@@ -1,0 +1,78 @@
+//! What sessions have used, as the journal knows it.
+
+use rusqlite::Connection;
+
+use super::blobs::INLINE_BYTES;
+use super::journal::Journal;
+use super::rows::int;
+use super::writer::JournalError;
+use crate::protocol::chat::Usage;
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::ids::SessionId;
+
+/// Bytes of a reply for one token, where the provider does not count them.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// Tokens of models that one session used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpentTokens {
+    pub owner: u32,
+    /// The session's name.
+    pub by: String,
+    pub tokens: u64,
+}
+
+impl Journal {
+    /// On the day of that moment, also by sessions that were removed since.
+    pub fn tokens_of_day(&self, at: &str) -> Result<Vec<SpentTokens>, JournalError> {
+        let day: String = at.chars().take("2026-01-01".len()).collect();
+        Ok(self.core.read(|file, _| {
+            let query = "SELECT sessions.owner, sessions.name, events.json
+                FROM events JOIN sessions ON sessions.id = events.session
+                WHERE events.name = 'model_replied' AND events.at >= ?1";
+            let mut statement = file.prepare(query)?;
+            let spent = statement.query_map([day], |row| {
+                let json = row.get::<_, Option<String>>(2)?;
+                let tokens = json.map_or(INLINE_BYTES as u64 / BYTES_PER_TOKEN, |json| tokens(&json));
+                Ok(SpentTokens { owner: row.get(0)?, by: row.get(1)?, tokens })
+            })?;
+            spent.collect()
+        })?)
+    }
+
+    /// Sessions that were removed and are still kept, with their owners, oldest first.
+    pub fn removed(&self) -> Result<Vec<(u32, SessionId)>, JournalError> {
+        Ok(self.core.read(|file, _| {
+            let query = "SELECT owner, id FROM sessions WHERE removed_at IS NOT NULL ORDER BY removed_at, id";
+            let mut statement = file.prepare(query)?;
+            let found = statement.query_map([], |row| {
+                Ok((row.get(0)?, SessionId(uuid::Uuid::from_bytes(row.get::<_, [u8; 16]>(1)?))))
+            })?;
+            found.collect()
+        })?)
+    }
+
+    /// Bytes that are kept of a session.
+    pub fn stored(&self, session: SessionId) -> Result<u64, JournalError> {
+        Ok(self.core.read(|file, _| stored(file, session))?)
+    }
+}
+
+fn tokens(json: &str) -> u64 {
+    let counted = match serde_json::from_str::<Event>(json).map(|event| event.body) {
+        Ok(EventBody::ModelReplied { reply, .. }) => reply.usage.map(Usage::total),
+        _ => None,
+    };
+    counted.unwrap_or(json.len() as u64 / BYTES_PER_TOKEN)
+}
+
+/// Bytes of the events of one session and of their output. Large values are counted as what is the
+/// least that is large.
+pub(super) fn stored(file: &Connection, session: SessionId) -> rusqlite::Result<u64> {
+    let query = "SELECT coalesce(sum(octet_length(json)), 0) + coalesce(sum(bytes), 0) + count(blob) * ?2
+        FROM events WHERE session = ?1";
+    let large = int(INLINE_BYTES as u64);
+    let bytes: i64 =
+        file.query_row(query, rusqlite::params![session.0.as_bytes(), large], |row| row.get(0))?;
+    Ok(u64::try_from(bytes).unwrap_or(0))
+}
