@@ -120,7 +120,7 @@ struct Begin {
 
 /// Who has too much on disk already gets none. That of a job is counted as the job.
 fn amounts(job: Option<JobId>) -> Amounts {
-    let sessions = if job.is_none() { 1 } else { 0 };
+    let sessions = u64::from(job.is_none());
     Amounts::of([(Kind::Sessions, sessions), (Kind::Workspace, 0), (Kind::Journal, 0)])
 }
 
