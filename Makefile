@@ -60,7 +60,7 @@ demo-list: ## list the examples; `make demo-NAME` runs one
 	@printf '  demo-%s\n' $(EXAMPLES)
 
 .PHONY: test
-test: setup openai-client lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
+test: setup openai-client job-packages lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
 	$(call heading,kernel tests)
 	python3 -m unittest discover -s tests/kernel
 	$(call heading,Rust and container tests)
@@ -71,12 +71,19 @@ test: setup openai-client lint ## run everything that has to pass (BELLJAR_TEST_
 .PHONY: openai-client
 openai-client: ## install the Python client that the tests' model server is checked with
 	$(call heading,openai client)
-	@tests/openai-client.sh target/openai || \
+	@tests/python-env.sh target/openai tests/openai-requirements.txt || \
 		echo 'warning: the `openai` package could not be installed; the test that needs it will fail' >&2
 
+.PHONY: job-packages
+job-packages: ## install the Python packages that jobs are tested with: HumanEval, a reader of JUnit and of YAML
+	$(call heading,packages for jobs)
+	@tests/python-env.sh target/jobs tests/job-requirements.txt || \
+		echo 'warning: packages could not be installed; tests of jobs that need them will fail' >&2
+
 .PHONY: test-long
-test-long: setup ## kill the daemon at random moments for two minutes; build folders for jails
-	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them
+test-long: setup job-packages ## kill the daemon at random moments for two minutes; build folders for jails; HumanEval as jobs
+	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
+		the_solutions_of_human_eval_pass
 
 .PHONY: lint
 lint: ## check format and lints
@@ -100,8 +107,8 @@ image-science: ## build belljar/science: numpy, pandas, matplotlib and their lik
 	images/build.sh science
 
 .PHONY: bench
-bench: ## measure cells, sessions, checkpoints, recovery and neighbours
-	cargo bench --bench round_trip --bench recovery --bench neighbours
+bench: job-packages ## measure cells, sessions, checkpoints, recovery, neighbours and jobs
+	cargo bench --bench round_trip --bench recovery --bench neighbours --bench jobs
 
 .PHONY: schemas
 schemas: ## write config/openapi.json and config/schemas anew from the types

@@ -144,7 +144,7 @@ fn kernel_limits(settings: &Settings, wanted: &Wanted) -> KernelLimits {
         displays_bytes: DISPLAYS_BYTES as u64,
         tool_calls: TOOL_CALLS_IN_FLIGHT as u64,
         names: NAMES as u64,
-        checkpoints: settings.sandbox.checkpoints,
+        checkpoints: wanted.checkpoints,
         checkpoint_bytes: settings.sandbox.checkpoint_bytes,
         memory_bytes: wanted.memory_bytes,
         unacknowledged_bytes: UNACKNOWLEDGED_BYTES as u64,

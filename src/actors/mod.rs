@@ -6,6 +6,7 @@
 pub mod asks;
 mod calls;
 pub mod executor;
+pub mod jobs;
 mod launch;
 pub mod llm;
 mod news;

@@ -10,7 +10,7 @@ use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef
 use crate::config::{MIN_MEMORY_BYTES, show_size};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::clock;
-use crate::protocol::ids::{SessionId, SessionName};
+use crate::protocol::ids::{JobId, SessionId, SessionName};
 use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
@@ -31,7 +31,13 @@ pub enum SupervisorMsg {
         request: Box<NewSession>,
         /// A cell of the owner's wants it and waits for it.
         nested: bool,
+        /// The job that it is for; nobody but that job is told of it.
+        job: Option<JobId>,
         reply_to: Answer<SessionView>,
+    },
+    /// The sessions of jobs.
+    OfJobs {
+        reply_to: RpcReplyPort<Vec<(JobId, SessionRef)>>,
     },
     /// By name or id; somebody else's is not found, except by its id if `of_all`.
     Find {
@@ -89,6 +95,8 @@ pub struct SupervisorState {
 struct Entry {
     owner: u32,
     name: SessionName,
+    /// The job that it serves: its owner sees that instead.
+    job: Option<JobId>,
     session: SessionRef,
     _permit: Permit,
 }
@@ -110,9 +118,10 @@ struct Begin {
     nested: bool,
 }
 
-/// Who has too much on disk already gets none.
-fn a_session() -> Amounts {
-    Amounts::of([(Kind::Sessions, 1), (Kind::Workspace, 0), (Kind::Journal, 0)])
+/// Who has too much on disk already gets none. That of a job is counted as the job.
+fn amounts(job: Option<JobId>) -> Amounts {
+    let sessions = u64::from(job.is_none());
+    Amounts::of([(Kind::Sessions, sessions), (Kind::Workspace, 0), (Kind::Journal, 0)])
 }
 
 pub struct Supervisor;
@@ -148,11 +157,19 @@ impl Actor for Supervisor {
         state: &mut SupervisorState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            SupervisorMsg::Create { peer, request, nested, reply_to } => {
-                state.create(&myself, peer, *request, nested, reply_to).await;
+            SupervisorMsg::Create { peer, request, nested, job, reply_to } => {
+                state.create(&myself, peer, *request, (nested, job), reply_to).await;
+            }
+            SupervisorMsg::OfJobs { reply_to } => {
+                let sessions = state.sessions.values();
+                let found = sessions.filter_map(|entry| Some((entry.job?, entry.session.clone())));
+                let _ = reply_to.send(found.collect());
             }
             SupervisorMsg::Find { peer, key, of_all, reply_to } => {
                 let is_meant = |id: &SessionId, entry: &Entry| {
+                    if entry.job.is_some() {
+                        return false;
+                    }
                     let is_own = entry.owner == peer;
                     is_own && entry.name.as_str() == key || (is_own || of_all) && id.to_string() == key
                 };
@@ -162,8 +179,10 @@ impl Actor for Supervisor {
                 let _ = reply_to.send(found);
             }
             SupervisorMsg::List { peer, reply_to } => {
-                let meant =
-                    state.sessions.values().filter(|entry| peer.is_none_or(|peer| peer == entry.owner));
+                let meant = state
+                    .sessions
+                    .values()
+                    .filter(|entry| entry.job.is_none() && peer.is_none_or(|peer| peer == entry.owner));
                 let _ = reply_to.send(meant.map(|entry| entry.session.clone()).collect());
             }
             SupervisorMsg::Count { reply_to } => drop(reply_to.send(state.sessions.len())),
@@ -216,7 +235,7 @@ impl Actor for Supervisor {
 
 impl SupervisorState {
     fn of(&self, peer: u32) -> impl Iterator<Item = (&SessionId, &Entry)> {
-        self.sessions.iter().filter(move |(_, entry)| entry.owner == peer)
+        self.sessions.iter().filter(move |(_, entry)| entry.owner == peer && entry.job.is_none())
     }
 
     async fn create(
@@ -224,10 +243,10 @@ impl SupervisorState {
         myself: &SupervisorRef,
         peer: u32,
         request: NewSession,
-        nested: bool,
+        (nested, job): (bool, Option<JobId>),
         reply_to: Answer<SessionView>,
     ) {
-        let admitted = self.admit(peer, &request);
+        let admitted = self.admit(peer, &request, job);
         let Admitted { name, wanted, idle, permit, first } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
@@ -241,6 +260,7 @@ impl SupervisorState {
             name,
             created_at: clock::now(),
             request: serde_json::to_value(&request).unwrap_or_default(),
+            job,
             slot: None,
         };
         self.spawn_session(
@@ -268,8 +288,8 @@ impl SupervisorState {
             }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
             // What was allowed then is kept, even if the limits have changed since.
-            let wishes = self.wishes(&request);
-            let permit = self.args.ledger.keep(record.owner, record.name.as_str(), a_session());
+            let wishes = self.wishes(&request, record.job);
+            let permit = self.args.ledger.keep(record.owner, record.name.as_str(), amounts(record.job));
             self.spawn_session(myself, record, request, wishes, permit, None).await;
         }
         Ok(())
@@ -284,7 +304,7 @@ impl SupervisorState {
         permit: Permit,
         begin: Option<Begin>,
     ) {
-        let (id, peer, name) = (record.id, record.owner, record.name);
+        let (id, peer, name, job) = (record.id, record.owner, record.name, record.job);
         let is_new = begin.is_some();
         let (created, first, nested) = match begin {
             Some(Begin { reply_to, first, nested }) => (Some(reply_to), Some(first), nested),
@@ -313,6 +333,7 @@ impl SupervisorState {
             workspace: request.workspace,
             idle,
             seed: request.seed,
+            job,
             // Checked when the session was made.
             preload: Preload::parse(entries).unwrap_or_default(),
             ephemeral: request.ephemeral,
@@ -320,7 +341,7 @@ impl SupervisorState {
         };
         match Session::spawn(args).await {
             Ok(session) => {
-                self.sessions.insert(id, Entry { owner: peer, name, session, _permit: permit });
+                self.sessions.insert(id, Entry { owner: peer, name, job, session, _permit: permit });
             }
             // The reply port went down with it: the caller is told that the call failed.
             Err(error) => tracing::error!(%error, "a session could not be spawned"),
@@ -328,7 +349,7 @@ impl SupervisorState {
     }
 
     /// Checks everything before anything exists.
-    fn admit(&self, peer: u32, request: &NewSession) -> Result<Admitted, Problem> {
+    fn admit(&self, peer: u32, request: &NewSession, job: Option<JobId>) -> Result<Admitted, Problem> {
         if self.shutting_down.is_some() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
         }
@@ -344,7 +365,7 @@ impl SupervisorState {
                 )));
         }
         let sandbox = &settings.sandbox;
-        let (wanted, idle) = self.wishes(request);
+        let (wanted, idle) = self.wishes(request, job);
         let (least, most) = (MIN_MEMORY_BYTES, sandbox.max_memory_bytes);
         within("memory", wanted.memory_bytes, least, most, show_size)?;
         cpus_within(wanted.cpus, sandbox.max_cpus)?;
@@ -362,19 +383,21 @@ impl SupervisorState {
                 .hint("free some space on the disk of `BELLJAR_HOME`"));
         }
         let ledger = &self.args.ledger;
-        let permit = ledger.take(peer, name.as_str(), a_session())?;
+        let permit = ledger.take(peer, name.as_str(), amounts(job))?;
         let first = ledger.take(peer, name.as_str(), a_sandbox(&wanted, &settings.sandbox))?;
         Ok(Admitted { name, wanted, idle, permit, first })
     }
 
     /// What is asked for, completed by the settings.
-    fn wishes(&self, request: &NewSession) -> (Wanted, Duration) {
+    fn wishes(&self, request: &NewSession, job: Option<JobId>) -> (Wanted, Duration) {
         let settings = &self.args.launcher.settings;
         let wanted = Wanted {
             image: request.image.clone(),
             memory_bytes: request.memory_bytes.unwrap_or(settings.sandbox.memory_bytes),
             cpus: request.cpus.unwrap_or(settings.sandbox.cpus),
             pids: request.pids.unwrap_or(settings.sandbox.pids),
+            // A job has no state to go back to.
+            checkpoints: if job.is_some() { 0 } else { settings.sandbox.checkpoints },
         };
         let idle = request
             .idle_s

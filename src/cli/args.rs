@@ -18,7 +18,7 @@ use crate::protocol::values;
 use super::failure::Failure;
 use super::screen::Color;
 use super::{
-    approve, ask, config_show, cp, daemon, doctor, eval, exec, frost, history, image, interrupt, logs,
+    approve, ask, config_show, cp, daemon, doctor, eval, exec, frost, history, image, interrupt, job, logs,
     models, new, plan, ps, quota, receipt, repl, replay, reset, rm, run, shell, show, tools, top, undo, vars,
     version, wait,
 };
@@ -71,6 +71,7 @@ pub(super) enum Command {
     Thaw(frost::Thaw),
     Wait(wait::Wait),
     Rm(rm::Rm),
+    Job(job::Job),
     Image(image::Image),
     Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),
@@ -210,12 +211,12 @@ pub(super) fn whole_seconds(text: &str) -> Result<u64, String> {
     }
 }
 
-fn cpus(text: &str) -> Result<f64, String> {
+pub(super) fn cpus(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| "it has to be a number above 0, as in `1.5`".to_owned())
 }
 
-fn backend() -> impl TypedValueParser<Value = Backend> {
+pub(super) fn backend() -> impl TypedValueParser<Value = Backend> {
     let all = Backend::ALL;
     PossibleValuesParser::new(all.map(Backend::name))
         .map(move |name| all.into_iter().find(|backend| backend.name() == name).unwrap_or_default())

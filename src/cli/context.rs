@@ -143,6 +143,7 @@ async fn dispatch(context: &mut Context, command: Command) -> Result<u8, Failure
         Command::Thaw(command) => command.run(context).await,
         Command::Wait(command) => command.run(context).await,
         Command::Rm(command) => command.run(context).await,
+        Command::Job(command) => command.run(context).await,
         Command::Image(command) => command.run(context).await,
         Command::Daemon(command) => command.run(context).await,
         Command::Doctor(command) => command.run(context).await,

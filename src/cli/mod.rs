@@ -35,6 +35,7 @@ mod exec;
 mod history;
 mod image;
 mod interrupt;
+mod job;
 mod logs;
 mod models;
 mod new;

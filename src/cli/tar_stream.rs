@@ -54,6 +54,20 @@ pub(super) fn pack(folder: &Path, sender: &Sender<io::Result<Bytes>>) -> io::Res
     packed.map(|()| skipped)
 }
 
+/// Packs a single file, which may be named by a link.
+pub(super) fn pack_file(file: &Path, sender: &Sender<io::Result<Bytes>>) -> io::Result<Skipped> {
+    let mut archive = tar::Builder::new(ChunkWriter { sender: sender.clone(), chunk: Vec::new() });
+    let name = Path::new(file.file_name().unwrap_or_default());
+    let packed = archive
+        .append_path_with_name(file, name)
+        .map_err(|e| named(file, &e))
+        .and_then(|()| archive.into_inner()?.flush());
+    if let Err(error) = &packed {
+        let _ = sender.blocking_send(Err(io::Error::new(error.kind(), error.to_string())));
+    }
+    packed.map(|()| Skipped::default())
+}
+
 fn pack_folder(
     archive: &mut tar::Builder<ChunkWriter>,
     folder: &Path,

@@ -9,7 +9,7 @@ use super::layer::{ConfigProblem, Layer, Source};
 use super::paths::Paths;
 use super::reader::{NonZeroBytes, Reader};
 use super::settings::{
-    Admin, Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
+    Admin, Api, Cells, Daemon, Jobs, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
 };
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::{Backend, Isolation};
@@ -124,6 +124,7 @@ impl Reader<'_> {
         let sandbox = self.sandbox();
         let cells = self.cells();
         let sessions = self.sessions();
+        let jobs = self.jobs();
         let quota = self.quota();
         let admin = self.required::<String>("admin.group");
         let models = self.models();
@@ -140,6 +141,7 @@ impl Reader<'_> {
             sandbox: sandbox?,
             cells: cells?,
             sessions: sessions?,
+            jobs: jobs?,
             quota,
             admin: Admin { group: admin? },
             api: Api { body: body?.0 },
@@ -257,6 +259,13 @@ impl Reader<'_> {
         Some(cells)
     }
 
+    fn jobs(&mut self) -> Option<Jobs> {
+        let slots = self.positive::<usize>("jobs.slots");
+        let timeout = self.positive::<Duration>("jobs.timeout");
+        let keep = self.positive::<Duration>("jobs.keep");
+        Some(Jobs { slots: slots?, timeout: timeout?, keep: keep? })
+    }
+
     fn sessions(&mut self) -> Option<Sessions> {
         let idle = self.positive::<Duration>("sessions.idle");
         let preload = self.preload();
@@ -337,6 +346,11 @@ mod tests {
                     spill: 256 << 20,
                 },
                 sessions: Sessions { idle: Duration::from_secs(3600), preload: Vec::new() },
+                jobs: Jobs {
+                    slots: 4,
+                    timeout: Duration::from_secs(600),
+                    keep: Duration::from_secs(7 * 86_400),
+                },
                 quota: settings.quota.clone(),
                 admin: Admin { group: "belljar-admin".into() },
                 api: Api { body: 16 << 20 },

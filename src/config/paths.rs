@@ -182,6 +182,12 @@ impl Paths {
         self.home.join("spill")
     }
 
+    /// Inputs and artifacts of jobs.
+    #[must_use]
+    pub fn jobs_dir(&self) -> PathBuf {
+        self.home.join("jobs")
+    }
+
     #[must_use]
     pub fn logs_dir(&self) -> PathBuf {
         self.home.join("logs")

@@ -14,6 +14,7 @@ pub struct Settings {
     pub sandbox: Sandbox,
     pub cells: Cells,
     pub sessions: Sessions,
+    pub jobs: Jobs,
     pub quota: Quota,
     pub admin: Admin,
     pub api: Api,
@@ -88,6 +89,15 @@ pub struct Sessions {
 pub struct Admin {
     /// Its members, beside root.
     pub group: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jobs {
+    /// Jobs that run at once.
+    pub slots: usize,
+    pub timeout: Duration,
+    /// What is kept of a job after its end, and for how long.
+    pub keep: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use crate::protocol::ask::{
     ApprovalList, AskList, AskView, Decision, History, ModelList, NewAsk, PlanView, ToolList,
 };
 use crate::protocol::event::Event;
+use crate::protocol::job::{JobInput, JobList, JobView, NewJob};
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
@@ -79,6 +80,7 @@ pub fn document() -> Value {
     cell_routes(&mut document);
     file_routes(&mut document);
     ask_routes(&mut document);
+    job_routes(&mut document);
     let problem = document.schema::<Problem>();
     // The data of the event stream; no route answers with it as plain JSON.
     document.schema::<Event>();
@@ -170,6 +172,33 @@ fn ask_routes(document: &mut Document) {
     let (schema, request) = (document.schema::<Done>(), document.schema::<ClientAnswer>());
     document.add("post", "/v1/sessions/{session}/tool-calls/{call}", "Answer a call", schema).request =
         Some((JSON, request));
+}
+
+fn job_routes(document: &mut Document) {
+    let schema = document.schema::<JobInput>();
+    let route = document.add("put", "/v1/job-inputs", "Send files for jobs, as tar", schema);
+    route.request = Some(("application/x-tar", json!({"type": "string", "format": "binary"})));
+    let (schema, request) = (document.schema::<JobView>(), document.schema::<NewJob>());
+    let route = document.add("post", "/v1/jobs", "Have a script run once", schema.clone());
+    route.request = Some((JSON, request));
+    route.status = "202";
+    let list = document.schema::<JobList>();
+    document.add("get", "/v1/jobs", "The caller's jobs, the newest first", list);
+    document.add("get", "/v1/jobs/{job}", "One job", schema).query =
+        vec![("wait", json!({"type": "boolean"}), "Answer when it has ended")];
+    let schema = document.schema::<Done>();
+    document.add("delete", "/v1/jobs/{job}", "Forget a job that has ended", schema.clone());
+    document.add("post", "/v1/jobs/{job}/cancel", "End a job that waits or runs", schema);
+    let events = json!({"type": "string"});
+    let route = document.add("get", "/v1/jobs/{job}/events", "What happens in its sandbox", events);
+    route.response.0 = "text/event-stream";
+    route.query = vec![
+        ("after", json!({"type": "integer"}), "Only events after this sequence number"),
+        ("follow", json!({"type": "boolean", "default": true}), "Wait for more, until the job ends"),
+    ];
+    let tar = json!({"type": "string", "format": "binary"});
+    let route = document.add("get", "/v1/jobs/{job}/artifacts", "The files that were kept, as tar", tar);
+    route.response.0 = "application/x-tar";
 }
 
 fn machine_routes(document: &mut Document) {

@@ -81,6 +81,12 @@ pub fn respond(
     response.map_err(|error| Problem::new(Code::Internal, error.to_string()))
 }
 
+/// A stream that has ended before it began.
+pub fn nothing() -> Result<Response, Problem> {
+    let response = Response::builder().header(header::CONTENT_TYPE, "text/event-stream").body(Body::empty());
+    response.map_err(|error| Problem::new(Code::Internal, error.to_string()))
+}
+
 /// Its reader would wait for an end that no event can tell of.
 fn unwritable(trouble: &str) -> Problem {
     let message = format!("what happens cannot be written into the journal: {trouble}");
@@ -132,6 +138,8 @@ impl Feed {
             }
             let lasting = self.until == Until::SessionEnd;
             tokio::select! {
+                // What came before the end is told before the end.
+                biased;
                 changed = self.watch.changed() => changed.ok()?,
                 () = self.shutdown.cancelled(), if lasting => return None,
                 () = tokio::time::sleep(JOURNALLED), if !lasting => {

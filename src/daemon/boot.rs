@@ -27,6 +27,7 @@ pub fn make_home(paths: &Paths) -> Result<(), DaemonError> {
         paths.workspaces_dir(),
         paths.kernel_dir(),
         paths.spill_dir(),
+        paths.jobs_dir(),
         paths.logs_dir(),
     ];
     for folder in folders {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::actors::jobs::{Inputs, Jobs, JobsArgs};
 use crate::actors::llm::Models;
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::supervisor::{Supervisor, SupervisorArgs, SupervisorMsg};
@@ -134,11 +135,23 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let reaped = reaper::reap(&launcher).await;
     reaper::clear_folders(&launcher, &sessions);
     let (listener, _socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
-    let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;
     let shutdown = CancellationToken::new();
+    let inputs = Inputs::new(launcher.paths.jobs_dir());
+    let jobs = JobsArgs {
+        journal: journal.clone(),
+        launcher: Arc::clone(&launcher),
+        supervisor: supervisor.clone(),
+        inputs: inputs.clone(),
+        ledger: ledger.clone(),
+        shutdown: shutdown.clone(),
+    };
+    let jobs = Jobs::spawn(jobs).await.map_err(failed)?;
+    let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;
     let remove_all = Arc::new(AtomicBool::new(false));
     let app = App {
         supervisor: supervisor.clone(),
+        jobs,
+        inputs,
         launcher: Arc::clone(&launcher),
         settings: Arc::clone(&launcher.settings),
         shutdown: shutdown.clone(),

@@ -59,6 +59,21 @@ pub const ARTIFACTS: usize = 200;
 pub const ARTIFACT_SCAN_ENTRIES: usize = 20_000;
 pub const ARTIFACT_SCAN_DEPTH: usize = 16;
 
+/// Files and bytes that a job gets, and that are kept of it.
+pub const JOB_INPUT_BYTES: u64 = 256 * 1024 * 1024;
+pub const JOB_ARTIFACTS: usize = 1_000;
+pub const JOB_ARTIFACT_BYTES: u64 = 256 * 1024 * 1024;
+/// Of a job's arguments, environment and patterns together, and of its name.
+pub const JOB_WORDS: usize = 1_000;
+pub const JOB_WORDS_BYTES: usize = 128 * 1024;
+pub const JOB_NAME_CHARS: usize = 300;
+/// Inputs of one user that are kept, their bytes, and the time in which a job has to ask for one.
+pub const JOB_INPUTS: usize = 512;
+pub const JOB_INPUTS_BYTES: u64 = 4 * JOB_INPUT_BYTES;
+pub const JOB_INPUT_UNUSED: Duration = Duration::from_secs(120);
+/// Jobs in one list.
+pub const JOBS_LISTED: usize = 1_000;
+
 /// Things that a session may begin with, characters of each, and the time to import them all.
 pub const PRELOAD_ENTRIES: usize = 256;
 pub const PRELOAD_CHARS: usize = 500;

@@ -14,6 +14,9 @@ pub enum Code {
     NoSuchFile,
     NoSuchAsk,
     NoSuchApproval,
+    NoSuchJob,
+    /// The files of a job are not here (any more).
+    NoSuchInput,
     /// No tool call of that id waits for an answer.
     NoSuchCall,
     NoSuchRoute,
@@ -74,6 +77,8 @@ impl Code {
             | Self::NoSuchRoute
             | Self::NoSuchAsk
             | Self::NoSuchApproval
+            | Self::NoSuchJob
+            | Self::NoSuchInput
             | Self::NoSuchCall => 404,
             Self::TooSlow => 408,
             Self::SessionExists | Self::Busy | Self::OutOfReach | Self::KeyReused | Self::OutcomeUnknown => {

@@ -53,6 +53,8 @@ pub struct Wanted {
     pub memory_bytes: u64,
     pub cpus: f64,
     pub pids: u64,
+    /// Checkpoints of its state; 0 for none.
+    pub checkpoints: u64,
 }
 
 /// A sandbox that does not run yet; its bridge folder is there to be listened in.
@@ -241,7 +243,7 @@ impl Launcher {
             image,
             runtime: settings.runtime.clone(),
             user: workspace.user,
-            limits: self.limits(wanted.memory_bytes, wanted.cpus, wanted.pids),
+            limits: self.limits(wanted),
             workspace: workspace.path.clone(),
             workspace_identity: workspace.identity()?,
             bridge_dir: self.bridge_dir(sandbox),
@@ -249,16 +251,16 @@ impl Launcher {
         })
     }
 
-    fn limits(&self, memory_bytes: u64, cpus: f64, pids: u64) -> Limits {
+    fn limits(&self, wanted: &Wanted) -> Limits {
         let settings = &self.settings.sandbox;
         Limits {
             // Checkpoints share pages with the worker until one of them writes.
-            memory_bytes: memory_bytes.saturating_add(match settings.checkpoints {
+            memory_bytes: wanted.memory_bytes.saturating_add(match wanted.checkpoints {
                 0 => 0,
                 _ => settings.checkpoint_bytes,
             }),
-            cpus,
-            pids,
+            cpus: wanted.cpus,
+            pids: wanted.pids,
             open_files: settings.open_files,
             file_bytes: settings.workspace_bytes,
             tmp_bytes: settings.tmp_bytes,
@@ -322,7 +324,13 @@ impl Launcher {
             image: self.jail_image(None)?,
             runtime: None,
             user: GuestUser { uid, gid, host_uid: uid, host_gid: gid },
-            limits: self.limits(settings.memory_bytes, settings.cpus, settings.pids),
+            limits: self.limits(&Wanted {
+                image: None,
+                memory_bytes: settings.memory_bytes,
+                cpus: settings.cpus,
+                pids: settings.pids,
+                checkpoints: settings.checkpoints,
+            }),
             workspace: PathBuf::new(),
             workspace_identity: (0, 0),
             bridge_dir: PathBuf::new(),

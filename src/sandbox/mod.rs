@@ -14,6 +14,7 @@ mod docker;
 pub mod engine;
 pub mod facts;
 pub mod files;
+pub mod gather;
 mod held;
 pub mod images;
 pub mod jail;

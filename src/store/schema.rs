@@ -68,6 +68,16 @@ const MIGRATIONS: &[&str] = &[
     "
     CREATE INDEX model_replies ON events (at) WHERE name = 'model_replied';
 ",
+    "
+    CREATE TABLE jobs (
+        id BLOB PRIMARY KEY,
+        owner INTEGER NOT NULL,
+        ended_at INTEGER,
+        record TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX jobs_of_owner ON jobs (owner, id);
+    CREATE INDEX open_jobs ON jobs (id) WHERE ended_at IS NULL;
+",
 ];
 
 #[derive(Debug, thiserror::Error)]

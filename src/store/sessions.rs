@@ -9,7 +9,7 @@ use super::idempotency;
 use super::journal::Journal;
 use super::rows::int;
 use super::writer::{Durability, JournalError, Patience, WriteError};
-use crate::protocol::ids::{SessionId, SessionName};
+use crate::protocol::ids::{JobId, SessionId, SessionName};
 
 /// How long the journal of a removed session is kept, unless the caller says otherwise.
 pub const KEEP_REMOVED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -27,6 +27,9 @@ pub struct SessionRecord {
     pub created_at: String,
     /// What was asked for.
     pub request: serde_json::Value,
+    /// The job that it serves, and for which alone it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobId>,
     /// User id of its guests, if it holds one of the range.
     pub slot: Option<u32>,
 }

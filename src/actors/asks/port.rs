@@ -152,9 +152,14 @@ impl Port {
         let request =
             Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
         let peer = self.owner;
-        let made =
-            ask(&self.supervisor, |reply_to| SupervisorMsg::Create { peer, request, nested: true, reply_to })
-                .await?;
+        let made = ask(&self.supervisor, |reply_to| SupervisorMsg::Create {
+            peer,
+            request,
+            nested: true,
+            job: None,
+            reply_to,
+        })
+        .await?;
         let key = made.id.to_string();
         let find = |reply_to| SupervisorMsg::Find { peer, key, of_all: false, reply_to };
         let found = self.supervisor.call(find, None).await;

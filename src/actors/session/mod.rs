@@ -18,7 +18,7 @@ use super::rules::CellRules;
 use super::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::protocol::api::{Interrupted, SessionView};
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::{CellNumber, Seq, SessionId, SessionName};
+use crate::protocol::ids::{CellNumber, JobId, Seq, SessionId, SessionName};
 use crate::protocol::preload::{Preload, Preloaded};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
@@ -84,6 +84,8 @@ pub struct SessionArgs {
     pub workspace: Option<String>,
     pub idle: Duration,
     pub seed: Map<String, Value>,
+    /// The job that it serves.
+    pub job: Option<JobId>,
     pub preload: Preload,
     /// It goes when nobody holds it any more.
     pub ephemeral: bool,

@@ -109,6 +109,7 @@ impl SessionArgs {
             name: self.name.clone(),
             created_at: self.created_at.clone(),
             request: self.request.clone(),
+            job: self.job,
             slot: None,
         }
     }

@@ -39,7 +39,7 @@ pub async fn stream(
     Ok(sse::respond(handles.log, after, until, app.shutdown.clone())?)
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {
+pub fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
     number.map(Some).ok_or_else(|| Problem::new(Code::BadRequest, "`Last-Event-ID` is no number of an event"))

@@ -8,6 +8,7 @@ mod events;
 mod files;
 mod hold;
 mod images;
+mod jobs;
 mod machine;
 mod quota;
 mod sessions;
@@ -15,7 +16,7 @@ mod sessions;
 use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use ractor::{ActorRef, RpcReplyPort};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -26,6 +27,7 @@ use super::idempotency::{self, InWork};
 use super::identity::Identities;
 use super::peer::Peer;
 use super::problems::{Answer, Refused};
+use crate::actors::jobs::{Inputs, JobsRef};
 use crate::actors::llm::Models;
 use crate::actors::session::{SessionMsg, SessionRef};
 use crate::actors::supervisor::{SupervisorMsg, SupervisorRef};
@@ -40,6 +42,8 @@ use crate::tools::Registry;
 #[derive(Clone)]
 pub struct App {
     pub supervisor: SupervisorRef,
+    pub jobs: JobsRef,
+    pub inputs: Inputs,
     pub launcher: Arc<Launcher>,
     pub settings: Arc<Settings>,
     pub shutdown: CancellationToken,
@@ -62,6 +66,12 @@ impl App {
             .route("/v1/version", get(machine::version))
             .route("/v1/shutdown", post(machine::shut_down))
             .route("/v1/images", get(images::list).post(images::pull))
+            .route("/v1/job-inputs", put(jobs::receive))
+            .route("/v1/jobs", get(jobs::list).post(jobs::submit))
+            .route("/v1/jobs/{job}", get(jobs::show).delete(jobs::forget))
+            .route("/v1/jobs/{job}/cancel", post(jobs::cancel))
+            .route("/v1/jobs/{job}/events", get(jobs::events))
+            .route("/v1/jobs/{job}/artifacts", get(jobs::artifacts))
             .route("/v1/models", get(asks::models))
             .route("/v1/tools", get(asks::tools))
             .route("/v1/quota", get(quota::show))

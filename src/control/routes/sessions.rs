@@ -24,7 +24,8 @@ pub async fn create(
     JsonBody(request): JsonBody<NewSession>,
 ) -> Answer<(StatusCode, Json<SessionView>)> {
     let request = Box::new(request);
-    let message = |reply_to| SupervisorMsg::Create { peer: peer.uid, request, nested: false, reply_to };
+    let message =
+        |reply_to| SupervisorMsg::Create { peer: peer.uid, request, nested: false, job: None, reply_to };
     let view = answered(app.supervisor.call(message, None).await)?.map_err(Refused)?;
     Ok((StatusCode::CREATED, Json(view)))
 }

@@ -47,6 +47,7 @@ fn record(name: &str) -> SessionRecord {
         name: SessionName::parse(name).unwrap(),
         created_at: "2026-01-01T00:00:00.000Z".into(),
         request: serde_json::json!({ "cpus": 2.0 }),
+        job: None,
         slot: None,
     }
 }

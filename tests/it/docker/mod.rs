@@ -20,6 +20,7 @@ pub mod files;
 mod gone;
 mod guards;
 pub mod helpers;
+pub mod jobs;
 pub mod laws;
 pub mod lifecycle;
 mod many_users;

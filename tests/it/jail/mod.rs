@@ -18,6 +18,7 @@
 mod choice;
 mod demo;
 mod escape;
+mod jobs;
 mod life;
 mod process;
 mod roots;
@@ -103,6 +104,7 @@ both! {
         a_session_without_a_sandbox_is_described_as_before,
         a_repeated_request_gets_what_the_first_would_have_got,
         a_cell_that_comes_while_cells_are_undone_is_not_undone_with_them;
+    jobs: five_scripts_have_five_verdicts, artifacts_are_data;
     ephemeral: a_session_that_nobody_was_told_of_is_not_there_after_a_restart;
     lifecycle: sigterm_leaves_the_sessions_to_the_next_daemon,
         a_second_sigterm_forces_and_the_next_start_goes_on, daemon_stop_returns_when_all_is_gone;
@@ -119,4 +121,5 @@ again! { root_alone, None,
     resume: a_kill_for_memory_while_no_daemon_ran_is_told_as_one;
     lifecycle: rm_leaves_nothing, a_running_cell_of_a_removed_session_is_cancelled,
         after_a_killed_daemon_the_next_one_goes_on;
+    jobs: a_script_begins_with_a_clean_slate_and_alone, jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing;
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes the environment with the `openai` package that tests/it/openai_client.rs talks to our model server with.
-# Usage: openai-client.sh FOLDER
+# Makes a Python environment with packages that tests need beside the standard library.
+# Usage: python-env.sh FOLDER REQUIREMENTS
 set -euo pipefail
 folder=$1
-requirements=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/openai-requirements.txt
+requirements=$2
 
 # What is installed for the same requirements is good.
 cmp --silent "$requirements" "$folder/requirements.txt" && exit

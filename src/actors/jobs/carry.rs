@@ -1,0 +1,214 @@
+//! One job from its sandbox to its verdict.
+
+use ractor::ActorStatus;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use super::super::calls::ask;
+use super::super::rules::CellRules;
+use super::super::session::{CellRequest, Handles, SessionMsg, SessionRef, Standing};
+use super::super::supervisor::{SupervisorMsg, SupervisorRef};
+use super::{JobsMsg, JobsRef, Started, script, verdict};
+use crate::protocol::api::NewSession;
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::ids::{CellNumber, JobId};
+use crate::protocol::job::{JobEnd, JobReceipt};
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Receipt;
+use crate::protocol::result::{ExecutionResult, Mode};
+use crate::sandbox::attest::isolation_line;
+use crate::sandbox::files::{self, Upload};
+use crate::sandbox::gather::{self, Gathered};
+use crate::sandbox::launch::Launcher;
+use crate::store::{EventLog, JobRecord};
+
+/// The one cell of a job.
+pub const CELL: CellNumber = 1;
+/// An end that the disk does not take is found by looking again.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub struct Carry {
+    pub jobs: JobsRef,
+    pub supervisor: SupervisorRef,
+    pub launcher: Arc<Launcher>,
+    pub record: JobRecord,
+    pub input: PathBuf,
+    pub artifacts: PathBuf,
+    pub cancel: CancellationToken,
+    /// The daemon goes down; the next one goes on.
+    pub shutdown: CancellationToken,
+    /// The sandbox that an earlier daemon made for it.
+    pub resume: Option<SessionRef>,
+}
+
+impl Carry {
+    pub async fn go(self) {
+        let id = self.record.view.id;
+        let outcome = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Ok(verdict::cancelled("")),
+            outcome = self.run() => outcome,
+        };
+        let end = match outcome {
+            Err(_) if self.shutdown.is_cancelled() => None,
+            Err(problem) => Some(verdict::of_problem(&problem)),
+            Ok(end) => Some(end),
+        };
+        if end.is_some() {
+            remove(&self.supervisor, id).await;
+        }
+        let _ = self.jobs.cast(JobsMsg::Done { id, end });
+    }
+
+    async fn run(&self) -> Result<JobEnd, Problem> {
+        let session = match &self.resume {
+            Some(session) => session.clone(),
+            None => self.make().await?,
+        };
+        let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        let standing = super::super::calls::answer(
+            session.call(|reply_to| SessionMsg::Standing { cell: CELL, reply_to }, None).await,
+        )?;
+        if standing == Standing::Unknown {
+            self.start(&session, &handles).await?;
+        }
+        let result = self.result(&session, &handles.log).await?;
+        let mut end = verdict::of_result(&result);
+        match self.gather(&handles).await {
+            Ok(gathered) => (end.artifacts, end.artifacts_cut) = (gathered.files, gathered.cut),
+            Err(error) => {
+                tracing::warn!(%error, job = %self.record.view.id, "artifacts cannot be kept");
+                end.artifacts_cut = true;
+            }
+        }
+        Ok(end)
+    }
+
+    /// A fresh sandbox that nobody else is told of.
+    async fn make(&self) -> Result<SessionRef, Problem> {
+        let (job, view) = (&self.record.job, &self.record.view);
+        let request = Box::new(NewSession {
+            backend: job.backend,
+            image: job.image.clone(),
+            memory_bytes: job.memory_bytes,
+            cpus: job.cpus,
+            preload: Some(Vec::new()),
+            ..NewSession::default()
+        });
+        let (peer, id) = (view.owner, Some(view.id));
+        let create = |reply_to| SupervisorMsg::Create { peer, request, nested: false, job: id, reply_to };
+        ask(&self.supervisor, create).await?;
+        let session = session_of(&self.supervisor, view.id).await;
+        session.ok_or_else(|| Problem::new(Code::SandboxFailed, "its sandbox has just ended"))
+    }
+
+    async fn start(&self, session: &SessionRef, handles: &Handles) -> Result<(), Problem> {
+        let receipt = ask(session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
+        let (workspace, service) = (Arc::clone(&handles.workspace), self.launcher.service);
+        let (input, room) = (self.input.clone(), self.launcher.settings.sandbox.workspace_bytes);
+        let order = script::order(&self.record.job);
+        blocking(move || {
+            let file = File::open(&input).map_err(|error| {
+                Problem::new(Code::Storage, format!("the files of the job cannot be read: {error}"))
+            })?;
+            files::read_tar(&workspace, service, "", BufReader::new(file), room)?;
+            let mut upload = Upload::begin(&workspace, service, script::ORDER, room)?;
+            upload.write(order.as_bytes())?;
+            upload.finish()
+        })
+        .await??;
+        let _ = session.cast(SessionMsg::FilesChanged);
+        // In the journal first: a job that is noted as waiting is run by the next daemon from the start.
+        let started = Started { session: handles.log.session(), receipt: self.receipt(&receipt) };
+        let id = self.record.view.id;
+        ask(&self.jobs, |reply_to| JobsMsg::Started { id, started: Box::new(started), reply_to }).await?;
+        let request = CellRequest {
+            code: script::CODE.to_owned(),
+            mode: Mode::Main,
+            expression: false,
+            timeout: Duration::try_from_secs_f64(self.record.view.timeout_s).unwrap_or_default(),
+            replay: None,
+            origin: None,
+            rules: Some(Arc::new(CellRules { allowed: Some([].into()), ..CellRules::default() })),
+        };
+        ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await.map(drop)
+    }
+
+    fn receipt(&self, receipt: &Receipt) -> Option<JobReceipt> {
+        let before = self.record.view.receipt.as_ref()?;
+        Some(JobReceipt {
+            backend: receipt.backend,
+            image: receipt.image.clone(),
+            python: receipt.python.clone(),
+            isolation: isolation_line(receipt),
+            seccomp_profile: receipt.seccomp_profile.clone(),
+            limits: Some(receipt.limits.clone()),
+            ..before.clone()
+        })
+    }
+
+    /// Waits for the end of the cell, which an earlier daemon may have started.
+    async fn result(&self, session: &SessionRef, log: &EventLog) -> Result<ExecutionResult, Problem> {
+        let mut watch = log.watch();
+        loop {
+            watch.borrow_and_update();
+            let ended = log.is_closed() || session.get_status() == ActorStatus::Stopped;
+            if let Some(result) = result_in(log) {
+                return Ok(result);
+            }
+            if ended {
+                return Err(Problem::new(Code::SandboxFailed, "its sandbox ended without a result"));
+            }
+            let _ = tokio::time::timeout(LOOK, watch.changed()).await;
+        }
+    }
+
+    async fn gather(&self, handles: &Handles) -> std::io::Result<Gathered> {
+        let patterns = self.record.job.artifacts.clone();
+        if patterns.is_empty() {
+            return Ok(Gathered::default());
+        }
+        let (workspace, path) = (Arc::clone(&handles.workspace), self.artifacts.clone());
+        let gathered = tokio::task::spawn_blocking(move || {
+            let gathered = gather::gather(&workspace.root, &patterns, File::create(&path)?);
+            if gathered.as_ref().map_or(true, |gathered| gathered.files.is_empty()) {
+                let _ = std::fs::remove_file(&path);
+            }
+            gathered
+        });
+        gathered.await.map_err(std::io::Error::other)?
+    }
+}
+
+/// The result of a job's cell, if the journal has it.
+pub fn result_in(log: &EventLog) -> Option<ExecutionResult> {
+    let event = serde_json::from_str::<Event>(&log.finished(CELL)?.json).ok()?;
+    match event.body {
+        EventBody::CellFinished { result } => Some(*result),
+        _ => None,
+    }
+}
+
+pub async fn session_of(supervisor: &SupervisorRef, job: JobId) -> Option<SessionRef> {
+    let found = supervisor.call(|reply_to| SupervisorMsg::OfJobs { reply_to }, None).await;
+    let ractor::rpc::CallResult::Success(sessions) = found.ok()? else { return None };
+    sessions.into_iter().find(|(of, _)| *of == job).map(|(_, session)| session)
+}
+
+/// Takes away what a job's sandbox was, if it is there.
+pub async fn remove(supervisor: &SupervisorRef, job: JobId) {
+    if let Some(session) = session_of(supervisor, job).await {
+        let removed = ask(&session, |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await;
+        if let Err(problem) = removed {
+            tracing::warn!(%job, problem = problem.message, "the sandbox of a job is left to the next start");
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Problem::new(Code::Internal, error.to_string()))
+}

@@ -1,0 +1,147 @@
+//! Whether a job can be taken, before anything exists of it.
+
+use std::time::Duration;
+
+use crate::config::Settings;
+use crate::protocol::glob::PATTERN_CHARS;
+use crate::protocol::job::NewJob;
+use crate::protocol::limits::{JOB_NAME_CHARS, JOB_WORDS, JOB_WORDS_BYTES};
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::{Backend, Isolation};
+use crate::sandbox::gather::Manifest;
+
+/// Gives the time that it may run.
+pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<Duration, Problem> {
+    isolated(job.backend.unwrap_or(settings.sandbox.backend))?;
+    if !manifest.files.contains_key(&job.script) {
+        return Err(bad(format!("the script `{}` is not among the files of the job", shown(&job.script)))
+            .hint("name it by its path below the folder that was sent"));
+    }
+    if job.name.as_ref().is_some_and(|name| name.chars().count() > JOB_NAME_CHARS) {
+        return Err(bad(format!("a job's name may have {JOB_NAME_CHARS} characters at most")));
+    }
+    let words = || {
+        let env = job.env.iter().flat_map(|(name, value)| [name, value]);
+        job.args.iter().chain(env).chain(&job.artifacts).chain(&job.require)
+    };
+    if words().count() > JOB_WORDS || words().map(String::len).sum::<usize>() > JOB_WORDS_BYTES {
+        return Err(Problem::new(
+            Code::TooLarge,
+            format!(
+                "arguments, variables and patterns of a job may be {JOB_WORDS}, with {JOB_WORDS_BYTES} bytes"
+            ),
+        )
+        .hint("put large values into a file of the job"));
+    }
+    if words().any(|word| word.contains('\0')) {
+        return Err(bad("an argument or a variable holds a zero byte".to_owned()));
+    }
+    if let Some(name) = job.env.keys().find(|name| !is_name(name)) {
+        return Err(bad(format!("`{}` cannot be the name of a variable", shown(name)))
+            .hint("use letters, digits and `_`, and no digit first"));
+    }
+    if let Some(pattern) = job.artifacts.iter().find(|pattern| !is_pattern(pattern)) {
+        return Err(bad(format!("`{}` is no pattern of artifacts", shown(pattern)))
+            .hint(format!("use a relative path with `*`, `?` or `**`, at most {PATTERN_CHARS} characters")));
+    }
+    if let Some(package) = job.require.iter().find(|package| !is_package(package)) {
+        return Err(bad(format!("`{}` is no requirement", shown(package)))
+            .hint("use the name of a package, or `name==version`"));
+    }
+    let most = settings.cells.max_timeout;
+    let Some(seconds) = job.timeout_s else { return Ok(settings.jobs.timeout.min(most)) };
+    let wanted = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero() && *time <= most);
+    wanted.ok_or_else(|| {
+        bad(format!("a timeout of {seconds} s is not possible"))
+            .hint(format!("use more than 0 and at most {} s (`cells.max_timeout`)", most.as_secs()))
+    })
+}
+
+/// Code that nobody has read does not run beside everything else.
+fn isolated(backend: Backend) -> Result<(), Problem> {
+    if backend.isolation() > Isolation::None {
+        return Ok(());
+    }
+    Err(Problem::new(Code::Forbidden, format!("jobs are not run by the backend `{}`", backend.name()))
+        .hint("jobs need a container or a jail: use `docker`, `bubblewrap` or `auto`"))
+}
+
+fn bad(message: String) -> Problem {
+    Problem::new(Code::BadRequest, message)
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(100).collect::<String>().escape_default().to_string()
+}
+
+fn is_name(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn is_pattern(pattern: &str) -> bool {
+    !pattern.is_empty()
+        && pattern.chars().count() <= PATTERN_CHARS
+        && !pattern.starts_with('/')
+        && !pattern.split('/').any(|part| part == "..")
+}
+
+fn is_package(package: &str) -> bool {
+    let (name, version) = package.split_once("==").unwrap_or((package, "0"));
+    let plain = |text: &str| {
+        !text.is_empty()
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | '!'))
+    };
+    plain(name) && plain(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        crate::config::load_text("c.toml".as_ref(), text).unwrap().settings
+    }
+
+    fn job() -> NewJob {
+        NewJob { script: "a.py".into(), ..NewJob::default() }
+    }
+
+    fn refused(job: NewJob) -> Problem {
+        let manifest = Manifest { files: [("a.py".to_owned(), String::new())].into(), bytes: 0 };
+        check(&job, &manifest, &settings("")).unwrap_err()
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_a_way_out() {
+        let manifest = Manifest { files: [("a.py".to_owned(), String::new())].into(), bytes: 0 };
+        assert_eq!(check(&job(), &manifest, &settings("")), Ok(Duration::from_secs(600)));
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        for wrong in [
+            NewJob { script: "b.py".into(), ..job() },
+            NewJob { timeout_s: Some(0.0), ..job() },
+            NewJob { timeout_s: Some(1e9), ..job() },
+            NewJob { timeout_s: Some(f64::NAN), ..job() },
+            NewJob { env: [("A-B".to_owned(), String::new())].into(), ..job() },
+            NewJob { artifacts: words(&["../x"]), ..job() },
+            NewJob { artifacts: words(&["/etc/*"]), ..job() },
+            NewJob { require: words(&["numpy; import os"]), ..job() },
+            NewJob { args: vec!["x".repeat(JOB_WORDS_BYTES + 1)], ..job() },
+        ] {
+            let problem = refused(wrong.clone());
+            assert!(problem.hint.is_some(), "{wrong:?}: {problem:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_no_place_for_a_job() {
+        let problem = refused(NewJob { backend: Some(Backend::Process), ..job() });
+        assert_eq!(problem.code, Code::Forbidden);
+        let manifest = Manifest { files: [("a.py".to_owned(), String::new())].into(), bytes: 0 };
+        let by_setting = settings("[sandbox]\nbackend = \"process\"\n");
+        assert_eq!(check(&job(), &manifest, &by_setting).unwrap_err().code, Code::Forbidden);
+        let other = NewJob { backend: Some(Backend::Bubblewrap), ..job() };
+        assert!(check(&other, &manifest, &by_setting).is_ok());
+    }
+}

@@ -1,0 +1,71 @@
+//! The cell of a job: it replaces its process by the script.
+//!
+//! The descriptors that a worker speaks on are closed by that, so nothing of the script can answer for
+//! the cell; the guardian tells how the process ended.
+
+use serde_json::json;
+
+use crate::protocol::job::NewJob;
+
+/// Where the cell finds what it is to run. Not in its code, which the journal keeps: variables may be
+/// secrets.
+pub const ORDER: &str = ".belljar-job";
+
+/// The modules that it imports are the kernel's own, loaded before any file of the input was there.
+pub const CODE: &str = r#"import json, os, sys
+with open(".belljar-job", encoding="utf-8") as file:
+    job = json.load(file)
+os.unlink(".belljar-job")
+if job["require"]:
+    # Modules of the input could stand in the way of the library's.
+    sys.path[:] = [entry for entry in sys.path if entry]
+    from importlib.metadata import PackageNotFoundError, version
+    for wanted in job["require"]:
+        name, _, exact = wanted.partition("==")
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            raise RuntimeError(f"the image has no package `{name}`; use an image that has it (`--image`)") from None
+        if exact and found != exact:
+            raise RuntimeError(f"the image has `{name}` {found}, and not {exact}")
+os.execve(sys.executable, [sys.executable, *job["argv"]], {**os.environ, **job["env"]})
+"#;
+
+/// What is written there.
+#[must_use]
+pub fn order(job: &NewJob) -> String {
+    let argv: Vec<&str> = std::iter::once(&job.script).chain(&job.args).map(String::as_str).collect();
+    let mut env = job.env.clone();
+    // What a script printed before it was killed is not lost in its buffer.
+    env.entry("PYTHONUNBUFFERED".into()).or_insert_with(|| "1".into());
+    json!({"argv": argv, "env": env, "require": job.require}).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_the_script_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let odd = "a\"b'\\\n\u{1}\u{7f}\u{2028}é😀{}%";
+        let env = [("X".to_owned(), odd.to_owned())].into();
+        let job = NewJob { script: "s.py".into(), args: vec![odd.into()], env, ..NewJob::default() };
+        std::fs::write(folder.path().join(ORDER), order(&job)).unwrap();
+        let script = "import os, sys; print(ascii([sys.argv[1], os.environ['X'], os.listdir()]))";
+        std::fs::write(folder.path().join("s.py"), script).unwrap();
+        let ran = std::process::Command::new("python3")
+            .args(["-c", CODE])
+            .env("PYTHONUTF8", "1")
+            .current_dir(&folder)
+            .output();
+        let ran = ran.unwrap();
+        let word = r#"'a"b\'\\\n\x01\x7f\u2028\xe9\U0001f600{}%'"#;
+        assert_eq!(
+            String::from_utf8(ran.stdout).unwrap().trim(),
+            format!("[{word}, {word}, ['s.py']]"),
+            "{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+    }
+}

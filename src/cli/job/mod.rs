@@ -1,0 +1,71 @@
+//! `belljar job`: scripts that run once, each in a sandbox of its own, for CI.
+
+mod github;
+mod junit;
+mod look;
+mod plan;
+mod report;
+mod run;
+mod spec;
+mod watch;
+
+use clap::{Args, Subcommand};
+
+use super::context::Context;
+use super::failure::Failure;
+
+/// Run scripts once, each in a fresh sandbox, and look at such jobs.
+#[derive(Debug, Args)]
+pub(super) struct Job {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    // Boxed, because it has many flags.
+    Run(Box<run::Run>),
+    /// List your jobs, the newest first.
+    #[command(alias = "list")]
+    Ls,
+    /// Show one job, with its verdict and its receipt.
+    Show {
+        id: String,
+    },
+    /// Show what a job printed.
+    Logs {
+        id: String,
+        /// Go on until it has ended.
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// End jobs that wait or run.
+    Cancel {
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+    /// Copy the files that were kept of a job into a folder.
+    Artifacts {
+        id: String,
+        folder: std::path::PathBuf,
+    },
+    /// Forget jobs that have ended, with their output and artifacts.
+    Rm {
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+}
+
+impl Job {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        match self.action {
+            Action::Run(run) => run.run(context).await,
+            Action::Ls => look::list(context).await,
+            Action::Show { id } => look::show(context, &id).await,
+            Action::Logs { id, follow } => look::logs(context, &id, follow).await,
+            Action::Cancel { ids } => look::cancel(context, &ids).await,
+            Action::Artifacts { id, folder } => look::artifacts(context, &id, &folder).await,
+            Action::Rm { ids } => look::forget(context, &ids).await,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Jobs: their files in, the job itself, its verdict, its output and its files out.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::TryStreamExt;
+use serde::Deserialize;
+use std::io::{BufReader, Read, Seek, Write};
+use tokio::sync::watch;
+use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
+
+use super::events::last_event_id;
+use super::{App, answered, ask};
+use crate::actors::jobs::{JobsMsg, Reserved, artifacts_of};
+use crate::control::body::{JsonBody, Path, Query};
+use crate::control::peer::Peer;
+use crate::control::problems::{Answer, Refused};
+use crate::control::sse::{self, Until};
+use crate::protocol::api::Done;
+use crate::protocol::ids::{JobId, Seq};
+use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
+use crate::protocol::limits::{JOB_INPUT_BYTES, JOBS_LISTED};
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::gather;
+use crate::store::{JobRecord, JournalError};
+
+const CHUNK: usize = 64 * 1024;
+
+/// The whole stream is on disk and looked through before it is answered.
+pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> Answer<Json<JobInput>> {
+    let reserved = app.inputs.reserve(peer.uid)?;
+    let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
+    let input = SyncIoBridge::new(StreamReader::new(stream));
+    let kept = tokio::task::spawn_blocking(move || keep(reserved, input)).await;
+    Ok(Json(kept.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
+}
+
+fn keep(reserved: Reserved, mut input: impl Read) -> Result<JobInput, Problem> {
+    let storage = |error: std::io::Error| {
+        Problem::new(Code::Storage, format!("the files of the job cannot be kept: {error}"))
+    };
+    let options = std::fs::File::options().read(true).write(true).create_new(true).open(reserved.path());
+    let mut file = options.map_err(storage)?;
+    // What tar adds to small files: a head and a filled-up block for each.
+    let mut room = 2 * JOB_INPUT_BYTES;
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let count = input
+            .read(&mut buffer)
+            .map_err(|error| Problem::new(Code::BadRequest, format!("the upload broke off: {error}")))?;
+        let Some(chunk) = buffer.get(..count).filter(|chunk| !chunk.is_empty()) else { break };
+        room = room.checked_sub(count as u64).ok_or_else(gather::too_large)?;
+        file.write_all(chunk).map_err(storage)?;
+    }
+    file.sync_all().and_then(|()| file.rewind()).map_err(storage)?;
+    let manifest = gather::look_through(BufReader::new(file))?;
+    Ok(reserved.finish(manifest))
+}
+
+pub async fn submit(
+    State(app): State<App>,
+    peer: Peer,
+    JsonBody(job): JsonBody<NewJob>,
+) -> Answer<(StatusCode, Json<JobView>)> {
+    let job = Box::new(job);
+    let message = |reply_to| JobsMsg::Submit { owner: peer.uid, job, reply_to };
+    let view = answered(app.jobs.call(message, None).await)?.map_err(Refused)?;
+    Ok((StatusCode::ACCEPTED, Json(view)))
+}
+
+pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<JobList>> {
+    let records = app.journal.jobs(peer.uid, JOBS_LISTED).map_err(|error| storage(&error))?;
+    Ok(Json(JobList { jobs: records.into_iter().map(|record| record.view).collect() }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShowQuery {
+    #[serde(default)]
+    wait: bool,
+}
+
+pub async fn show(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+    Query(query): Query<ShowQuery>,
+) -> Answer<Json<JobView>> {
+    let id = find(&app, &peer, &key)?.view.id;
+    if query.wait
+        && let Some(mut watch) = watch(&app, &peer, id).await?
+    {
+        tokio::select! {
+            () = app.shutdown.cancelled() => {
+                return Err(Problem::new(Code::ShuttingDown, "the daemon ends; the job goes on with the next one")
+                    .hint("ask for it again when the next daemon runs")
+                    .into());
+            }
+            () = async { while watch.changed().await.is_ok() {} } => {}
+        }
+    }
+    Ok(Json(find(&app, &peer, &key)?.view))
+}
+
+/// Its verdict, its artifacts and its output.
+pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+    let record = find(&app, &peer, &key)?;
+    let id = record.view.id;
+    if !app.journal.forget_job(peer.uid, id).await.map_err(|error| storage(&error))? {
+        return Err(Problem::new(Code::Busy, "the job has not ended")
+            .hint(format!("cancel it first: `belljar job cancel {id}`"))
+            .into());
+    }
+    let _ = tokio::fs::remove_file(artifacts_of(&app.launcher, id)).await;
+    if let Some(session) = record.session {
+        app.journal.forget(session).await.map_err(|error| storage(&error))?;
+    }
+    Ok(Json(Done {}))
+}
+
+pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+    let id = find(&app, &peer, &key)?.view.id;
+    ask(&app.jobs, |reply_to| JobsMsg::Cancel { owner: peer.uid, id, reply_to }).await?;
+    Ok(Json(Done {}))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventsQuery {
+    after: Option<Seq>,
+    follow: Option<bool>,
+}
+
+/// The events of its sandbox; with `follow`, from when there is one until the job has ended.
+pub async fn events(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+    headers: HeaderMap,
+    Query(query): Query<EventsQuery>,
+) -> Answer<Response> {
+    let follow = query.follow.unwrap_or(true);
+    let mut record = find(&app, &peer, &key)?;
+    let mut watching = if follow { watch(&app, &peer, record.view.id).await? } else { None };
+    if let Some(watch) = &mut watching
+        && *watch.borrow_and_update() == JobState::Queued
+    {
+        tokio::select! {
+            () = app.shutdown.cancelled() => {}
+            // Also if it has ended without ever having run.
+            _ = watch.changed() => {}
+        }
+        record = find(&app, &peer, &key)?;
+    }
+    let Some(session) = record.session else { return Ok(sse::nothing()?) };
+    let log = app.journal.log(session).map_err(|error| storage(&error))?;
+    let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
+    let Some(mut watch) = watching else {
+        return Ok(sse::respond(log, after, Until::Now, app.shutdown.clone())?);
+    };
+    // The sandbox may be gone already, and its log would never tell of an end.
+    let ended = app.shutdown.child_token();
+    let ends = ended.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = ends.cancelled() => {}
+            () = async { while watch.changed().await.is_ok() {} } => ends.cancel(),
+        }
+    });
+    Ok(sse::respond(log, after, Until::SessionEnd, ended)?)
+}
+
+pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Response> {
+    let id = find(&app, &peer, &key)?.view.id;
+    let file = tokio::fs::File::open(artifacts_of(&app.launcher, id)).await.map_err(|_| {
+        Problem::new(Code::NoSuchFile, "nothing was kept of this job")
+            .hint("name patterns of files with `artifacts`")
+    })?;
+    let body = Body::from_stream(ReaderStream::with_capacity(file, CHUNK));
+    Ok(([(header::CONTENT_TYPE, "application/x-tar")], body).into_response())
+}
+
+/// The caller's job of that id.
+fn find(app: &App, peer: &Peer, key: &str) -> Answer<JobRecord> {
+    let unknown = || {
+        let shown: String = key.chars().take(100).collect::<String>().escape_default().to_string();
+        Problem::new(Code::NoSuchJob, format!("there is no job `{shown}`"))
+            .hint("list yours with `belljar job ls`")
+    };
+    let id = uuid::Uuid::parse_str(key).map_err(|_| unknown())?;
+    let found = app.journal.job(peer.uid, JobId(id)).map_err(|error| storage(&error))?;
+    Ok(found.ok_or_else(unknown)?)
+}
+
+async fn watch(app: &App, peer: &Peer, id: JobId) -> Answer<Option<watch::Receiver<JobState>>> {
+    ask(&app.jobs, |reply_to| JobsMsg::Watch { owner: peer.uid, id, reply_to }).await
+}
+
+fn storage(error: &JournalError) -> Problem {
+    Problem::new(Code::Storage, error.to_string()).hint("free some space where the daemon's home is")
+}

@@ -1,0 +1,147 @@
+//! Jobs: a script that runs once, in a sandbox of its own that goes with it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use super::ids::{InputId, JobId};
+use super::receipt::{Backend, ImageFact, LimitFact};
+
+/// `POST /v1/jobs`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NewJob {
+    /// What it is called in lists and reports; the script's path if absent.
+    pub name: Option<String>,
+    /// The files it gets (`PUT /v1/job-inputs`); they are the working directory.
+    pub input: Option<InputId>,
+    /// The file of the input that is run.
+    pub script: String,
+    pub args: Vec<String>,
+    /// Variables of its environment, on top of the sandbox's own.
+    pub env: BTreeMap<String, String>,
+    pub timeout_s: Option<f64>,
+    pub memory_bytes: Option<u64>,
+    pub cpus: Option<f64>,
+    pub image: Option<String>,
+    /// A container or a jail; `process` is refused.
+    pub backend: Option<Backend>,
+    /// Patterns of files that are kept when it has ended.
+    pub artifacts: Vec<String>,
+    /// Packages that the image has to have: a name, or `name==version`.
+    pub require: Vec<String>,
+}
+
+/// Files of a job, as they were received.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JobInput {
+    pub id: InputId,
+    /// sha256 over a line `<sha256 of the file>  <path>` for each file, by path.
+    pub sha256: String,
+    pub files: usize,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    Queued,
+    Running,
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The script exited with 0.
+    Passed,
+    /// The script exited with something else.
+    Failed,
+    TimedOut,
+    /// A signal ended it, or a guard of the host.
+    Crashed,
+    OutOfMemory,
+    Cancelled,
+    /// It could not be run to its end, for a reason that is not the script's.
+    Error,
+}
+
+impl Verdict {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::TimedOut => "timed_out",
+            Self::Crashed => "crashed",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Cancelled => "cancelled",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct JobEnd {
+    pub verdict: Verdict,
+    /// The script's own; 124 for its time, 128 + n for a signal, 125 for an error that is not its own,
+    /// 130 if it was cancelled. 0 only for `passed`.
+    pub exit_code: u8,
+    /// A sentence.
+    pub reason: String,
+    /// Time the script ran.
+    pub duration_ms: f64,
+    pub artifacts: Vec<JobArtifact>,
+    /// There were more, or too large ones, or some with names that cannot be used.
+    pub artifacts_cut: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JobArtifact {
+    pub path: String,
+    pub bytes: u64,
+    pub sha256: String,
+}
+
+/// What really ran, and in what: read back, not copied from the request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct JobReceipt {
+    pub input: JobInput,
+    pub script_sha256: String,
+    /// This and what follows is known when the sandbox is ready.
+    pub backend: Backend,
+    pub image: ImageFact,
+    pub python: String,
+    /// One line about how the sandbox was isolated.
+    pub isolation: String,
+    pub seccomp_profile: String,
+    pub limits: Option<LimitFact>,
+}
+
+/// `GET /v1/jobs/{j}`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct JobView {
+    pub id: JobId,
+    pub name: String,
+    /// User id of the owner.
+    pub owner: u32,
+    pub state: JobState,
+    pub script: String,
+    pub args: Vec<String>,
+    /// Names only: values may be secrets.
+    pub env: Vec<String>,
+    pub timeout_s: f64,
+    /// RFC 3339.
+    pub created_at: String,
+    pub started_at: Option<String>,
+    pub ended_at: Option<String>,
+    pub receipt: Option<JobReceipt>,
+    pub end: Option<JobEnd>,
+}
+
+/// `GET /v1/jobs`: the newest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct JobList {
+    pub jobs: Vec<JobView>,
+}
