@@ -256,6 +256,7 @@ def main(arguments):
     if "--bridge" not in options:
         print("usage: kernel --bridge SOCKET [--workspace DIRECTORY]", file=sys.stderr)
         return 64
+    process.close_inherited()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     process.set_dumpable(False)
     process.adopt_orphans()

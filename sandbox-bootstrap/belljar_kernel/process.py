@@ -23,6 +23,13 @@ def is_dumpable():
     return _libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0
 
 
+def close_inherited():
+    """What the starter of the sandbox left open is neither ours nor the guest's."""
+    for name in posix.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            os.closerange(int(name), int(name) + 1)  # passes over the one of the listing
+
+
 def adopt_orphans():
     """Become the parent of orphaned descendants, as pid 1 is anyway."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

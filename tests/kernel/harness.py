@@ -78,7 +78,7 @@ class Run:
 
 
 class Kernel:
-    def __init__(self, limits=None, arguments=(), prefix=()):
+    def __init__(self, limits=None, arguments=(), prefix=(), inherits=()):
         self.directory = tempfile.mkdtemp(prefix="belljar-test-")
         self.workspace = os.path.join(self.directory, "workspace")
         os.mkdir(self.workspace)
@@ -101,6 +101,7 @@ class Kernel:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             env=environment,
+            pass_fds=inherits,
         )
 
     def listen(self):

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -188,6 +189,16 @@ class Guardian(KernelTest):
         listed = self.value("import os\nsorted(int(n) for n in os.listdir('/proc/self/fd'))")
         low = [number for number in eval(listed) if 2 < number < 800]
         self.assertEqual(len(low), 1)  # the listing itself
+
+    def test_what_the_starter_left_open_is_closed(self):
+        with tempfile.TemporaryFile() as secret:
+            kernel = Kernel(inherits=[secret.fileno()])
+            self.addCleanup(kernel.close)
+            kernel.start()
+            opened = os.fstat(secret.fileno())
+            for pid in (kernel.process.pid, int(kernel.run("import os; os.getpid()").value)):
+                held = [os.stat(entry.path) for entry in os.scandir(f"/proc/{pid}/fd") if os.path.exists(entry.path)]
+                self.assertNotIn((opened.st_dev, opened.st_ino), [(file.st_dev, file.st_ino) for file in held])
 
     def test_the_worker_is_dumpable_and_first_to_go_when_memory_is_short(self):
         self.assertEqual(self.value("open('/proc/self/oom_score_adj').read().strip()"), "'900'")
