@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::llm::Models;
 use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef, a_sandbox};
-use crate::config::{MIN_MEMORY_BYTES, show_size};
+use crate::config::{self, MIN_MEMORY_BYTES, show_size};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId, SessionName};
@@ -24,6 +24,12 @@ pub type SupervisorRef = ActorRef<SupervisorMsg>;
 
 type Answer<T> = RpcReplyPort<Result<T, Problem>>;
 
+pub struct ForJob {
+    pub id: JobId,
+    /// For its sandbox. None if it could never be had, which is then the answer.
+    pub room: Option<Permit>,
+}
+
 pub enum SupervisorMsg {
     /// Admit and start a session. Answered when its first sandbox is ready, or could not be made.
     Create {
@@ -32,7 +38,7 @@ pub enum SupervisorMsg {
         /// A cell of the owner's wants it and waits for it.
         nested: bool,
         /// The job that it is for; nobody but that job is told of it.
-        job: Option<JobId>,
+        job: Option<ForJob>,
         reply_to: Answer<SessionView>,
     },
     /// The sessions of jobs.
@@ -243,10 +249,11 @@ impl SupervisorState {
         myself: &SupervisorRef,
         peer: u32,
         request: NewSession,
-        (nested, job): (bool, Option<JobId>),
+        (nested, job): (bool, Option<ForJob>),
         reply_to: Answer<SessionView>,
     ) {
-        let admitted = self.admit(peer, &request, job);
+        let (job, room) = job.map_or((None, None), |job| (Some(job.id), job.room));
+        let admitted = self.admit(peer, &request, job, room);
         let Admitted { name, wanted, idle, permit, first } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
@@ -349,7 +356,13 @@ impl SupervisorState {
     }
 
     /// Checks everything before anything exists.
-    fn admit(&self, peer: u32, request: &NewSession, job: Option<JobId>) -> Result<Admitted, Problem> {
+    fn admit(
+        &self,
+        peer: u32,
+        request: &NewSession,
+        job: Option<JobId>,
+        room: Option<Permit>,
+    ) -> Result<Admitted, Problem> {
         if self.shutting_down.is_some() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
         }
@@ -384,25 +397,19 @@ impl SupervisorState {
         }
         let ledger = &self.args.ledger;
         let permit = ledger.take(peer, name.as_str(), amounts(job))?;
-        let first = ledger.take(peer, name.as_str(), a_sandbox(&wanted, &settings.sandbox))?;
+        let first = match room {
+            Some(room) => room,
+            None => ledger.take(peer, name.as_str(), a_sandbox(&wanted, &settings.sandbox))?,
+        };
         Ok(Admitted { name, wanted, idle, permit, first })
     }
 
-    /// What is asked for, completed by the settings.
     fn wishes(&self, request: &NewSession, job: Option<JobId>) -> (Wanted, Duration) {
         let settings = &self.args.launcher.settings;
-        let wanted = Wanted {
-            image: request.image.clone(),
-            memory_bytes: request.memory_bytes.unwrap_or(settings.sandbox.memory_bytes),
-            cpus: request.cpus.unwrap_or(settings.sandbox.cpus),
-            pids: request.pids.unwrap_or(settings.sandbox.pids),
-            // A job has no state to go back to.
-            checkpoints: if job.is_some() { 0 } else { settings.sandbox.checkpoints },
-        };
         let idle = request
             .idle_s
             .map_or(settings.sessions.idle, |seconds| Duration::from_secs(seconds.min(MAX_IDLE.as_secs())));
-        (wanted, idle)
+        (wanted(&settings.sandbox, request, job.is_some()), idle)
     }
 
     fn forget(&mut self, id: SessionId) {
@@ -423,6 +430,18 @@ impl SupervisorState {
                 let _ = reply_to.send(());
             }
         }
+    }
+}
+
+/// What is asked for, completed by the settings.
+pub(super) fn wanted(settings: &config::Sandbox, request: &NewSession, is_job: bool) -> Wanted {
+    Wanted {
+        image: request.image.clone(),
+        memory_bytes: request.memory_bytes.unwrap_or(settings.memory_bytes),
+        cpus: request.cpus.unwrap_or(settings.cpus),
+        pids: request.pids.unwrap_or(settings.pids),
+        // A job has no state to go back to.
+        checkpoints: if is_job { 0 } else { settings.checkpoints },
     }
 }
 

@@ -116,7 +116,10 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let ledger = Ledger::new(&launcher.settings.quota);
     let identities = Identities::default();
     let living = || journal.sessions().map_err(|error| DaemonError::Start(error.to_string()));
-    for owner in living()?.into_iter().map(|record| record.owner).collect::<BTreeSet<u32>>() {
+    let waiting = journal.open_jobs().map_err(|error| DaemonError::Start(error.to_string()))?;
+    let of_jobs = waiting.into_iter().map(|record| record.view.owner);
+    let owners = living()?.into_iter().map(|record| record.owner).chain(of_jobs);
+    for owner in owners.collect::<BTreeSet<u32>>() {
         let who = identities.of(owner, None).await;
         ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
     }

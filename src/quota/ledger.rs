@@ -98,6 +98,12 @@ impl Ledger {
         self.inner().books.take(uid, by, amounts).map(|id| self.permit(uid, id))
     }
 
+    /// Whether it could be had if nobody held anything.
+    #[must_use]
+    pub fn could_grant(&self, uid: u32, amounts: &Amounts) -> bool {
+        self.inner().books.check_alone(uid, amounts).is_ok()
+    }
+
     /// Holds what is there already, such as a session of an earlier daemon.
     #[must_use]
     pub fn keep(&self, uid: u32, by: &str, amounts: Amounts) -> Permit {

@@ -49,7 +49,7 @@ fn all_that_is_installed_works_and_goes_again() {
     }
     assert!(read("usr/share/man/man1/belljar-run.1").contains("belljar"));
     let service = read("usr/lib/systemd/system/belljar.service");
-    assert!(service.contains("ExecStart=/usr/bin/belljar daemon\n"), "{service}");
+    assert!(service.contains("ExecStart=/usr/bin/belljar daemon --system\n"), "{service}");
     assert!(service.contains("KillMode=process\n"), "{service}");
     assert!(read("usr/lib/systemd/system/belljar.socket").contains("SocketGroup=belljar\n"));
     let config = read("etc/belljar/config.toml");

@@ -34,10 +34,8 @@ impl ExecutorState {
     }
 
     pub(super) fn preload_failed(&mut self, myself: &ExecutorRef, why: String) {
-        if self.preloading.take().is_some() {
-            self.tell(SessionMsg::SandboxFailed(problem(format!("the modules cannot be preloaded: {why}"))));
-            // Dropping the sandbox removes it.
-            myself.stop(None);
+        if self.preloading.is_some() {
+            self.give_up(myself, why);
         }
     }
 }

@@ -11,15 +11,16 @@ use tokio_util::sync::CancellationToken;
 use super::super::calls::ask;
 use super::super::rules::CellRules;
 use super::super::session::{CellRequest, Handles, SessionMsg, SessionRef, Standing};
-use super::super::supervisor::{SupervisorMsg, SupervisorRef};
+use super::super::supervisor::{ForJob, SupervisorMsg, SupervisorRef};
 use super::{JobsMsg, JobsRef, Started, script, verdict};
 use crate::protocol::api::NewSession;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, JobId};
-use crate::protocol::job::{JobEnd, JobReceipt};
+use crate::protocol::job::{JobEnd, JobReceipt, NewJob};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
+use crate::quota::Permit;
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::files::{self, Upload};
 use crate::sandbox::gather::{self, Gathered};
@@ -46,12 +47,13 @@ pub struct Carry {
 }
 
 impl Carry {
-    pub async fn go(self) {
+    /// `room` is held for its sandbox.
+    pub async fn go(self, room: Option<Permit>) {
         let id = self.record.view.id;
         let outcome = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Ok(verdict::cancelled("")),
-            outcome = self.run() => outcome,
+            outcome = self.run(room) => outcome,
         };
         let end = match outcome {
             Err(_) if self.shutdown.is_cancelled() => None,
@@ -64,10 +66,10 @@ impl Carry {
         let _ = self.jobs.cast(JobsMsg::Done { id, end });
     }
 
-    async fn run(&self) -> Result<JobEnd, Problem> {
+    async fn run(&self, room: Option<Permit>) -> Result<JobEnd, Problem> {
         let session = match &self.resume {
             Some(session) => session.clone(),
-            None => self.make().await?,
+            None => self.make(room).await?,
         };
         let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let standing = super::super::calls::answer(
@@ -89,18 +91,12 @@ impl Carry {
     }
 
     /// A fresh sandbox that nobody else is told of.
-    async fn make(&self) -> Result<SessionRef, Problem> {
+    async fn make(&self, room: Option<Permit>) -> Result<SessionRef, Problem> {
         let (job, view) = (&self.record.job, &self.record.view);
-        let request = Box::new(NewSession {
-            backend: job.backend,
-            image: job.image.clone(),
-            memory_bytes: job.memory_bytes,
-            cpus: job.cpus,
-            preload: Some(Vec::new()),
-            ..NewSession::default()
-        });
-        let (peer, id) = (view.owner, Some(view.id));
-        let create = |reply_to| SupervisorMsg::Create { peer, request, nested: false, job: id, reply_to };
+        let request = Box::new(request(job));
+        let job = Some(ForJob { id: view.id, room });
+        let create =
+            |reply_to| SupervisorMsg::Create { peer: view.owner, request, nested: false, job, reply_to };
         ask(&self.supervisor, create).await?;
         let session = session_of(&self.supervisor, view.id).await;
         session.ok_or_else(|| Problem::new(Code::SandboxFailed, "its sandbox has just ended"))
@@ -181,6 +177,18 @@ impl Carry {
             gathered
         });
         gathered.await.map_err(std::io::Error::other)?
+    }
+}
+
+/// The sandbox that a job runs in.
+pub fn request(job: &NewJob) -> NewSession {
+    NewSession {
+        backend: job.backend,
+        image: job.image.clone(),
+        memory_bytes: job.memory_bytes,
+        cpus: job.cpus,
+        preload: Some(Vec::new()),
+        ..NewSession::default()
     }
 }
 

@@ -19,7 +19,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::supervisor::SupervisorRef;
+use super::session::{SessionRef, a_sandbox};
+use super::supervisor::{SupervisorRef, wanted};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob};
@@ -36,6 +37,8 @@ type Answer<T> = RpcReplyPort<Result<T, Problem>>;
 
 /// Time between two looks at what can be forgotten.
 const TIDY: Duration = Duration::from_secs(60);
+/// Between two looks whether a user has room again: sessions that are no jobs take of it too.
+const PUMP: Duration = Duration::from_secs(1);
 
 /// Quotas bound how many a user has; this is for whoever has none.
 const WAITING_PER_USER: usize = 100_000;
@@ -83,6 +86,8 @@ pub enum JobsMsg {
         id: JobId,
     },
     Tidy,
+    /// Room may have come from elsewhere.
+    Pump,
 }
 
 pub struct Started {
@@ -136,6 +141,7 @@ impl Actor for Jobs {
         let mut state = JobsState { args, myself: myself.clone(), jobs, queue, running: 0 };
         state.restore().await?;
         myself.send_interval(TIDY, || JobsMsg::Tidy);
+        myself.send_interval(PUMP, || JobsMsg::Pump);
         let _ = myself.cast(JobsMsg::Tidy);
         Ok(state)
     }
@@ -170,6 +176,7 @@ impl Actor for Jobs {
                 }
             }
             JobsMsg::Tidy => state.tidy(),
+            JobsMsg::Pump => state.pump(),
         }
         Ok(())
     }
@@ -279,15 +286,25 @@ impl JobsState {
         }
     }
 
-    /// Starts what waits, as far as there are slots.
+    /// Starts what waits, as far as there are slots and its users have room for a sandbox. Who has none
+    /// waits without a slot, out of the way of others.
     fn pump(&mut self) {
         while self.running < self.args.launcher.settings.jobs.slots && !self.args.shutdown.is_cancelled() {
-            let Some((_, id)) = self.queue.pop() else { return };
-            self.carry(id, None);
+            let mut room = None;
+            let Self { args, jobs, queue, .. } = self;
+            let popped = queue.pop_where(|owner, id| {
+                let Some(entry) = jobs.get(id) else { return true };
+                let sandbox = &args.launcher.settings.sandbox;
+                let amounts = a_sandbox(&wanted(sandbox, &carry::request(&entry.record.job), true), sandbox);
+                room = args.ledger.take(owner, &format!("job {id}"), amounts.clone()).ok();
+                room.is_some() || !args.ledger.could_grant(owner, &amounts)
+            });
+            let Some((_, id)) = popped else { return };
+            self.carry(id, None, room);
         }
     }
 
-    fn carry(&mut self, id: JobId, resume: Option<super::session::SessionRef>) {
+    fn carry(&mut self, id: JobId, resume: Option<SessionRef>, room: Option<Permit>) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         entry.record.view.state = JobState::Running;
         self.running += 1;
@@ -303,7 +320,7 @@ impl JobsState {
             shutdown: self.args.shutdown.clone(),
             resume,
         };
-        tokio::spawn(carry.go());
+        tokio::spawn(carry.go(room));
     }
 
     fn started(&mut self, id: JobId, started: Started, reply_to: Answer<()>) {
@@ -372,7 +389,7 @@ impl JobsState {
             let permit = self.args.ledger.keep(owner, &format!("job {id}"), a_job());
             self.insert(record, permit);
             match (state, sessions.contains_key(&id)) {
-                (JobState::Running, true) => self.carry(id, sessions.remove(&id)),
+                (JobState::Running, true) => self.carry(id, sessions.remove(&id), None),
                 (JobState::Running, false) => {
                     let log = session.and_then(|session| self.args.journal.log(session).ok());
                     let result = log.and_then(|log| carry::result_in(&log));

@@ -141,6 +141,7 @@ impl Fold {
             EventBody::CellFinished { result } => self.finished(result),
             EventBody::SandboxReady { receipt, preloaded, .. } => {
                 past.preloaded.clone_from(preloaded);
+                past.reset = false;
                 past.sandbox = Some((**receipt).clone());
                 past.last_sandbox.clone_from(&past.sandbox);
                 self.fresh_since = past.cells;
@@ -162,7 +163,10 @@ impl Fold {
                 }
             }
             EventBody::Undone { state_of } => self.undone(*state_of),
-            EventBody::Reset => self.afresh(Vec::new(), false),
+            EventBody::Reset => {
+                self.afresh(Vec::new(), false);
+                self.past.reset = true;
+            }
             EventBody::ReplayFinished => {
                 past.replaying = false;
                 self.replayed.clear();
@@ -205,6 +209,7 @@ impl Fold {
             open.start.before = before;
             open.passed = self.newest_begun >= cell;
             if open.start.mode == Mode::Main {
+                self.past.reset = false;
                 self.past.last_rules = Arc::clone(&open.start.rules);
             }
         }
@@ -286,7 +291,7 @@ impl Fold {
     /// A fresh worker; these cells are to be run in it, if any.
     fn afresh(&mut self, kept: Vec<CellNumber>, replaying: bool) {
         let past = &mut self.past;
-        (past.kept, past.replaying, past.news) = (kept, replaying, None);
+        (past.kept, past.replaying, past.reset, past.news) = (kept, replaying, false, None);
         self.fresh_since = past.cells;
         self.replayed.clear();
     }

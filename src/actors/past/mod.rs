@@ -40,6 +40,8 @@ pub struct Past {
     pub open_calls: Vec<OpenCall>,
     /// A replay had begun and not ended.
     pub replaying: bool,
+    /// A reset came last; the kernel may not have heard of it.
+    pub reset: bool,
     /// What became of the variables since the last cell: the next one has to tell.
     pub news: Option<String>,
     /// Cells whose changes the variables hold, if nothing was lost since: what `replay` runs again.

@@ -102,7 +102,7 @@ impl SessionActorState {
 
     /// Starts what waits, as far as the sandbox can take it.
     pub(super) async fn pump(&mut self, myself: &SessionRef) {
-        if !self.queue.has_waiting() || self.removing || self.undoing {
+        if !self.queue.has_waiting() || self.removing || self.going_back > 0 {
             return;
         }
         let executor = match &self.sandbox {

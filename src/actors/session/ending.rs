@@ -1,9 +1,8 @@
 //! Starting afresh, and the end of a session.
 
-use ractor::rpc::CallResult;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::super::executor::ExecutorMsg;
 use super::super::news;
@@ -55,11 +54,16 @@ impl Noted {
 }
 
 impl SessionActorState {
-    pub(super) fn reset(&mut self, replay: Option<Vec<CellNumber>>, reply_to: Answer<()>) {
+    pub(super) fn reset(
+        &mut self,
+        myself: &SessionRef,
+        replay: Option<Vec<CellNumber>>,
+        reply_to: Answer<()>,
+    ) {
         self.touch();
         let busy = match replay {
             Some(_) if self.replaying => Some("a replay goes on already"),
-            Some(_) if !self.queue.is_idle() || self.undoing => Some("a cell runs or waits"),
+            Some(_) if !self.queue.is_idle() || self.going_back > 0 => Some("a cell runs or waits"),
             Some(_) | None => None,
         };
         if let Some(why) = busy {
@@ -75,22 +79,27 @@ impl SessionActorState {
         let cancelled = Problem::new(Code::Busy, "the session was reset");
         self.cancel_queue("The session was reset before this cell ran.", &cancelled);
         self.replaying = replay.is_some();
-        self.log.append(match replay {
+        let event = match replay {
             Some(cells) => EventBody::ReplayStarted { cells },
             None => EventBody::Reset,
-        });
-        self.note = None;
-        let executor = match &self.sandbox {
-            SandboxPhase::Ready { executor, .. } => executor.clone(),
-            SandboxPhase::None | SandboxPhase::Starting(_) => return drop(reply_to.send(Ok(()))),
         };
+        self.note = None;
+        self.going_back += 1;
+        let session = myself.clone();
+        self.append_and(event, move |_| drop(session.cast(SessionMsg::ResetNoted { reply_to })));
+    }
+
+    pub(super) fn reset_noted(&mut self, reply_to: Answer<()>) {
+        self.going_back -= 1;
+        let SandboxPhase::Ready { executor, .. } = &self.sandbox else {
+            return drop(reply_to.send(Ok(())));
+        };
+        // Before any cell that has waited for it.
+        let (done, is_done) = oneshot::channel();
+        let _ = executor.cast(ExecutorMsg::Reset { reply_to: done.into() });
         tokio::spawn(async move {
-            let answer = executor.call(|reply_to| ExecutorMsg::Reset { reply_to }, None).await;
-            let _ = reply_to.send(match answer {
-                Ok(CallResult::Success(outcome)) => outcome,
-                // The sandbox ended meanwhile: the next one is as fresh as can be.
-                _ => Ok(()),
-            });
+            // If the sandbox ended meanwhile, the next one is as fresh as can be.
+            let _ = reply_to.send(is_done.await.unwrap_or(Ok(())));
         });
     }
 

@@ -156,6 +156,10 @@ pub enum SessionMsg {
         replay: Option<Vec<CellNumber>>,
         reply_to: Answer<()>,
     },
+    /// It is in the journal, so that the next daemon would do it if this one died now.
+    ResetNoted {
+        reply_to: Answer<()>,
+    },
     View {
         reply_to: RpcReplyPort<SessionView>,
     },

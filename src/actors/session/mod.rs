@@ -132,8 +132,8 @@ pub struct SessionActorState {
     active_at: Instant,
     holders: Holders,
     removing: bool,
-    /// The kernel takes cells back; what comes meanwhile waits.
-    undoing: bool,
+    /// Undos and resets that are under way; cells that come meanwhile wait.
+    going_back: usize,
     /// Somebody runs the cells of before again.
     replaying: bool,
     frozen: bool,
@@ -144,6 +144,8 @@ pub struct SessionActorState {
     waiting_for_handles: Vec<Answer<Handles>>,
     /// What was going on when the daemon ended, until the sandbox is attached or gone.
     past: Option<Past>,
+    /// The kernel has to be told of the last reset once more.
+    reset_again: bool,
 }
 
 enum SandboxPhase {
@@ -225,13 +227,14 @@ impl Actor for Session {
             active_at: Instant::now(),
             holders: Holders::default(),
             removing: false,
-            undoing: false,
+            going_back: 0,
             replaying: false,
             frozen: false,
             cgroup: None,
             turns: turns::Turns::default(),
             waiting_for_handles: Vec::new(),
             past: None,
+            reset_again: false,
         };
         state.recall(past);
         Ok(state)
@@ -297,7 +300,11 @@ impl Actor for Session {
                     }
                 }
             }
-            SessionMsg::Reset { replay, reply_to } => state.reset(replay, reply_to),
+            SessionMsg::Reset { replay, reply_to } => state.reset(&myself, replay, reply_to),
+            SessionMsg::ResetNoted { reply_to } => {
+                state.reset_noted(reply_to);
+                state.pump(&myself).await;
+            }
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
             SessionMsg::Receipt { reply_to } => {
                 let receipt =

@@ -63,6 +63,7 @@ impl SessionActorState {
     pub(super) fn take_attach(&mut self) -> Option<Attach> {
         let past = self.past.take()?;
         let receipt = past.sandbox?;
+        self.reset_again = past.reset;
         let ran = |begun: Begun| Resumed {
             ran: begun.ran(past.frozen_since.as_deref()),
             start: begun.start,
@@ -96,7 +97,13 @@ impl SessionActorState {
 
     pub(super) fn sandbox_attached(&mut self, receipt: Receipt) {
         let SandboxPhase::Starting(executor) = &self.sandbox else { return };
-        self.sandbox = SandboxPhase::Ready { executor: executor.clone(), since: Instant::now() };
+        let executor = executor.clone();
+        if std::mem::take(&mut self.reset_again) {
+            // A fresh state can be made fresh once more, so nobody has to know how far it came.
+            let (reply_to, _) = oneshot::channel();
+            let _ = executor.cast(ExecutorMsg::Reset { reply_to: reply_to.into() });
+        }
+        self.sandbox = SandboxPhase::Ready { executor, since: Instant::now() };
         self.log.append(EventBody::SandboxAttached);
         self.cgroup = Cgroup::of_sandbox(&receipt);
         self.receipt = Some(Arc::new(receipt));

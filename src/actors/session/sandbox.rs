@@ -31,7 +31,7 @@ const SANDBOXES_MISSED: u32 = 3;
 /// What a sandbox can take at most.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
 pub fn a_sandbox(wanted: &Wanted, settings: &crate::config::Sandbox) -> Amounts {
-    let checkpoints = if settings.checkpoints == 0 { 0 } else { settings.checkpoint_bytes };
+    let checkpoints = if wanted.checkpoints == 0 { 0 } else { settings.checkpoint_bytes };
     Amounts::of([
         (Kind::Memory, wanted.memory_bytes.saturating_add(checkpoints)),
         (Kind::Cpus, (wanted.cpus * 1000.0).ceil() as u64),
@@ -262,7 +262,8 @@ impl SessionActorState {
     pub(super) fn sandbox_failed(&mut self, problem: Problem) {
         self.sandbox = SandboxPhase::None;
         if let Some(created) = self.args.created.take() {
-            // It never lived: the name is freed before the caller hears of it.
+            // It never lived: its name and its room are free before the caller hears of it.
+            self.args.permit = None;
             self.removing = true;
             let (id, problem) = (self.args.id, problem);
             let (supervisor, journal) = (self.args.supervisor.clone(), self.args.journal.clone());

@@ -17,7 +17,7 @@ impl SessionActorState {
             SandboxPhase::Ready { .. } if self.replaying => {
                 Problem::new(Code::Busy, "a replay goes on").hint("wait until it has ended, or interrupt it")
             }
-            SandboxPhase::Ready { .. } if self.undoing || !self.queue.is_idle() => {
+            SandboxPhase::Ready { .. } if self.going_back > 0 || !self.queue.is_idle() => {
                 Problem::new(Code::Busy, "a cell runs or waits").hint("wait for it, or interrupt it")
             }
             SandboxPhase::Ready { executor, .. } => {
@@ -26,7 +26,7 @@ impl SessionActorState {
                     return;
                 }
                 let (executor, session) = (executor.clone(), myself.clone());
-                self.undoing = true;
+                self.going_back += 1;
                 tokio::spawn(async move {
                     let answer = executor.call(|reply_to| ExecutorMsg::Undo { cells, reply_to }, None).await;
                     let outcome = match answer {
@@ -51,7 +51,7 @@ impl SessionActorState {
         outcome: Result<(CellNumber, Turn), Problem>,
         reply_to: Answer<Undone>,
     ) {
-        self.undoing = false;
+        self.going_back -= 1;
         let (state_of, turn) = match outcome {
             Ok(done) => done,
             Err(problem) => {

@@ -42,7 +42,7 @@ fn the_command_line_explains_mistakes() {
         (&["new", "--memory", "lots"], "a number is missing"),
         (&["new", "--cpus", "none"], "it has to be a number above 0"),
         (&["new", "--idle", "0"], "it has to be more than 0"),
-        (&["new", "--seed", "{"], "this is not JSON"),
+        (&["new", "--seed", "{"], "this JSON cannot be used"),
         (&["new", "a b"], "is no session name"),
         (&["exec", "-s", "a", "--timeout", "soon", "1"], "'soon'"),
         (&["exec", "-s", "a", "--mode", "sideways", "1"], "'sideways'"),

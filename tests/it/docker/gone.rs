@@ -129,6 +129,33 @@ fn an_undo_that_the_daemon_did_not_survive_is_told_by_the_next() {
     daemon.assert_sound();
 }
 
+/// Likewise around a reset: the variables are there, or the journal says that they are gone.
+#[test]
+fn a_reset_that_the_daemon_did_not_survive_is_done_by_the_next_or_never_was() {
+    let Some(mut daemon) = base() else { return };
+    let mut finished = 0;
+    for place in (1..=6).flat_map(|n| [format!("{n}:before"), format!("{n}:after")]) {
+        let last = printed_cell(&daemon, "x = 'old'");
+        daemon.kill();
+        daemon.set_environment(&[("BELLJAR_CRASH_AT", &place)]);
+        let answer = if daemon.try_restart() { try_post(&daemon, "reset") } else { None };
+        daemon.kill();
+        daemon.set_environment(&[]);
+        daemon.restart();
+        let gone = value(&daemon, "'x' in globals()") == "False";
+        let events = gapless(&daemon, S);
+        let ended =
+            |event: &Value| event["type"] == "cell_finished" && event["result"]["cell"] == json!(last);
+        let since = events.iter().position(ended).expect("it ended");
+        let written = events[since..].iter().any(|event| event["type"] == "reset");
+        assert_eq!(gone, written, "{place}");
+        assert!(gone || answer.is_none(), "{place}: a reset that was reported is forgotten");
+        finished += usize::from(gone && answer.is_none());
+    }
+    assert!(finished > 0, "no death was between the reset and its answer");
+    daemon.assert_sound();
+}
+
 fn printed_cell(daemon: &Daemon, code: &str) -> u64 {
     let result = daemon.run(S, code);
     assert_ended(&result, "success", "ok", 0);

@@ -352,6 +352,35 @@ pub fn jobs_outlive_the_daemon() {
 }
 
 #[test]
+pub fn jobs_wait_until_their_user_has_room() {
+    if !engine() {
+        return;
+    }
+    let config = "[sandbox]\ncpus = 0.5\n[quota]\ncpus = 1\n[jobs]\nslots = 2\n";
+    let daemon = Daemon::with_config(config);
+    for name in ["a", "b"] {
+        daemon.session(name, json!({"image": "belljar/base"}));
+    }
+    let folder = scripts(&[("ok.py", "print('ran')")]);
+    let ids = [(); 3].map(|()| submit(&daemon, &send(&daemon, &folder), json!({"script": "ok.py"})));
+    // A look later than the daemon's next.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    for id in &ids {
+        let job = daemon.http("GET", &format!("/v1/jobs/{id}"), b"").expect_status(200);
+        assert_eq!(job["state"], "queued", "{job}");
+    }
+    daemon.cli(["rm", "a"]).ok();
+    for id in &ids {
+        assert_eq!(wait(&daemon, id)["end"]["verdict"], "passed");
+    }
+    // What could never be had is not waited for.
+    let id = submit(&daemon, &send(&daemon, &folder), json!({"script": "ok.py", "cpus": 1.5}));
+    let end = wait(&daemon, &id)["end"].clone();
+    assert_eq!(end["exit_code"], 125, "{end}");
+    assert!(end["reason"].as_str().is_some_and(|reason| reason.contains("quota of CPUs")), "{end}");
+}
+
+#[test]
 pub fn a_cancelled_run_leaves_nothing() {
     if !engine() {
         return;
