@@ -61,6 +61,6 @@ timeout "$LIMIT_S" qemu-system-x86_64 -accel "$accel" -cpu max -smp 2 -m 4096 -n
     -kernel "$work/vmlinuz" -initrd "$work/initrd" -append 'root=/dev/vda rw console=ttyS0 quiet' \
     -drive "file=$work/disk,if=virtio,format=raw,cache=unsafe" -serial "file:$work/console" &
 qemu=$!
-tail -q --pid="$qemu" -F "$work/console" 2>/dev/null | tr -d '\r' | grep --line-buffered -a -E '^(ok|FAILED|==>|     |all of)' || true
+tail -q --pid="$qemu" -F "$work/console" 2>/dev/null | stdbuf -oL tr -d '\r' | grep --line-buffered -a -E '^(ok|FAILED|==>|     |all of)' || true
 wait "$qemu" || true
 grep -a -q '^all of it holds' "$work/console" || { echo "error: a probe failed" >&2; cp "$work/console" /tmp/belljar-vm-console; echo "hint: the console is /tmp/belljar-vm-console" >&2; exit 1; }
