@@ -14,4 +14,5 @@ for _ in 1 2 3; do
         sleep 1
     done
 done
+journalctl --user -u engine -n 15 --no-pager -o cat
 exit 1
