@@ -36,7 +36,9 @@ impl OwnEngine {
     fn spawn(&mut self) {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let log = std::fs::File::create(path("log")).expect("a log");
-        let child = Command::new("dockerd")
+        // In a network of its own: an engine without a bridge removes the bridge that it finds.
+        let child = Command::new("unshare")
+            .args(["--net", "dockerd"])
             .args(["--config-file", &path("config.json"), "--data-root", &path("data")])
             .args(["--exec-root", &path("exec"), "--pidfile", &path("pid"), "--host", &self.host()])
             .args(["--bridge=none", "--iptables=false", "--ip-masq=false", "--shutdown-timeout=2"])
