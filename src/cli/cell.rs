@@ -5,6 +5,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::protocol::api::RunCell;
 use crate::protocol::event::EventBody;
+use crate::protocol::exit_codes::signal_name;
 use crate::protocol::ids::{CellNumber, SessionName};
 use crate::protocol::result::{Artifact, Change, ExecutionResult, Mode, Reason, StateKind, Status, Stream};
 
@@ -237,7 +238,7 @@ pub(super) fn what_happened(result: &ExecutionResult) -> Option<String> {
             (Reason::ExitCall, Some(code)) => {
                 format!("the cell crashed: it ended its process with code {code}")
             }
-            (_, Some(code)) => match exit::signal_name(code) {
+            (_, Some(code)) => match signal_name(code) {
                 Some(signal) => format!("the cell crashed: {signal}"),
                 None => format!("the cell crashed: its process ended with code {code}"),
             },

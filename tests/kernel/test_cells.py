@@ -121,6 +121,13 @@ class CellValues(KernelTest):
         self.assertIsNone(self.run_ok("x = 1").end["result"])
         self.assertIsNone(self.run_ok("").end["result"])
 
+    def test_a_semicolon_behind_the_last_expression_hushes_it(self):
+        for code in ("5;", "x = 1; (x) ; # done", "'é;' ;\n\n", "1\r\n2;\r\n", '"""a\nb""";'):
+            with self.subTest(code=code):
+                self.assertIsNone(self.run_ok(code).end["result"])
+        self.assertEqual(self.run_ok("1; 2 # 3;").value, "2")
+        self.assertEqual(self.run_ok("1;\n';'").value, "';'")
+
     def test_an_expression_cell_takes_one_expression_only(self):
         self.assertEqual(self.run_ok(" 1 + 1 ", expression=True).value, "2")
         run = self.kernel.run("x = 1", expression=True)

@@ -24,13 +24,21 @@ use crate::store::{Applied, CellRecord};
 /// Told with a cell that a full disk kept from running.
 const UNWRITTEN: &str = "The journal could not be written, so the cell was not run.";
 
+/// It owns the main line until it is over.
+pub(super) fn a_replay_goes_on() -> Problem {
+    Problem::new(Code::Busy, "a replay goes on").hint("wait until it has ended, or interrupt it")
+}
+
 impl SessionActorState {
     pub(super) fn enqueue(&mut self, myself: &SessionRef, request: CellRequest, reply_to: Answer<Ticket>) {
         self.touch();
-        let refused = if request.replay.is_some() && !self.replaying {
-            Err(Problem::new(Code::Busy, "the session was reset, which ended the replay"))
-        } else {
-            self.takes_cells()
+        let refused = match (request.mode, &request.replay) {
+            (_, Some(_)) if !self.replaying => {
+                Err(Problem::new(Code::Busy, "the session was reset, which ended the replay"))
+            }
+            // In between, it would find variables half rebuilt, and what it changes would be overwritten.
+            (Mode::Main, None) if self.replaying => Err(a_replay_goes_on()),
+            _ => self.takes_cells(),
         };
         if let Err(problem) = refused {
             let _ = reply_to.send(Err(problem));

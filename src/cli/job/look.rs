@@ -10,7 +10,6 @@ use super::super::context::Context;
 use super::super::exit;
 use super::super::failure::Failure;
 use super::super::human::{Table, size};
-use super::super::sanitize::one_line;
 use super::super::screen::Tint;
 use super::watch::fetch;
 
@@ -59,10 +58,7 @@ pub(super) async fn show(context: &mut Context, id: &str) -> Result<u8, Failure>
         context.screen.line(&answer.text())?;
         return Ok(exit::SUCCESS);
     }
-    for (key, value) in facts(&answer.parse()?) {
-        let key = context.screen.tinted(Tint::Dim, &format!("{key:<10}"));
-        context.screen.line(&format!("{key}  {}", one_line(&value)))?;
-    }
+    context.screen.facts(&facts(&answer.parse()?))?;
     Ok(exit::SUCCESS)
 }
 

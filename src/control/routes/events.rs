@@ -17,8 +17,8 @@ use crate::protocol::problem::{Code, Problem};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
-    after: Option<Seq>,
-    follow: Option<bool>,
+    pub after: Option<Seq>,
+    pub follow: Option<bool>,
 }
 
 /// From `Last-Event-ID` or `after`; without either, from the oldest event that is kept.

@@ -11,7 +11,7 @@ use std::io::{BufReader, Read, Seek, Write};
 use tokio::sync::watch;
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
-use super::events::last_event_id;
+use super::events::{EventsQuery, last_event_id};
 use super::{App, answered, ask};
 use crate::actors::jobs::{JobsMsg, Reserved, artifacts_of};
 use crate::control::body::{JsonBody, Path, Query};
@@ -19,7 +19,7 @@ use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::control::sse::{self, Until};
 use crate::protocol::api::Done;
-use crate::protocol::ids::{JobId, Seq};
+use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOBS_LISTED};
 use crate::protocol::problem::{Code, Problem};
@@ -124,13 +124,6 @@ pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>)
     let id = find(&app, &peer, &key)?.view.id;
     ask(&app.jobs, |reply_to| JobsMsg::Cancel { owner: peer.uid, id, reply_to }).await?;
     Ok(Json(Done {}))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EventsQuery {
-    after: Option<Seq>,
-    follow: Option<bool>,
 }
 
 /// The events of its sandbox; with `follow`, from when there is one until the job has ended.

@@ -82,6 +82,27 @@ pub fn post(daemon: &Daemon, path: &str, body: &Value) -> Response {
     daemon.http("POST", &format!("/v1/sessions/s/{path}"), body.to_string().as_bytes())
 }
 
+/// Removes the sandbox behind the daemon's back, and waits until it is noticed.
+pub fn take_away(daemon: &Daemon) {
+    daemon.remove_sandboxes();
+    eventually("it is asleep", || {
+        let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+        (view["state"] == "asleep").then_some(())
+    });
+}
+
+/// Begins a replay whose answer, if it ever comes, nobody looks at.
+pub fn replay_behind(daemon: &Daemon) -> std::thread::JoinHandle<()> {
+    let socket = daemon.socket();
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("it serves");
+        let head = "POST /v1/sessions/s/replay HTTP/1.1\r\nHost: b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        stream.write_all(head.as_bytes()).expect("it takes requests");
+        let _ = stream.read_to_end(&mut Vec::new());
+    })
+}
+
 /// Queues a cell and gives its number, without waiting for it.
 #[track_caller]
 pub fn queue(daemon: &Daemon, request: &Value) -> u64 {

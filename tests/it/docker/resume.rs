@@ -4,8 +4,8 @@ use serde_json::json;
 use std::time::Duration;
 
 use super::helpers::{
-    S, assert_ended, base, end, gapless, list, number, outcome, post, printed, queue, restart_by,
-    session_with, text, value, wait_for_line, with_go, workspace,
+    S, assert_ended, base, end, gapless, list, number, outcome, post, printed, queue, replay_behind,
+    restart_by, session_with, take_away, text, value, wait_for_line, with_go, workspace,
 };
 use crate::support::{Daemon, docker, eventually};
 
@@ -23,15 +23,6 @@ fn over_a_restart(daemon: &mut Daemon, code: &str) -> u64 {
     std::thread::sleep(DOWN);
     daemon.restart();
     cell
-}
-
-/// Removes the sandbox behind the daemon's back, and waits until it is noticed.
-fn take_away(daemon: &Daemon) {
-    daemon.remove_sandboxes();
-    eventually("it is asleep", || {
-        let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
-        (view["state"] == "asleep").then_some(())
-    });
 }
 
 #[test]
@@ -99,14 +90,7 @@ pub fn a_replay_that_the_daemon_did_not_survive_can_be_made_again_without_callin
         |daemon: &Daemon| daemon.events(S, 0).iter().filter(|event| event["type"] == "tool_called").count();
     assert_eq!(call(&daemon), 2);
     take_away(&daemon);
-    let socket = daemon.socket();
-    let replay = std::thread::spawn(move || {
-        use std::io::{Read, Write};
-        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("it serves");
-        let head = "POST /v1/sessions/s/replay HTTP/1.1\r\nHost: b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        stream.write_all(head.as_bytes()).expect("it takes requests");
-        let _ = stream.read_to_end(&mut Vec::new());
-    });
+    let replay = replay_behind(&daemon);
     eventually("the second cell is replayed", || (call(&daemon) == 3).then_some(()));
     restart_by(&mut daemon, "KILL");
     replay.join().expect("it ends");
