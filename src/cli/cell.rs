@@ -250,6 +250,8 @@ pub(super) fn what_happened(result: &ExecutionResult) -> Option<String> {
 /// What the user would not expect about the variables.
 pub(super) fn state_note(result: &ExecutionResult) -> Option<String> {
     let mut note = match (result.mode, result.state.kind, result.state.restored_to) {
+        // With the session its files may be gone.
+        (_, StateKind::Lost, _) if result.reason == Reason::ByCancel => "all variables are gone".to_owned(),
         (_, StateKind::Lost, _) => "all variables are gone; files in the workspace remain".to_owned(),
         (Mode::Main, StateKind::Restored, None | Some(0)) => {
             "variables are back as before the cell".to_owned()

@@ -52,7 +52,8 @@ struct Feed {
     shutdown: CancellationToken,
 }
 
-/// The events after a number. Asking for events that are gone is a problem before anything is sent.
+/// The events after a number. Asking for events that are gone, or after one that never was, is a problem
+/// before anything is sent.
 pub fn respond(
     log: Arc<EventLog>,
     after: Seq,
@@ -60,9 +61,17 @@ pub fn respond(
     shutdown: CancellationToken,
 ) -> Result<Response, Problem> {
     log.read(after, 1).map_err(gone)?;
+    let newest = log.newest();
+    if after > newest {
+        // What its reader saw were the events of another.
+        let message = format!("there is no event {after}: the newest is {newest}");
+        let hint =
+            "a session of that name was removed and made anew; read this one from its start, with `after=0`";
+        return Err(Problem::new(Code::BadRequest, message).hint(hint));
+    }
     let feed = Feed {
         watch: log.watch(),
-        last: log.newest(),
+        last: newest,
         log,
         after,
         until,

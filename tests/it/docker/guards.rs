@@ -62,6 +62,46 @@ fn a_workspace_never_holds_what_is_the_daemons_own() {
 }
 
 #[test]
+fn requests_that_come_at_once_with_one_key_are_one() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    daemon.run("a", "ran = 0");
+    let body = json!({"code": "ran += 1; ran"}).to_string();
+    for round in 1..=8 {
+        let key = format!("round-{round}");
+        let post = || {
+            let path = "/v1/sessions/a/cells?wait=true";
+            daemon.http_with("POST", path, &[("Idempotency-Key", &key)], body.as_bytes())
+        };
+        let answers = std::thread::scope(|scope| {
+            let all = [(); 6].map(|()| scope.spawn(post));
+            all.map(|one| one.join().expect("answered").expect_status(200))
+        });
+        for answer in answers {
+            assert_eq!(answer["result"]["repr"], round.to_string(), "{answer}");
+        }
+    }
+}
+
+#[test]
+fn events_after_one_that_never_was_are_refused() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    (0..5).for_each(|_| drop(daemon.run("a", "1")));
+    let seen = daemon.events("a", 0).last().and_then(|event| event["seq"].as_u64()).expect("events");
+    daemon.http("DELETE", "/v1/sessions/a", b"").expect_status(200);
+    daemon.session("a", json!({"image": "belljar/base"}));
+    let refused = daemon.http("GET", &format!("/v1/sessions/a/events?after={seen}"), b"").expect_status(400);
+    assert!(refused["hint"].as_str().is_some_and(|hint| hint.contains("after=0")), "{refused}");
+}
+
+#[test]
 fn a_key_whose_request_had_begun_is_never_free_again() {
     if !engine() {
         return;

@@ -1,6 +1,6 @@
 //! What is told of a cell that lasts longer than its daemon, or stands still for a while.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 use super::helpers::{
@@ -96,6 +96,9 @@ pub fn a_replay_that_the_daemon_did_not_survive_can_be_made_again_without_callin
     replay.join().expect("it ends");
     // Its second call finds its recorded answer, too.
     eventually("it goes on", || (call(&daemon) == 4).then_some(()));
+    let of_second = |event: &Value| event["type"] == "cell_queued" && event["replays"] == 2;
+    let second = daemon.events(S, 0).into_iter().find(of_second).expect("it was queued");
+    assert_ended(&outcome(&daemon, number(&second, "/cell")), "success", "ok", 0);
     let report = post(&daemon, "replay", &json!({})).expect_status(200);
     assert_eq!(list(&report, "cells").len(), 3, "{report:#}");
     assert!(list(&report, "cells").iter().all(|cell| cell["differences"] == json!([])), "{report:#}");
