@@ -248,6 +248,11 @@ pub(super) fn what_happened(result: &ExecutionResult) -> Option<String> {
 }
 
 /// What the user would not expect about the variables.
+/// Of a copy, which cannot see what a cell is doing just then.
+pub(super) fn as_before(cell: CellNumber) -> String {
+    format!("the variables are as before cell {cell}, which was running")
+}
+
 pub(super) fn state_note(result: &ExecutionResult) -> Option<String> {
     let mut note = match (result.mode, result.state.kind, result.state.restored_to) {
         // With the session its files may be gone.
@@ -258,7 +263,7 @@ pub(super) fn state_note(result: &ExecutionResult) -> Option<String> {
         }
         (Mode::Main, StateKind::Restored, Some(cell)) => format!("variables are back as after cell {cell}"),
         (Mode::Main, StateKind::Kept, _) | (Mode::Fork, StateKind::Kept | StateKind::Restored, _) => {
-            return result.state.note.clone();
+            return result.state.as_before.map(as_before).or_else(|| result.state.note.clone());
         }
     };
     if let Some(more) = &result.state.note {
@@ -307,6 +312,12 @@ mod tests {
     fn only_what_surprises_is_told_about_the_state() {
         let mut cell = result(Status::Crashed, Reason::Signal, Some(-11));
         assert_eq!(state_note(&cell), None);
+        let mut copy = result(Status::Success, Reason::Ok, None);
+        (copy.mode, copy.state.as_before) = (Mode::Fork, Some(3));
+        assert_eq!(
+            state_note(&copy).as_deref(),
+            Some("the variables are as before cell 3, which was running")
+        );
         cell.state.kind = StateKind::Restored;
         cell.state.restored_to = Some(4);
         assert_eq!(state_note(&cell).as_deref(), Some("variables are back as after cell 4"));

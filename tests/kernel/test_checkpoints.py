@@ -225,7 +225,7 @@ class OneOnly(CheckpointTest):
         self.assertEqual(self.lose("import os; os._exit(1)").end["after"], {"restored": 5})
         self.assertEqual(self.value("x"), "4")
         self.wait_until(lambda: len(self.runners()) == 2, "one checkpoint")
-        self.assertEqual(self.undo(1)["message"], "undo reaches 0 cells back")
+        self.assertEqual(self.undo(1)["message"], "there is nothing to undo")
 
 
 class Budget(CheckpointTest):

@@ -159,7 +159,7 @@ fn refusal(code: RefusedCode, message: &str) -> Problem {
     match code {
         RefusedCode::Busy => Problem::new(Code::Busy, format!("the kernel is busy: {message}")),
         RefusedCode::OutOfReach => Problem::new(Code::OutOfReach, message.to_owned())
-            .hint("`belljar replay` rebuilds an older state, and `sandbox.checkpoints` keeps more of them"),
+            .hint("raise `sandbox.checkpoints` in the configuration to keep more of the past"),
         RefusedCode::NoProcess | RefusedCode::Malformed => {
             Problem::new(Code::SandboxFailed, format!("the kernel refused: {message}"))
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::outcome::CellStart;
 use super::rules::CellRules;
 use crate::protocol::clock;
-use crate::protocol::event::Event;
+use crate::protocol::event::{Event, EventBody};
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::preload::Preloaded;
@@ -24,6 +24,8 @@ use fold::Fold;
 pub struct Past {
     /// The number of the newest cell.
     pub cells: CellNumber,
+    /// When something last happened (RFC 3339).
+    pub active_at: Option<String>,
     /// Cells that were to run and had not begun, in order.
     pub queued: Vec<CellStart>,
     /// Cells that ran.
@@ -100,6 +102,9 @@ impl Past {
         for event in events {
             fold.take(event);
         }
-        fold.end(events)
+        // That a daemon found the sandbox is nothing that the session did.
+        let did = |event: &&Event| !matches!(event.body, EventBody::SandboxAttached);
+        let last = events.iter().rev().find(did).map(|event| event.at.clone());
+        Self { active_at: last, ..fold.end(events) }
     }
 }

@@ -53,6 +53,23 @@ fn daemon_memory(daemon: &Daemon) -> u64 {
 }
 
 #[test]
+pub fn whoever_sends_what_is_refused_hears_why() {
+    if !engine() {
+        return;
+    }
+    let daemon = started();
+    ran(&daemon, "import os; os.symlink('/etc', 'link')");
+    let large = daemon.home().join("large");
+    std::fs::write(&large, vec![0; 30 << 20]).expect("written");
+    for target in ["a:link/x", "nobody:x"] {
+        for _ in 0..8 {
+            let sent = daemon.cli(["cp", large.to_str().expect("UTF-8"), target]).exits(125);
+            assert!(!sent.stderr.contains("broke"), "{}", sent.stderr);
+        }
+    }
+}
+
+#[test]
 pub fn files_and_folders_go_in_and_out() {
     if !engine() {
         return;
