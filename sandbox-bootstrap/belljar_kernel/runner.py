@@ -37,6 +37,7 @@ def enter(given, workspace, index):
     try:
         place = _take_descriptors(given)
         process.set_dumpable(True)
+        process.give_way()
         posix.setsid()
         Runner(place, index, workspace).run()
     except BaseException as error:

@@ -15,6 +15,7 @@ use super::exit;
 use super::failure::Failure;
 use super::follow::Trail;
 use super::human;
+use super::sanitize::one_line;
 use super::screen::Screen;
 
 /// How a cell's end reached us.
@@ -118,7 +119,10 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
     match event {
         EventBody::Output { stream, text, .. } => screen.guest(*stream, text),
         EventBody::OutputCut { .. } => screen.warn("further output of this cell is not kept"),
-        EventBody::Display { mime, .. } => screen.note(&display_line(mime)),
+        EventBody::Display { mime, .. } => match plain_display(mime) {
+            Some(text) => screen.guest_line(text),
+            None => screen.note(&display_line(mime)),
+        },
         EventBody::SandboxGone { reason } => screen.warn(&format!("the sandbox is gone: {reason}")),
         EventBody::StateLost { reason, restored_to: None } => {
             screen.warn(&format!("all variables are gone: {reason}"))
@@ -161,6 +165,12 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::PlanChanged { .. }
         | EventBody::AskFinished { .. } => Ok(()),
     }
+}
+
+/// Of what is no picture, the form that a terminal can show.
+fn plain_display(mime: &Map<String, Value>) -> Option<&str> {
+    let is_picture = mime.keys().any(|form| form.starts_with("image/"));
+    mime.get("text/plain").filter(|_| !is_picture)?.as_str()
 }
 
 /// `display: image/png (12 KiB), text/plain`: only binary forms have a size worth telling.
@@ -206,12 +216,14 @@ pub(super) fn show_end(screen: &mut Screen, result: &ExecutionResult, script: bo
 }
 
 pub(super) fn artifact_line(artifact: &Artifact) -> String {
+    // A name may hold line breaks, and what follows one would look like words of ours.
+    let path = one_line(&artifact.path);
     let change = match artifact.change {
         Change::New => "new",
         Change::Modified => "modified",
-        Change::Removed => return format!("file: {} (removed)", artifact.path),
+        Change::Removed => return format!("file: {path} (removed)"),
     };
-    format!("file: {} ({change}, {})", artifact.path, human::size(artifact.bytes))
+    format!("file: {path} ({change}, {})", human::size(artifact.bytes))
 }
 
 /// Nothing for ends that explain themselves.

@@ -21,6 +21,7 @@ use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
 
 use super::failure::Failure;
+use super::follow::{PAUSE, TRIES};
 use super::sse::{SseEvent, SseParser};
 use super::start::Starter;
 
@@ -65,6 +66,29 @@ impl Client {
 
     pub async fn get(&self, path: &str) -> Result<Answer, Failure> {
         self.json(Method::GET, path, Bytes::new()).await
+    }
+
+    /// An answer that takes its time, over the end of the daemon: the next one has it.
+    pub async fn get_in_the_end(&self, path: &str) -> Result<Answer, Failure> {
+        let mut tries = 1;
+        loop {
+            let request = builder(Method::GET, path).header(ACCEPT, "application/json");
+            let answer = match self.send(path, request, whole(Bytes::new())).await {
+                Ok(response) => read_all(response).await,
+                Err(broken) => Err(broken),
+            };
+            match answer {
+                // Once it was cut off, the next daemon may be long in coming.
+                Err(broken)
+                    if tries < TRIES
+                        && (broken.daemon_ended || (tries > 1 && broken.failure.problem.is_none())) =>
+                {
+                    tries += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                answer => return answer.map_err(Broken::into_failure),
+            }
+        }
     }
 
     pub async fn delete(&self, path: &str) -> Result<Answer, Failure> {
@@ -116,11 +140,13 @@ impl Client {
     ) -> Result<Answer, Failure> {
         let body = StreamBody::new(content.map_ok(Frame::data)).boxed_unsync();
         let request = builder(Method::PUT, path).header(CONTENT_TYPE, content_type);
-        read_all(self.send(path, request, body).await.map_err(Broken::into_failure)?).await
+        let response = self.send(path, request, body).await.map_err(Broken::into_failure)?;
+        read_all(response).await.map_err(Broken::into_failure)
     }
 
     async fn json(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
-        read_all(self.persist(method, path, "application/json", body).await?).await
+        let response = self.persist(method, path, "application/json", body).await?;
+        read_all(response).await.map_err(Broken::into_failure)
     }
 
     /// Sends it to the next daemon if the present one ended without having read it.
@@ -149,6 +175,7 @@ impl Client {
         body: Body,
     ) -> Result<Response<Incoming>, Broken> {
         let broken = |e: hyper::Error| Broken {
+            daemon_ended: true,
             unread: is_unread(&e),
             failure: Failure::new(format!("the connection to the daemon broke: {e}"))
                 .hint("the daemon may have ended; `belljar ps` starts it anew, then look at what was done"),
@@ -219,6 +246,7 @@ fn builder(method: Method, path: &str) -> hyper::http::request::Builder {
 struct Broken {
     /// The daemon never read the request, so that it can be sent again, whatever it asks for.
     unread: bool,
+    daemon_ended: bool,
     failure: Failure,
 }
 
@@ -230,7 +258,7 @@ impl Broken {
 
 impl From<Failure> for Broken {
     fn from(failure: Failure) -> Self {
-        Self { unread: false, failure }
+        Self { unread: false, daemon_ended: false, failure }
     }
 }
 
@@ -253,9 +281,13 @@ fn json<T: Serialize>(value: &T) -> Result<Bytes, Failure> {
     Ok(bytes.into())
 }
 
-async fn read_all(response: Response<Incoming>) -> Result<Answer, Failure> {
+async fn read_all(response: Response<Incoming>) -> Result<Answer, Broken> {
     let body = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
-    let body = body.map_err(|e| Failure::new(format!("the daemon's answer broke off: {e}")))?;
+    let body = body.map_err(|e| Broken {
+        unread: false,
+        daemon_ended: e.is::<hyper::Error>(),
+        failure: Failure::new(format!("the daemon's answer broke off: {e}")),
+    })?;
     Ok(Answer { bytes: body.to_bytes() })
 }
 

@@ -8,10 +8,10 @@ use crate::protocol::problem::Code;
 use super::client::{Client, Events};
 use super::failure::Failure;
 
-/// How often, and after what pause, a stream that broke off is asked for again before it is given
-/// up. An event that comes makes it all good again.
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(500);
+/// How often, and after what pause, a stream or an answer that broke off is asked for again before it is
+/// given up. An event that comes makes it all good again.
+pub(super) const TRIES: u32 = 20;
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 /// How far a stream has come.
 pub(super) struct Trail {

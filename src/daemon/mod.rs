@@ -98,7 +98,11 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
     let launcher = Arc::new(Launcher::new(Service::of_this_process(), settings, paths, instance));
     let journal =
         Journal::open(launcher.paths.home()).map_err(|error| DaemonError::Start(error.to_string()))?;
-    let served = runtime.block_on(serve(launcher, journal.clone(), serving));
+    let served = runtime.block_on(serve(Arc::clone(&launcher), journal.clone(), serving));
+    if served.is_err() {
+        // Whatever went wrong, also before anybody was served: sessions are for the next daemon.
+        launcher.leave_all();
+    }
     journal.close();
     // Blocking threads may hang in a dead file system; they must not hold the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));

@@ -23,6 +23,24 @@ fn daemon_memory(daemon: &Daemon) -> u64 {
 }
 
 #[test]
+pub fn hundreds_of_busy_processes_cost_no_variables() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    daemon.run("a", "import os; kept = 'as it was'");
+    let bomb = "while True:\n    try:\n        os.fork()\n    except OSError:\n        pass";
+    let result = daemon.run_with("a", json!({"code": bomb, "timeout_s": 4}));
+    assert_eq!(
+        (&result["status"], &result["state"]["kind"]),
+        (&json!("timeout"), &json!("restored")),
+        "{result}"
+    );
+    assert_eq!(daemon.run("a", "kept")["result"]["repr"], "'as it was'");
+}
+
+#[test]
 pub fn forks_and_threads_are_bounded_and_others_still_answer() {
     if !engine() {
         return;

@@ -57,6 +57,60 @@ pub fn a_running_cell_goes_on() {
 }
 
 #[test]
+pub fn whoever_waits_or_looks_on_does_so_over_the_end_of_a_daemon() {
+    let Some(mut daemon) = base() else { return };
+    let cell = queue(
+        &daemon,
+        &json!({"code": with_go("print('busy', flush=True)\nwait_for_go()\nprint('fin')\n7")}),
+    );
+    wait_for_line(&daemon, cell, "busy");
+    let begin = |arguments: &[&str]| {
+        let (stdout, stderr) = (std::process::Stdio::piped(), std::process::Stdio::piped());
+        daemon.command(arguments).stdout(stdout).stderr(stderr).spawn().expect("belljar runs")
+    };
+    let (waiter, mut viewer) = (begin(&["wait", "-s", S]), begin(&["logs", "-f", S]));
+    // Both have what there is so far.
+    let mut seen = Vec::new();
+    let viewed = viewer.stdout.as_mut().expect("piped");
+    while !String::from_utf8_lossy(&seen).contains("busy\n") {
+        let mut byte = [0];
+        std::io::Read::read_exact(viewed, &mut byte).expect("it shows what was printed");
+        seen.push(byte[0]);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    restart_by(&mut daemon, "KILL");
+    super::helpers::go(&daemon);
+    let waited = waiter.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&waited.stdout);
+    assert_eq!((waited.status.code(), &*text), (Some(0), "busy\nfin\n7\n"), "{waited:?}");
+    outcome(&daemon, cell);
+    daemon.http("DELETE", "/v1/sessions/s", b"").expect_status(200);
+    let viewed = viewer.wait_with_output().expect("it ends");
+    assert_eq!(
+        (viewed.status.code(), &*String::from_utf8_lossy(&viewed.stdout)),
+        (Some(0), "fin\n"),
+        "{viewed:?}"
+    );
+}
+
+#[test]
+pub fn a_daemon_that_cannot_serve_takes_no_session_along() {
+    let Some(mut daemon) = base() else { return };
+    printed(&daemon, "x = 41");
+    end(&mut daemon, "TERM");
+    let in_the_way = daemon.home().join("in-the-way");
+    std::fs::write(&in_the_way, "").expect("written");
+    for _ in 0..3 {
+        daemon.set_environment(&[("BELLJAR_SOCKET", in_the_way.to_str().expect("UTF-8"))]);
+        daemon.begin_restart();
+        eventually("it gives up", || daemon.has_ended().then_some(()));
+    }
+    daemon.set_environment(&[]);
+    daemon.restart();
+    assert_eq!(value(&daemon, "x + 1"), "42");
+}
+
+#[test]
 pub fn a_cell_that_ended_while_no_daemon_ran_has_its_result() {
     let Some(mut daemon) = base() else { return };
     let workspace = workspace(&daemon);
