@@ -5,7 +5,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::protocol::api::RunCell;
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::{CellNumber, SessionName};
+use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Artifact, Change, ExecutionResult, Mode, Reason, StateKind, Status, Stream};
 
 use super::client::{Client, Events};
@@ -15,6 +15,7 @@ use super::failure::Failure;
 use super::follow::Trail;
 use super::human;
 use super::screen::Screen;
+use super::session_key::SessionKey;
 
 /// How a cell's end reached us.
 pub(super) enum End {
@@ -49,7 +50,7 @@ impl Stops {
 pub(super) async fn stream(
     context: &mut Context,
     client: &Client,
-    session: &SessionName,
+    session: &SessionKey,
     cell: &RunCell,
     stops: &mut Stops,
 ) -> Result<End, Failure> {
