@@ -160,6 +160,41 @@ fn submit_as(user: User, daemon: &Daemon, folder: &tempfile::TempDir, job: Value
     view["id"].as_str().expect("an id").to_owned()
 }
 
+#[test]
+fn a_user_has_so_many_jobs_and_no_more_and_others_have_theirs() {
+    let daemon = shared("[quota]\njobs = 2\n[jobs]\nslots = 1\n");
+    let folder = scripts(&[("a.py", ENDLESS)]);
+    let job = || json!({"script": "a.py"});
+    let first = submit_as(ALICE, &daemon, &folder, job());
+    let second = submit_as(ALICE, &daemon, &folder, job());
+    let third = |user: User| {
+        let tar =
+            Command::new("tar").args(["-C", path(&folder), "-cf", "-", "."]).output().expect("tar").stdout;
+        let kind = [("Content-Type", "application/x-tar")];
+        let input = http_as(user, &daemon.socket(), "PUT", "/v1/job-inputs", &kind, &tar).expect_status(200);
+        ask(&daemon, user, "POST", "/v1/jobs", &json!({"script": "a.py", "input": input["id"]}))
+    };
+    let problem = third(ALICE).expect_status(429);
+    assert_eq!(problem["code"], "quota_exceeded");
+    let message = problem["message"].as_str().expect("a message");
+    assert!(
+        message.contains("jobs is used up: 2 of 2") && message.contains(&format!("`job {first}`")),
+        "{message}"
+    );
+    assert!(problem["hint"].as_str().is_some_and(|hint| hint.contains("quota.jobs")), "{problem}");
+    assert_eq!(list(&daemon, ALICE).len(), 2, "a refusal makes nothing");
+    let bobs = submit_as(BOB, &daemon, &folder, job());
+    // However it ended: cancelled while it waited, and while it ran.
+    for (user, id) in [(ALICE, &second), (ALICE, &first), (BOB, &bobs)] {
+        ask(&daemon, user, "POST", &format!("/v1/jobs/{id}/cancel"), &Value::Null).expect_status(200);
+        let end =
+            ask(&daemon, user, "GET", &format!("/v1/jobs/{id}?wait=true"), &Value::Null).expect_status(200);
+        assert_eq!(end["end"]["verdict"], "cancelled");
+    }
+    assert_eq!(third(ALICE).status, 202);
+    daemon.assert_sound();
+}
+
 const ENDLESS: &str = "import time\nprint('on', flush=True)\nwhile True: time.sleep(1)";
 
 #[test]
