@@ -28,6 +28,9 @@ const SUMMARY_CHARS: usize = 80;
 pub(super) struct Approve {
     /// The start of an id is enough if there is no other like it.
     id: Option<String>,
+    /// Of all users, for administrators.
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     verdict: Verdict,
 }
@@ -71,7 +74,7 @@ impl Verdict {
 impl Approve {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let client = context.client();
-        let answer = client.get("/v1/approvals").await?;
+        let answer = client.get(if self.all { "/v1/approvals?all=true" } else { "/v1/approvals" }).await?;
         let list: ApprovalList = answer.parse()?;
         let Some(id) = self.id else {
             if context.json {

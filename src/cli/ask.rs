@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 use crate::protocol::ask::{
     ApprovalPolicy, AskEnd, AskLimitsWanted, AskView, Dialect, Language, ModelList, ModelView, NewAsk,
 };
-use crate::protocol::ids::SessionName;
 use crate::protocol::values;
 
 use super::args::{SandboxArgs, SessionFlag, seconds};
@@ -25,6 +24,7 @@ use super::failure::Failure;
 use super::models::played;
 use super::run::ThrowAway;
 use super::screen::Screen;
+use super::session_key::SessionKey;
 use super::shown::{Section, Shown};
 pub(super) use live::why_not;
 use watch::{Watched, watch};
@@ -171,7 +171,7 @@ impl Ask {
 async fn ask_in(
     context: &mut Context,
     client: &Client,
-    session: &SessionName,
+    session: &SessionKey,
     ask: &NewAsk,
     models: &ModelList,
     stops: &mut Stops,

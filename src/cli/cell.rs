@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::protocol::api::RunCell;
 use crate::protocol::event::EventBody;
 use crate::protocol::exit_codes::signal_name;
-use crate::protocol::ids::{CellNumber, SessionName};
+use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Artifact, Change, ExecutionResult, Mode, Reason, StateKind, Status, Stream};
 
 use super::client::{Client, Events};
@@ -17,6 +17,7 @@ use super::follow::Trail;
 use super::human;
 use super::sanitize::one_line;
 use super::screen::Screen;
+use super::session_key::SessionKey;
 
 /// How a cell's end reached us.
 pub(super) enum End {
@@ -51,7 +52,7 @@ impl Stops {
 pub(super) async fn stream(
     context: &mut Context,
     client: &Client,
-    session: &SessionName,
+    session: &SessionKey,
     cell: &RunCell,
     stops: &mut Stops,
 ) -> Result<End, Failure> {

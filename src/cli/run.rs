@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::protocol::api::{NewSession, RunCell, SessionView};
-use crate::protocol::ids::SessionName;
 use crate::protocol::result::Mode;
 
 use super::args::{SandboxArgs, seconds};
@@ -14,6 +13,7 @@ use super::client::{Client, Events};
 use super::context::Context;
 use super::exit::script_exit_code;
 use super::failure::Failure;
+use super::session_key::SessionKey;
 
 /// Run a script in a sandbox of its own, which is removed afterwards.
 ///
@@ -71,7 +71,7 @@ impl Run {
 
 /// A session that goes with us, however we go.
 pub(super) struct ThrowAway {
-    pub name: SessionName,
+    pub name: SessionKey,
     /// If we are killed, this connection goes with us, and the session after it.
     _held: Events,
 }
@@ -81,7 +81,7 @@ impl ThrowAway {
         let new = NewSession { ephemeral: true, ..sandbox.session()? };
         let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
         match client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await {
-            Ok(held) => Ok(Self { name: session.name, _held: held }),
+            Ok(held) => Ok(Self { name: session.name.into(), _held: held }),
             Err(failure) => {
                 let _ = client.delete(&format!("/v1/sessions/{}", session.id)).await;
                 Err(Failure::new(format!("the session cannot be held: {failure}")))
@@ -90,7 +90,7 @@ impl ThrowAway {
     }
 
     /// Also says what it was called.
-    pub async fn remove(self, client: &Client) -> (SessionName, Result<(), Failure>) {
+    pub async fn remove(self, client: &Client) -> (SessionKey, Result<(), Failure>) {
         let removed = client.delete(&format!("/v1/sessions/{}", self.name)).await.map(|_| ());
         (self.name, removed)
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::actors::holding::Hold;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::Event;
 use crate::protocol::ids::{CellNumber, Seq};
@@ -50,6 +51,8 @@ struct Feed {
     cells: HashSet<CellNumber>,
     /// The daemon goes down: streams that would not end by themselves do.
     shutdown: CancellationToken,
+    /// What lives as long as it is followed.
+    _hold: Option<Hold>,
 }
 
 /// The events after a number. Asking for events that are gone, or after one that never was, is a problem
@@ -59,6 +62,17 @@ pub fn respond(
     after: Seq,
     until: Until,
     shutdown: CancellationToken,
+) -> Result<Response, Problem> {
+    respond_holding(log, after, until, shutdown, None)
+}
+
+/// Likewise, and something is held for as long as the stream lasts.
+pub fn respond_holding(
+    log: Arc<EventLog>,
+    after: Seq,
+    until: Until,
+    shutdown: CancellationToken,
+    hold: Option<Hold>,
 ) -> Result<Response, Problem> {
     log.read(after, 1).map_err(gone)?;
     let newest = log.newest();
@@ -78,6 +92,7 @@ pub fn respond(
         ended: false,
         cells: HashSet::new(),
         shutdown,
+        _hold: hold,
     };
     let body = Body::from_stream(stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;

@@ -15,6 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::jobs::{Inputs, Jobs, JobsArgs};
+use crate::actors::kept::{Fuse, Kept};
 use crate::actors::llm::Models;
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::supervisor::{Supervisor, SupervisorArgs, SupervisorMsg};
@@ -151,9 +152,13 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         inputs: inputs.clone(),
         ledger: ledger.clone(),
         shutdown: shutdown.clone(),
+        fuse: Arc::new(Fuse::of("jobs")),
     };
-    let jobs = Jobs::spawn(jobs).await.map_err(failed)?;
-    let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;
+    let jobs = Kept::start("jobs", shutdown.clone(), move |life| Jobs::spawn(jobs.clone(), life));
+    let jobs = jobs.await.map_err(failed)?;
+    let reaps = Arc::clone(&launcher);
+    let reaper = Kept::start("reaper", shutdown.clone(), move |_| Reaper::spawn(Arc::clone(&reaps)));
+    let reaper = reaper.await.map_err(failed)?;
     let remove_all = Arc::new(AtomicBool::new(false));
     let app = App {
         supervisor: supervisor.clone(),
@@ -188,7 +193,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let orderly = async {
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
         // From here on sandboxes have no owner in this process.
-        reaper.stop(None);
+        reaper.stop();
         let removed =
             supervisor.call(|reply_to| SupervisorMsg::Shutdown { remove, reply_to }, Some(REMOVAL)).await;
         tracing::info!(orderly = removed.is_ok(), "sessions ended");

@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 
 use super::super::asks::AsksRef;
 use super::super::calls;
+use super::super::holding::Hold;
 use super::super::outcome::{CellStart, Replay};
 use super::super::rules::CellRules;
 use super::ending::Noted;
-use super::holding::Hold;
 use super::written::JOURNALLED;
 use crate::bridge::Turn;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList};

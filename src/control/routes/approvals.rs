@@ -1,31 +1,45 @@
-//! What waits for a person: the owner of the session, or root.
+//! What waits for a person: the owner of the session, or an administrator.
 
 use axum::Json;
 use axum::extract::State;
 
+use super::sessions::ListQuery;
 use super::{App, ask, ask_patiently};
 use crate::actors::asks::AsksMsg;
 use crate::actors::session::SessionMsg;
 use crate::actors::supervisor::SupervisorMsg;
-use crate::control::body::{JsonBody, Path};
+use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::Done;
 use crate::protocol::ask::{ApprovalList, Decision};
 use crate::protocol::problem::{Code, Problem};
 
-pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<ApprovalList>> {
-    let found =
-        ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: Some(peer.uid), reply_to }).await?;
+pub async fn list(
+    State(app): State<App>,
+    peer: Peer,
+    Query(query): Query<ListQuery>,
+) -> Answer<Json<ApprovalList>> {
+    let of = |peer| ask(&app.supervisor, move |reply_to| SupervisorMsg::List { peer, reply_to });
+    let own = of(Some(peer.uid)).await?;
+    let found = if query.all {
+        peer.require_admin(&app.settings.admin.group)?;
+        of(None).await?
+    } else {
+        own.clone()
+    };
     let mut approvals = Vec::new();
     for session in found {
         // One that ends meanwhile wants nothing any more.
         let Ok(asks) = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
             continue;
         };
-        if let Ok(pending) = ask(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await {
-            approvals.extend(pending);
+        let Ok(pending) = ask(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await else { continue };
+        // Their code is read, and that is noted where it is read.
+        if !pending.is_empty() && own.iter().all(|own| own.get_id() != session.get_id()) {
+            let _ = session.cast(SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() });
         }
+        approvals.extend(pending);
     }
     approvals.sort_by(|a, b| a.asked_at.cmp(&b.asked_at));
     Ok(Json(ApprovalList { approvals }))

@@ -35,7 +35,7 @@ pub async fn create(
 pub struct ListQuery {
     /// Of all users, for administrators.
     #[serde(default)]
-    all: bool,
+    pub all: bool,
 }
 
 pub async fn list(

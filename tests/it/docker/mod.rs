@@ -23,7 +23,7 @@ pub mod helpers;
 pub mod jobs;
 pub mod laws;
 pub mod lifecycle;
-mod many_users;
+pub mod many_users;
 mod model_faults;
 pub mod modes;
 mod neighbours;

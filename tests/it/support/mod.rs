@@ -5,12 +5,16 @@ mod disk;
 mod http;
 pub mod invariants;
 pub mod jails;
+mod journal;
 mod leftovers;
+mod pulse;
 mod users;
 
 pub use disk::SmallDisk;
 pub use http::Response;
+pub use journal::Journal;
 pub use leftovers::{assert_nothing_left, processes_of};
+pub use pulse::Pulse;
 pub use users::{docker_group, flood_as, http_as};
 
 use serde_json::{Value, json};
@@ -251,6 +255,11 @@ impl Daemon {
     /// What the daemon process wrote to its stderr.
     pub fn stderr(&self) -> String {
         std::fs::read_to_string(self.home.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// Whom it and all commands run as.
+    pub fn owner(&self) -> User {
+        self.user.unwrap_or(User { uid: 0, gid: 0, group: None })
     }
 
     pub fn home(&self) -> &Path {
