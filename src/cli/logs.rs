@@ -124,7 +124,7 @@ fn milestone(event: &EventBody) -> Option<String> {
             let again = retry_in_s.map(|s| format!(", again in {s:.1} s")).unwrap_or_default();
             format!("-- ask {ask}: the model failed: {}{again}", short(&failure.message))
         }
-        EventBody::AskSpentWithin { ask, usage } => {
+        EventBody::AskSpentWithin { ask, usage, .. } => {
             format!("-- ask {ask}: an ask within it used {} tokens", usage.total())
         }
         EventBody::AskToolCalled { ask, id, name, arguments } => {

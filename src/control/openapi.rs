@@ -137,7 +137,8 @@ fn ask_routes(document: &mut Document) {
     let schema = document.schema::<ToolList>();
     document.add("get", "/v1/tools", "Tools of every session", schema);
     let schema = document.schema::<ApprovalList>();
-    document.add("get", "/v1/approvals", "What waits for a person", schema);
+    document.add("get", "/v1/approvals", "What waits for a person", schema).query =
+        vec![("all", json!({"type": "boolean"}), "Of all users, for administrators")];
     let (schema, request) = (document.schema::<Done>(), document.schema::<Decision>());
     document.add("post", "/v1/approvals/{approval}", "Decide", schema).request = Some((JSON, request));
     let wait = ("wait", json!({"type": "boolean"}), "Answer when it has ended");

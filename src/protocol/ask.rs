@@ -178,6 +178,9 @@ pub struct Approval {
     pub id: String,
     pub session: SessionId,
     pub session_name: SessionName,
+    /// User id of whose session it is.
+    #[serde(default)]
+    pub owner: u32,
     pub ask: Option<AskNumber>,
     /// The call of the model that waits for it.
     pub call: Option<String>,

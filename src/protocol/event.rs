@@ -169,10 +169,12 @@ pub enum EventBody {
         failure: ModelFailure,
         retry_in_s: Option<f64>,
     },
-    /// An ask within this one, made by its code, used tokens. They count for this one, too.
+    /// An ask within this one, made by its code, used tokens and steps. They count for this one, too.
     AskSpentWithin {
         ask: AskNumber,
         usage: Usage,
+        #[serde(default)]
+        steps: u32,
     },
     /// A tool call of the model's own, beside cells.
     AskToolCalled {

@@ -100,6 +100,7 @@ impl AsksState {
             id: format!("{}.{}", self.args.id, self.next_approval),
             session: self.args.id,
             session_name: self.args.name.clone(),
+            owner: self.args.owner,
             ask,
             call,
             cell,
@@ -115,7 +116,8 @@ impl AsksState {
     }
 
     pub(super) fn recall_approvals(&mut self, approvals: Vec<Approval>) {
-        for approval in approvals {
+        for mut approval in approvals {
+            approval.owner = self.args.owner;
             let asked =
                 Instant::now().checked_sub(clock::since(&approval.asked_at)).unwrap_or_else(Instant::now);
             self.approvals.insert(approval.id.clone(), Pending { approval, asked, permit: None });

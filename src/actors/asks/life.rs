@@ -78,6 +78,7 @@ impl AsksState {
             contained: self.args.contained,
         };
         let spec = wish::resolve(new, &around)?;
+        wish::prompt(&self.args.settings.agent)?;
         if let Some(variable) = self.args.models.missing_key(&spec.model) {
             return Err(Problem::new(
                 Code::ModelFailed,
@@ -151,7 +152,7 @@ impl AsksState {
             let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
             let inputs = std::mem::take(&mut recalled.inputs);
             let effects: Vec<Effect> = inputs.into_iter().flat_map(|input| machine.step(input)).collect();
-            (view.steps, view.usage) = (machine.steps(), machine.usage());
+            (view.steps, view.usage) = (machine.steps_in_all(), machine.usage());
             self.asks.insert(ask, view);
             // The daemon may have ended between the input that ended the ask and its end.
             let unwritten = effects.into_iter().find_map(Effect::into_end).filter(|_| recalled.end.is_none());

@@ -33,7 +33,7 @@ pub enum AsksMsg {
     List {
         reply_to: RpcReplyPort<Vec<AskView>>,
     },
-    /// An ask that has ended stays as it is.
+    /// An ask that has ended stays as it is. Answered with its end.
     Cancel {
         ask: AskNumber,
         reply_to: Answer<AskView>,
@@ -75,10 +75,16 @@ pub enum AsksMsg {
         cell: CellNumber,
         call: u64,
     },
-    /// An ask within this one used tokens.
+    /// An ask within this one used tokens and steps.
     Spent {
         ask: AskNumber,
         usage: Usage,
+        steps: u32,
+    },
+    /// An ask within this one waits for a person, or does so no more.
+    WaitsWithin {
+        ask: AskNumber,
+        waits: bool,
     },
     /// The daemon ends: the next one goes on from the journal, in which nothing may come of that.
     Leave,

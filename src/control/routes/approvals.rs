@@ -1,22 +1,38 @@
-//! What waits for a person: the owner of the session, or root.
+//! What waits for a person: the owner of the session, or an administrator.
 
 use axum::Json;
 use axum::extract::State;
+use serde::Deserialize;
 
 use super::{App, ask, ask_patiently};
 use crate::actors::asks::AsksMsg;
 use crate::actors::session::SessionMsg;
 use crate::actors::supervisor::SupervisorMsg;
-use crate::control::body::{JsonBody, Path};
+use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::Done;
 use crate::protocol::ask::{ApprovalList, Decision};
 use crate::protocol::problem::{Code, Problem};
 
-pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<ApprovalList>> {
-    let found =
-        ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: Some(peer.uid), reply_to }).await?;
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuery {
+    /// Of all users, for administrators.
+    #[serde(default)]
+    all: bool,
+}
+
+pub async fn list(
+    State(app): State<App>,
+    peer: Peer,
+    Query(query): Query<ListQuery>,
+) -> Answer<Json<ApprovalList>> {
+    if query.all {
+        peer.require_admin(&app.settings.admin.group)?;
+    }
+    let meant = (!query.all).then_some(peer.uid);
+    let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: meant, reply_to }).await?;
     let mut approvals = Vec::new();
     for session in found {
         // One that ends meanwhile wants nothing any more.
@@ -24,6 +40,10 @@ pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<ApprovalLis
             continue;
         };
         if let Ok(pending) = ask(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await {
+            if pending.iter().any(|approval| approval.owner != peer.uid) {
+                // Somebody else's code is seen.
+                let _ = session.cast(SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() });
+            }
             approvals.extend(pending);
         }
     }
