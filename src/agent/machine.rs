@@ -198,14 +198,16 @@ impl Machine {
     /// Every limit is checked here, before the next request.
     fn ask_model(&mut self) -> Vec<Effect> {
         if self.steps_in_all() >= self.spec.limits.steps {
-            let message = format!("no answer within {} requests to the model", self.spec.limits.steps);
+            let message = format!("it may make at most {} requests to the model", self.spec.limits.steps);
             return self.finish(AskOutcome::StepLimit, None, Some(message));
         }
         let mut effects = noted(self.conversation.prepare());
         let limit = self.spec.limits.tokens;
         let tokens = self.conversation.tokens();
         if self.usage.total().saturating_add(tokens) > limit {
-            let message = format!("the next request would exceed the limit of {limit} tokens");
+            let used = self.usage.total();
+            let message =
+                format!("the next request takes about {tokens} tokens; {used} of at most {limit} are used");
             effects.extend(self.finish(AskOutcome::TokenLimit, None, Some(message)));
             return effects;
         }

@@ -8,7 +8,7 @@ use crate::protocol::result::{Status, Stream};
 
 use super::approval::{decided_line, summary};
 use super::args::SessionArg;
-use super::ask::why_not;
+use super::ask::{steps, why_not};
 use super::cell::show_event;
 use super::context::Context;
 use super::exit;
@@ -152,8 +152,8 @@ fn milestone(event: &EventBody) -> Option<String> {
             let how = why_not(end)
                 .unwrap_or_else(|| format!("answered: {}", end.answer.as_deref().unwrap_or_default()));
             format!(
-                "-- ask {ask} ended after {} steps, {} tokens: {}",
-                end.steps,
+                "-- ask {ask} ended after {}, {} tokens: {}",
+                steps(end.steps),
                 end.usage.total(),
                 short(&how)
             )

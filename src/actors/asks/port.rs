@@ -176,6 +176,8 @@ impl Port {
             schema: nested.schema,
             context: nested.context,
             model: outer.as_ref().map(|outer| outer.spec.model.clone()),
+            // A model that was chosen with a dialect may know no other.
+            dialect: outer.as_ref().map(|outer| outer.spec.dialect),
             language: outer.as_ref().map(|outer| outer.spec.language),
             ..NewAsk::default()
         });

@@ -193,7 +193,7 @@ fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Pro
         let problem = bad("no model is configured");
         return Err(if known.is_empty() {
             problem.hint(
-                "write a `[model.NAME]` with a `provider` into the configuration, for example `[model.qwen]` with `provider = \"dashscope\"`",
+                "write a `[model.NAME]` with a `provider` into the configuration, for example `[model.qwen]` with `provider = \"dashscope\"`; `belljar config path` says where it is",
             )
         } else {
             problem.hint(format!(

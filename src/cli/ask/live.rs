@@ -15,6 +15,7 @@ use super::super::cell::{artifact_line, display_line, state_note, what_happened}
 use super::super::human::clipped;
 use super::super::shown::{Section, Shown, call_line};
 use super::speech::Speech;
+use super::steps;
 
 /// Of a tool's answer and of what a model thought for itself; the journal has all of it.
 const TOOL_ANSWER_CHARS: usize = 1_000;
@@ -268,8 +269,10 @@ impl Live {
         // What came of the reply is void; the next try says it all again.
         self.speech = Speech::default();
         self.open = None;
-        let again = retry_in_s.map(|s| format!("; it is asked again in {s:.1} s")).unwrap_or_default();
-        vec![Shown::Warning(format!("the model failed: {}{again}", failure.message))]
+        // The last one is told as the end of the ask.
+        let Some(seconds) = retry_in_s else { return Vec::new() };
+        let message = &failure.message;
+        vec![Shown::Warning(format!("the model failed: {message}; it is asked again in {seconds:.1} s"))]
     }
 
     fn code(&mut self, cell: CellNumber, code: &str) -> Vec<Shown> {
@@ -326,9 +329,9 @@ impl Live {
 pub(in crate::cli) fn why_not(end: &AskEnd) -> Option<String> {
     let what = match end.outcome {
         AskOutcome::Answered => return None,
-        AskOutcome::StepLimit => format!("no answer after {} steps, which is the limit", end.steps),
+        AskOutcome::StepLimit => format!("no answer after {}, which is the limit", steps(end.steps)),
         AskOutcome::FailureLimit => "no answer: too many failures in a row".to_owned(),
-        AskOutcome::TokenLimit => format!("no answer after {} tokens, which is the limit", end.usage.total()),
+        AskOutcome::TokenLimit => "no answer: too few tokens are left".to_owned(),
         AskOutcome::TimeLimit => "no answer within the time limit".to_owned(),
         AskOutcome::Cancelled => "the ask was cancelled".to_owned(),
         AskOutcome::Rejected => "no answer: what the model wanted to run was rejected".to_owned(),

@@ -124,7 +124,8 @@ fn a_person_decides_in_the_terminal_of_the_ask() {
         ],
     );
     assert!(!shown.contains("error:"), "{shown}");
-    let ran: Vec<Value> = events_of(&daemon, "cell_queued").iter().map(|event| event["code"].clone()).collect();
+    let ran: Vec<Value> =
+        events_of(&daemon, "cell_queued").iter().map(|event| event["code"].clone()).collect();
     assert_eq!(ran, ["print('first', 1)", "print('edited')"]);
 }
 

@@ -122,3 +122,26 @@ fn a_person_may_take_longer_than_what_is_around_an_inner_ask() {
     assert!(noted.iter().any(|event| text(event, "note").contains("belljar approve")), "{noted:#?}");
     daemon.assert_sound();
 }
+
+#[test]
+fn an_ask_within_speaks_the_dialect_of_the_one_around_it() {
+    let action = |action: &str, field: &str, value: &str| {
+        says(&json!({"thought": "So.", "action": action, field: value}).to_string())
+    };
+    let script = [
+        conversation("the inner one", &[action("provide_answer", "final_answer", "inner done")]),
+        conversation(
+            "outer",
+            &[
+                action("execute_code", "code", "print(ask('the inner one'))"),
+                action("provide_answer", "final_answer", "outer done"),
+            ],
+        ),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    let end = ask(&daemon, json!({"text": "outer", "dialect": "json_action"}));
+    assert_eq!(text(&end, "answer"), "outer done", "{end:#}");
+    let finished = events_of(&daemon, "cell_finished").pop().expect("a result");
+    assert_eq!(text(&finished, "/result/stdout"), "inner done\n");
+}
