@@ -127,6 +127,13 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::AskSpentWithin { ask, usage, .. } => {
             format!("-- ask {ask}: an ask within it used {} tokens", usage.total())
         }
+        EventBody::AskWaitsWithin { ask, approvals } => match approvals.as_slice() {
+            [] => format!("-- ask {ask}: what waited within it is decided"),
+            approvals => {
+                let ids: Vec<&str> = approvals.iter().map(|approval| approval.id.as_str()).collect();
+                format!("-- ask {ask}: asks within it wait for a decision: {}", ids.join(", "))
+            }
+        },
         EventBody::AskToolCalled { ask, id, name, arguments } => {
             format!("-- ask {ask}: {id} calls {}", call_line(name, arguments))
         }

@@ -31,6 +31,10 @@ impl Pending {
         self.approval.ask == Some(ask)
     }
 
+    pub fn approval(&self) -> &Approval {
+        &self.approval
+    }
+
     fn overdue(&self) -> Option<Decision> {
         let deadline = Duration::try_from_secs_f64(self.approval.deadline_s?).ok()?;
         (self.asked.elapsed() >= deadline).then_some(match self.approval.by_default? {

@@ -43,6 +43,7 @@ impl AsksState {
             dialect: spec.dialect,
             steps: 0,
             usage: Usage::default(),
+            waits_for: Vec::new(),
             events_after: self.args.log.newest(),
             end: None,
         };
@@ -189,6 +190,7 @@ impl Recalled {
             dialect: self.spec.dialect,
             steps: self.end.as_ref().map_or(0, |end| end.steps),
             usage: self.end.as_ref().map_or_else(Usage::default, |end| end.usage),
+            waits_for: Vec::new(),
             events_after: self.events_after,
             end: self.end.clone(),
         }

@@ -9,7 +9,7 @@ use super::wish::Outer;
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskView, Decision, NewAsk, PlanVersion};
 use crate::protocol::chat::{ChatReply, Message, ModelFailure, Usage};
 use crate::protocol::event::ToolOutcome;
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::Problem;
 use crate::protocol::result::ExecutionResult;
 use crate::tools::PlanTree;
@@ -81,10 +81,11 @@ pub enum AsksMsg {
         usage: Usage,
         steps: u32,
     },
-    /// An ask within this one waits for a person, or does so no more.
+    /// What waits for a person in an ask within this one, which has a session of its own.
     WaitsWithin {
         ask: AskNumber,
-        waits: bool,
+        within: SessionId,
+        approvals: Vec<Approval>,
     },
     /// The daemon ends: the next one goes on from the journal, in which nothing may come of that.
     Leave,

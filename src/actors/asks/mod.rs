@@ -25,7 +25,9 @@ use super::session::{SessionMsg, SessionRef, events_of};
 use super::supervisor::SupervisorRef;
 use crate::agent::{Effect, Input, Machine};
 use crate::config::Settings;
-use crate::protocol::ask::{AskLimits, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion};
+use crate::protocol::ask::{
+    Approval, AskLimits, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion,
+};
 use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
@@ -114,8 +116,8 @@ struct Current {
     /// For the request that is under way.
     reserved: Option<Reserved>,
     above: Option<Above>,
-    /// Asks within it that wait for a person.
-    waiting_within: usize,
+    /// What waits for a person in asks within it, by their sessions.
+    waiting_within: BTreeMap<SessionId, Vec<Approval>>,
     /// Of an ask of before: what had been begun already.
     recalled: Option<Recalled>,
 }
@@ -142,7 +144,7 @@ impl Current {
             ledger,
             reserved: None,
             above,
-            waiting_within: 0,
+            waiting_within: BTreeMap::new(),
             recalled: None,
         }
     }
@@ -249,7 +251,7 @@ impl Actor for Asks {
             }
             AsksMsg::PermitDropped { cell, call } => state.permit_dropped(cell, call),
             AsksMsg::Spent { ask, usage, steps } => state.spent_within(&myself, ask, usage, steps),
-            AsksMsg::WaitsWithin { ask, waits } => state.waits_within(ask, waits),
+            AsksMsg::WaitsWithin { ask, within, approvals } => state.waits_within(ask, within, approvals),
             AsksMsg::Leave => {
                 state.leaving = true;
                 state.current = None;
@@ -287,7 +289,8 @@ impl AsksState {
         let mut view = self.asks.get(&ask)?.clone();
         if let Some(current) = self.current.as_ref().filter(|current| current.ask == ask) {
             (view.steps, view.usage) = (current.machine.steps_in_all(), current.machine.usage());
-            view.state = if self.waits_for_person(current) {
+            view.waits_for = self.waits_for(current);
+            view.state = if !view.waits_for.is_empty() {
                 AskState::Waiting
             } else if current.model.is_some() {
                 AskState::Thinking
@@ -298,8 +301,9 @@ impl AsksState {
         Some(view)
     }
 
-    fn waits_for_person(&self, current: &Current) -> bool {
-        current.waiting_within > 0 || self.approvals.values().any(|pending| pending.is_of(current.ask))
+    fn waits_for(&self, current: &Current) -> Vec<Approval> {
+        let own = self.approvals.values().filter(|pending| pending.is_of(current.ask));
+        own.map(Pending::approval).chain(current.waiting_within.values().flatten()).cloned().collect()
     }
 
     /// Answered when the end is in the journal.
@@ -357,15 +361,15 @@ impl AsksState {
         self.take(myself, Input::SpentWithin { usage, steps });
     }
 
-    fn waits_within(&mut self, ask: AskNumber, waits: bool) {
+    fn waits_within(&mut self, ask: AskNumber, within: SessionId, approvals: Vec<Approval>) {
         let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
-        if waits {
-            current.waiting_within += 1;
-            let note = "an ask within this one waits for a person; `belljar approve` shows what for";
-            self.args.log.append(EventBody::AskNoted { ask, note: note.to_owned() });
+        if approvals.is_empty() {
+            current.waiting_within.remove(&within);
         } else {
-            current.waiting_within = current.waiting_within.saturating_sub(1);
+            current.waiting_within.insert(within, approvals);
         }
+        let approvals = current.waiting_within.values().flatten().cloned().collect();
+        self.args.log.append(EventBody::AskWaitsWithin { ask, approvals });
     }
 
     fn tick(&mut self, myself: &AsksRef) {
@@ -373,7 +377,7 @@ impl AsksState {
             return;
         }
         self.decide_overdue(myself);
-        let waits = self.current.as_ref().is_some_and(|current| self.waits_for_person(current));
+        let waits = self.current.as_ref().is_some_and(|current| !self.waits_for(current).is_empty());
         let Some(current) = &mut self.current else { return };
         current.clock.run(!waits);
         // An ask is activity, also while it waits for a person.

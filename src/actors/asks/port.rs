@@ -13,7 +13,8 @@ use super::ledger::Above;
 use super::{AsksMsg, AsksRef, AsksState};
 use crate::agent::report;
 use crate::protocol::api::{Computed, NewSession, VariableList};
-use crate::protocol::ask::{AskNumber, AskOutcome, AskState, AskView, Language, NewAsk, PlanVersion};
+use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
+use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
@@ -150,8 +151,6 @@ impl Port {
     /// A session of its own, that sees only what it is given and goes when it has answered.
     async fn nested(self, nested: NestedAsk, patience: Option<Patience>) -> Result<Value, Problem> {
         let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { reply_to }).await?;
-        let above = outer.as_ref().map(|outer| outer.above.clone());
-        let mut pause = Pause { patience, above, waits: false };
         let request =
             Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
         let peer = self.owner;
@@ -181,11 +180,13 @@ impl Port {
             language: outer.as_ref().map(|outer| outer.spec.language),
             ..NewAsk::default()
         });
+        let above = outer.as_ref().map(|outer| outer.above.clone());
         let asks = ask(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
         let start = |reply_to| AsksMsg::Start { new, outer, reply_to };
         let begun = ask(&asks, start).await?;
         let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
-        let look = |view: &AskView| pause.set(view.state == AskState::Waiting);
+        let mut pause = Pause { patience, above, within: made.id, approvals: Vec::new() };
+        let look = |view: &AskView| pause.set(&view.waits_for);
         let view = ended(&asks, &handles.log, begun.ask, look).await?;
         let end = view.end.ok_or_else(|| Problem::new(Code::Internal, "an ask ended without an end"))?;
         match end.outcome {
@@ -212,27 +213,33 @@ impl Drop for Inner {
 struct Pause {
     patience: Option<Patience>,
     above: Option<Above>,
-    waits: bool,
+    /// The session of the inner ask.
+    within: SessionId,
+    /// What waits there.
+    approvals: Vec<Approval>,
 }
 
 impl Pause {
-    fn set(&mut self, waits: bool) {
-        if self.waits == waits {
+    fn set(&mut self, approvals: &[Approval]) {
+        if self.approvals == approvals {
             return;
         }
-        self.waits = waits;
-        if let Some(patience) = &self.patience {
-            patience(waits);
+        if let Some(patience) = &self.patience
+            && self.approvals.is_empty() != approvals.is_empty()
+        {
+            patience(!approvals.is_empty());
         }
-        if let Some(above) = &self.above {
-            let _ = above.asks.cast(AsksMsg::WaitsWithin { ask: above.ask, waits });
+        self.approvals = approvals.to_vec();
+        if let Some(Above { asks, ask, .. }) = &self.above {
+            let approvals = self.approvals.clone();
+            let _ = asks.cast(AsksMsg::WaitsWithin { ask: *ask, within: self.within, approvals });
         }
     }
 }
 
 impl Drop for Pause {
     fn drop(&mut self) {
-        self.set(false);
+        self.set(&[]);
     }
 }
 

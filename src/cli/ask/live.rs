@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskView, Decision, Dialect, PlanVersion, Subject};
+use crate::protocol::ask::{
+    Approval, AskEnd, AskNumber, AskOutcome, AskView, Decision, Dialect, PlanVersion, Subject,
+};
 use crate::protocol::chat::{ChatReply, Finish, ModelFailure, Usage};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::ids::CellNumber;
@@ -28,6 +30,8 @@ pub(super) struct Live {
     cells: BTreeSet<CellNumber>,
     calls: BTreeSet<u64>,
     approvals: BTreeSet<String>,
+    /// Those of asks within it.
+    within: BTreeSet<String>,
     /// Names of the model's own calls that are not answered yet.
     names: BTreeMap<String, String>,
     speech: Speech,
@@ -47,6 +51,7 @@ impl Live {
             cells: BTreeSet::new(),
             calls: BTreeSet::new(),
             approvals: BTreeSet::new(),
+            within: BTreeSet::new(),
             names: BTreeMap::new(),
             speech: Speech::default(),
             open: None,
@@ -149,6 +154,7 @@ impl Live {
                 self.usage += *usage;
                 Vec::new()
             }
+            EventBody::AskWaitsWithin { approvals, .. } => self.waits_within(approvals),
             EventBody::CellQueued { cell, code, .. } => self.code(*cell, code),
             EventBody::Output { text, .. } => self.flow(Section::Output, text),
             EventBody::OutputCut { .. } => {
@@ -203,6 +209,16 @@ impl Live {
             | EventBody::AskStarted { .. }
             | EventBody::AskFinished { .. } => Vec::new(),
         }
+    }
+
+    /// Each is shown once.
+    fn waits_within(&mut self, approvals: &[Approval]) -> Vec<Shown> {
+        let doing = if approvals.is_empty() { "an ask within it goes on" } else { "waiting for a decision" };
+        let fresh = approvals.iter().filter(|approval| !self.within.contains(&approval.id));
+        let shown = fresh.flat_map(approval::shown).collect();
+        self.within = approvals.iter().map(|approval| approval.id.clone()).collect();
+        self.does(doing.to_owned());
+        shown
     }
 
     fn does(&mut self, doing: String) -> Vec<Shown> {

@@ -7,7 +7,9 @@ use super::asking::{
     approvals, ask, begin, calls, conversation, decide, decide_next, end_of, events_of, runs, says, scripted,
     view, wait_for_state,
 };
-use super::helpers::{number, text};
+use super::helpers::{S, number, text};
+use super::repl::Step::{Keys, Shows};
+use super::repl::play;
 use crate::support::{Daemon, eventually};
 
 fn tokens(usage: &Value) -> u64 {
@@ -113,13 +115,15 @@ fn a_person_may_take_longer_than_what_is_around_an_inner_ask() {
         approvals(&daemon).into_iter().find(|wanted| text(wanted, "/subject/code").contains("within"))
     });
     wait_for_state(&daemon, number, "waiting");
+    assert_eq!(view(&daemon, number)["waits_for"], json!([wanted]));
     std::thread::sleep(Duration::from_secs(10));
     assert_eq!(view(&daemon, number)["state"], "waiting");
     decide(&daemon, &wanted, json!({"accept": {}})).expect_status(200);
     let end = end_of(&daemon, number);
     assert_eq!(text(&end, "answer"), "outer done", "{end:#}");
-    let noted = events_of(&daemon, "ask_noted");
-    assert!(noted.iter().any(|event| text(event, "note").contains("belljar approve")), "{noted:#?}");
+    let waited = events_of(&daemon, "ask_waits_within");
+    let ids: Vec<Value> = waited.iter().map(|event| event["approvals"][0]["id"].clone()).collect();
+    assert_eq!(ids, [wanted["id"].clone(), Value::Null], "{waited:#?}");
     daemon.assert_sound();
 }
 
@@ -144,4 +148,37 @@ fn an_ask_within_speaks_the_dialect_of_the_one_around_it() {
     assert_eq!(text(&end, "answer"), "outer done", "{end:#}");
     let finished = events_of(&daemon, "cell_finished").pop().expect("a result");
     assert_eq!(text(&finished, "/result/stdout"), "inner done\n");
+}
+
+#[test]
+fn a_person_decides_for_an_inner_ask_in_the_terminal_of_the_outer_one() {
+    let script = [
+        conversation("the inner one", &[runs("print('ran within')"), says("inner done")]),
+        conversation("middle", &[runs("print(ask('the inner one'))"), says("middle done")]),
+        conversation("outer", &[runs("print(ask('the middle one'))"), says("outer done")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    let question = "\\[a\\]ccept, .* > $";
+    play(
+        &daemon,
+        &["ask", "-s", S, "--approval", "ask", "outer"],
+        &[],
+        &[
+            Shows("^print\\(ask\\('the middle one'\\)\\)$"),
+            Shows(question),
+            Keys("a\r"),
+            Shows("approval wanted"),
+            Shows("^print\\(ask\\('the inner one'\\)\\)$"),
+            Shows(question),
+            Keys("a\r"),
+            Shows("approval wanted"),
+            Shows("^print\\('ran within'\\)$"),
+            Shows(question),
+            Keys("a\r"),
+            Shows("^middle done$"),
+            Shows("outer done"),
+        ],
+    );
+    daemon.assert_sound();
 }

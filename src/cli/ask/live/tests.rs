@@ -21,6 +21,7 @@ fn live(dialect: Dialect) -> Live {
         dialect,
         steps: 0,
         usage: Usage::default(),
+        waits_for: Vec::new(),
         events_after: 0,
         end: None,
     })
