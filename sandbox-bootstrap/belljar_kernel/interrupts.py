@@ -2,14 +2,20 @@
 
 A message to the guardian must not be torn by it, so an interrupt that comes while one is being sent
 is raised right after. The same holds for alarms, which end code that runs nested and takes too long.
+
+Handlers run on the main thread. To another thread an alarm is thrown by the interpreter, before its next
+instruction: what blocks outside of Python is ended when it comes back.
 """
 
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
 import _thread
 
+from .late_imports import from_stdlib
+
 _get_ident = _thread.get_ident
 _ALARM = _signal.SIGRTMAX  # one that user code has no use for
 _ALARM_AGAIN_S = 1.0  # for code that catches everything
+_ALARM_HELD_S = 0.02  # for code that must not be hit just now
 
 
 class Interrupts:
@@ -21,6 +27,7 @@ class Interrupts:
         self._main_thread = None
         self._armed = []
         self._alarms = []  # that have gone off and not been raised
+        self._of_threads = {}  # armed alarms of other threads than the main one
 
     def install(self):
         """Also after user code has put a handler of its own."""
@@ -33,9 +40,11 @@ class Interrupts:
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_ALARM,))
 
     def alarm(self, seconds):
-        """For code that may take so long; None, and what runs elsewhere than on the main thread, may take longer."""
-        if seconds is None or _get_ident() != self._main_thread:
+        """For code that may take so long; None may take longer."""
+        if seconds is None:
             return _NoAlarm
+        if _get_ident() != self._main_thread:
+            return _ThreadAlarm(self._of_threads, _get_ident(), seconds)
         return _Alarm(self, self._armed, self._main_thread, seconds)
 
     def stop_alarms(self):
@@ -67,12 +76,16 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def __enter__(self):
-        # Python runs handlers on the main thread only; others cannot be interrupted.
         if _get_ident() == self._main_thread:
             self._held += 1
+            return
+        for alarm in self._of_threads.get(_get_ident(), ()):
+            alarm.hold()
 
     def __exit__(self, *_exception):
         if _get_ident() != self._main_thread:
+            for alarm in self._of_threads.get(_get_ident(), ()):
+                alarm.let_go()
             return
         self._held -= 1
         if self._pending and not self._held:
@@ -135,3 +148,59 @@ class _Alarm:
         self.is_over = True
         self._stopped.release()
         self._left.acquire()
+
+
+class _ThreadAlarm:
+    """The same for a thread that gets no signals. It may hit `stop`, which then has to be called again."""
+
+    def __init__(self, armed, thread, seconds):
+        self.Expired = type("Expired", (Expired,), {})
+        self._armed = armed  # of all threads
+        self._thread = thread
+        self._seconds = seconds
+        self._held = 0
+        self._is_over = False
+        self._turn = _thread.allocate_lock()  # of whoever throws, holds or stops
+        self._stopped = _thread.allocate_lock()
+
+    def start(self):
+        from_stdlib("ctypes")  # not when time is short
+        self._stopped.acquire()
+        _thread.start_new_thread(self._watch, ())
+        self._armed.setdefault(self._thread, []).append(self)
+
+    def _watch(self):
+        seconds = min(self._seconds, _thread.TIMEOUT_MAX)
+        while not self._stopped.acquire(timeout=seconds):
+            with self._turn:
+                if self._is_over:
+                    return
+                seconds = _ALARM_HELD_S if self._held else _ALARM_AGAIN_S
+                if not self._held:
+                    self._throw(self.Expired)
+
+    def hold(self):
+        with self._turn:
+            self._held += 1
+            self._throw(None)  # one that has not hit yet comes again
+
+    def let_go(self):
+        with self._turn:
+            self._held -= 1
+
+    def stop(self):
+        self._is_over = True
+        with self._turn:
+            self._throw(None)
+        own = self._armed.get(self._thread, [])
+        if self in own:
+            own.remove(self)
+        if not own:
+            self._armed.pop(self._thread, None)
+        if self._stopped.locked():
+            self._stopped.release()
+
+    def _throw(self, exception):
+        ctypes = from_stdlib("ctypes")
+        thrown = None if exception is None else ctypes.py_object(exception)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), thrown)

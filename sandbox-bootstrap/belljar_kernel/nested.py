@@ -1,9 +1,9 @@
 """Tools that need the interpreter of the cell that calls them: they run here, in the worker.
 
 Code that runs nested is a snippet of the running cell: it shares its variables and its deadline, and
-may be given less time; what it did until then stays. In other threads than the first only the deadline
-of the cell holds. What it prints through Python is the answer; what subprocesses and C code write goes
-to the cell's output.
+may be given less time; what it did until then stays. In other threads than the first a call that blocks
+outside of Python is ended when it comes back. What it prints through Python is the answer; what
+subprocesses and C code write goes to the cell's output.
 """
 
 import io

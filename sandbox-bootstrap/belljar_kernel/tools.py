@@ -4,6 +4,7 @@ A plain call blocks until the answer is there, on any thread, also inside a runn
 then waits too). `tools.aio.<name>` is the same tool as a coroutine function, which does not block.
 """
 
+import builtins
 import keyword
 import threading
 from collections import deque
@@ -14,7 +15,7 @@ from .limits import CALLS_PER_RUNNER, CONTROL_READ_BYTES, FRAME_BYTES
 from .rich import check_json
 from .schemas import Parameters
 
-
+_PYTHONS_OWN = frozenset(dir(builtins))
 _GIVES_MARKER = "\n\nGives a string that stands for what the tool said; in the output it is replaced by it."
 
 
@@ -91,7 +92,9 @@ class ToolBox:
             if name not in ("aio", "ToolError"):
                 setattr(box, name, tool)
             setattr(box.aio, name, _as_coroutine(tool))
-            self.injected.setdefault(name, tool)
+            # Code that says `open` means Python's own.
+            if name not in _PYTHONS_OWN:
+                self.injected.setdefault(name, tool)
         for name, thing in self.injected.items():
             if name not in seed and (name not in namespace or name in ("tools", "ToolError")):
                 namespace[name] = thing

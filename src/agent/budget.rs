@@ -151,17 +151,20 @@ fn line_of(turn: &[Message]) -> String {
     let calls = first.tool_calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
     let function = first.function_call.iter().map(|call| format!("{} {}", call.name, call.arguments));
     let said = std::iter::once(first.content.clone()).chain(calls).chain(function);
-    let said: Vec<String> = said.map(|text| one_line(&text)).filter(|text| !text.is_empty()).collect();
+    let said: Vec<String> =
+        said.map(|text| one_line(&text, LINE_CHARS)).filter(|text| !text.is_empty()).collect();
+    let first_line = |result: &Message| result.content.lines().next().unwrap_or_default().to_owned();
     let results: Vec<String> =
-        turn[1..].iter().map(|result| one_line(result.content.lines().next().unwrap_or_default())).collect();
+        turn[1..].iter().map(|result| one_line(&first_line(result), LINE_CHARS)).collect();
     let line = format!("- {who}: {}", said.join(" | "));
     if results.is_empty() { line } else { format!("{line} → {}", results.join(" | ")) }
 }
 
-fn one_line(text: &str) -> String {
+/// The text without its line breaks, as far as it fits.
+pub(super) fn one_line(text: &str, chars: usize) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let line = words.join(" ");
-    match line.char_indices().nth(LINE_CHARS) {
+    match line.char_indices().nth(chars) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
     }

@@ -47,12 +47,15 @@ pub enum Input {
     SandboxFailed {
         message: String,
     },
-    /// An ask within this one used tokens.
+    /// An ask within this one used tokens and steps.
     SpentWithin {
         usage: Usage,
+        steps: u32,
     },
     /// Of the tokens that it shares with other asks, too few are left for the next request.
     OutOfTokens,
+    /// Of the steps that it shares with other asks, none is left.
+    OutOfSteps,
     Cancel,
     /// The wall time of the ask is over.
     TimeUp,

@@ -6,6 +6,7 @@
 
 use super::answer;
 use super::arguments::{PLAN_TOOL, Toolbox, Work};
+use super::budget::one_line;
 use super::conversation::Conversation;
 use super::dialect::{Call, Format, Intent, Said, Scene, Speech, Wish, speech};
 use super::effects::{Effect, Input, Setup};
@@ -22,6 +23,10 @@ use crate::protocol::chat::{
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::result::{ExecutionResult, Status};
 
+/// Characters that a note has of a call that was not made, and of its name.
+const NOTE_CHARS: usize = 400;
+const NAME_CHARS: usize = 64;
+
 pub struct Machine {
     spec: AskSpec,
     setup: Setup,
@@ -35,6 +40,8 @@ pub struct Machine {
     ids: Ids,
     phase: Phase,
     steps: u32,
+    /// Requests of asks within this one; they count for it.
+    steps_within: u32,
     usage: Usage,
     /// Calls that failed in a row, and of these in Python.
     failures: u32,
@@ -73,6 +80,7 @@ impl Machine {
             format,
             phase: Phase::New,
             steps: 0,
+            steps_within: 0,
             usage: Usage::default(),
             failures: 0,
             python_failures: 0,
@@ -104,13 +112,18 @@ impl Machine {
             Input::ToolFinished { id, outcome } => self.tool_finished(&id, outcome),
             Input::Decided { id, decision } => self.decided(&id, decision),
             Input::SandboxFailed { message } => self.finish(AskOutcome::SandboxFailed, None, Some(message)),
-            Input::SpentWithin { usage } => {
+            Input::SpentWithin { usage, steps } => {
                 self.usage += usage;
+                self.steps_within = self.steps_within.saturating_add(steps);
                 Vec::new()
             }
             Input::OutOfTokens => {
                 let message = "the next request would exceed the tokens that this ask shares with those around and within it";
                 self.finish(AskOutcome::TokenLimit, None, Some(message.to_owned()))
+            }
+            Input::OutOfSteps => {
+                let message = "the requests to the model that this ask shares with those around and within it are used up";
+                self.finish(AskOutcome::StepLimit, None, Some(message.to_owned()))
             }
             Input::Cancel => self.finish(AskOutcome::Cancelled, None, None),
             Input::TimeUp => {
@@ -138,10 +151,16 @@ impl Machine {
         matches!(self.phase, Phase::Ended)
     }
 
-    /// Requests to the model so far.
+    /// Its own requests to the model so far.
     #[must_use]
     pub fn steps(&self) -> u32 {
         self.steps
+    }
+
+    /// With those of asks within it.
+    #[must_use]
+    pub fn steps_in_all(&self) -> u32 {
+        self.steps.saturating_add(self.steps_within)
     }
 
     /// Of asks within it, too.
@@ -178,21 +197,23 @@ impl Machine {
 
     /// Every limit is checked here, before the next request.
     fn ask_model(&mut self) -> Vec<Effect> {
-        if self.steps >= self.spec.limits.steps {
-            let message = format!("no answer within {} requests to the model", self.spec.limits.steps);
+        if self.steps_in_all() >= self.spec.limits.steps {
+            let message = format!("it may make at most {} requests to the model", self.spec.limits.steps);
             return self.finish(AskOutcome::StepLimit, None, Some(message));
         }
         let mut effects = noted(self.conversation.prepare());
         let limit = self.spec.limits.tokens;
         let tokens = self.conversation.tokens();
         if self.usage.total().saturating_add(tokens) > limit {
-            let message = format!("the next request would exceed the limit of {limit} tokens");
+            let used = self.usage.total();
+            let message =
+                format!("the next request takes about {tokens} tokens; {used} of at most {limit} are used");
             effects.extend(self.finish(AskOutcome::TokenLimit, None, Some(message)));
             return effects;
         }
         let messages = self.conversation.messages(self.speech.has_calls() && self.setup.model_tools);
         let Format { tools, answer } = self.format.clone();
-        let request = ChatRequest { messages, tools, answer };
+        let request = ChatRequest { messages, tools, answer, reply_tokens: None };
         self.steps += 1;
         self.phase = Phase::Thinking { request: request.clone() };
         effects.push(Effect::AskModel { step: self.steps, request, tokens });
@@ -268,6 +289,7 @@ impl Machine {
     fn act(&mut self, message: Message, after: Option<String>, calls: Vec<Call>) -> Vec<Effect> {
         self.malformed = 0;
         let mut turn = Turn::new(message, after);
+        let mut effects = Vec::new();
         for Call { id, name, wish, legacy } in calls {
             let id = self.ids.unique(&id);
             let work = match wish {
@@ -278,13 +300,18 @@ impl Machine {
             };
             match work {
                 Ok(work) if work.is_python() && !self.python => {
-                    turn.add_answered(id, name, legacy, self.words.python_off(), Verdict::Neither);
+                    let told = self.words.python_off();
+                    effects.push(not_made(&name, &told));
+                    turn.add_answered(id, name, legacy, told, Verdict::Neither);
                 }
                 Ok(work) => turn.add(id, name, legacy, work),
-                Err(told) => turn.add_answered(id, name, legacy, told, Verdict::Bad),
+                Err(told) => {
+                    effects.push(not_made(&name, &told));
+                    turn.add_answered(id, name, legacy, told, Verdict::Bad);
+                }
             }
         }
-        let effects = turn.advance(&Rules::of(&self.spec, &self.setup));
+        effects.extend(turn.advance(&Rules::of(&self.spec, &self.setup)));
         self.phase = Phase::Acting { turn };
         self.go_on(effects)
     }
@@ -466,13 +493,19 @@ impl Machine {
             Some((text, value)) => (Some(text), value),
             None => (self.last_said.take(), None),
         };
-        let end = AskEnd { outcome, answer, value, message, steps: self.steps, usage: self.usage };
+        let end = AskEnd { outcome, answer, value, message, steps: self.steps_in_all(), usage: self.usage };
         vec![Effect::Finish { end }]
     }
 
     fn scene(&self) -> Scene<'_> {
         Scene { spec: &self.spec, setup: &self.setup, words: self.words }
     }
+}
+
+/// Nothing else shows people a call of which nothing comes.
+fn not_made(name: &str, told: &str) -> Effect {
+    let name = one_line(name, NAME_CHARS).escape_debug().to_string();
+    Effect::Note { text: format!("the call of `{name}` was not made: {}", one_line(told, NOTE_CHARS)) }
 }
 
 fn noted(notes: impl IntoIterator<Item = String>) -> Vec<Effect> {

@@ -5,6 +5,7 @@ use jsonschema::{ValidationError, Validator};
 use serde_json::Value;
 
 use super::words::Words;
+use crate::protocol::limits::{PATTERN_BYTES, PATTERN_STEPS};
 
 /// Problems that are told of one value.
 const PROBLEMS: usize = 8;
@@ -25,7 +26,12 @@ impl Checker {
             return Err("it has to be an object".to_owned());
         }
         refuse_endless(schema)?;
-        let validator = jsonschema::validator_for(schema).map_err(|error| excerpt(&error.to_string()))?;
+        let patterns = jsonschema::PatternOptions::fancy_regex()
+            .backtrack_limit(PATTERN_STEPS)
+            .size_limit(PATTERN_BYTES)
+            .dfa_size_limit(PATTERN_BYTES);
+        let built = jsonschema::options().with_pattern_options(patterns).build(schema);
+        let validator = built.map_err(|error| excerpt(&error.to_string()))?;
         Ok(Self(validator))
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 pub enum TemplateProblem {
     #[error("the template needs a value for `{0}`")]
     Missing(String),
-    #[error("the template has no parameter `{name}`; it has: {known}")]
+    #[error("the template has no parameter `{name}`; it has {known}")]
     Unknown { name: String, known: String },
     #[error("the template speaks of `{{{0}}}`, which is none of its parameters")]
     Undeclared(String),
@@ -22,7 +22,8 @@ pub fn fill(
     values: &Map<String, Value>,
 ) -> Result<String, TemplateProblem> {
     if let Some(name) = values.keys().find(|name| !parameters.contains(name)) {
-        return Err(TemplateProblem::Unknown { name: name.clone(), known: parameters.join(", ") });
+        let known = if parameters.is_empty() { "none".to_owned() } else { parameters.join(", ") };
+        return Err(TemplateProblem::Unknown { name: name.clone(), known });
     }
     if let Some(name) = parameters.iter().find(|name| !values.contains_key(*name)) {
         return Err(TemplateProblem::Missing(name.clone()));
@@ -79,10 +80,7 @@ mod tests {
         let both = json!({"city": "Wien", "days": 3});
         assert_eq!(filled("{city}", &json!({"city": "Wien"})), Err(TemplateProblem::Missing("days".into())));
         let more = filled("{city}", &json!({"city": "Wien", "days": 3, "hours": 4}));
-        assert_eq!(
-            more.unwrap_err().to_string(),
-            "the template has no parameter `hours`; it has: city, days"
-        );
+        assert_eq!(more.unwrap_err().to_string(), "the template has no parameter `hours`; it has city, days");
         assert_eq!(filled("{town}", &both), Err(TemplateProblem::Undeclared("town".into())));
         assert_eq!(filled("a {city", &both), Err(TemplateProblem::Brace(2)));
         assert_eq!(filled("a } b", &both), Err(TemplateProblem::Brace(2)));

@@ -150,6 +150,7 @@ pub(super) mod tests {
             id: id.into(),
             session: SessionId::fresh(),
             session_name: SessionName::parse("lab").unwrap(),
+            owner: 61_001,
             ask: Some(1),
             call: Some("call_1".into()),
             cell: None,

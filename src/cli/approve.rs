@@ -14,6 +14,7 @@ use super::context::Context;
 use super::exit;
 use super::failure::Failure;
 use super::human::{Table, age, clipped};
+use super::ps::owner;
 use super::screen::Tint;
 use super::shown::rendered;
 use super::typed::Typed;
@@ -28,7 +29,7 @@ const SUMMARY_CHARS: usize = 80;
 pub(super) struct Approve {
     /// The start of an id is enough if there is no other like it.
     id: Option<String>,
-    /// Of all users, for administrators.
+    /// Of all users, for administrators; their look at it is in the events of the session.
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -80,7 +81,7 @@ impl Approve {
             if context.json {
                 context.screen.line(&answer.text())?;
             } else {
-                print(context, &list)?;
+                print(context, &list, self.all)?;
             }
             return Ok(exit::SUCCESS);
         };
@@ -117,26 +118,29 @@ impl Approve {
     }
 }
 
-fn print(context: &mut Context, list: &ApprovalList) -> Result<(), Failure> {
+fn print(context: &mut Context, list: &ApprovalList, of_all: bool) -> Result<(), Failure> {
     if list.approvals.is_empty() {
         return context.screen.note("nothing waits for a decision");
     }
-    for (index, line) in table(&list.approvals).lines().iter().enumerate() {
+    for (index, line) in table(&list.approvals, of_all).lines().iter().enumerate() {
         let line = if index == 0 { context.screen.tinted(Tint::Bold, line) } else { line.clone() };
         context.screen.line(&line)?;
     }
     Ok(())
 }
 
-fn table(approvals: &[Approval]) -> Table {
-    let mut table = Table::new(&["ID", "SESSION", "AGE", "WHAT"]);
+fn table(approvals: &[Approval], of_all: bool) -> Table {
+    let left_out = usize::from(!of_all);
+    let mut table = Table::new(&["OWNER", "ID", "SESSION", "AGE", "WHAT"][left_out..]);
     for approval in approvals {
-        table.row(&[
+        let cells = [
+            owner(approval.owner),
             approval.id.clone(),
             approval.session_name.to_string(),
             age(since(&approval.asked_at).as_secs()),
             clipped(&summary(&approval.subject), SUMMARY_CHARS),
-        ]);
+        ];
+        table.row(&cells[left_out..]);
     }
     table
 }
@@ -153,7 +157,7 @@ fn find<'a>(approvals: &'a [Approval], wanted: &str) -> Result<&'a Approval, Fai
             Err(Failure::usage(format!("several ids begin with `{wanted}`")).hint("give more of it"))
         }
         (None, _) => Err(Failure::new(format!("nothing waits as `{wanted}`; it may be decided already"))
-            .hint("`belljar approve` lists what waits")),
+            .hint("`belljar approve` lists what waits; administrators add `--all` for that of others")),
     }
 }
 
@@ -245,9 +249,13 @@ mod tests {
     fn what_waits_is_listed() {
         let mut first = approval("9f3c", cell("import os\nos.listdir()"));
         first.asked_at = String::new();
-        insta::assert_snapshot!(table(&[first]).lines().join("\n"), @r"
+        insta::assert_snapshot!(table(&[first.clone()], false).lines().join("\n"), @r"
         ID    SESSION  AGE  WHAT
         9f3c  lab      0s   code: import os os.listdir()
+        ");
+        insta::assert_snapshot!(table(&[first], true).lines().join("\n"), @r"
+        OWNER  ID    SESSION  AGE  WHAT
+        61001  9f3c  lab      0s   code: import os os.listdir()
         ");
     }
 }

@@ -195,7 +195,7 @@ async fn ask_in(
 /// The answer to stdout, all else about the end to stderr. An answer that was seen while it came is
 /// not repeated to the same pair of eyes.
 pub(super) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) -> Result<(), Failure> {
-    let tally = format!("{} steps, {} tokens", end.steps, end.usage.total());
+    let tally = format!("{}, {} tokens", steps(end.steps), end.usage.total());
     if let Some(why) = why_not(end) {
         screen.error(&why)?;
         return screen.note(&tally);
@@ -209,6 +209,10 @@ pub(super) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) -> Result<
         (None, Some(answer)) => screen.guest_line(answer.trim_end()),
         (None, None) => Ok(()),
     }
+}
+
+pub(super) fn steps(number: u32) -> String {
+    if number == 1 { "1 step".to_owned() } else { format!("{number} steps") }
 }
 
 /// Which model it is; one that plays what was written before is named for what it is.

@@ -158,6 +158,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::ModelReplied { .. }
         | EventBody::ModelFailed { .. }
         | EventBody::AskSpentWithin { .. }
+        | EventBody::AskWaitsWithin { .. }
         | EventBody::AskToolCalled { .. }
         | EventBody::AskToolAnswered { .. }
         | EventBody::AskNoted { .. }

@@ -8,7 +8,7 @@ use crate::protocol::result::{Status, Stream};
 
 use super::approval::{decided_line, summary};
 use super::args::SessionArg;
-use super::ask::why_not;
+use super::ask::{steps, why_not};
 use super::cell::show_event;
 use super::context::Context;
 use super::exit;
@@ -140,9 +140,16 @@ fn milestone(event: &EventBody) -> Option<String> {
             let again = retry_in_s.map(|s| format!(", again in {s:.1} s")).unwrap_or_default();
             format!("-- ask {ask}: the model failed: {}{again}", short(&failure.message))
         }
-        EventBody::AskSpentWithin { ask, usage } => {
+        EventBody::AskSpentWithin { ask, usage, .. } => {
             format!("-- ask {ask}: an ask within it used {} tokens", usage.total())
         }
+        EventBody::AskWaitsWithin { ask, approvals } => match approvals.as_slice() {
+            [] => format!("-- ask {ask}: what waited within it is decided"),
+            approvals => {
+                let ids: Vec<&str> = approvals.iter().map(|approval| approval.id.as_str()).collect();
+                format!("-- ask {ask}: asks within it wait for a decision: {}", ids.join(", "))
+            }
+        },
         EventBody::AskToolCalled { ask, id, name, arguments } => {
             format!("-- ask {ask}: {id} calls {}", call_line(name, arguments))
         }
@@ -168,8 +175,8 @@ fn milestone(event: &EventBody) -> Option<String> {
             let how = why_not(end)
                 .unwrap_or_else(|| format!("answered: {}", end.answer.as_deref().unwrap_or_default()));
             format!(
-                "-- ask {ask} ended after {} steps, {} tokens: {}",
-                end.steps,
+                "-- ask {ask} ended after {}, {} tokens: {}",
+                steps(end.steps),
                 end.usage.total(),
                 short(&how)
             )

@@ -215,7 +215,20 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
 
 /// The tools of every session: Belljar's own and those of the configuration, as far as it allows them.
 fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
-    let wrong = |error: RegistryError| DaemonError::Config(error.to_string());
+    let wrong = |error: RegistryError| {
+        let hint = match &error {
+            RegistryError::Collision(name) => {
+                format!(
+                    "Belljar has a tool of this name; call `[tool.{name}]` of the configuration otherwise"
+                )
+            }
+            RegistryError::BadName(name) | RegistryError::BadSchema { tool: name, .. } => {
+                format!("mend `[tool.{name}]` of the configuration")
+            }
+            RegistryError::Unknown { .. } => "mend `agent.tools` in the configuration".to_owned(),
+        };
+        DaemonError::Config(format!("{error}\n\nhint: {hint}"))
+    };
     let all = Registry::built_in().and_then(|built_in| built_in.with_commands(&settings.command_tools));
     let allowed = match settings.agent.tools.as_slice() {
         [] => Allowed::All,

@@ -33,7 +33,7 @@ pub(super) fn body(model: &Model, request: &ChatRequest) -> Value {
     if let Some(temperature) = model.temperature {
         set("temperature", temperature.into());
     }
-    if let Some(tokens) = model.max_tokens {
+    if let Some(tokens) = model.max_tokens.into_iter().chain(request.reply_tokens).min() {
         // OpenAI's newer models refuse the name that all others know.
         let key = if model.provider == Provider::OpenAi { "max_completion_tokens" } else { "max_tokens" };
         set(key, tokens.into());
@@ -138,6 +138,7 @@ mod tests {
                 name: "answer".into(),
                 schema: json!({"type": "object", "properties": {"x": {"type": "integer"}}}),
             }),
+            reply_tokens: None,
         }
     }
 
@@ -190,6 +191,20 @@ mod tests {
             (&function["strict"], &function["parameters"]["additionalProperties"]),
             (&json!(false), &json!(true))
         );
+    }
+
+    #[test]
+    fn a_reply_is_as_long_as_all_allow() {
+        for (configured, left, sent) in [
+            ("", None, None),
+            ("", Some(7), Some(7)),
+            ("max_tokens = 9\n", Some(7), Some(7)),
+            ("max_tokens = 9\n", Some(70), Some(9)),
+        ] {
+            let model = model(&format!("provider = \"dashscope\"\n{configured}"));
+            let body = body(&model, &ChatRequest { reply_tokens: left, ..request() });
+            assert_eq!(body.get("max_tokens").and_then(Value::as_u64), sent, "{configured} {left:?}");
+        }
     }
 
     #[test]

@@ -261,7 +261,7 @@ mod tests {
         answered.tool_call_id = Some(id.into());
         let tool = ModelTool { name: "run".into(), description: "Run.".into(), parameters: json!({}) };
         let messages = vec![Message::new(Role::User, "Hi"), asked, answered];
-        ChatRequest { messages, tools: vec![tool], answer: None }
+        ChatRequest { messages, tools: vec![tool], answer: None, reply_tokens: None }
     }
 
     fn reply(text: &str) -> ChatReply {

@@ -199,7 +199,7 @@ content = "inner"
 
     fn request(said: &[(Role, &str)]) -> ChatRequest {
         let messages = said.iter().map(|(role, text)| Message::new(*role, *text)).collect();
-        ChatRequest { messages, tools: Vec::new(), answer: None }
+        ChatRequest { messages, tools: Vec::new(), answer: None, reply_tokens: None }
     }
 
     fn played(said: &[(Role, &str)]) -> Result<Message, String> {

@@ -132,6 +132,9 @@ pub struct AskView {
     pub dialect: Dialect,
     pub steps: u32,
     pub usage: Usage,
+    /// What waits for a person, also in asks within it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<Approval>,
     /// Events of this ask come after this sequence number.
     pub events_after: u64,
     pub end: Option<AskEnd>,
@@ -178,6 +181,9 @@ pub struct Approval {
     pub id: String,
     pub session: SessionId,
     pub session_name: SessionName,
+    /// User id of whose session it is.
+    #[serde(default)]
+    pub owner: u32,
     pub ask: Option<AskNumber>,
     /// The call of the model that waits for it.
     pub call: Option<String>,

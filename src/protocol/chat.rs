@@ -78,6 +78,9 @@ pub struct ChatRequest {
     /// The reply has to be JSON of this schema, where the provider can do that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerSchema>,
+    /// Tokens that the reply may have, if that is less than usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_tokens: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -169,10 +169,17 @@ pub enum EventBody {
         failure: ModelFailure,
         retry_in_s: Option<f64>,
     },
-    /// An ask within this one, made by its code, used tokens. They count for this one, too.
+    /// An ask within this one, made by its code, used tokens and steps. They count for this one, too.
     AskSpentWithin {
         ask: AskNumber,
         usage: Usage,
+        #[serde(default)]
+        steps: u32,
+    },
+    /// What waits for a person in asks within this one; empty: nothing any more.
+    AskWaitsWithin {
+        ask: AskNumber,
+        approvals: Vec<Approval>,
     },
     /// A tool call of the model's own, beside cells.
     AskToolCalled {
@@ -271,6 +278,7 @@ impl EventBody {
             Self::ModelReplied { .. } => "model_replied",
             Self::ModelFailed { .. } => "model_failed",
             Self::AskSpentWithin { .. } => "ask_spent_within",
+            Self::AskWaitsWithin { .. } => "ask_waits_within",
             Self::AskToolCalled { .. } => "ask_tool_called",
             Self::AskToolAnswered { .. } => "ask_tool_answered",
             Self::AskNoted { .. } => "ask_noted",
@@ -316,6 +324,7 @@ impl EventBody {
             | Self::ModelReplied { .. }
             | Self::ModelFailed { .. }
             | Self::AskSpentWithin { .. }
+            | Self::AskWaitsWithin { .. }
             | Self::AskToolCalled { .. }
             | Self::AskToolAnswered { .. }
             | Self::AskNoted { .. }
@@ -336,6 +345,7 @@ impl EventBody {
             | Self::ModelReplied { ask, .. }
             | Self::ModelFailed { ask, .. }
             | Self::AskSpentWithin { ask, .. }
+            | Self::AskWaitsWithin { ask, .. }
             | Self::AskToolCalled { ask, .. }
             | Self::AskToolAnswered { ask, .. }
             | Self::AskNoted { ask, .. }

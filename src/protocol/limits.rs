@@ -125,3 +125,6 @@ pub const FILE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 pub const FOLDER_ENTRIES: usize = 10_000;
 /// Time sessions have to end after SIGTERM before the daemon exits anyway.
 pub const DRAIN: Duration = Duration::from_secs(10);
+/// Backtracking that a pattern of a JSON Schema may do, and bytes that it takes compiled.
+pub const PATTERN_STEPS: usize = 100_000;
+pub const PATTERN_BYTES: usize = 1024 * 1024;

@@ -33,10 +33,15 @@ pub fn check_names(values: &Map<String, Value>) -> Result<(), Problem> {
     }
 }
 
+#[must_use]
+pub fn is_keyword(name: &str) -> bool {
+    KEYWORDS.contains(&name)
+}
+
 fn is_variable_name(name: &str) -> bool {
     let is_word = name.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-    let is_pythons = KEYWORDS.contains(&name) || (name.starts_with("__") && name.ends_with("__"));
+    let is_pythons = is_keyword(name) || (name.starts_with("__") && name.ends_with("__"));
     is_word && !is_pythons
 }
 

@@ -109,25 +109,40 @@ pub enum Caller {
     Code,
 }
 
+/// Told when a call begins to wait for a person, and when it does so no more: the time of whoever made
+/// the call stands still meanwhile.
+pub type Patience = Arc<dyn Fn(bool) + Send + Sync>;
+
 /// What a tool may know about its session and do with it.
 #[derive(Clone)]
 pub struct Context {
     /// The session's name, limits and image, as JSON.
     pub session: Value,
     port: Option<Arc<dyn SessionPort>>,
+    patience: Option<Patience>,
 }
 
 impl Context {
     /// For tools that only want to know.
     #[must_use]
     pub fn new(session: Value) -> Self {
-        Self { session, port: None }
+        Self { session, port: None, patience: None }
     }
 
     #[must_use]
     pub fn with_port(mut self, port: Arc<dyn SessionPort>) -> Self {
         self.port = Some(port);
         self
+    }
+
+    #[must_use]
+    pub fn with_patience(mut self, patience: Patience) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
+    pub(super) fn patience(&self) -> Option<Patience> {
+        self.patience.clone()
     }
 
     pub fn port(&self) -> Result<Arc<dyn SessionPort>, ToolFailure> {

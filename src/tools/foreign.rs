@@ -1,4 +1,4 @@
-//! Schemas that strangers wrote: the configuration's and clients'. A schema is a program for the
+//! Schemas that strangers wrote, of tools and of answers: the configuration's and clients'. A schema is a program for the
 //! validator, so it is looked at before it may become one: it has to be small, also with every
 //! reference written out, and to refer to nothing outside of itself. Recursive ones are refused: with
 //! a choice in the circle, a small value could keep the validator busy for ever.
@@ -62,7 +62,7 @@ impl<'a> Counted<'a> {
         match schema {
             Value::Object(map) => {
                 if let Some(keyword) = REFUSED.iter().find(|keyword| map.contains_key(**keyword)) {
-                    return Err(format!("`{keyword}` is not supported in a tool's schema"));
+                    return Err(format!("`{keyword}` is not supported in a schema"));
                 }
                 for value in map.values() {
                     sum = sum.saturating_add(self.parts(value, depth)?);

@@ -17,7 +17,8 @@ mod schema;
 mod tests;
 
 pub use client::{AnswerError, ClientTools, Lease};
-pub use contract::{Caller, Context, Definition, Image, PURPOSE, Tool, ToolFuture, ToolOutput};
+pub use contract::{Caller, Context, Definition, Image, PURPOSE, Patience, Tool, ToolFuture, ToolOutput};
+pub use foreign::check as check_schema;
 pub use markers::{
     Expanded, Expander, Responses, before_begun_marker, expand_markers, marker, replace_markers,
 };

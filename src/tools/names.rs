@@ -1,6 +1,10 @@
 //! How tools are called.
 
 use crate::protocol::limits::TOOL_NAME_CHARS;
+use crate::protocol::values;
+
+/// What code finds its tools and their errors by.
+const RESERVED: [&str; 3] = ["tools", "aio", "ToolError"];
 
 /// The name of the tool that a type stands for: without the suffix `Tool`, in snake case.
 /// `ExecutePythonCodeTool` is `execute_python_code`; a name that is one already stays as it is.
@@ -37,6 +41,8 @@ pub fn is_tool_name(name: &str) -> bool {
     letters.next().is_some_and(|first| first.is_ascii_alphabetic())
         && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
         && name.len() <= TOOL_NAME_CHARS
+        && !values::is_keyword(name)
+        && !RESERVED.contains(&name)
 }
 
 #[cfg(test)]
@@ -69,7 +75,20 @@ mod tests {
     #[test]
     fn names_that_providers_or_python_would_refuse_are_none() {
         assert!(is_tool_name("a") && is_tool_name("read_2") && is_tool_name(&"x".repeat(64)));
-        for name in ["", "_a", "2a", "a-b", "a b", "a.b", "größe", &"x".repeat(65)] {
+        for name in [
+            "",
+            "_a",
+            "2a",
+            "a-b",
+            "a b",
+            "a.b",
+            "größe",
+            "class",
+            "tools",
+            "aio",
+            "ToolError",
+            &"x".repeat(65),
+        ] {
             assert!(!is_tool_name(name), "{name}");
         }
     }

@@ -27,7 +27,9 @@ const DESCRIPTION_CHARS: usize = 8_000;
 pub enum RegistryError {
     #[error("there are two tools `{0}`; names have to be unique, because calls find their tool by them")]
     Collision(String),
-    #[error("`{0}` cannot be the name of a tool: letters, digits and `_`, at most 64, a letter first")]
+    #[error(
+        "`{0}` cannot be the name of a tool: letters, digits and `_`, at most 64, a letter first, no keyword of Python and neither `tools` nor `aio` nor `ToolError`"
+    )]
     BadName(String),
     #[error("the tool `{tool}`: {problem}")]
     BadSchema { tool: String, problem: String },

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 
 use super::contract::PURPOSE;
-use crate::protocol::limits::JSON_DEPTH;
+use crate::protocol::limits::{JSON_DEPTH, PATTERN_BYTES, PATTERN_STEPS};
 
 /// Problems that are told at once; a model does not need more to see what it did wrong.
 const PROBLEMS_TOLD: usize = 5;
@@ -14,9 +14,6 @@ const PROBLEMS_TOLD: usize = 5;
 const SHOWN_CHARS: usize = 200;
 /// Steps through `$ref` from one place.
 const REFERENCES: usize = 16;
-/// Backtracking that a pattern of a schema may do.
-const PATTERN_STEPS: usize = 100_000;
-const PATTERN_BYTES: usize = 1024 * 1024;
 
 /// The schema of a parameter struct, in the form that models are told.
 #[must_use]

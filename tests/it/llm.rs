@@ -37,6 +37,7 @@ fn request() -> ChatRequest {
         messages: vec![Message::new(Role::User, "Wie groß ist 1 + 1?")],
         tools: vec![ModelTool { name: "run".into(), description: "Run code.".into(), parameters }],
         answer: None,
+        reply_tokens: None,
     }
 }
 

@@ -82,6 +82,53 @@ class Nested(KernelTest):
         stubborn = "import time\ncaught = 0\nwhile caught < 2:\n    try:\n        time.sleep(60)\n    except BaseException:\n        caught += 1\ntime.sleep(60)"
         self.assertIn("TimeoutError", self.text(f"exec_code({stubborn!r}, timeout=0.2)"))
 
+    def test_code_in_another_thread_has_its_own_timeout(self):
+        run = self.run_ok(
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "endless = 'print(1)\\nwhile True:\\n    pass'\n"
+            "asleep = 'import time\\nwhile True:\\n    time.sleep(0.01)'\n"
+            "stubborn = 'while True:\\n    try:\\n        while True:\\n            pass\\n    except ValueError:\\n        pass'\n"
+            "deep = 'print(exec_code(\"while True: pass\", timeout=60))'\n"
+            "quick = 'print(5)'\n"
+            "codes = [endless, asleep, stubborn, deep, quick] * 2\n"
+            "with ThreadPoolExecutor(10) as pool:\n"
+            "    texts = list(pool.map(lambda code: exec_code(code, timeout=0.3), codes))\n"
+            "print('on')\ntexts"
+        )
+        self.assertEqual(run.stdout, "on\n")
+        late = "TimeoutError: the code was ended after 0.3 seconds\n"
+        self.assertEqual(eval(run.value), ["1\n" + late, late, late, late, "5\n"] * 2)
+        # What comes after is not disturbed.
+        again = "with ThreadPoolExecutor(1) as pool:\n    print(pool.submit(exec_code, 'import time; time.sleep(0.5); 7').result())"
+        self.assertEqual(self.run_ok("from concurrent.futures import ThreadPoolExecutor\n" + again).stdout, "7\n\n")
+
+    def test_a_timeout_in_another_thread_spares_what_the_kernel_does(self):
+        run = self.run_ok(
+            "import threading, time\nfrom belljar_kernel.interrupts import Interrupts\n"
+            "interrupts, seen = Interrupts(), []\n"
+            "def busy(seconds):\n"
+            "    end = time.monotonic() + seconds\n"
+            "    while time.monotonic() < end:\n"
+            "        pass\n"
+            "def work():\n"
+            "    alarm = interrupts.alarm(0.1)\n"
+            "    try:\n"
+            "        alarm.start()\n"
+            "        with interrupts:\n"
+            "            busy(0.4)\n"
+            "            seen.append('whole')\n"
+            "        busy(10)\n"
+            "        seen.append('late')\n"
+            "    except alarm.Expired:\n"
+            "        alarm.stop()\n"
+            "        seen.append('ended')\n"
+            "    busy(1.5)\n"
+            "    seen.append('on')\n"
+            "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
+            "seen"
+        )
+        self.assertEqual(run.value, "['whole', 'ended', 'on']")
+
     def test_a_timeout_has_to_be_a_number_above_zero(self):
         for wrong in ("0", "-1", "'1'", "True", "float('nan')"):
             run = self.kernel.run(f"exec_code('1', timeout={wrong})")

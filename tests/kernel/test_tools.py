@@ -183,6 +183,13 @@ class Tools(KernelTest):
         self.kernel.configure({"add": 5}, [ADD])
         self.assertEqual(self.value("add, tools.add(1, 1)"), "(5, 2)")
 
+    def test_pythons_own_functions_win_over_tools(self):
+        self.kernel.tools["print"] = lambda: "called"
+        self.kernel.configure(tools=[{**ANY, "name": "print"}])
+        self.assertEqual(self.run_ok("print(1)").stdout, "1\n")
+        self.assertEqual(self.value("tools.print()"), "'called'")
+        self.assertEqual(self.value("await tools.aio.print()"), "'called'")
+
     def test_a_new_configuration_replaces_the_tools(self):
         self.kernel.configure(tools=[{**ANY, "name": "other"}, {**ANY, "name": "not a name"}, {**ANY, "name": "class"}])
         self.assertEqual(

@@ -31,6 +31,10 @@ impl Pending {
         self.approval.ask == Some(ask)
     }
 
+    pub fn approval(&self) -> &Approval {
+        &self.approval
+    }
+
     fn overdue(&self) -> Option<Decision> {
         let deadline = Duration::try_from_secs_f64(self.approval.deadline_s?).ok()?;
         (self.asked.elapsed() >= deadline).then_some(match self.approval.by_default? {
@@ -100,6 +104,7 @@ impl AsksState {
             id: format!("{}.{}", self.args.id, self.next_approval),
             session: self.args.id,
             session_name: self.args.name.clone(),
+            owner: self.args.owner,
             ask,
             call,
             cell,
@@ -115,7 +120,8 @@ impl AsksState {
     }
 
     pub(super) fn recall_approvals(&mut self, approvals: Vec<Approval>) {
-        for approval in approvals {
+        for mut approval in approvals {
+            approval.owner = self.args.owner;
             let asked =
                 Instant::now().checked_sub(clock::since(&approval.asked_at)).unwrap_or_else(Instant::now);
             self.approvals.insert(approval.id.clone(), Pending { approval, asked, permit: None });

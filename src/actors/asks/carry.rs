@@ -9,6 +9,7 @@ use super::super::calls::ask;
 use super::super::llm::News;
 use super::super::rules::CellRules;
 use super::super::session::{CellRequest, SessionMsg, SessionRef, result_of};
+use super::ledger::{REPLY_TOKENS, Short};
 use super::recall::CELL_REFUSED;
 use super::{AsksMsg, AsksRef, AsksState, Task};
 use crate::agent::{Effect, Input};
@@ -94,12 +95,24 @@ impl AsksState {
         }
     }
 
-    fn ask_model(&mut self, myself: &AsksRef, ask: AskNumber, step: u32, request: ChatRequest, tokens: u64) {
+    fn ask_model(
+        &mut self,
+        myself: &AsksRef,
+        ask: AskNumber,
+        step: u32,
+        mut request: ChatRequest,
+        tokens: u64,
+    ) {
         let Some(current) = &mut self.current else { return };
-        let Some(reserved) = current.ledger.reserve(tokens) else {
-            self.take(myself, Input::OutOfTokens);
-            return;
+        let configured =
+            self.args.settings.models.get(&current.spec.model).and_then(|model| model.max_tokens);
+        let reply = configured.unwrap_or(REPLY_TOKENS);
+        let reserved = match current.ledger.reserve(tokens, reply) {
+            Ok(reserved) => reserved,
+            Err(Short::Tokens) => return self.take(myself, Input::OutOfTokens),
+            Err(Short::Steps) => return self.take(myself, Input::OutOfSteps),
         };
+        request.reply_tokens = (reserved.reply < reply).then_some(reserved.reply);
         current.reserved = Some(reserved);
         self.args.log.append(EventBody::ModelAsked { ask, step });
         let asks = myself.clone();
@@ -172,7 +185,7 @@ impl AsksState {
         }
         self.args.quotas.spend(self.args.owner, clock::today(), self.args.name.as_str(), cost.total());
         if let Some(above) = &current.above {
-            above.tell(cost);
+            above.tell(cost, 1);
         }
         let (event, input) = match outcome {
             Ok(reply) => {

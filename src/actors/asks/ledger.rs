@@ -1,6 +1,7 @@
-//! The tokens of a tree of asks. Every ask has an account. What it spends goes off its own and off
-//! those of all asks around it, and is taken before the request is sent: asks that run at once
-//! cannot spend the same tokens twice.
+//! The tokens and steps of a tree of asks. Every ask has an account. What it spends goes off its own
+//! and off those of all asks around it, and is taken before the request is sent, together with what
+//! the reply may cost: asks that run at once cannot spend the same tokens twice. The last step of an
+//! ask is its own, so that it can still say what came of those within it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,16 +9,41 @@ use super::AsksRef;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::chat::Usage;
 
+/// Tokens that are kept for a reply of a model whose configuration does not bound it.
+pub const REPLY_TOKENS: u64 = 4_096;
+/// With fewer than this left for the reply a request is not worth sending.
+const LEAST_REPLY_TOKENS: u64 = 64;
+
+/// Steps that an ask keeps for itself.
+const OWN_STEPS: u32 = 1;
+
 /// The account of one ask.
 pub struct Ledger {
-    left: Mutex<u64>,
+    left: Mutex<Left>,
     above: Option<Arc<Ledger>>,
+}
+
+/// What may still be spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    pub tokens: u64,
+    /// Requests to a model.
+    pub steps: u32,
+}
+
+/// What there is too little of for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Short {
+    Tokens,
+    Steps,
 }
 
 /// Tokens that a request may cost. If nobody says what it cost, they count as spent.
 pub struct Reserved {
     ledger: Arc<Ledger>,
     tokens: u64,
+    /// Of these, for the reply.
+    pub reply: u64,
 }
 
 /// Where an ask that is part of another one accounts for what it spends.
@@ -30,50 +56,64 @@ pub struct Above {
 
 impl Above {
     /// For the journal of the ask above. Its account knows already.
-    pub fn tell(&self, usage: Usage) {
-        let _ = self.asks.cast(super::AsksMsg::Spent { ask: self.ask, usage });
+    pub fn tell(&self, usage: Usage, steps: u32) {
+        let _ = self.asks.cast(super::AsksMsg::Spent { ask: self.ask, usage, steps });
     }
 }
 
 impl Ledger {
     #[must_use]
-    pub fn new(tokens: u64, above: Option<Arc<Self>>) -> Arc<Self> {
-        Arc::new(Self { left: Mutex::new(tokens), above })
+    pub fn new(left: Left, above: Option<Arc<Self>>) -> Arc<Self> {
+        Arc::new(Self { left: Mutex::new(left), above })
     }
 
-    /// What an ask within this one may still spend.
+    /// What the ask itself may still spend.
     #[must_use]
-    pub fn left(&self) -> u64 {
+    pub fn left(&self) -> Left {
         let own = *self.lock();
-        self.above.as_ref().map_or(own, |above| own.min(above.left()))
+        let Some(above) = self.above.as_ref().map(|above| above.left_within()) else { return own };
+        Left { tokens: own.tokens.min(above.tokens), steps: own.steps.min(above.steps) }
     }
 
-    /// None if there is not as much, here or further up.
+    /// What one within it may.
     #[must_use]
-    pub fn reserve(self: &Arc<Self>, tokens: u64) -> Option<Reserved> {
-        self.take(tokens).then(|| Reserved { ledger: Arc::clone(self), tokens })
+    pub fn left_within(&self) -> Left {
+        let left = self.left();
+        Left { steps: left.steps.saturating_sub(OWN_STEPS), ..left }
+    }
+
+    /// One step, the tokens of the request, and of those that the reply wants as many as there are.
+    pub fn reserve(self: &Arc<Self>, request: u64, reply: u64) -> Result<Reserved, Short> {
+        let least = request.saturating_add(reply.min(LEAST_REPLY_TOKENS));
+        let tokens = self.take(least, request.saturating_add(reply), 0)?;
+        Ok(Reserved { ledger: Arc::clone(self), tokens, reply: tokens.saturating_sub(request) })
     }
 
     /// Accounts are locked on the way up, so that all of them change or none.
-    fn take(&self, tokens: u64) -> bool {
+    fn take(&self, least: u64, most: u64, own_steps: u32) -> Result<u64, Short> {
         let mut left = self.lock();
-        let Some(rest) = left.checked_sub(tokens) else { return false };
-        if self.above.as_ref().is_some_and(|above| !above.take(tokens)) {
-            return false;
+        let steps = left.steps.checked_sub(1).filter(|rest| *rest >= own_steps).ok_or(Short::Steps)?;
+        let possible = most.min(left.tokens);
+        if possible < least {
+            return Err(Short::Tokens);
         }
-        *left = rest;
-        true
+        let taken = match &self.above {
+            Some(above) => above.take(least, possible, OWN_STEPS)?,
+            None => possible,
+        };
+        *left = Left { tokens: left.tokens.saturating_sub(taken), steps };
+        Ok(taken)
     }
 
     fn settle(&self, reserved: u64, spent: u64) {
         let mut left = self.lock();
-        *left = left.saturating_add(reserved).saturating_sub(spent);
+        left.tokens = left.tokens.saturating_add(reserved).saturating_sub(spent);
         if let Some(above) = &self.above {
             above.settle(reserved, spent);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, u64> {
+    fn lock(&self) -> MutexGuard<'_, Left> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,27 +130,60 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const STEPS: u32 = 1_000;
+
+    fn ledger(tokens: u64, above: Option<&Arc<Ledger>>) -> Arc<Ledger> {
+        Ledger::new(Left { tokens, steps: STEPS }, above.cloned())
+    }
+
     #[test]
     fn asks_side_by_side_share_what_is_left() {
-        let outer = Ledger::new(100, None);
-        let inner: Vec<_> = (0..3).map(|_| Ledger::new(outer.left(), Some(Arc::clone(&outer)))).collect();
-        let first = inner[0].reserve(60).unwrap();
-        assert!(inner[1].reserve(60).is_none());
-        assert_eq!((outer.left(), inner[1].left()), (40, 40));
-        first.spent(10);
-        let second = inner[1].reserve(60).unwrap();
+        let outer = ledger(1_000, None);
+        let inner: Vec<_> = (0..3).map(|_| ledger(1_000, Some(&outer))).collect();
+        let first = inner[0].reserve(600, 100).unwrap();
+        assert_eq!(first.reply, 100);
+        assert_eq!(inner[1].reserve(600, 100).err(), Some(Short::Tokens));
+        assert_eq!((outer.left().tokens, inner[1].left().tokens), (300, 300));
+        first.spent(100);
+        let second = inner[1].reserve(600, 100).unwrap();
         // Nobody says what became of it.
         drop(second);
-        assert_eq!(inner[2].left(), 30);
+        assert_eq!(inner[2].left(), Left { tokens: 200, steps: STEPS - 2 - OWN_STEPS });
+    }
+
+    #[test]
+    fn a_reply_gets_what_is_there_if_that_is_worth_it() {
+        let outer = ledger(1_000, None);
+        assert_eq!(outer.reserve(900, 4_096).unwrap().reply, 100);
+        let outer = ledger(1_000, None);
+        assert_eq!(outer.reserve(950, 4_096).err(), Some(Short::Tokens));
+        assert_eq!(outer.left(), Left { tokens: 1_000, steps: STEPS });
     }
 
     #[test]
     fn an_ask_within_may_have_less_than_the_one_around_it() {
-        let outer = Ledger::new(100, None);
-        let inner = Ledger::new(10, Some(Arc::clone(&outer)));
-        assert!(inner.reserve(11).is_none());
-        inner.reserve(10).unwrap().spent(500);
-        assert_eq!((inner.left(), outer.left()), (0, 0));
+        let outer = ledger(1_000, None);
+        let inner = ledger(100, Some(&outer));
+        assert_eq!(inner.reserve(101, 0).err(), Some(Short::Tokens));
+        inner.reserve(100, 0).unwrap().spent(5_000);
+        assert_eq!((inner.left().tokens, outer.left().tokens), (0, 0));
+    }
+
+    #[test]
+    fn steps_are_those_of_the_whole_tree_and_do_not_come_back() {
+        let outer = Ledger::new(Left { tokens: 1_000, steps: 4 }, None);
+        outer.reserve(1, 0).unwrap().spent(1);
+        let inner: Vec<_> =
+            (0..2).map(|_| Ledger::new(outer.left_within(), Some(Arc::clone(&outer)))).collect();
+        assert_eq!(inner[0].left().steps, 2);
+        inner[0].reserve(1, 0).unwrap().spent(1);
+        inner[1].reserve(1, 0).unwrap().spent(1);
+        // One is left, for the ask around them.
+        assert_eq!((inner[0].left().steps, outer.left_within().steps, outer.left().steps), (0, 0, 1));
+        assert_eq!(inner[0].reserve(1, 0).err(), Some(Short::Steps));
+        outer.reserve(1, 0).unwrap().spent(1);
+        assert_eq!(outer.reserve(1, 0).err(), Some(Short::Steps));
+        assert_eq!(outer.left().tokens, 996);
     }
 
     proptest! {
@@ -120,31 +193,33 @@ mod tests {
             accounts in prop::collection::vec((0u64..1_000, any::<prop::sample::Index>()), 1..6),
             requests in prop::collection::vec((any::<prop::sample::Index>(), 0u64..400, 0u64..400, any::<bool>()), 0..40),
         ) {
-            let mut tree: Vec<(Arc<Ledger>, u64, Option<usize>)> = vec![(Ledger::new(1_000, None), 1_000, None)];
+            let mut tree: Vec<(Arc<Ledger>, u64, Option<usize>)> = vec![(ledger(1_000, None), 1_000, None)];
             for (tokens, place) in accounts {
                 let parent = place.index(tree.len());
                 let above = Arc::clone(&tree[parent].0);
-                tree.push((Ledger::new(tokens, Some(above)), tokens, Some(parent)));
+                tree.push((ledger(tokens, Some(&above)), tokens, Some(parent)));
             }
             let mut spent = vec![0u64; tree.len()];
-            let mut before: Vec<u64> = tree.iter().map(|(ledger, ..)| ledger.left()).collect();
+            let mut before: Vec<u64> = tree.iter().map(|(ledger, ..)| ledger.left().tokens).collect();
             let chain = |tree: &[(Arc<Ledger>, u64, Option<usize>)], place: usize| {
                 std::iter::successors(Some(place), |place| tree[*place].2).collect::<Vec<_>>()
             };
-            for (place, wanted, used, told) in requests {
+            for (place, request, reply, told) in requests {
                 let place = place.index(tree.len());
                 let on_the_way = chain(&tree, place);
                 let room = on_the_way.iter().map(|place| tree[*place].1 - spent[*place]).min().unwrap();
-                let reserved = tree[place].0.reserve(wanted);
-                prop_assert_eq!(reserved.is_some(), wanted <= room);
-                if let Some(reserved) = reserved {
-                    let cost = if told { used.min(wanted) } else { wanted };
+                let reserved = tree[place].0.reserve(request, reply);
+                prop_assert_eq!(reserved.is_ok(), request + reply.min(LEAST_REPLY_TOKENS) <= room);
+                if let Ok(reserved) = reserved {
+                    prop_assert_eq!(reserved.reply, reply.min(room - request));
+                    let most = request + reserved.reply;
+                    let cost = if told { most / 2 } else { most };
                     if told { reserved.spent(cost) } else { drop(reserved) }
                     for place in on_the_way {
                         spent[place] += cost;
                     }
                 }
-                let after: Vec<u64> = tree.iter().map(|(ledger, ..)| ledger.left()).collect();
+                let after: Vec<u64> = tree.iter().map(|(ledger, ..)| ledger.left().tokens).collect();
                 prop_assert!(before.iter().zip(&after).all(|(before, after)| after <= before));
                 prop_assert!(tree.iter().zip(&spent).all(|((_, most, _), spent)| spent <= most));
                 before = after;

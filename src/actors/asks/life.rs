@@ -43,6 +43,7 @@ impl AsksState {
             dialect: spec.dialect,
             steps: 0,
             usage: Usage::default(),
+            waits_for: Vec::new(),
             events_after: self.args.log.newest(),
             end: None,
         };
@@ -78,6 +79,7 @@ impl AsksState {
             contained: self.args.contained,
         };
         let spec = wish::resolve(new, &around)?;
+        wish::prompt(&self.args.settings.agent)?;
         if let Some(variable) = self.args.models.missing_key(&spec.model) {
             return Err(Problem::new(
                 Code::ModelFailed,
@@ -151,7 +153,7 @@ impl AsksState {
             let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
             let inputs = std::mem::take(&mut recalled.inputs);
             let effects: Vec<Effect> = inputs.into_iter().flat_map(|input| machine.step(input)).collect();
-            (view.steps, view.usage) = (machine.steps(), machine.usage());
+            (view.steps, view.usage) = (machine.steps_in_all(), machine.usage());
             self.asks.insert(ask, view);
             // The daemon may have ended between the input that ended the ask and its end.
             let unwritten = effects.into_iter().find_map(Effect::into_end).filter(|_| recalled.end.is_none());
@@ -188,6 +190,7 @@ impl Recalled {
             dialect: self.spec.dialect,
             steps: self.end.as_ref().map_or(0, |end| end.steps),
             usage: self.end.as_ref().map_or_else(Usage::default, |end| end.usage),
+            waits_for: Vec::new(),
             events_after: self.events_after,
             end: self.end.clone(),
         }

@@ -9,7 +9,7 @@ use super::wish::Outer;
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskView, Decision, NewAsk, PlanVersion};
 use crate::protocol::chat::{ChatReply, Message, ModelFailure, Usage};
 use crate::protocol::event::ToolOutcome;
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::Problem;
 use crate::protocol::result::ExecutionResult;
 use crate::tools::PlanTree;
@@ -33,7 +33,7 @@ pub enum AsksMsg {
     List {
         reply_to: RpcReplyPort<Vec<AskView>>,
     },
-    /// An ask that has ended stays as it is.
+    /// An ask that has ended stays as it is. Answered with its end.
     Cancel {
         ask: AskNumber,
         reply_to: Answer<AskView>,
@@ -75,10 +75,17 @@ pub enum AsksMsg {
         cell: CellNumber,
         call: u64,
     },
-    /// An ask within this one used tokens.
+    /// An ask within this one used tokens and steps.
     Spent {
         ask: AskNumber,
         usage: Usage,
+        steps: u32,
+    },
+    /// What waits for a person in an ask within this one, which has a session of its own.
+    WaitsWithin {
+        ask: AskNumber,
+        within: SessionId,
+        approvals: Vec<Approval>,
     },
     /// The daemon ends: the next one goes on from the journal, in which nothing may come of that.
     Leave,

@@ -3,7 +3,8 @@
 //! anything follows from it, and after a restart feeds the same inputs again.
 //!
 //! `wish` turns a request into an ask, `life` begins and recalls asks, `carry` carries effects out,
-//! `approvals` asks people, `ledger` counts the tokens that asks share, `recall` reads the journal, `port` is what tools may do with the session.
+//! `approvals` asks people, `ledger` counts the tokens and steps that asks share, `recall` reads the journal,
+//! `port` is what tools may do with the session.
 
 mod approvals;
 mod carry;
@@ -24,7 +25,9 @@ use super::session::{SessionMsg, SessionRef, events_of};
 use super::supervisor::SupervisorRef;
 use crate::agent::{Effect, Input, Machine};
 use crate::config::Settings;
-use crate::protocol::ask::{AskLimits, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion};
+use crate::protocol::ask::{
+    Approval, AskLimits, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion,
+};
 use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
@@ -34,12 +37,12 @@ use crate::store::EventLog;
 use crate::tools::{PlanHistory, PlanTree, Registry};
 
 use approvals::Pending;
-use ledger::{Above, Ledger, Reserved};
+use ledger::{Above, Ledger, Left, Reserved};
 use messages::Answer;
 use recall::{Memory, Recalled};
 
 pub use messages::{AsksMsg, AsksRef};
-pub use port::{Port, end_of};
+pub use port::{Port, ended};
 pub use wish::{Outer, default_model};
 
 /// Asks that wait for their turn.
@@ -113,6 +116,8 @@ struct Current {
     /// For the request that is under way.
     reserved: Option<Reserved>,
     above: Option<Above>,
+    /// What waits for a person in asks within it, by their sessions.
+    waiting_within: BTreeMap<SessionId, Vec<Approval>>,
     /// Of an ask of before: what had been begun already.
     recalled: Option<Recalled>,
 }
@@ -120,10 +125,28 @@ struct Current {
 impl Current {
     fn new(waiting: Waiting, machine: Machine, clock: Clock, tools: Arc<Registry>) -> Self {
         let Waiting { ask, spec, above } = waiting;
-        let tokens = spec.limits.tokens.saturating_sub(machine.usage().total());
-        let ledger = Ledger::new(tokens, above.as_ref().map(|above| Arc::clone(&above.ledger)));
-        let (tasks, model, reserved, recalled) = (HashMap::new(), None, None, None);
-        Self { ask, spec, machine, tasks, model, clock, tools, ledger, reserved, above, recalled }
+        // A request that was under way when the daemon ended is sent again, and is the same step.
+        let is_asked = matches!(machine.outstanding().first(), Some(Effect::AskModel { .. }));
+        let steps = machine.steps_in_all().saturating_sub(u32::from(is_asked));
+        let left = Left {
+            tokens: spec.limits.tokens.saturating_sub(machine.usage().total()),
+            steps: spec.limits.steps.saturating_sub(steps),
+        };
+        let ledger = Ledger::new(left, above.as_ref().map(|above| Arc::clone(&above.ledger)));
+        Self {
+            ask,
+            spec,
+            machine,
+            tasks: HashMap::new(),
+            model: None,
+            clock,
+            tools,
+            ledger,
+            reserved: None,
+            above,
+            waiting_within: BTreeMap::new(),
+            recalled: None,
+        }
     }
 }
 
@@ -216,7 +239,7 @@ impl Actor for Asks {
             AsksMsg::SubmitPlan { plan, reply_to } => state.submit_plan(*plan, reply_to),
             AsksMsg::Outer { reply_to } => {
                 let outer = state.outer(&myself).map(Box::new);
-                let allowed = wish::inner_depth(outer.as_deref(), &state.args.settings.agent);
+                let allowed = wish::may_nest(outer.as_deref(), &state.args.settings.agent);
                 let _ = reply_to.send(allowed.map(|_| outer));
             }
             AsksMsg::Approvals { reply_to } => state.tell_approvals(reply_to),
@@ -227,7 +250,8 @@ impl Actor for Asks {
                 state.want_permit(cell, call, name, arguments, reply_to);
             }
             AsksMsg::PermitDropped { cell, call } => state.permit_dropped(cell, call),
-            AsksMsg::Spent { ask, usage } => state.spent_within(&myself, ask, usage),
+            AsksMsg::Spent { ask, usage, steps } => state.spent_within(&myself, ask, usage, steps),
+            AsksMsg::WaitsWithin { ask, within, approvals } => state.waits_within(ask, within, approvals),
             AsksMsg::Leave => {
                 state.leaving = true;
                 state.current = None;
@@ -264,8 +288,9 @@ impl AsksState {
     fn view(&self, ask: AskNumber) -> Option<AskView> {
         let mut view = self.asks.get(&ask)?.clone();
         if let Some(current) = self.current.as_ref().filter(|current| current.ask == ask) {
-            (view.steps, view.usage) = (current.machine.steps(), current.machine.usage());
-            view.state = if self.approvals.values().any(|pending| pending.is_of(ask)) {
+            (view.steps, view.usage) = (current.machine.steps_in_all(), current.machine.usage());
+            view.waits_for = self.waits_for(current);
+            view.state = if !view.waits_for.is_empty() {
                 AskState::Waiting
             } else if current.model.is_some() {
                 AskState::Thinking
@@ -276,6 +301,12 @@ impl AsksState {
         Some(view)
     }
 
+    fn waits_for(&self, current: &Current) -> Vec<Approval> {
+        let own = self.approvals.values().filter(|pending| pending.is_of(current.ask));
+        own.map(Pending::approval).chain(current.waiting_within.values().flatten()).cloned().collect()
+    }
+
+    /// Answered when the end is in the journal.
     fn cancel(&mut self, myself: &AsksRef, ask: AskNumber, reply_to: Answer<AskView>) {
         if self.current.as_ref().is_some_and(|current| current.ask == ask) {
             self.take(myself, Input::Cancel);
@@ -288,9 +319,10 @@ impl AsksState {
                 self.finish(myself, ask, end);
             }
         }
-        let _ = reply_to.send(
-            self.view(ask).ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {ask}"))),
-        );
+        let (asks, log) = (myself.clone(), Arc::clone(&self.args.log));
+        tokio::spawn(async move {
+            let _ = reply_to.send(ended(&asks, &log, ask, |_| {}).await);
+        });
     }
 
     fn submit_plan(&mut self, plan: PlanTree, reply_to: Answer<PlanVersion>) {
@@ -309,24 +341,35 @@ impl AsksState {
 
     fn outer(&self, myself: &AsksRef) -> Option<Outer> {
         let current = self.current.as_ref()?;
-        let limits = current.spec.limits;
+        let (limits, left) = (current.spec.limits, current.ledger.left_within());
         let left = AskLimits {
-            steps: limits.steps.saturating_sub(current.machine.steps()).max(1),
+            steps: left.steps,
             failures: limits.failures,
-            tokens: current.ledger.left(),
+            tokens: left.tokens,
             seconds: (limits.seconds - current.clock.spent().as_secs_f64()).max(0.0),
         };
         let above = Above { ledger: Arc::clone(&current.ledger), asks: myself.clone(), ask: current.ask };
         Some(Outer { spec: current.spec.clone(), left, above })
     }
 
-    fn spent_within(&mut self, myself: &AsksRef, ask: AskNumber, usage: Usage) {
+    fn spent_within(&mut self, myself: &AsksRef, ask: AskNumber, usage: Usage, steps: u32) {
         let Some(current) = self.current.as_ref().filter(|current| current.ask == ask) else { return };
-        self.args.log.append(EventBody::AskSpentWithin { ask, usage });
+        self.args.log.append(EventBody::AskSpentWithin { ask, usage, steps });
         if let Some(above) = &current.above {
-            above.tell(usage);
+            above.tell(usage, steps);
         }
-        self.take(myself, Input::SpentWithin { usage });
+        self.take(myself, Input::SpentWithin { usage, steps });
+    }
+
+    fn waits_within(&mut self, ask: AskNumber, within: SessionId, approvals: Vec<Approval>) {
+        let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
+        if approvals.is_empty() {
+            current.waiting_within.remove(&within);
+        } else {
+            current.waiting_within.insert(within, approvals);
+        }
+        let approvals = current.waiting_within.values().flatten().cloned().collect();
+        self.args.log.append(EventBody::AskWaitsWithin { ask, approvals });
     }
 
     fn tick(&mut self, myself: &AsksRef) {
@@ -334,9 +377,8 @@ impl AsksState {
             return;
         }
         self.decide_overdue(myself);
+        let waits = self.current.as_ref().is_some_and(|current| !self.waits_for(current).is_empty());
         let Some(current) = &mut self.current else { return };
-        let ask = current.ask;
-        let waits = self.approvals.values().any(|pending| pending.is_of(ask));
         current.clock.run(!waits);
         // An ask is activity, also while it waits for a person.
         let _ = self.args.session.cast(SessionMsg::Touch);

@@ -9,17 +9,19 @@ use serde_json::{Map, Value};
 use super::super::calls::{answer, ask};
 use super::super::session::{CellRequest, SessionMsg, SessionRef};
 use super::super::supervisor::{SupervisorMsg, SupervisorRef};
+use super::ledger::Above;
 use super::{AsksMsg, AsksRef, AsksState};
 use crate::agent::report;
 use crate::protocol::api::{Computed, NewSession, VariableList};
-use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, Language, NewAsk, PlanVersion};
+use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
+use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::files::{self, Opened};
 use crate::sandbox::workspace::Workspace;
 use crate::store::EventLog;
-use crate::tools::{FileRead, NestedAsk, Owner, PlanTree, PortFuture, SessionPort};
+use crate::tools::{FileRead, NestedAsk, Owner, Patience, PlanTree, PortFuture, SessionPort};
 
 /// Time for an expression that reads a variable.
 const EVALUATE: Duration = Duration::from_secs(10);
@@ -131,9 +133,9 @@ impl SessionPort for Port {
         })
     }
 
-    fn ask(&self, nested: NestedAsk) -> PortFuture<Value> {
+    fn ask(&self, nested: NestedAsk, patience: Option<Patience>) -> PortFuture<Value> {
         let port = self.clone();
-        Box::pin(async move { port.nested(nested).await })
+        Box::pin(async move { port.nested(nested, patience).await })
     }
 
     fn owner(&self) -> Owner {
@@ -147,7 +149,7 @@ impl SessionPort for Port {
 
 impl Port {
     /// A session of its own, that sees only what it is given and goes when it has answered.
-    async fn nested(self, nested: NestedAsk) -> Result<Value, Problem> {
+    async fn nested(self, nested: NestedAsk, patience: Option<Patience>) -> Result<Value, Problem> {
         let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { reply_to }).await?;
         let request =
             Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
@@ -173,14 +175,20 @@ impl Port {
             schema: nested.schema,
             context: nested.context,
             model: outer.as_ref().map(|outer| outer.spec.model.clone()),
+            // A model that was chosen with a dialect may know no other.
+            dialect: outer.as_ref().map(|outer| outer.spec.dialect),
             language: outer.as_ref().map(|outer| outer.spec.language),
             ..NewAsk::default()
         });
+        let above = outer.as_ref().map(|outer| outer.above.clone());
         let asks = ask(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
         let start = |reply_to| AsksMsg::Start { new, outer, reply_to };
         let begun = ask(&asks, start).await?;
         let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
-        let end = end_of(&asks, &handles.log, begun.ask).await?;
+        let mut pause = Pause { patience, above, within: made.id, approvals: Vec::new() };
+        let look = |view: &AskView| pause.set(&view.waits_for);
+        let view = ended(&asks, &handles.log, begun.ask, look).await?;
+        let end = view.end.ok_or_else(|| Problem::new(Code::Internal, "an ask ended without an end"))?;
         match end.outcome {
             AskOutcome::Answered if typed => Ok(end.value.unwrap_or_default()),
             AskOutcome::Answered => Ok(Value::String(end.answer.unwrap_or_default())),
@@ -201,15 +209,55 @@ impl Drop for Inner {
     }
 }
 
-/// Waits until an ask has ended; whoever waits may leave.
-pub async fn end_of(asks: &AsksRef, log: &EventLog, ask: AskNumber) -> Result<AskEnd, Problem> {
+/// While an inner ask waits for a person, no time passes for what is around it.
+struct Pause {
+    patience: Option<Patience>,
+    above: Option<Above>,
+    /// The session of the inner ask.
+    within: SessionId,
+    /// What waits there.
+    approvals: Vec<Approval>,
+}
+
+impl Pause {
+    fn set(&mut self, approvals: &[Approval]) {
+        if self.approvals == approvals {
+            return;
+        }
+        if let Some(patience) = &self.patience
+            && self.approvals.is_empty() != approvals.is_empty()
+        {
+            patience(!approvals.is_empty());
+        }
+        self.approvals = approvals.to_vec();
+        if let Some(Above { asks, ask, .. }) = &self.above {
+            let approvals = self.approvals.clone();
+            let _ = asks.cast(AsksMsg::WaitsWithin { ask: *ask, within: self.within, approvals });
+        }
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        self.set(&[]);
+    }
+}
+
+/// Waits until an ask has ended; whoever waits may leave. `look` is shown how it is, now and then.
+pub async fn ended(
+    asks: &AsksRef,
+    log: &EventLog,
+    ask: AskNumber,
+    mut look: impl FnMut(&AskView),
+) -> Result<AskView, Problem> {
     let mut watch = log.watch();
     loop {
         watch.borrow_and_update();
         let view = answer(asks.call(|reply_to| AsksMsg::View { ask, reply_to }, None).await)?;
         let view = view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {ask}")))?;
-        if let Some(end) = view.end {
-            return Ok(end);
+        look(&view);
+        if view.end.is_some() {
+            return Ok(view);
         }
         // Its end is told a moment after the event of it, so it is looked for again soon.
         if let Ok(Err(_)) = tokio::time::timeout(LOOK_AGAIN, watch.changed()).await {

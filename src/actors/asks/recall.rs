@@ -100,7 +100,9 @@ impl Fold {
             EventBody::ModelFailed { ask, step, failure, retry_in_s: None } => {
                 self.input(ask, Input::ModelFailed { step, failure });
             }
-            EventBody::AskSpentWithin { ask, usage } => self.input(ask, Input::SpentWithin { usage }),
+            EventBody::AskSpentWithin { ask, usage, steps } => {
+                self.input(ask, Input::SpentWithin { usage, steps });
+            }
             EventBody::CellQueued { cell, origin: Some(origin), .. } => {
                 self.origins.insert(cell, (origin.ask, origin.id.clone()));
                 if let Some(recalled) = self.memory.asks.get_mut(&origin.ask) {
@@ -169,6 +171,7 @@ impl Fold {
             AskOutcome::Cancelled => self.input(ask, Input::Cancel),
             AskOutcome::TimeLimit => self.input(ask, Input::TimeUp),
             AskOutcome::TokenLimit => self.input(ask, Input::OutOfTokens),
+            AskOutcome::StepLimit => self.input(ask, Input::OutOfSteps),
             AskOutcome::SandboxFailed => {
                 let message = end.message.clone().unwrap_or_default();
                 self.input(ask, Input::SandboxFailed { message });
@@ -221,6 +224,7 @@ mod tests {
             id: id.into(),
             session: SessionId::fresh(),
             session_name: SessionName::parse("s").unwrap(),
+            owner: 1,
             ask: Some(1),
             call: Some(id.into()),
             cell: None,

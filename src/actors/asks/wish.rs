@@ -35,23 +35,32 @@ pub struct Outer {
     pub above: Above,
 }
 
-/// How deep an ask within the other is, if it may be that deep.
-pub fn inner_depth(outer: Option<&Outer>, agent: &Agent) -> Result<u32, Problem> {
-    let depth = outer.map_or(0, |outer| outer.spec.depth + 1);
+/// How deep an ask within the other is, if there may be one.
+pub fn may_nest(outer: Option<&Outer>, agent: &Agent) -> Result<u32, Problem> {
+    let Some(outer) = outer else { return Ok(0) };
+    let depth = outer.spec.depth + 1;
     if depth > agent.depth {
         return Err(bad(format!("asks nest at most {} deep", agent.depth))
             .hint("raise `agent.depth` in the configuration"));
+    }
+    if outer.left.steps == 0 {
+        let most = outer.spec.limits.steps;
+        return Err(Problem::new(
+            Code::ModelFailed,
+            format!("of the {most} steps of the ask none is left for another one within it"),
+        )
+        .hint("give the ask more with `--steps`"));
     }
     Ok(depth)
 }
 
 pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Problem> {
     let agent = &around.settings.agent;
-    let depth = inner_depth(around.outer, agent)?;
+    let depth = may_nest(around.outer, agent)?;
     let template = template(&new, around.settings)?;
     let text = match template {
         Some(template) => agent::fill_template(&template.prompt, &template.parameters, &new.parameters)
-            .map_err(|problem| bad(problem.to_string()))?,
+            .map_err(|problem| bad(problem.to_string()).hint(usage(&new, template)))?,
         None => new.text,
     };
     if text.trim().is_empty() {
@@ -79,6 +88,12 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
         let wanted = new.approval.unwrap_or_else(|| default_approval(agent, around.contained));
         checked(wanted, around.tools)?
     };
+    let schema = new.schema.or_else(|| template.and_then(|template| template.schema.clone()));
+    if let Some(schema) = &schema {
+        // The model decides what it is held against; a schema may not make that take for ever.
+        crate::tools::check_schema(schema)
+            .map_err(|problem| bad(format!("the schema of the answer cannot be used: {problem}")))?;
+    }
     let mut tools = tools(wanted, around.tools)?;
     tools.retain(|name| outer.is_none_or(|outer| outer.tools.contains(name)));
     Ok(AskSpec {
@@ -88,7 +103,7 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
         language: new.language.unwrap_or(agent.language),
         approval,
         tools,
-        schema: new.schema.or_else(|| template.and_then(|template| template.schema.clone())),
+        schema,
         context: new.context,
         restricted: new.restricted.unwrap_or(false) || outer.is_some_and(|outer| outer.restricted),
         limits: limits(new.limits, dialect, agent, around.outer.map(|outer| outer.left))?,
@@ -101,12 +116,9 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
 pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies: Vec<String>) -> Setup {
     let agent = &settings.agent;
     let model = settings.models.get(&spec.model);
-    let prompt = agent.prompt.as_ref().and_then(|path| match std::fs::read_to_string(path) {
-        Ok(text) => Some(text),
-        Err(error) => {
-            tracing::warn!(%error, path = %path.display(), "the prompt cannot be read; the built-in one is used");
-            None
-        }
+    let prompt = prompt(agent).unwrap_or_else(|problem| {
+        tracing::warn!(message = problem.message, "the built-in prompt is used");
+        None
     });
     let mut described = tools.model_tools(spec.language);
     let gone = spec.tools.iter().filter(|name| described.iter().all(|tool| tool.name != **name));
@@ -127,6 +139,16 @@ pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies
         dependencies,
         prompt,
     }
+}
+
+/// The text that replaces the built-in prompt. It is read anew for each ask, so that it can be worked on.
+pub fn prompt(agent: &Agent) -> Result<Option<String>, Problem> {
+    let Some(path) = &agent.prompt else { return Ok(None) };
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        bad(format!("the prompt `{}` cannot be read: {error}", path.display()))
+            .hint("mend the file, or `agent.prompt` in the configuration")
+    })?;
+    Ok(Some(text))
 }
 
 /// A tool that the ask may use and that is not there any more, such as one of a client that left.
@@ -158,13 +180,20 @@ fn template<'a>(new: &NewAsk, settings: &'a Settings) -> Result<Option<&'a Templ
     })
 }
 
+/// How a template is asked for.
+fn usage(new: &NewAsk, template: &Template) -> String {
+    let name = new.template.as_deref().map(shown).unwrap_or_default();
+    let parameters: String = template.parameters.iter().map(|name| format!(" {name}=…")).collect();
+    format!("it is asked for as `belljar ask @{name}{parameters}`")
+}
+
 fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Problem> {
     let known: Vec<&str> = settings.models.keys().map(String::as_str).collect();
     let Some(name) = wanted.or_else(|| default_model(settings).map(str::to_owned)) else {
         let problem = bad("no model is configured");
         return Err(if known.is_empty() {
             problem.hint(
-                "write a `[model.NAME]` with a `provider` into the configuration, for example `[model.qwen]` with `provider = \"dashscope\"`",
+                "write a `[model.NAME]` with a `provider` into the configuration, for example `[model.qwen]` with `provider = \"dashscope\"`; `belljar config path` says where it is",
             )
         } else {
             problem.hint(format!(

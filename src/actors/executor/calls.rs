@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-use super::permits::Permit;
+use super::permits::{Permit, patience};
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::bridge::{Refusal, Turn};
 use crate::protocol::event::{EventBody, ToolOutcome};
@@ -139,7 +139,12 @@ impl ExecutorState {
             name,
             arguments: arguments.clone(),
         });
-        match self.args.tools.call(name, arguments, Caller::Code, self.args.context.clone()) {
+        let context = self.args.context.clone();
+        let context = match cell {
+            Some(cell) => context.with_patience(patience(myself, cell)),
+            None => context,
+        };
+        match self.args.tools.call(name, arguments, Caller::Code, context) {
             Ok(work) => Begun::Works { work, permit },
             Err(failure) => Begun::Known(Err(failure)),
         }

@@ -12,6 +12,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::store::EventLog;
+use crate::tools::Patience;
 
 pub(super) struct Permit {
     pub asks: AsksRef,
@@ -57,6 +58,18 @@ impl Permit {
             Err(problem) => failure("cancelled", problem.message),
         }
     }
+}
+
+/// For a call that itself waits for a person now and then.
+pub(super) fn patience(executor: &ExecutorRef, cell: CellNumber) -> Patience {
+    let executor = executor.clone();
+    Arc::new(move |waits| {
+        let _ = executor.cast(if waits {
+            ExecutorMsg::PersonAsked(cell)
+        } else {
+            ExecutorMsg::PersonAnswered(cell)
+        });
+    })
 }
 
 /// Before the act, so that the next daemon knows whether there may have been one.

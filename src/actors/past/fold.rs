@@ -195,6 +195,7 @@ impl Fold {
             | EventBody::ModelReplied { .. }
             | EventBody::ModelFailed { .. }
             | EventBody::AskSpentWithin { .. }
+            | EventBody::AskWaitsWithin { .. }
             | EventBody::AskToolCalled { .. }
             | EventBody::AskToolAnswered { .. }
             | EventBody::AskNoted { .. }

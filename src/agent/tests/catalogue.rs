@@ -124,6 +124,23 @@ fn e6_an_unknown_tool_is_answered_with_the_known_ones() {
 }
 
 #[test]
+fn e6_people_see_calls_that_were_not_made() {
+    let (mut machine, _) = tool_calls();
+    let effects =
+        reply(&mut machine, calls("", &[("a", "tele\u{1b}pathy", "{}"), ("b", "get_secret", "{}")]));
+    assert_eq!(shown(&effects), ["note", "tool b get_secret"]);
+    let Effect::Note { text } = &effects[0] else { panic!("{effects:?}") };
+    assert!(
+        text.starts_with(
+            "the call of `tele\\u{1b}pathy` was not made: The tool call failed: there is no tool"
+        ),
+        "{text}"
+    );
+    let (mut machine, _) = started(spec(Dialect::ToolCalls), Setup { python: false, ..setup() });
+    assert_eq!(shown(&reply(&mut machine, cell_call("a", "1"))), ["note", "model 2"]);
+}
+
+#[test]
 fn e7_a_tool_without_a_description_is_found_before_the_start() {
     let mut spec = spec(Dialect::ToolCalls);
     assert_eq!(setup().check(&spec), Ok(()));
@@ -339,10 +356,28 @@ fn e12_tokens_of_asks_within_count_too() {
     let (mut machine, _) = started(limited, setup());
     reply(&mut machine, cell_call("a", "ask('x')"));
     let usage = Usage { prompt_tokens: 4_500, completion_tokens: 400 };
-    assert_eq!(machine.step(Input::SpentWithin { usage }), []);
+    assert_eq!(machine.step(Input::SpentWithin { usage, steps: 1 }), []);
     assert_eq!(machine.usage().total(), 5_010);
     let effects = machine.step(Input::CellFinished { id: "a".into(), result: cell_result("", None) });
     assert_eq!(end(&effects).outcome, AskOutcome::TokenLimit);
+}
+
+#[test]
+fn e11_steps_of_asks_within_count_too() {
+    let mut limited = spec(Dialect::ToolCalls);
+    limited.limits.steps = 4;
+    let (mut machine, _) = started(limited, setup());
+    reply(&mut machine, cell_call("a", "ask('x')"));
+    assert_eq!(machine.step(Input::SpentWithin { usage: Usage::default(), steps: 2 }), []);
+    let effects = machine.step(Input::CellFinished { id: "a".into(), result: cell_result("", None) });
+    assert_eq!(
+        (shown(&effects), machine.steps(), machine.steps_in_all()),
+        (vec!["model 2".to_owned()], 2, 4)
+    );
+    let effects = reply(&mut machine, cell_call("b", "1"));
+    assert_eq!(shown(&effects), ["cell b 1"]);
+    let effects = machine.step(Input::CellFinished { id: "b".into(), result: cell_result("", None) });
+    assert_eq!((end(&effects).outcome, end(&effects).steps), (AskOutcome::StepLimit, 4));
 }
 
 #[test]

@@ -142,6 +142,7 @@ fn junk(how: u8) -> Input {
         4 => Input::CellRefused { id: format!("{id}!"), message: String::new() },
         5 => Input::SpentWithin {
             usage: Usage { prompt_tokens: u64::from(how) * 20, completion_tokens: u64::from(how) },
+            steps: u32::from(how % 2),
         },
         _ => Input::Decided { id: format!("{id}!"), decision: Decision::Accept { code: None } },
     }
@@ -230,10 +231,11 @@ proptest! {
                     None => continue,
                 },
                 Event::Junk(how) => junk(how),
-                Event::Stop(how) => match how % 4 {
+                Event::Stop(how) => match how % 5 {
                     0 => Input::Cancel,
                     1 => Input::TimeUp,
                     2 => Input::OutOfTokens,
+                    3 => Input::OutOfSteps,
                     _ => Input::SandboxFailed { message: "s".into() },
                 },
             };
@@ -247,7 +249,7 @@ proptest! {
         prop_assert_eq!(again.outstanding(), machine.outstanding());
         let history = machine.into_history();
         prop_assert_eq!(&again.into_history(), &history);
-        assert_valid(&ChatRequest { messages: history, tools: Vec::new(), answer: None });
+        assert_valid(&ChatRequest { messages: history, tools: Vec::new(), answer: None, reply_tokens: None });
     }
 
     /// A model that never answers is stopped by a limit.

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskView, Decision, Dialect, PlanVersion, Subject};
+use crate::protocol::ask::{
+    Approval, AskEnd, AskNumber, AskOutcome, AskView, Decision, Dialect, PlanVersion, Subject,
+};
 use crate::protocol::chat::{ChatReply, Finish, ModelFailure, Usage};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::ids::CellNumber;
@@ -15,6 +17,7 @@ use super::super::cell::{artifact_line, display_line, state_note, what_happened}
 use super::super::human::clipped;
 use super::super::shown::{Section, Shown, call_line};
 use super::speech::Speech;
+use super::steps;
 
 /// Of a tool's answer and of what a model thought for itself; the journal has all of it.
 const TOOL_ANSWER_CHARS: usize = 1_000;
@@ -27,6 +30,8 @@ pub(super) struct Live {
     cells: BTreeSet<CellNumber>,
     calls: BTreeSet<u64>,
     approvals: BTreeSet<String>,
+    /// Those of asks within it.
+    within: BTreeSet<String>,
     /// Names of the model's own calls that are not answered yet.
     names: BTreeMap<String, String>,
     speech: Speech,
@@ -46,6 +51,7 @@ impl Live {
             cells: BTreeSet::new(),
             calls: BTreeSet::new(),
             approvals: BTreeSet::new(),
+            within: BTreeSet::new(),
             names: BTreeMap::new(),
             speech: Speech::default(),
             open: None,
@@ -148,6 +154,7 @@ impl Live {
                 self.usage += *usage;
                 Vec::new()
             }
+            EventBody::AskWaitsWithin { approvals, .. } => self.waits_within(approvals),
             EventBody::CellQueued { cell, code, .. } => self.code(*cell, code),
             EventBody::Output { text, .. } => self.flow(Section::Output, text),
             EventBody::OutputCut { .. } => {
@@ -202,6 +209,16 @@ impl Live {
             | EventBody::AskStarted { .. }
             | EventBody::AskFinished { .. } => Vec::new(),
         }
+    }
+
+    /// Each is shown once.
+    fn waits_within(&mut self, approvals: &[Approval]) -> Vec<Shown> {
+        let doing = if approvals.is_empty() { "an ask within it goes on" } else { "waiting for a decision" };
+        let fresh = approvals.iter().filter(|approval| !self.within.contains(&approval.id));
+        let shown = fresh.flat_map(approval::shown).collect();
+        self.within = approvals.iter().map(|approval| approval.id.clone()).collect();
+        self.does(doing.to_owned());
+        shown
     }
 
     fn does(&mut self, doing: String) -> Vec<Shown> {
@@ -268,8 +285,10 @@ impl Live {
         // What came of the reply is void; the next try says it all again.
         self.speech = Speech::default();
         self.open = None;
-        let again = retry_in_s.map(|s| format!("; it is asked again in {s:.1} s")).unwrap_or_default();
-        vec![Shown::Warning(format!("the model failed: {}{again}", failure.message))]
+        // The last one is told as the end of the ask.
+        let Some(seconds) = retry_in_s else { return Vec::new() };
+        let message = &failure.message;
+        vec![Shown::Warning(format!("the model failed: {message}; it is asked again in {seconds:.1} s"))]
     }
 
     fn code(&mut self, cell: CellNumber, code: &str) -> Vec<Shown> {
@@ -326,9 +345,9 @@ impl Live {
 pub(in crate::cli) fn why_not(end: &AskEnd) -> Option<String> {
     let what = match end.outcome {
         AskOutcome::Answered => return None,
-        AskOutcome::StepLimit => format!("no answer after {} steps, which is the limit", end.steps),
+        AskOutcome::StepLimit => format!("no answer after {}, which is the limit", steps(end.steps)),
         AskOutcome::FailureLimit => "no answer: too many failures in a row".to_owned(),
-        AskOutcome::TokenLimit => format!("no answer after {} tokens, which is the limit", end.usage.total()),
+        AskOutcome::TokenLimit => "no answer: too few tokens are left".to_owned(),
         AskOutcome::TimeLimit => "no answer within the time limit".to_owned(),
         AskOutcome::Cancelled => "the ask was cancelled".to_owned(),
         AskOutcome::Rejected => "no answer: what the model wanted to run was rejected".to_owned(),

@@ -1,6 +1,6 @@
 //! The loop of an ask that is watched: events come, signals come, a person types.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
@@ -101,6 +101,8 @@ pub(super) async fn watch(
 struct Desk {
     staffed: bool,
     waiting: VecDeque<Approval>,
+    /// Of these, or decided since, those of asks within the one that is watched.
+    within: BTreeSet<String>,
     /// The next line is what the model is told.
     wants_words: bool,
 }
@@ -141,7 +143,7 @@ impl<'a> Watcher<'a> {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let staffed = !context.json && context.screen.is_watched() && std::io::stdin().is_terminal();
-        let desk = Desk { staffed, waiting: VecDeque::new(), wants_words: false };
+        let desk = Desk { staffed, waiting: VecDeque::new(), within: BTreeSet::new(), wants_words: false };
         Self {
             context,
             client,
@@ -185,20 +187,39 @@ impl<'a> Watcher<'a> {
         {
             return self.next_question();
         }
-        if let EventBody::ApprovalWanted { approval } = event {
-            if self.desk.staffed {
-                self.desk.waiting.push_back((**approval).clone());
-            } else {
-                let id = &approval.id;
-                let how = format!("decide with `belljar approve {id} --accept`, or `belljar approve --help`");
-                self.context.screen.note(&how)?;
+        match event {
+            EventBody::ApprovalWanted { approval } => self.wanted(approval)?,
+            EventBody::AskWaitsWithin { approvals, .. } => {
+                let fresh: Vec<&Approval> =
+                    approvals.iter().filter(|approval| !self.desk.within.contains(&approval.id)).collect();
+                let ids: BTreeSet<String> = approvals.iter().map(|approval| approval.id.clone()).collect();
+                let gone: Vec<String> = self.desk.within.difference(&ids).cloned().collect();
+                self.desk.within = ids;
+                for approval in fresh {
+                    self.wanted(approval)?;
+                }
+                // Here or elsewhere: each may be the one that is being asked about.
+                if gone.iter().filter(|id| self.desk.decided(id)).count() > 0 {
+                    return self.next_question();
+                }
             }
+            _ => {}
         }
         if self.desk.is_asking() && !was_asking {
             self.typed.forget_stale();
         }
         // What was shown in between has pushed the question away.
         if shown.is_empty() { Ok(()) } else { self.ask() }
+    }
+
+    fn wanted(&mut self, approval: &Approval) -> Result<(), Failure> {
+        if self.desk.staffed {
+            self.desk.waiting.push_back(approval.clone());
+            return Ok(());
+        }
+        let id = &approval.id;
+        let how = format!("decide with `belljar approve {id} --accept`, or `belljar approve --help`");
+        self.context.screen.note(&how)
     }
 
     /// The one before is decided; what comes now was shown a while ago, if there is more.

@@ -20,26 +20,24 @@ pub async fn list(
     peer: Peer,
     Query(query): Query<ListQuery>,
 ) -> Answer<Json<ApprovalList>> {
-    let of = |peer| ask(&app.supervisor, move |reply_to| SupervisorMsg::List { peer, reply_to });
-    let own = of(Some(peer.uid)).await?;
-    let found = if query.all {
+    if query.all {
         peer.require_admin(&app.settings.admin.group)?;
-        of(None).await?
-    } else {
-        own.clone()
-    };
+    }
+    let meant = (!query.all).then_some(peer.uid);
+    let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: meant, reply_to }).await?;
     let mut approvals = Vec::new();
     for session in found {
         // One that ends meanwhile wants nothing any more.
         let Ok(asks) = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
             continue;
         };
-        let Ok(pending) = ask(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await else { continue };
-        // Their code is read, and that is noted where it is read.
-        if !pending.is_empty() && own.iter().all(|own| own.get_id() != session.get_id()) {
-            let _ = session.cast(SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() });
+        if let Ok(pending) = ask(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await {
+            if pending.iter().any(|approval| approval.owner != peer.uid) {
+                // Somebody else's code is seen.
+                let _ = session.cast(SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() });
+            }
+            approvals.extend(pending);
         }
-        approvals.extend(pending);
     }
     approvals.sort_by(|a, b| a.asked_at.cmp(&b.asked_at));
     Ok(Json(ApprovalList { approvals }))

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
 use super::{App, ask, ask_patiently};
-use crate::actors::asks::{AsksMsg, AsksRef, default_model, end_of};
+use crate::actors::asks::{AsksMsg, AsksRef, default_model, ended};
 use crate::actors::session::{Handles, SessionMsg};
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
@@ -55,8 +55,8 @@ pub async fn start(
         return Ok(sse::respond(handles.log, view.events_after, until, app.shutdown.clone())?);
     }
     if query.wait {
-        end_of(&asks, &handles.log, view.ask).await.map_err(Refused)?;
-        return Ok(Json(view_of(&asks, view.ask).await?).into_response());
+        let view = ended(&asks, &handles.log, view.ask, |_| {}).await.map_err(Refused)?;
+        return Ok(Json(view).into_response());
     }
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
@@ -88,8 +88,8 @@ pub async fn show(
         )?);
     }
     if query.wait {
-        end_of(&asks, &handles.log, number).await.map_err(Refused)?;
-        return Ok(Json(view_of(&asks, number).await?).into_response());
+        let view = ended(&asks, &handles.log, number, |_| {}).await.map_err(Refused)?;
+        return Ok(Json(view).into_response());
     }
     Ok(Json(view).into_response())
 }

@@ -9,7 +9,7 @@ use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::ask::{Language, PlanVersion};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
-use crate::tools::{FileRead, NestedAsk, Owner, PlanHistory, PlanTree, PortFuture, SessionPort};
+use crate::tools::{FileRead, NestedAsk, Owner, Patience, PlanHistory, PlanTree, PortFuture, SessionPort};
 
 pub struct MemoryPort {
     pub language: Language,
@@ -124,7 +124,7 @@ impl SessionPort for MemoryPort {
         ready(submitted.map_err(|problems| Problem::new(Code::BadRequest, problems.join("; "))))
     }
 
-    fn ask(&self, ask: NestedAsk) -> PortFuture<Value> {
+    fn ask(&self, ask: NestedAsk, _patience: Option<Patience>) -> PortFuture<Value> {
         self.asks.lock().unwrap().push(ask);
         ready(Ok(json!({"answer": 42})))
     }

@@ -8,9 +8,12 @@ use super::asking::{
     answer, approval, approvals, ask, begin, calls, conversation, decide, decide_next, end_of, events_of,
     notebook, notes, noting_tool, runs, says, scripted, told, wait_for_state,
 };
-use super::helpers::{S, assert_ended, end, outcome, post, queue, session_with, text, workspace};
+use super::helpers::{S, assert_ended, end, list, outcome, post, queue, session_with, text, workspace};
+use super::repl::Step::{Keys, Shows};
+use super::repl::play;
 use crate::support::{Daemon, User, eventually, http_as};
 
+const OWNER: User = User { uid: 61_001, gid: 61_001, group: None };
 const STRANGER: User = User { uid: 61_002, gid: 61_002, group: None };
 
 /// Starts an ask of its own conversation, before every cell of which a person is asked.
@@ -84,6 +87,49 @@ fn a_person_may_accept_change_answer_suggest_or_refuse() {
 }
 
 #[test]
+fn a_person_decides_in_the_terminal_of_the_ask() {
+    let slowly = format!("{}delay_ms = 1500\n", says("All done."));
+    let script = [runs("print('first', 1)"), runs("x = 2"), runs("print('third')"), slowly].concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    let question = "\\[a\\]ccept, \\[e\\]dit and run, \\[r\\]eject, \\[t\\]ell the model … > $";
+    let shown = play(
+        &daemon,
+        &["ask", "-s", S, "--approval", "ask", "do it"],
+        &[("VISUAL", ""), ("EDITOR", "sed -i s/third/edited/")],
+        &[
+            Shows("answers written by hand"),
+            Shows("approval wanted"),
+            Shows("^print\\('first', 1\\)$"),
+            Shows(question),
+            // What is no answer is asked for again.
+            Keys("what?\r"),
+            Shows(question),
+            Keys("a\r"),
+            Shows("^accepted$"),
+            Shows("as approved"),
+            Shows("^first 1$"),
+            Shows("^x = 2$"),
+            Shows(question),
+            Keys("t\r"),
+            Shows("what to tell the model > $"),
+            Keys("rather not\r"),
+            Shows("not run; the model is told: rather not"),
+            Shows("^print\\('third'\\)$"),
+            Shows(question),
+            Keys("e\r"),
+            Shows("accepted with changed code"),
+            Shows("^edited$"),
+            Shows("thinking · step 4 · [0-9]+ s"),
+            Shows("All done."),
+        ],
+    );
+    assert!(!shown.contains("error:"), "{shown}");
+    let ran: Vec<Value> =
+        events_of(&daemon, "cell_queued").iter().map(|event| event["code"].clone()).collect();
+    assert_eq!(ran, ["print('first', 1)", "print('edited')"]);
+}
+
+#[test]
 fn after_the_deadline_the_default_holds() {
     for (default, outcome) in [("accept", "answered"), ("reject", "rejected")] {
         let config = format!("[agent]\napproval_deadline = \"1s\"\napproval_default = \"{default}\"\n");
@@ -134,6 +180,39 @@ fn strangers_neither_see_nor_decide() {
     assert_eq!(approval(&daemon), wanted);
     decide(&daemon, &wanted, json!({"accept": {}})).expect_status(200);
     assert_eq!(text(&end_of(&daemon, number), "answer"), "done");
+}
+
+#[test]
+fn administrators_see_and_decide_what_waits_for_others() {
+    let Some(daemon) = scripted("", &[runs("print('ran')"), says("done")].concat()) else { return };
+    for (path, mode) in [(daemon.home().to_owned(), 0o711), (daemon.socket(), 0o666)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    }
+    let owner = |method: &str, path: &str, body: &str| {
+        http_as(OWNER, &daemon.socket(), method, path, &[], body.as_bytes())
+    };
+    owner("POST", "/v1/sessions", r#"{"name": "theirs", "image": "belljar/base"}"#).expect_status(201);
+    owner("POST", "/v1/sessions/theirs/asks", r#"{"text": "do it", "approval": "ask"}"#).expect_status(202);
+    let all = || daemon.http("GET", "/v1/approvals?all=true", b"").expect_status(200);
+    let wanted = eventually("it waits", || list(&all(), "approvals").first().cloned());
+    assert_eq!((text(&wanted, "session_name"), &wanted["owner"]), ("theirs", &json!(OWNER.uid)));
+    assert!(approvals(&daemon).is_empty(), "it is not the administrator's own");
+    let refused = http_as(STRANGER, &daemon.socket(), "GET", "/v1/approvals?all=true", &[], b"");
+    assert_eq!((refused.status, text(&refused.json(), "code")), (403, "forbidden"));
+
+    let id = text(&wanted, "id");
+    let listed = daemon.cli(["approve", "--all"]).ok().stdout;
+    assert!(listed.contains(id) && listed.contains(&OWNER.uid.to_string()), "{listed}");
+    let ran = daemon.cli(["approve", id, "--accept"]).exits(125);
+    assert!(ran.stderr.contains("--all"), "{ran:?}");
+    daemon.cli(["approve", "--all", id, "--accept"]).ok();
+    let end = owner("GET", "/v1/sessions/theirs/asks/1?wait=true", "").expect_status(200);
+    assert_eq!(text(&end, "/end/answer"), "done");
+    // Who looked and who decided is there for the owner to see.
+    let events = owner("GET", "/v1/sessions/theirs/events?follow=false", "").text();
+    for act in ["GET /v1/approvals".to_owned(), format!("POST /v1/approvals/{id}")] {
+        assert!(events.contains(&act), "{act}: {events}");
+    }
 }
 
 #[test]

@@ -100,6 +100,14 @@ fn e3_to_e6_wrong_calls_are_explained_and_the_model_goes_on() {
     }
     assert_eq!(told(&daemon).len(), wrong.len());
     assert!(events_of(&daemon, "cell_queued").is_empty());
+    // People see them too.
+    let noted = events_of(&daemon, "ask_noted").into_iter();
+    let noted: Vec<Value> = noted.filter(|event| text(event, "note").contains("was not made")).collect();
+    assert_eq!(noted.len(), wrong.len(), "{noted:#?}");
+    for ((place, name, _, expected), event) in wrong.iter().zip(&noted) {
+        let note = text(event, "note");
+        assert!(note.contains(&format!("`{name}`")) && note.contains(expected), "{place}: {note}");
+    }
     // What goes back to the provider can be parsed, whatever the model wrote.
     for message in messages(&server) {
         for call in message["tool_calls"].as_array().into_iter().flatten() {

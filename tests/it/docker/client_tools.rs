@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
-use super::asking::{answer, begin, calls, end_of, events_of, runs, says, scripted, told};
+use super::asking::{answer, begin, calls, conversation, end_of, events_of, runs, says, scripted, told};
 use super::helpers::{S, base, list, outcome, post, queue, text};
 use crate::support::{Daemon, SOON, eventually};
 
@@ -139,5 +139,25 @@ fn a_model_uses_what_a_client_lends_and_goes_on_without_it() {
     assert_eq!(events_of(&daemon, "ask_finished").len(), 2);
     super::asking::write_script(&daemon, &says("fresh"));
     assert_eq!(answer(&daemon, json!({"text": "x", "fresh": true})), "fresh");
+    daemon.assert_sound();
+}
+
+/// What a client lends a session is not lent to the sessions of asks within: there it can neither be
+/// called nor be in the way.
+#[test]
+fn an_ask_within_goes_without_what_a_client_lends() {
+    let script = [
+        conversation("the inner one", &[runs("print('weather' in globals())"), says("inner done")]),
+        conversation("outer", &[runs("print(ask('the inner one'))"), says("outer done")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    let _client = Client::lend(&daemon, &weather());
+    let policy = json!({"tools": ["weather"]});
+    assert_eq!(answer(&daemon, json!({"text": "outer", "approval": policy})), "outer done");
+    assert!(told(&daemon)[0].contains("inner done"), "{:?}", told(&daemon));
+    let tools = json!(["weather", "ask", "execute_python_code"]);
+    assert_eq!(answer(&daemon, json!({"text": "outer", "tools": tools, "fresh": true})), "outer done");
+    assert!(told(&daemon)[0].contains("inner done"), "{:?}", told(&daemon));
     daemon.assert_sound();
 }

@@ -1,10 +1,16 @@
 //! Asks that the code of an ask makes: what they share with it, and how they end with it.
 
 use serde_json::{Value, json};
+use std::time::Duration;
 
-use super::asking::{ask, conversation, events_of, runs, says, scripted};
-use super::helpers::{number, text};
-use crate::support::Daemon;
+use super::asking::{
+    approvals, ask, begin, calls, conversation, decide, decide_next, end_of, events_of, runs, says, scripted,
+    view, wait_for_state,
+};
+use super::helpers::{S, number, text};
+use super::repl::Step::{Keys, Shows};
+use super::repl::play;
+use crate::support::{Daemon, eventually};
 
 fn tokens(usage: &Value) -> u64 {
     number(usage, "/prompt_tokens") + number(usage, "/completion_tokens")
@@ -56,7 +62,123 @@ fn asks_within_an_ask_share_its_tokens() {
     let answered = spent_within(&daemon).len() - before;
     assert!((1..4).contains(&answered), "{said}");
     assert!(said.starts_with(&format!("{answered} of 4")) && said.contains("TokenLimit"), "{said}");
-    // How long a reply will be is not known before.
-    assert!(number(&end, "/usage/prompt_tokens") <= most, "{end:#}");
+    assert!(tokens(&end["usage"]) <= most, "{end:#}");
+    daemon.assert_sound();
+}
+
+/// Asks one after the other, and prints what came of each.
+const IN_TURN: &str = "\
+for place in range(4):
+    try:
+        print(ask('the inner one'))
+    except ToolError as error:
+        print(error.message)";
+
+#[test]
+fn asks_within_an_ask_share_its_steps() {
+    let script = [
+        conversation("the inner one", &[runs("print(1)"), says("inner done")]),
+        conversation("many", &[runs(IN_TURN), says("outer done")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    // One of its own, two each of the first two within, one of the third, which then has none, and the
+    // last one, which is its own too.
+    let end = ask(&daemon, json!({"text": "many", "limits": {"steps": 7}}));
+    assert_eq!((text(&end, "answer"), number(&end, "/steps")), ("outer done", 7), "{end:#}");
+    let finished = events_of(&daemon, "cell_finished").pop().expect("a result");
+    let said: Vec<&str> = text(&finished, "/result/stdout").lines().collect();
+    assert_eq!(said[..2], ["inner done"; 2], "{said:?}");
+    assert!(said[2].contains("StepLimit"), "{said:?}");
+    assert!(said[3].contains("of the 7 steps") && said[3].contains("--steps"), "{said:?}");
+    let within: Vec<u64> =
+        events_of(&daemon, "ask_spent_within").iter().map(|event| number(event, "/steps")).collect();
+    assert_eq!(within, [1; 5]);
+    // With as many as all of them want, all are answered.
+    let end = ask(&daemon, json!({"text": "many", "fresh": true, "limits": {"steps": 10}}));
+    assert_eq!((text(&end, "answer"), number(&end, "/steps")), ("outer done", 10), "{end:#}");
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_person_may_take_longer_than_what_is_around_an_inner_ask() {
+    let cell = json!({"python_code_snippet": "print(ask('the inner one'))", "timeout": 8});
+    let script = [
+        conversation("the inner one", &[runs("print('ran within')"), says("inner done")]),
+        conversation("outer", &[calls("execute_python_code", &cell), says("outer done")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    let number = begin(&daemon, json!({"text": "outer", "approval": "ask", "limits": {"seconds": 9}}));
+    decide_next(&daemon, json!({"accept": {}}));
+    let wanted = eventually("the inner ask waits", || {
+        approvals(&daemon).into_iter().find(|wanted| text(wanted, "/subject/code").contains("within"))
+    });
+    wait_for_state(&daemon, number, "waiting");
+    assert_eq!(view(&daemon, number)["waits_for"], json!([wanted]));
+    std::thread::sleep(Duration::from_secs(10));
+    assert_eq!(view(&daemon, number)["state"], "waiting");
+    decide(&daemon, &wanted, json!({"accept": {}})).expect_status(200);
+    let end = end_of(&daemon, number);
+    assert_eq!(text(&end, "answer"), "outer done", "{end:#}");
+    let waited = events_of(&daemon, "ask_waits_within");
+    let ids: Vec<Value> = waited.iter().map(|event| event["approvals"][0]["id"].clone()).collect();
+    assert_eq!(ids, [wanted["id"].clone(), Value::Null], "{waited:#?}");
+    daemon.assert_sound();
+}
+
+#[test]
+fn an_ask_within_speaks_the_dialect_of_the_one_around_it() {
+    let action = |action: &str, field: &str, value: &str| {
+        says(&json!({"thought": "So.", "action": action, field: value}).to_string())
+    };
+    let script = [
+        conversation("the inner one", &[action("provide_answer", "final_answer", "inner done")]),
+        conversation(
+            "outer",
+            &[
+                action("execute_code", "code", "print(ask('the inner one'))"),
+                action("provide_answer", "final_answer", "outer done"),
+            ],
+        ),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    let end = ask(&daemon, json!({"text": "outer", "dialect": "json_action"}));
+    assert_eq!(text(&end, "answer"), "outer done", "{end:#}");
+    let finished = events_of(&daemon, "cell_finished").pop().expect("a result");
+    assert_eq!(text(&finished, "/result/stdout"), "inner done\n");
+}
+
+#[test]
+fn a_person_decides_for_an_inner_ask_in_the_terminal_of_the_outer_one() {
+    let script = [
+        conversation("the inner one", &[runs("print('ran within')"), says("inner done")]),
+        conversation("middle", &[runs("print(ask('the inner one'))"), says("middle done")]),
+        conversation("outer", &[runs("print(ask('the middle one'))"), says("outer done")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    let question = "\\[a\\]ccept, .* > $";
+    play(
+        &daemon,
+        &["ask", "-s", S, "--approval", "ask", "outer"],
+        &[],
+        &[
+            Shows("^print\\(ask\\('the middle one'\\)\\)$"),
+            Shows(question),
+            Keys("a\r"),
+            Shows("approval wanted"),
+            Shows("^print\\(ask\\('the inner one'\\)\\)$"),
+            Shows(question),
+            Keys("a\r"),
+            Shows("approval wanted"),
+            Shows("^print\\('ran within'\\)$"),
+            Shows(question),
+            Keys("a\r"),
+            Shows("^middle done$"),
+            Shows("outer done"),
+        ],
+    );
     daemon.assert_sound();
 }

@@ -11,8 +11,8 @@ const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
 const UP: &str = "\x1b[A";
 
-enum Step {
-    /// At a prompt.
+pub enum Step {
+    /// At a prompt of the REPL.
     Line(&'static str),
     Keys(&'static str),
     Shows(&'static str),
@@ -21,7 +21,7 @@ use Step::{Keys, Line, Shows};
 
 /// Plays the steps in a terminal and gives all that was shown.
 #[track_caller]
-fn play(daemon: &Daemon, arguments: &[&str], environment: &[(&str, &str)], steps: &[Step]) -> String {
+pub fn play(daemon: &Daemon, arguments: &[&str], environment: &[(&str, &str)], steps: &[Step]) -> String {
     let mut script = Vec::new();
     for step in steps {
         match step {

@@ -213,9 +213,9 @@ fn code_asks_in_turn() {
     // It ends at the depth that is set.
     assert_eq!(answer(&daemon, json!({"text": "deep", "fresh": true})), "deep done");
     assert!(told(&daemon)[0].contains("deep done"), "{:?}", told(&daemon));
-    // Limits only shrink: of two steps one is left for the inner ask, which needs two.
-    let end = ask(&daemon, json!({"text": "steps", "fresh": true, "limits": {"steps": 2}}));
-    assert_eq!(text(&end, "outcome"), "answered", "{end:#}");
+    // Limits only shrink: of three steps one is left for the inner ask, which needs two.
+    let end = ask(&daemon, json!({"text": "steps", "fresh": true, "limits": {"steps": 3}}));
+    assert_eq!((text(&end, "outcome"), &end["steps"]), ("answered", &json!(3)), "{end:#}");
     assert!(told(&daemon)[0].contains("StepLimit"), "{:?}", told(&daemon));
     crate::support::eventually("the inner sessions are gone", || {
         let sessions = daemon.http("GET", "/v1/sessions", b"").expect_status(200);

@@ -21,6 +21,7 @@ fn live(dialect: Dialect) -> Live {
         dialect,
         steps: 0,
         usage: Usage::default(),
+        waits_for: Vec::new(),
         events_after: 0,
         end: None,
     })
@@ -291,7 +292,7 @@ fn every_end_without_an_answer_is_explained() {
     ].join("\n"), @r"
 
     no answer after 30 steps, which is the limit
-    no answer after 100 tokens, which is the limit
+    no answer: too few tokens are left
     no answer within the time limit
     no answer: what the model wanted to run was rejected: not on my disk
     no answer: the model failed: the key is wrong
