@@ -11,7 +11,7 @@ use super::super::session::{CellRequest, SessionMsg, SessionRef};
 use super::super::supervisor::{SupervisorMsg, SupervisorRef};
 use super::{AsksMsg, AsksRef, AsksState};
 use crate::agent::report;
-use crate::protocol::api::{Computed, NewSession, VariableList};
+use crate::protocol::api::{Computed, NewSession, VariableList, Which};
 use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, Language, NewAsk, PlanVersion};
 use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::problem::{Code, Problem};
@@ -98,7 +98,12 @@ impl SessionPort for Port {
     fn variables(&self) -> PortFuture<VariableList> {
         let session = self.session.clone();
         Box::pin(async move {
-            ask(&session, |reply_to| SessionMsg::Variables { private: false, patient: false, reply_to }).await
+            ask(&session, |reply_to| SessionMsg::Variables {
+                which: Which::default(),
+                patient: false,
+                reply_to,
+            })
+            .await
         })
     }
 

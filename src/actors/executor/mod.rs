@@ -32,7 +32,7 @@ use super::rules::CellRules;
 use super::session::{SessionMsg, SessionRef};
 use super::sink::RecorderSink;
 use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
-use crate::protocol::api::{Computed, VariableList};
+use crate::protocol::api::{Computed, VariableList, Which};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
@@ -75,7 +75,7 @@ pub enum ExecutorMsg {
     Run(CellStart),
     Interrupt(CellNumber),
     Variables {
-        private: bool,
+        which: Which,
         reply_to: Answer<VariableList>,
     },
     Compute {
@@ -332,9 +332,10 @@ impl Actor for Executor {
             ExecutorMsg::Attached(outcome) => state.remove_late(&myself, outcome.ok().flatten()),
             ExecutorMsg::Run(start) => state.run(&myself, start),
             ExecutorMsg::Interrupt(cell) => state.interrupt(&myself, cell),
-            ExecutorMsg::Variables { private, reply_to } => {
-                let frame = |request| HostFrame::Variables { request, private };
-                state.request(&myself, Request::Variables { private, reply_to }, frame, Duration::ZERO);
+            ExecutorMsg::Variables { which, reply_to } => {
+                let Which { private, imports } = which;
+                let frame = |request| HostFrame::Variables { request, private, imports };
+                state.request(&myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
             }
             ExecutorMsg::Compute { expression, values, timeout, reply_to } => {
                 let memory_bytes = state.args.wanted.memory_bytes / 4;

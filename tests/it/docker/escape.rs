@@ -41,7 +41,8 @@ pub fn all_probes_are_contained_in_every_image() {
     }
     let daemon = Daemon::start();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
-    for image in ["belljar/base", "belljar/science"] {
+    let images: &[&str] = if daemon.is_jailed() { &["host"] } else { &["belljar/base", "belljar/science"] };
+    for image in images {
         let session = image.replace('/', "-");
         daemon.session(&session, json!({"image": image}));
         let code = format!("import sys; sys.argv = ['probes', {:?}]\n{PROBES}", host.trim());

@@ -390,7 +390,7 @@ pub fn an_upload_that_breaks_off_leaves_nothing() {
     }
     let daemon = started();
     let root = workspace(&daemon);
-    let mut stream = std::os::unix::net::UnixStream::connect(daemon.socket()).expect("it serves");
+    let mut stream = daemon.connect().expect("it serves");
     stream
         .write_all(b"PUT /v1/sessions/a/files/half HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nhalf a file")
         .expect("it reads");

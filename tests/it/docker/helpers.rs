@@ -132,7 +132,7 @@ pub struct Stream {
 impl Stream {
     pub fn of_cell(daemon: &Daemon, code: &str) -> Self {
         let body = json!({ "code": code }).to_string();
-        let mut socket = UnixStream::connect(daemon.socket()).expect("the daemon serves");
+        let mut socket = daemon.connect().expect("the daemon serves");
         socket.set_read_timeout(Some(SOON)).expect("a timeout");
         let head = "POST /v1/sessions/s/cells?stream=true HTTP/1.1\r\nHost: belljar\r\nConnection: close";
         write!(socket, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).expect("it takes requests");
@@ -141,7 +141,7 @@ impl Stream {
 
     /// Events of the session after that one, and then as they come.
     pub fn of_session(daemon: &Daemon, last: u64) -> Self {
-        let mut socket = UnixStream::connect(daemon.socket()).expect("the daemon serves");
+        let mut socket = daemon.connect().expect("the daemon serves");
         socket.set_read_timeout(Some(SOON)).expect("a timeout");
         let head = "GET /v1/sessions/s/events HTTP/1.1\r\nHost: belljar\r\nConnection: close";
         write!(socket, "{head}\r\nLast-Event-ID: {last}\r\n\r\n").expect("it takes requests");
