@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -115,6 +116,8 @@ pub fn cp_copies_both_ways() {
     }
     let daemon = started();
     let local = tempfile::tempdir().expect("a folder");
+    // The command may run as another user.
+    std::fs::set_permissions(local.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
     let path = |name: &str| local.path().join(name).to_str().expect("UTF-8").to_owned();
     std::fs::create_dir_all(local.path().join("tree/deep")).expect("made");
     std::fs::write(local.path().join("tree/one"), "1").expect("written");
