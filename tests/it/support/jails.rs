@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// Runs a test that was written for containers.
-pub fn in_a_jail(user: Option<User>, test: fn()) {
+pub fn in_a_jail(user: Option<User>, test: impl FnOnce()) {
     GROUND.set(Some(Ground { user }));
     test();
     GROUND.set(None);
