@@ -13,6 +13,7 @@ from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
 from .limits import (
     BUDGET_SCARCE,
     MEMORY_CHECK_S,
+    MEMORY_SUM_S,
     NAMES_BYTES,
     PROMOTE_S,
     VIEW_S,
@@ -168,22 +169,25 @@ class MainLine:
         busy = self._ring and self.worker is not None and self.worker.cell
         if busy or (not held and any(handle.cell for handle in self._runners.all())):
             self._poller.after(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
+        elif not held:
+            # Threads and processes of earlier cells may go on.
+            self._poller.after(_MEMORY_TIMER, MEMORY_SUM_S, self._watch_memory)
 
     def _end_gluttons(self, together):
         """Kill the largest process when there is no more memory, as the system does where it is told to.
 
-        What waits without a cell is spared: checkpoints only seem large, for what they share. What all
-        of them take `together` costs more to know, and comes after checkpoints that can go.
+        What waits to be used is spared: checkpoints only seem large, for what they share. What all of
+        them take `together` costs more to know, and comes after checkpoints that can go.
         """
         limits = self._runners.limits
         bound = limits.memory_bytes + (limits.checkpoint_bytes if limits.checkpoints else 0)
         handles = {handle.pid: handle for handle in self._runners.all()}
         pids = process.descendants()
-        busy = [pid for pid in pids if pid not in handles or handles[pid].cell]
-        largest = max(busy, key=memory.resident, default=None)
+        active = [pid for pid in pids if pid not in handles or handles[pid].cell or handles[pid] is self.worker]
+        largest = max(active, key=memory.resident, default=None)
         if largest is None:
             return
-        if memory.resident(largest) <= bound and not (together and memory.total(pids) > bound):
+        if memory.resident_with_files(largest) <= bound and not (together and memory.total(pids) > bound):
             return
         if largest in handles:
             handles[largest].out_of_memory = True

@@ -15,7 +15,22 @@ _COUNTERS = (
         b"total_inactive_file",
     ),
 )
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def _in_memory():
+    """Folders of the sandbox's own whose files take memory."""
+    if os.getpid() != 1:
+        return ()  # they are the host's
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return ()
+    kinds = {row[4]: row[row.index(b"-") + 1] for row in rows}
+    return tuple(folder for folder in (b"/tmp", b"/dev/shm") if kinds.get(folder) == b"tmpfs")
+
+
+_IN_MEMORY = _in_memory()
 
 
 class MemoryWatch:
@@ -76,32 +91,52 @@ def _statistic(path, key):
 
 def total(pids):
     """What processes use together, where a page that n processes share counts as an nth for each."""
-    return sum(_mapped(pid, b"Pss:") for pid in pids)
+    shares = [_mapped(pid, b"Pss:", b"Pss_Shmem:") for pid in pids]
+    return _with_files(sum(share - shared for share, shared in shares), sum(shared for _, shared in shares))
 
 
 def resident(pid):
-    """Memory of a process that no file backs, shared or not; quick to ask for."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            _, pages, backed = map(int, file.read().split()[:3])
-    except (OSError, ValueError):
-        return 0
-    return (pages - backed) * _PAGE_BYTES
+    """Memory of a process, shared or not, but for what a disk backs; quick to ask for."""
+    return sum(_kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:"))
+
+
+def resident_with_files(pid):
+    """The same, with the files that lie in memory."""
+    return _with_files(*_kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:"))
 
 
 def held_alone(pid):
     """What would be free without this process."""
-    return _mapped(pid, b"Private_")
+    return sum(_mapped(pid, b"Private_"))
 
 
-def _mapped(pid, key):
-    """The sum of the lines that start so; the kernel has to walk all pages for it."""
-    total = 0
+def _with_files(own, shared):
+    """Shared memory may be mapped files or not; no page is counted twice, at the price that some are not."""
+    return own + max(shared, sum(map(_files, _IN_MEMORY)))
+
+
+def _files(folder):
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        room = os.statvfs(folder)
+    except OSError:
+        return 0
+    return (room.f_blocks - room.f_bfree) * room.f_frsize
+
+
+def _mapped(pid, *keys):
+    """The kernel has to walk all pages for it."""
+    return _kibibytes(f"/proc/{pid}/smaps_rollup", *keys)
+
+
+def _kibibytes(path, *keys):
+    """For each key the bytes of the lines that start so, together."""
+    totals = [0] * len(keys)
+    try:
+        with open(path, "rb") as file:
             for line in file:
-                if line.startswith(key):
-                    total += int(line.split()[1]) * 1024
+                for index, key in enumerate(keys):
+                    if line.startswith(key):
+                        totals[index] += int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass
-    return total
+    return totals

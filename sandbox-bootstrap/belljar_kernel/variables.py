@@ -16,18 +16,22 @@ _PREVIEW_DEPTH = 3
 _ARRAY_MODULES = ("numpy", "pandas", "polars", "torch", "xarray", "scipy")
 
 
-def listing(namespace, injected, private, limits):
-    """The `variables` frame, without its request number."""
-    names = [name for name, value in list(namespace.items()) if _is_listed(name, value, injected, private)]
+def listing(namespace, injected, frame, limits):
+    """The answer to a `variables` frame, without its request number."""
+    if frame.get("imports"):
+        injected = {}
+    names = [name for name, value in list(namespace.items()) if _is_listed(name, value, injected, frame)]
     names.sort()
     shown = [_variable(name, namespace[name], limits) for name in names[: limits.variables]]
     return {"type": "variables", "variables": shown, "total": len(names)}
 
 
-def _is_listed(name, value, injected, private):
-    if not isinstance(name, str) or name in _OWN_NAMES or isinstance(value, types.ModuleType):
+def _is_listed(name, value, injected, frame):
+    if not isinstance(name, str) or name in _OWN_NAMES:
         return False
-    if name.startswith("_") and not private:
+    if isinstance(value, types.ModuleType) and not frame.get("imports"):
+        return False
+    if name.startswith("_") and not frame["private"]:
         return False
     return name not in injected or injected[name] is not value
 

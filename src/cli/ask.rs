@@ -113,6 +113,7 @@ impl Ask {
         let mut stops = Stops::new()?;
         let Some(session) = named else {
             let session = ThrowAway::make(&client, self.sandbox).await?;
+            session.tell_backend(context)?;
             let code = ask_in(context, &client, &session.name, &ask, &models, &mut stops).await;
             let (name, removed) = session.remove(&client).await;
             if let Err(failure) = removed {

@@ -164,7 +164,7 @@ async fn build(context: &mut Context, kind: Kind, rootfs: bool) -> Result<u8, Fa
             if rootfs {
                 "the lines above say why; a mirror of Debian has to be reachable, and the disk needs 2 GB"
             } else {
-                "the lines above say why; the engine has to answer (`docker info`), and the disk needs 2 GB"
+                "the lines above say why; the engine has to answer (`docker info`), and the disk needs 2 GB. Without an engine, `--rootfs` makes a folder for jails"
             },
         ));
     }

@@ -278,8 +278,10 @@ fn session_routes(document: &mut Document) {
         schema,
     );
     let schema = document.schema::<VariableList>();
-    document.add("get", "/v1/sessions/{session}/variables", "The session's variables", schema).query =
-        vec![("private", json!({"type": "boolean"}), "Names that start with `_` too")];
+    document.add("get", "/v1/sessions/{session}/variables", "The session's variables", schema).query = vec![
+        ("private", json!({"type": "boolean"}), "Names that start with `_` too"),
+        ("imports", json!({"type": "boolean"}), "Modules, tools and what was preloaded too"),
+    ];
     let schema = document.schema::<Receipt>();
     document.add("get", "/v1/sessions/{session}/receipt", "The isolation the sandbox really has", schema);
     let route = document.add(

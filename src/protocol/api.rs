@@ -215,6 +215,16 @@ pub struct ReplayedCell {
     pub differences: Vec<String>,
 }
 
+/// Which names `GET /v1/sessions/{s}/variables` lists beside those that cells gave to values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Which {
+    /// Those that start with `_`.
+    pub private: bool,
+    /// Modules, tools and what was preloaded.
+    pub imports: bool,
+}
+
 /// `GET /v1/sessions/{s}/variables`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VariableList {

@@ -253,6 +253,23 @@ class Budget(CheckpointTest):
         self.assertEqual(run.value, "-9")
         self.assertEqual(self.value("x"), "1")
 
+    def test_memory_that_is_shared_counts(self):
+        self.run_ok("x = 1")
+        bomb = "import mmap, time\nm = mmap.mmap(-1, 500 * 2**20)\nm.write(bytes(len(m)))\ntime.sleep(5)"
+        lost = self.kernel.run(bomb).end
+        self.assertEqual((lost["type"], lost["exit_code"], lost.get("out_of_memory")), ("cell_lost", -9, True))
+        self.assertEqual(self.value("x"), "1")
+
+    def test_what_goes_on_after_its_cell_is_held_too(self):
+        self.run_ok("x = 1")
+        grow = "def grow():\n    time.sleep(0.2)\n    global b\n    b = bytearray(b'x') * (500 * 2**20)"
+        self.run_ok(f"import threading, time\n{grow}\nthreading.Thread(target=grow, daemon=True).start()")
+        self.kernel.expect("worker_replaced", exit_code=-9)
+        self.assertEqual(self.value("x, 'b' in globals()"), "(1, False)")
+        bomb = "b = bytearray(b'x') * (500 * 2**20)\nimport time; time.sleep(60)"
+        self.run_ok(f"import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', {bomb!r}])")
+        self.wait_until(lambda: self.value("p.poll()") == "-9", "the process is killed")
+
     def test_it_goes_too_when_copies_fill_the_budget_and_the_result_says_so(self):
         self.run_ok("b = bytearray(b'x') * (80 * 2**20)")
         run = self.run_ok("for i in range(0, len(b), 4096): b[i] = 1\nimport time; time.sleep(2.5)")

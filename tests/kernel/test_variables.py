@@ -21,6 +21,15 @@ class Variables(KernelTest):
         self.assertEqual(listed["a"]["preview"], "'text'")
         self.assertGreater(listed["a"]["bytes"], 10)
 
+    def test_imports_and_tools_are_listed_for_whoever_asks(self):
+        self.kernel.configure({"seeded": 1}, [{"name": "tool", "description": "", "parameters": {}}])
+        self.run_ok("import math\nfrom os import path, sep\na = 1")
+        listed = self.listed(imports=True)
+        self.assertLessEqual({"a", "math", "path", "seeded", "sep", "tool", "display"}, set(listed))
+        self.assertEqual(listed["math"]["type"], "module")
+        self.assertFalse([name for name in listed if name.startswith("_")])
+        self.assertEqual(sorted(self.listed()), ["a", "seeded", "sep"])
+
     def test_replacing_an_injected_name_makes_it_a_variable(self):
         self.run_ok("display = 3")
         self.assertEqual(self.listed()["display"]["preview"], "3")

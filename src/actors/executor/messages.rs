@@ -10,7 +10,7 @@ use super::super::outcome::CellStart;
 use super::super::past::OpenCall;
 use super::super::rules::CellRules;
 use crate::bridge::{Closed, Turn};
-use crate::protocol::api::{Computed, VariableList};
+use crate::protocol::api::{Computed, VariableList, Which};
 use crate::protocol::frames::{KernelFrame, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
@@ -35,7 +35,7 @@ pub enum ExecutorMsg {
     Run(CellStart),
     Interrupt(CellNumber),
     Variables {
-        private: bool,
+        which: Which,
         reply_to: Answer<VariableList>,
     },
     Compute {

@@ -31,6 +31,7 @@ use super::rules::CellRules;
 use super::session::{SessionMsg, SessionRef};
 use super::sink::RecorderSink;
 use crate::bridge::{Calls, Incoming, Link, Turn};
+use crate::protocol::api::Which;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live};
 use crate::protocol::ids::CellNumber;
@@ -209,9 +210,10 @@ impl Actor for Executor {
             ExecutorMsg::Attached(outcome) => state.remove_late(&myself, outcome.ok().flatten()),
             ExecutorMsg::Run(start) => state.run(&myself, start),
             ExecutorMsg::Interrupt(cell) => state.interrupt(&myself, cell),
-            ExecutorMsg::Variables { private, reply_to } => {
-                let frame = |request| HostFrame::Variables { request, private };
-                state.request(&myself, Request::Variables { private, reply_to }, frame, Duration::ZERO);
+            ExecutorMsg::Variables { which, reply_to } => {
+                let Which { private, imports } = which;
+                let frame = |request| HostFrame::Variables { request, private, imports };
+                state.request(&myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
             }
             ExecutorMsg::Compute { expression, values, timeout, reply_to } => {
                 let memory_bytes = state.args.wanted.memory_bytes / 4;

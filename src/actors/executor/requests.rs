@@ -6,7 +6,7 @@ use super::super::session::SessionMsg;
 use super::attach::Fence;
 use super::{Answer, ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
 use crate::bridge::Turn;
-use crate::protocol::api::{Computed, VariableList};
+use crate::protocol::api::{Computed, VariableList, Which};
 use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, RefusedCode};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
@@ -18,7 +18,7 @@ const MESSAGE_CHARS: usize = 500;
 
 pub(super) enum Request {
     Variables {
-        private: bool,
+        which: Which,
         reply_to: Answer<VariableList>,
     },
     Compute(Answer<Computed>),
@@ -121,8 +121,8 @@ impl ExecutorState {
             }
             let Some(request) = self.requests.remove(&number) else { return };
             match (code, request) {
-                (RefusedCode::Busy, Request::Variables { private, reply_to }) => {
-                    self.tell(SessionMsg::Variables { private, patient: true, reply_to });
+                (RefusedCode::Busy, Request::Variables { which, reply_to }) => {
+                    self.tell(SessionMsg::Variables { which, patient: true, reply_to });
                 }
                 (_, Request::Preload) => self.preload_failed(myself, message),
                 (_, request) => request.fail(refusal(code, &message)),

@@ -137,8 +137,8 @@ impl SessionActorState {
                 self.turns.begin(start.cell, permit);
             }
             let sent = match job {
-                Job::Variables { private, reply_to, .. } => {
-                    executor.cast(ExecutorMsg::Variables { private, reply_to })
+                Job::Variables { which, reply_to, .. } => {
+                    executor.cast(ExecutorMsg::Variables { which, reply_to })
                 }
                 Job::Cell { mut start, .. } => {
                     start.before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
@@ -157,8 +157,8 @@ impl SessionActorState {
             };
             if let Err(unsent) = sent {
                 // The executor has just ended, of which the session is about to hear.
-                if let MessagingErr::SendErr(ExecutorMsg::Variables { private, reply_to }) = unsent {
-                    self.queue.put_back(Job::Variables { private, patient: false, reply_to });
+                if let MessagingErr::SendErr(ExecutorMsg::Variables { which, reply_to }) = unsent {
+                    self.queue.put_back(Job::Variables { which, patient: false, reply_to });
                 }
                 break;
             }

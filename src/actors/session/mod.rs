@@ -267,14 +267,14 @@ impl Actor for Session {
                 };
                 let _ = reply_to.send(Ok(Interrupted { cell }));
             }
-            SessionMsg::Variables { private, patient, reply_to } => {
+            SessionMsg::Variables { which, patient, reply_to } => {
                 state.touch();
                 if state.queue.views() >= VIEWS_WAITING {
                     let problem =
                         Problem::new(Code::Busy, format!("{VIEWS_WAITING} such requests wait already"));
                     let _ = reply_to.send(Err(problem.hint("wait for one of them to be answered")));
                 } else {
-                    state.queue.push(Job::Variables { private, patient, reply_to });
+                    state.queue.push(Job::Variables { which, patient, reply_to });
                     state.pump(&myself).await;
                 }
             }

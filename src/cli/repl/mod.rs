@@ -138,9 +138,9 @@ impl Talk {
         Ok(exit::SUCCESS)
     }
 
-    /// Of the session's variables. Without them Tab still knows Python.
+    /// Of variables, modules and tools. Without them Tab still knows Python.
     async fn names(&self) -> std::collections::BTreeSet<String> {
-        let path = format!("/v1/sessions/{}/variables", self.session);
+        let path = format!("/v1/sessions/{}/variables?imports=true", self.session);
         let answer = tokio::time::timeout(NAMES, self.client.get(&path)).await;
         let list = answer.ok().and_then(Result::ok).and_then(|answer| answer.parse::<VariableList>().ok());
         list.map(|list| names::usable(&list.variables)).unwrap_or_default()

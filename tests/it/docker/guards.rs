@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{Daemon, engine};
 
 #[test]
-fn a_variable_that_cannot_be_shown_costs_nothing_but_the_list() {
+pub fn a_variable_that_cannot_be_shown_costs_nothing_but_the_list() {
     if !engine() {
         return;
     }
@@ -27,7 +27,7 @@ fn a_variable_that_cannot_be_shown_costs_nothing_but_the_list() {
 }
 
 #[test]
-fn an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied() {
+pub fn an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied() {
     if !engine() {
         return;
     }
@@ -47,7 +47,7 @@ fn an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_t
 }
 
 #[test]
-fn a_workspace_never_holds_what_is_the_daemons_own() {
+pub fn a_workspace_never_holds_what_is_the_daemons_own() {
     if !engine() {
         return;
     }
@@ -102,7 +102,7 @@ fn events_after_one_that_never_was_are_refused() {
 }
 
 #[test]
-fn a_key_whose_request_had_begun_is_never_free_again() {
+pub fn a_key_whose_request_had_begun_is_never_free_again() {
     if !engine() {
         return;
     }

@@ -477,9 +477,7 @@ pub fn a_sandbox_that_dies_is_replaced_and_the_loss_is_told() {
     let Some(daemon) = session() else { return };
     let cell = queue(&daemon, &json!({"code": "x = 1; print('busy')\nwhile True: pass"}));
     wait_for_line(&daemon, cell, "busy");
-    for container in daemon.containers() {
-        crate::support::docker(["kill", &container]);
-    }
+    daemon.remove_sandboxes();
     let result = outcome(&daemon, cell);
     assert_eq!((text(&result, "status"), text(&result, "reason")), ("crashed", "sandbox_lost"));
     assert_eq!((text(&result, "stdout"), &result["exit_code"]), ("busy\n", &json!(null)));

@@ -8,7 +8,7 @@ use super::helpers::{
     S, Stream, assert_ended, base, end, gapless, number, outcome, post, printed, queue, restart_by, text,
     value, wait_for_line, with_go, workspace, written,
 };
-use crate::support::{Daemon, User, docker, docker_group, engine, eventually};
+use crate::support::{Daemon, User, docker_group, engine, eventually};
 
 /// Prints 0 to 79, which takes a while.
 const COUNT: &str =
@@ -212,7 +212,7 @@ pub fn a_sandbox_that_was_taken_away_meanwhile_is_replaced() {
         let old = daemon.containers();
         assert_eq!(old.len(), 1);
         end(&mut daemon, "KILL");
-        docker(["rm", "-f", &old[0]]);
+        daemon.remove_sandboxes();
         daemon.restart();
         if let Some(cell) = cell {
             let result = outcome(&daemon, cell);
@@ -238,7 +238,7 @@ pub fn a_sandbox_that_a_stranger_paused_is_taken_up_again() {
     printed(&daemon, "x = 1");
     let containers = daemon.containers();
     end(&mut daemon, "KILL");
-    docker(["pause", &containers[0]]);
+    daemon.pause_sandbox();
     daemon.restart();
     assert_eq!(value(&daemon, "x"), "1");
     assert_eq!(daemon.containers(), containers);
@@ -368,7 +368,7 @@ pub fn a_daemon_of_a_user_goes_on_too() {
 
 /// A session's life in commands; each may fail, because the daemon may have died.
 fn scenario(daemon: &Daemon) {
-    daemon.cli(["new", "a", "--image", "belljar/base"]);
+    daemon.cli(["new", "a", "--image", daemon.image()]);
     daemon.cli(["exec", "-s", "a", "x = 1"]);
     daemon.cli(["exec", "-s", "a", "print('out')"]);
     daemon.cli(["undo", "-s", "a"]);

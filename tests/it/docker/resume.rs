@@ -7,7 +7,7 @@ use super::helpers::{
     S, assert_ended, base, end, gapless, list, number, outcome, post, printed, queue, replay_behind,
     restart_by, session_with, take_away, text, value, wait_for_line, with_go, workspace,
 };
-use crate::support::{Daemon, docker, eventually};
+use crate::support::{Daemon, eventually};
 
 /// How long no daemon runs after the cell has ended.
 const DOWN: Duration = Duration::from_secs(2);
@@ -124,13 +124,11 @@ pub fn a_stranger_who_pauses_the_sandbox_costs_nothing_but_time() {
     let cell = queue(&daemon, &json!({"code": code, "timeout_s": 3}));
     wait_for_line(&daemon, cell, "busy");
     for _ in 0..3 {
-        docker(["pause", &container]);
-        eventually("it goes on", || {
-            (docker(["inspect", "-f", "{{.State.Paused}}", &container]) == "false").then_some(())
-        });
+        daemon.pause_sandbox();
+        eventually("it goes on", || (!daemon.is_paused()).then_some(()));
     }
     assert_ended(&outcome(&daemon, cell), "success", "ok", 0);
-    docker(["pause", &container]);
+    daemon.pause_sandbox();
     assert_eq!(value(&daemon, "x"), "[1, 2]");
     assert_eq!(daemon.containers(), [container]);
     daemon.assert_sound();
@@ -145,13 +143,12 @@ pub fn a_frozen_session_is_frozen_also_for_the_next_daemon() {
     post(&daemon, "freeze", &json!({})).expect_status(200);
     let state =
         |daemon: &Daemon| daemon.http("GET", "/v1/sessions/s", b"").expect_status(200)["state"].clone();
-    let paused = |daemon: &Daemon| docker(["inspect", "-f", "{{.State.Paused}}", &daemon.containers()[0]]);
     end(&mut daemon, "KILL");
     std::thread::sleep(Duration::from_secs(3));
     daemon.restart();
-    eventually("it is frozen", || (state(&daemon) == "frozen" && paused(&daemon) == "true").then_some(()));
+    eventually("it is frozen", || (state(&daemon) == "frozen" && daemon.is_paused()).then_some(()));
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!((state(&daemon), paused(&daemon)), (json!("frozen"), "true".into()));
+    assert_eq!((state(&daemon), daemon.is_paused()), (json!("frozen"), true));
     post(&daemon, "thaw", &json!({})).expect_status(200);
     let result = outcome(&daemon, cell);
     assert_ended(&result, "success", "ok", 0);
@@ -196,7 +193,7 @@ pub fn a_session_without_a_sandbox_is_described_as_before() {
 /// A `POST cells` with a key; none if the daemon dies over it.
 fn post_keyed(daemon: &Daemon, key: &str) -> Option<(u16, serde_json::Value)> {
     use std::io::{Read, Write};
-    let mut stream = std::os::unix::net::UnixStream::connect(daemon.socket()).ok()?;
+    let mut stream = daemon.connect().ok()?;
     let body = json!({"code": format!("ran.append({key:?})")}).to_string();
     let head = "POST /v1/sessions/s/cells HTTP/1.1\r\nHost: b\r\nConnection: close";
     let length = body.len();
