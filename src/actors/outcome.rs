@@ -221,7 +221,7 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
     }
     if kind != StateKind::Kept && (cause.live.threads > 0 || cause.live.tasks > 0) {
         notes.push(format!(
-            "What earlier cells had left running is gone: {} and {}, with their connections.",
+            "What earlier cells had left running is gone: {} and {}, with their connections. Locks, queues and open files that they were using may be stuck: make new ones.",
             counted(cause.live.threads, "thread"),
             counted(cause.live.tasks, "asyncio task")
         ));

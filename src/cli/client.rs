@@ -174,11 +174,13 @@ impl Client {
         request: hyper::http::request::Builder,
         body: Body,
     ) -> Result<Response<Incoming>, Broken> {
-        let broken = |e: hyper::Error| Broken {
+        let broken = |e: hyper::Error| {
+            Broken {
             daemon_ended: true,
             unread: is_unread(&e),
             failure: Failure::new(format!("the connection to the daemon broke: {e}"))
-                .hint("the daemon may have ended; `belljar ps` starts it anew, then look at what was done"),
+                .hint("the daemon may have ended, or have too many connections of yours; `belljar ps` shows what is there"),
+        }
         };
         let request =
             request.body(body).map_err(|e| Failure::new(format!("the request makes no sense: {e}")))?;
@@ -449,7 +451,7 @@ mod tests {
     async fn what_a_daemon_has_read_is_not_sent_again() {
         let (_dir, client, server) = served(&[]);
         let Err(failure) = client.post("/v1/sessions", &1).await else { panic!("no failure") };
-        assert!(failure.hint.is_some_and(|hint| hint.contains("look at what was done")));
+        assert!(failure.hint.is_some_and(|hint| hint.contains("may have ended")));
         server.await.unwrap();
     }
 

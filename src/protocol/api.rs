@@ -203,6 +203,12 @@ pub struct Undone {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplayReport {
     pub cells: Vec<ReplayedCell>,
+    /// Cells that were to run after one that died or was interrupted: the next replay runs them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<CellNumber>,
+    /// Cells that were interrupted when they first ran, and so are not run again to their end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<CellNumber>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -48,6 +48,8 @@ pub struct Past {
     pub news: Option<String>,
     /// Cells whose changes the variables hold, if nothing was lost since: what `replay` runs again.
     pub kept: Vec<CellNumber>,
+    /// Cells whose changes they hold too, and which are not run again, because somebody interrupted them.
+    pub interrupted: Vec<CellNumber>,
     /// Of the newest cell of the main line that has begun.
     pub last_rules: Arc<CellRules>,
 }

@@ -78,6 +78,14 @@ fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then
     assert_eq!(undone["state_of"], 0, "{undone}");
     go(&daemon);
     assert_eq!(replayed(&daemon), [1, 2, 3]);
+    // And one that a cell breaks off says what it did not come to.
+    daemon.run_with(S, json!({"code": "import os, time\nif os.path.exists('die'): os._exit(3)"}));
+    printed(&daemon, "e = 5");
+    daemon.http("PUT", "/v1/sessions/s/files/die", b"").expect_status(200);
+    let report = post(&daemon, "replay", &json!({})).expect_status(200);
+    assert_eq!(list(&report, "not_run").len(), 1, "{report}");
+    daemon.http("DELETE", "/v1/sessions/s/files/die", b"").expect_status(200);
+    post(&daemon, "replay", &json!({})).expect_status(200);
     assert_eq!(value(&daemon, "a, b, c, 'd' in globals()"), "(1, 2, 3, False)");
     daemon.assert_sound();
 }
@@ -108,6 +116,8 @@ fn a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted() {
     assert_eq!(text(&outcome(&daemon, cell), "status"), "interrupted");
     assert_eq!(value(&daemon, "b"), "2");
     take_away(&daemon);
-    assert_eq!(replayed(&daemon), [1, cell + 1]);
+    let report = post(&daemon, "replay", &json!({})).expect_status(200);
+    let ran: Vec<u64> = list(&report, "cells").iter().map(|cell| number(cell, "/cell")).collect();
+    assert_eq!((ran, &report["left_out"]), (vec![1, cell + 1], &json!([cell])), "{report}");
     assert_eq!(value(&daemon, "'b' in globals()"), "False");
 }
