@@ -6,11 +6,11 @@ use super::helpers::{
     S, assert_ended, base, go, list, number, outcome, post, printed, queue, restart_by, text, value,
     wait_for_line, with_go,
 };
-use crate::support::{Daemon, docker, eventually};
+use crate::support::{Daemon, eventually};
 
-/// Removes the container behind the daemon's back, and waits until it is noticed.
+/// Removes the sandbox behind the daemon's back, and waits until it is noticed.
 fn take_away(daemon: &Daemon) {
-    docker(["rm", "-f", &daemon.containers()[0]]);
+    daemon.remove_sandboxes();
     eventually("it is asleep", || {
         let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
         (view["state"] == "asleep").then_some(())
@@ -42,10 +42,9 @@ fn three_cells() -> Option<Daemon> {
 /// Begins a replay that stands still in its second cell, whose number it gives.
 fn stopped_replay(daemon: &Daemon) -> (std::thread::JoinHandle<()>, u64) {
     daemon.http("DELETE", "/v1/sessions/s/files/go", b"").expect_status(200);
-    let socket = daemon.socket();
+    let mut stream = daemon.connect().expect("it serves");
     let replay = std::thread::spawn(move || {
         use std::io::{Read, Write};
-        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("it serves");
         let head = "POST /v1/sessions/s/replay HTTP/1.1\r\nHost: b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         stream.write_all(head.as_bytes()).expect("it takes requests");
         let _ = stream.read_to_end(&mut Vec::new());
@@ -59,7 +58,7 @@ fn stopped_replay(daemon: &Daemon) -> (std::thread::JoinHandle<()>, u64) {
 }
 
 #[test]
-fn nothing_else_goes_back_while_a_replay_goes_on() {
+pub fn nothing_else_goes_back_while_a_replay_goes_on() {
     let Some(daemon) = three_cells() else { return };
     let (replay, _) = stopped_replay(&daemon);
     refused(&daemon, "replay");
@@ -76,7 +75,7 @@ fn nothing_else_goes_back_while_a_replay_goes_on() {
 }
 
 #[test]
-fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then() {
+pub fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then() {
     let Some(daemon) = three_cells() else { return };
     let (replay, cell) = stopped_replay(&daemon);
     post(&daemon, "interrupt", &json!({})).expect_status(200);
@@ -95,7 +94,7 @@ fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then
 }
 
 #[test]
-fn a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell() {
+pub fn a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell() {
     let Some(mut daemon) = three_cells() else { return };
     let (replay, cell) = stopped_replay(&daemon);
     restart_by(&mut daemon, "KILL");
@@ -110,7 +109,7 @@ fn a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell() {
 }
 
 #[test]
-fn a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted() {
+pub fn a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted() {
     let Some(daemon) = base() else { return };
     printed(&daemon, "import time; a = 1");
     let cell = queue(&daemon, &json!({"code": "b = 2; print('busy', flush=True); time.sleep(600)"}));
