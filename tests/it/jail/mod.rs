@@ -109,7 +109,6 @@ both! {
         a_reader_of_events_goes_on_where_it_was, restarts_one_after_the_other_lose_nothing,
         a_sandbox_that_was_taken_away_meanwhile_is_replaced, a_sandbox_that_a_stranger_paused_is_taken_up_again,
         no_cell_is_lost_or_run_twice_however_often_the_daemon_dies,
-        a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use,
         a_client_that_shows_a_cell_goes_on_after_a_restart;
     resume: a_kill_for_memory_while_no_daemon_ran_is_told_as_one,
         a_stranger_who_pauses_the_sandbox_costs_nothing_but_time,
@@ -149,7 +148,8 @@ both! {
         daemons_of_different_homes_leave_each_other_alone;
 }
 
-// As root alone: that test's own folders are root's.
+// As root alone: folders that belong to root, and what is about the journal and takes long.
 again! { root_alone, None,
+    restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
     lifecycle: a_home_and_a_socket_have_one_daemon;
 }
