@@ -207,7 +207,8 @@ class CellRunner:
 
     def _keep_source(self, name, source):
         """For tracebacks, also those of later cells. No time stamp: not to be checked on disk."""
-        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        # Python 3.11 marks the wrong place in a last line without an end.
+        linecache.cache[name] = (len(source), None, (source + "\n").splitlines(True), name)
         self._sources.append(name)
         if len(self._sources) > CELL_SOURCES_KEPT:
             linecache.cache.pop(self._sources.popleft(), None)

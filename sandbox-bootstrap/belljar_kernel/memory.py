@@ -3,8 +3,6 @@
 import os
 import time
 
-from .limits import MEMORY_SUM_S
-
 # `(in use, bound, statistics, key of the cache that can be had back at once)`, cgroup v2 and v1.
 _COUNTERS = (
     ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.stat", b"inactive_file"),
@@ -38,7 +36,7 @@ class MemoryWatch:
 
     def __init__(self):
         self._counters = None
-        self._summed_at = 0.0
+        self._looked_at = 0.0
 
     def is_held(self, limits):
         """Whether the system itself ends what takes more than the sandbox has."""
@@ -46,14 +44,17 @@ class MemoryWatch:
             self._counters = _own_counters(limits.memory_bytes + limits.checkpoint_bytes)
         return bool(self._counters)
 
-    def is_due(self):
+    def take_turn(self, pause):
         """Whether it is time to look again; a sum costs more than a counter."""
-        return bool(self._counters) or time.monotonic() >= self._summed_at + MEMORY_SUM_S
+        now = time.monotonic()
+        if not self._counters and now < self._looked_at + pause:
+            return False
+        self._looked_at = now
+        return True
 
     def in_use(self, limits, pids):
         """Bytes. A page that checkpoints share counts once."""
         if not self.is_held(limits):
-            self._summed_at = time.monotonic()
             return total(pids)
         in_use, _, statistics, cache_key = self._counters
         used = _number(in_use) or 0

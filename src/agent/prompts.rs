@@ -88,7 +88,7 @@ fn built_in(texts: &Texts, scene: Scene) -> String {
         (texts.errors, !tools.is_empty()),
         (texts.tools, listed),
         (texts.no_tools, tools.is_empty()),
-        (texts.context, !scene.spec.context.is_empty() && has_cells),
+        (texts.context, !scene.spec.context.is_empty() && (has_cells || has(COMPUTE_TOOL))),
         ("{contract}", true),
         (texts.answer, scene.spec.schema.is_some()),
     ];

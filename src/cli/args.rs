@@ -139,10 +139,10 @@ pub(super) struct SandboxArgs {
     #[arg(long)]
     pub image: Option<String>,
     /// Memory, for example 512MiB.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     pub memory: Option<u64>,
     /// CPUs, for example 1.5.
-    #[arg(long, value_name = "N", value_parser = cpus)]
+    #[arg(long, value_name = "N", value_parser = cpus, allow_negative_numbers = true)]
     pub cpus: Option<f64>,
     /// A folder of yours as the workspace, instead of a new one.
     #[arg(long, value_name = "DIR")]

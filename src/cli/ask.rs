@@ -70,16 +70,16 @@ pub(super) struct Ask {
     #[arg(long)]
     restricted: bool,
     /// Requests to the model at most.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     steps: Option<u32>,
     /// Cells or tools that may fail one after the other.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     max_failures: Option<u32>,
     /// Tokens at most, of all requests and replies together.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     max_tokens: Option<u64>,
     /// How long it may take, for example 5min; waiting for you does not count.
-    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     time: Option<f64>,
     /// Forget the conversation so far.
     #[arg(long)]

@@ -80,6 +80,17 @@ fn short(text: &str) -> String {
     clipped(&one_line(text), LINE_CHARS)
 }
 
+/// `was answered: …` or `failed: …`
+fn answer(outcome: &ToolOutcome) -> String {
+    match outcome {
+        ToolOutcome::Value(value) => {
+            let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+            format!("was answered: {}", short(&text))
+        }
+        ToolOutcome::Failure(failure) => format!("failed: {}: {}", failure.code, short(&failure.message)),
+    }
+}
+
 /// Events that are worth a line of their own.
 fn milestone(event: &EventBody) -> Option<String> {
     Some(match event {
@@ -143,23 +154,13 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::AskSpentWithin { ask, usage, .. } => {
             format!("-- ask {ask}: an ask within it used {} tokens", usage.total())
         }
-        EventBody::AskWaitsWithin { ask, approvals } => match approvals.as_slice() {
-            [] => format!("-- ask {ask}: what waited within it is decided"),
-            approvals => {
-                let ids: Vec<&str> = approvals.iter().map(|approval| approval.id.as_str()).collect();
-                format!("-- ask {ask}: asks within it wait for a decision: {}", ids.join(", "))
-            }
-        },
+        EventBody::AskWaitsWithin { ask, approvals } => {
+            format!("-- ask {ask}: {} decisions are wanted by asks within it", approvals.len())
+        }
         EventBody::AskToolCalled { ask, id, name, arguments } => {
             format!("-- ask {ask}: {id} calls {}", call_line(name, arguments))
         }
-        EventBody::AskToolAnswered { ask, id, outcome: ToolOutcome::Value(value) } => {
-            let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-            format!("-- ask {ask}: {id} was answered: {}", short(&text))
-        }
-        EventBody::AskToolAnswered { ask, id, outcome: ToolOutcome::Failure(failure) } => {
-            format!("-- ask {ask}: {id} failed: {}: {}", failure.code, short(&failure.message))
-        }
+        EventBody::AskToolAnswered { ask, id, outcome } => format!("-- ask {ask}: {id} {}", answer(outcome)),
         EventBody::AskNoted { ask, note } => format!("-- ask {ask}: {}", short(note)),
         EventBody::ApprovalWanted { approval } => {
             format!("-- approval {} is wanted: {}", approval.id, short(&summary(&approval.subject)))

@@ -25,7 +25,7 @@ pub(super) struct Run {
     #[command(flatten)]
     sandbox: SandboxArgs,
     /// How long it may run, for example 30s or 5min.
-    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
     /// The script, or `-` to read it from stdin.
     file: PathBuf,

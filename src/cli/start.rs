@@ -45,7 +45,12 @@ impl Starter {
     /// Returns when a daemon answers.
     pub async fn start(&self, socket: &Path) -> Result<(), Failure> {
         let log = self.logs_dir.join("daemon-start.log");
-        let spawn = || self.spawn(&log).map_err(|e| Failure::io("failed to start the daemon", &e));
+        let spawn = || {
+            let failed = format!("failed to start the daemon with its log at `{}`", log.display());
+            self.spawn(&log).map_err(|e| {
+                Failure::io(failed, &e).hint("set `BELLJAR_HOME` to a folder that can be written")
+            })
+        };
         let (mut child, mut log_start) = spawn()?;
         let deadline = Instant::now() + READY;
         let mut other_since = None;

@@ -18,7 +18,7 @@ use super::body;
 use super::peer::Peer;
 use super::problems::{Answer, Refused};
 use super::routes::{App, cells};
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::store::{Answered, Claim, JournalError};
@@ -40,6 +40,9 @@ pub struct Target {
     pub cell: CellNumber,
     #[serde(default = "yes")]
     pub result: bool,
+    /// Its client wants the events after this one, until the cell has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events_after: Option<Seq>,
 }
 
 fn yes() -> bool {
@@ -193,8 +196,11 @@ fn again(answer: Answered) -> Response {
 /// The daemon died over the first request. What it was about to make may tell the answer.
 async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response> {
     let target = target.and_then(|target| serde_json::from_value::<Target>(target).ok());
-    if let Some(Target { session, cell, result }) = target {
+    if let Some(Target { session, cell, result, events_after }) = target {
         let session = app.session(&peer, &session).await?;
+        if let Some(after) = events_after {
+            return cells::events_of(app, &session, after, cell).await;
+        }
         if result {
             return Ok(axum::Json(cells::result_of(&session, cell).await?).into_response());
         }

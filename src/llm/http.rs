@@ -119,7 +119,8 @@ impl Http {
             (ModelFailureKind::CutOff, "broke off")
         };
         let host = self.url.host_str().unwrap_or_default();
-        AttemptFailure::new(kind, format!("{host} {what}: {}", clean(&said)))
+        let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        AttemptFailure::new(kind, format!("{host}{port} {what}: {}", clean(&said)))
     }
 }
 

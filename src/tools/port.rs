@@ -38,6 +38,9 @@ pub trait SessionPort: Send + Sync {
     /// A file of the workspace, without following a link. `Code::NoSuchFile` if there is none.
     fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead>;
 
+    /// The values that the session was given, by their names.
+    fn given(&self) -> PortFuture<Map<String, Value>>;
+
     /// What `compute_with_python` gave last.
     fn last_result(&self) -> Option<String>;
 

@@ -255,6 +255,8 @@ async fn who_is_not_there_is_unreachable() {
     };
     let failure = ask(&settings(&gone)).await.0.unwrap_err();
     assert_eq!((failure.kind, failure.attempts), (Kind::Unreachable, 2), "{failure}");
+    let place = gone.trim_start_matches("http://").trim_end_matches("/v1");
+    assert!(failure.message.contains(&format!("{place} cannot be reached")), "{failure}");
     let plain = ModelServer::start([]);
     let failure = ask(&settings(&plain.base_url().replace("http:", "https:"))).await.0.unwrap_err();
     assert_eq!(failure.kind, Kind::Unreachable, "no TLS there: {failure}");

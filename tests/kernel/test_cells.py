@@ -197,6 +197,11 @@ class Endings(KernelTest):
                 self.assertEqual(run.stderr, "bad luck\n")
         self.assertEqual(self.value("kept"), "1")
 
+    def test_the_place_of_an_error_is_marked(self):
+        if self.value("import sys; sys.version_info >= (3, 11)") == "True":
+            for code in ("1/0", "x = 1\n1/0", "1/0\n"):
+                self.assertIn("\n    1/0\n    ~^~\n", self.kernel.run(code).end["exception"]["traceback"])
+
     def test_deep_recursion_is_a_failure(self):
         run = self.kernel.run("def f(n):\n    return f(n + 1)\nf(0)")
         self.assertEqual((run.end["status"], run.end["exception"]["type"]), ("failure", "RecursionError"))

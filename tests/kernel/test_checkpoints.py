@@ -270,6 +270,13 @@ class Budget(CheckpointTest):
         self.run_ok(f"import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', {bomb!r}])")
         self.wait_until(lambda: self.value("p.poll()") == "-9", "the process is killed")
 
+    def test_many_small_processes_are_held_together(self):
+        bomb = "b = bytearray(b'x') * (40 * 2**20)\nimport time; time.sleep(600)"
+        self.run_ok(f"import subprocess, sys\nall = [subprocess.Popen([sys.executable, '-c', {bomb!r}]) for _ in range(24)]")
+        # Within the patience of a test, which is less than a second for each of them.
+        self.wait_until(lambda: int(self.value("sum(p.poll() is None for p in all)")) <= 4, "those that fit are left")
+        self.assertEqual(self.value("{p.poll() for p in all} <= {None, -9}"), "True")
+
     def test_it_goes_too_when_copies_fill_the_budget_and_the_result_says_so(self):
         self.run_ok("b = bytearray(b'x') * (80 * 2**20)")
         run = self.run_ok("for i in range(0, len(b), 4096): b[i] = 1\nimport time; time.sleep(2.5)")

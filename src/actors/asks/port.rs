@@ -123,6 +123,11 @@ impl SessionPort for Port {
         })
     }
 
+    fn given(&self) -> PortFuture<Map<String, Value>> {
+        let session = self.session.clone();
+        Box::pin(async move { answer(session.call(|reply_to| SessionMsg::Given { reply_to }, None).await) })
+    }
+
     fn last_result(&self) -> Option<String> {
         self.last_result.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -183,8 +183,9 @@ fn template<'a>(new: &NewAsk, settings: &'a Settings) -> Result<Option<&'a Templ
 /// How a template is asked for.
 fn usage(new: &NewAsk, template: &Template) -> String {
     let name = new.template.as_deref().map(shown).unwrap_or_default();
-    let parameters: String = template.parameters.iter().map(|name| format!(" {name}=…")).collect();
-    format!("it is asked for as `belljar ask @{name}{parameters}`")
+    let parameters = template.parameters.iter().map(|name| format!("{name}=…"));
+    let words: Vec<String> = std::iter::once(format!("@{name}")).chain(parameters).collect();
+    format!("it is asked for as `belljar ask {}`", words.join(" "))
 }
 
 fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Problem> {

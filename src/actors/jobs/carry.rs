@@ -55,11 +55,11 @@ impl Carry {
         tokio::select! {
             biased;
             () = life.cancelled() => {}
-            () = self.to_its_end(room) => {}
+            () = self.carry(room) => {}
         }
     }
 
-    async fn to_its_end(self, room: Option<Permit>) {
+    async fn carry(self, room: Option<Permit>) {
         let id = self.record.view.id;
         let outcome = tokio::select! {
             biased;
@@ -93,7 +93,7 @@ impl Carry {
             self.start(&session, &handles).await?;
         }
         let result = self.result(&session, &handles.log).await?;
-        let begun = script::has_begun(&handles.workspace);
+        let begun = script::has_begun(&handles.workspace.root);
         let mut end = verdict::of_result(&result, begun);
         if !begun {
             return Ok(end);

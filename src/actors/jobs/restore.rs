@@ -33,8 +33,13 @@ impl JobsState {
             let permit = self.args.ledger.keep(owner, &format!("job {id}"), a_job());
             self.insert(record, permit, input);
             match (state, judged, sessions.contains_key(&id)) {
-                // What is left of its sandbox goes with the others.
-                (_, Some(end), _) => self.conclude(id, *end),
+                // Nobody hears of it before its sandbox is gone.
+                (_, Some(end), _) => {
+                    if sessions.remove(&id).is_some() {
+                        carry::remove(&self.args.supervisor, id).await;
+                    }
+                    self.conclude(id, *end);
+                }
                 (JobState::Running, None, true) => self.carry(id, sessions.remove(&id), None),
                 (JobState::Running, None, false) => {
                     let log = session.and_then(|session| self.args.journal.log(session).ok());

@@ -6,9 +6,9 @@
 
 use rustix::fs::AtFlags;
 use serde_json::json;
+use std::os::fd::OwnedFd;
 
 use crate::protocol::job::NewJob;
-use crate::sandbox::workspace::Workspace;
 
 /// Where the cell finds what it is to run. Not in its code, which the journal keeps: variables may be
 /// secrets. A script that puts one there again is taken for one that was not begun.
@@ -36,8 +36,8 @@ os.execve(sys.executable, [sys.executable, *job["argv"]], {**os.environ, **job["
 
 /// Whether the process became the script.
 #[must_use]
-pub fn has_begun(workspace: &Workspace) -> bool {
-    rustix::fs::statat(&workspace.root, ORDER, AtFlags::SYMLINK_NOFOLLOW).is_err()
+pub fn has_begun(workspace: &OwnedFd) -> bool {
+    rustix::fs::statat(workspace, ORDER, AtFlags::SYMLINK_NOFOLLOW).is_err()
 }
 
 /// What is written there.
@@ -64,7 +64,8 @@ mod tests {
             std::fs::write(folder.path().join("s.py"), "import sys; sys.exit(7)").unwrap();
             let ran = std::process::Command::new("python3").args(["-c", CODE]).current_dir(&folder).output();
             assert_eq!(ran.unwrap().status.code(), Some(exits));
-            assert_eq!(folder.path().join(ORDER).exists(), left);
+            let workspace = OwnedFd::from(std::fs::File::open(&folder).unwrap());
+            assert_eq!(has_begun(&workspace), !left);
         }
     }
 

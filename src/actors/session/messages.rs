@@ -176,6 +176,10 @@ pub enum SessionMsg {
     },
     /// Variables that an ask brings along; every later sandbox has them too.
     Seed(Map<String, Value>),
+    /// What it began with and what asks brought along.
+    Given {
+        reply_to: RpcReplyPort<Map<String, Value>>,
+    },
     /// Something of the session is being used.
     Touch,
     /// An ask has ended: its cells are not wanted any more.

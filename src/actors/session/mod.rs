@@ -328,6 +328,7 @@ impl Actor for Session {
                 let _ = reply_to.send(Ok(state.asks.clone()));
             }
             SessionMsg::Seed(values) => state.seed(values),
+            SessionMsg::Given { reply_to } => drop(reply_to.send(state.args.seed.clone())),
             SessionMsg::Touch => state.touch(),
             SessionMsg::CancelCells { ask } => {
                 state.cancel_cells(ask);

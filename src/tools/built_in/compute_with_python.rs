@@ -1,4 +1,5 @@
-//! `compute_with_python`: one expression, evaluated apart from the session's variables.
+//! `compute_with_python`: one expression, evaluated apart from the session's variables. It sees what the
+//! session was given, as it was given.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -31,11 +32,11 @@ struct Arguments {
 
 const DESCRIPTION: &str = "Evaluates one Python expression exactly: arithmetic, string work such as slicing, reversing, \
 splitting and counting, sorting, dates, regular expressions. Use it whenever copying or calculating by yourself could go \
-wrong. No statements, no imports, no files, no network; it does not see the variables of cells. The result is a string, and \
-the next expression finds it as `last_result`.";
+wrong. No statements, no imports, no files, no network; it sees the values that were given with the task, not the variables \
+of cells. The result is a string, and the next expression finds it as `last_result`.";
 
 const DESCRIPTION_ZH: &str = "精确计算一个 Python 表达式：算术、字符串切片、反转、拆分、计数、排序、日期、正则表达式。凡是自行抄写或计算可能出错时都应使用它。\
-不能使用语句、导入、文件和网络，也看不到单元里的变量。结果是字符串，下一个表达式可以用 `last_result` 取得它。";
+不能使用语句、导入、文件和网络；可以使用随任务给出的值，但看不到单元里的变量。结果是字符串，下一个表达式可以用 `last_result` 取得它。";
 
 impl Tool for ComputeWithPython {
     fn definition(&self) -> Definition {
@@ -56,7 +57,9 @@ impl Tool for ComputeWithPython {
         Box::pin(async move {
             let arguments: Arguments = read(arguments)?;
             let port = context.port()?;
-            let mut values = Map::new();
+            let mut values = port.given().await.map_err(as_failure)?;
+            // They may be large, and most expressions want none of them.
+            values.retain(|name, _| arguments.code.contains(name.as_str()));
             if let Some(last) = port.last_result() {
                 values.insert(LAST_RESULT.into(), last.into());
             }

@@ -6,18 +6,13 @@ use serde_json::{Map, Value};
 
 use super::read;
 use crate::protocol::result::Status;
+use crate::protocol::values;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use crate::tools::port::as_failure;
 use crate::tools::schema::parameters_of;
 
 /// Characters of a name.
 const NAME_CHARS: usize = 200;
-/// Words of Python that look like names but are expressions of their own, or none.
-const KEYWORDS: [&str; 35] = [
-    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def",
-    "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is",
-    "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
-];
 
 pub struct ReadVariable;
 
@@ -68,7 +63,7 @@ fn is_name(name: &str) -> bool {
     letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
         && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
         && name.chars().count() <= NAME_CHARS
-        && !KEYWORDS.contains(&name)
+        && !values::is_keyword(name)
 }
 
 #[cfg(test)]

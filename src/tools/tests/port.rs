@@ -78,10 +78,15 @@ impl SessionPort for MemoryPort {
         let computed = match expression.as_str() {
             "last_result" => values.get("last_result").and_then(Value::as_str).map(str::to_owned),
             "1/0" => None,
+            "list(given)" => Some(values.keys().cloned().collect::<Vec<_>>().join(" ")),
             other => Some(other.to_owned()),
         };
         let error = computed.is_none().then(|| "PythonError: ZeroDivisionError: division by zero".to_owned());
         ready(Ok(Computed { result: computed, error }))
+    }
+
+    fn given(&self) -> PortFuture<Map<String, Value>> {
+        ready(Ok(["given", "other"].map(|name| (name.to_owned(), json!([1]))).into_iter().collect()))
     }
 
     fn variables(&self) -> PortFuture<VariableList> {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::asking::{
-    answer, ask, begin, conversation, end_of, events_of, runs, says, scripted, served, told, view,
+    answer, ask, begin, calls, conversation, end_of, events_of, runs, says, scripted, served, told, view,
     wait_for_state,
 };
 use super::helpers::{S, gapless, list, number, post, session_with, text, value, wait_for_line};
@@ -114,6 +114,25 @@ fn every_limit_ends_an_ask() {
         assert!(!text(&end, "message").is_empty());
     }
     daemon.assert_sound();
+}
+
+/// An expression that is computed exactly sees what was given, not what cells made of it.
+#[test]
+fn an_expression_sees_what_was_given() {
+    let compute = |code: &str| calls("compute_with_python", &json!({"code": code, "description": "d"}));
+    let script = [
+        runs("made = 1\nvalues.append(100)"),
+        compute("sum(values) + 1"),
+        compute("last_result * 2"),
+        compute("made"),
+        says("done"),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    assert_eq!(answer(&daemon, json!({"text": "x", "context": {"values": [1, 2]}})), "done");
+    let told = told(&daemon);
+    assert!(told[1].contains("\"4\"") && told[2].contains("\"44\""), "{told:?}");
+    assert!(told[3].contains("NameError"), "{told:?}");
 }
 
 /// A reply that would not fit is not paid for.

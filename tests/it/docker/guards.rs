@@ -88,6 +88,25 @@ fn requests_that_come_at_once_with_one_key_are_one() {
 }
 
 #[test]
+fn a_stream_that_is_asked_for_again_with_its_key_is_the_same() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    let post = || {
+        let path = "/v1/sessions/a/cells?stream=true";
+        let answer =
+            daemon.http_with("POST", path, &[("Idempotency-Key", "once")], br#"{"code": "print(7)"}"#);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.text().lines().filter(|line| line.starts_with("data:")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = post();
+    assert!(first.last().is_some_and(|last| last.contains("cell_finished")), "{first:?}");
+    assert_eq!(post(), first);
+}
+
+#[test]
 fn events_after_one_that_never_was_are_refused() {
     if !engine() {
         return;

@@ -43,7 +43,7 @@ fn stopped_replay(daemon: &Daemon) -> (std::thread::JoinHandle<()>, u64) {
 }
 
 #[test]
-fn nothing_else_changes_variables_while_a_replay_goes_on() {
+pub fn nothing_else_changes_variables_while_a_replay_goes_on() {
     let Some(daemon) = three_cells() else { return };
     let (replay, _) = stopped_replay(&daemon);
     refused(&daemon, "replay", &json!({}));
@@ -64,7 +64,7 @@ fn nothing_else_changes_variables_while_a_replay_goes_on() {
 }
 
 #[test]
-fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then() {
+pub fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then() {
     let Some(daemon) = three_cells() else { return };
     let (replay, cell) = stopped_replay(&daemon);
     post(&daemon, "interrupt", &json!({})).expect_status(200);
@@ -91,7 +91,7 @@ fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then
 }
 
 #[test]
-fn a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell() {
+pub fn a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell() {
     let Some(mut daemon) = three_cells() else { return };
     let (replay, cell) = stopped_replay(&daemon);
     restart_by(&mut daemon, "KILL");
@@ -106,7 +106,7 @@ fn a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell() {
 }
 
 #[test]
-fn a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted() {
+pub fn a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted() {
     let Some(daemon) = base() else { return };
     printed(&daemon, "import time; a = 1");
     let cell = queue(&daemon, &json!({"code": "b = 2; print('busy', flush=True); time.sleep(600)"}));

@@ -2,18 +2,19 @@
 //! and as a user without any rights; what is a jail's own has files of its own.
 //!
 //! What does not apply, and why:
-//! - tests that ask the engine itself (`docker inspect`, `pause`, `rm`) or know the names of its images
-//!   (`law_12`, `sixty_deaths`, `forks_and_threads`, `a_frozen_session`, most of `lifecycle` and `ephemeral`):
-//!   there is no engine. What they are about has tests of its own here: `escape`, `life`
-//! - tests of images, pulls and of packages in an image (`x13`, `what_was_restored`, `variables_are_listed`,
-//!   figures and tables): a jail shows the host's own Python, which has none of them; and what depends on
-//!   the version of Python (`x02`)
-//! - a bound on the inodes of `/tmp`, and files in it that cannot be run (`temporary_space`): bubblewrap has
-//!   no such options
-//! - of a user without a control group: CPU time, which nothing holds, as the receipt says; and the kill for
-//!   memory that is asked for at once, which is a `MemoryError` then
-//! - what is the daemon's alone, whatever holds the sandbox: asks, approvals, client tools, bad input,
-//!   two gigabytes of output, deaths at any commit
+//! - `every_field_is_what_the_engine_and_the_kernel_say`, `a_container_that_is_taken_away`,
+//!   `what_belongs_to_no_session`, `engine`, `pull`: they ask an engine, or make containers of their own. What
+//!   they are about has tests of its own here: `escape` (the receipt), `life`, `roots`
+//! - `a_daemon_of_a_user`, `a_command_starts_a_daemon`: about Docker's group and its images; every test of
+//!   `ordinary_user` is the one, `demo` the other
+//! - packages of an image (`success_with_scipy`, `x13`, `what_was_restored`, `algebra`, `packages_of_the_image`,
+//!   figures and tables in `rich`): the host's own Python has none of them. A folder with them has its test in
+//!   `roots`, which takes minutes to build
+//! - `x02`, which knows the words of a later Python than the host may have
+//! - some of the probes of escapes: `escape` says which, and why
+//! - of a user without a control group: CPU time, which nothing holds, as the receipt says
+//! - what is the daemon's alone, whatever holds the sandbox: asks, approvals, client tools, bad input, quotas,
+//!   two gigabytes of output, large files
 
 mod choice;
 mod demo;
@@ -56,7 +57,7 @@ both! {
         law_07_an_exception_is_traceback_text_and_bindings_survive, law_08_keyboard_interrupt_propagates,
         law_09_a_traceback_shows_only_frames_of_the_user,
         law_10_a_traceback_across_snippets_shows_the_earlier_source,
-        law_11_nested_runs_do_not_corrupt_each_other;
+        law_11_nested_runs_do_not_corrupt_each_other, law_12_effects_are_routed_through_the_sandbox;
     cases: failure_by_division, timeout_of_a_sleep_keeps_the_text_so_far, crash_by_an_exit_call,
         recursion_is_a_failure, memory_exhaustion_is_told_by_the_cgroup,
         a_decode_error_with_an_open_file_is_a_failure_with_the_first_error, timeout_of_an_infinite_loop,
@@ -126,6 +127,12 @@ both! {
         an_undo_that_the_daemon_did_not_survive_is_told_by_the_next,
         a_reset_that_the_daemon_did_not_survive_is_done_by_the_next_or_never_was,
         what_is_asked_of_a_sandbox_that_is_not_attached_yet_waits_for_it;
+    replays: nothing_else_changes_variables_while_a_replay_goes_on,
+        a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then,
+        a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell,
+        a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted;
+    disk: what_cannot_be_written_is_told, whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written,
+        a_session_that_was_said_to_be_removed_does_not_come_back;
     guards: a_variable_that_cannot_be_shown_costs_nothing_but_the_list,
         an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied;
     jobs: five_scripts_have_five_verdicts, artifacts_are_data, a_script_begins_with_a_clean_slate_and_alone,
@@ -141,7 +148,8 @@ both! {
         daemons_of_different_homes_leave_each_other_alone;
 }
 
-// As root alone: that test's own folders are root's.
+// As root alone: folders that belong to root, and what is about the journal and takes long.
 again! { root_alone, None,
+    restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
     lifecycle: a_home_and_a_socket_have_one_daemon;
 }
