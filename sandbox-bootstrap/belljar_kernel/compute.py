@@ -150,6 +150,7 @@ def child(descriptor, timeout_ms, memory_bytes, work):
             os.dup2(null, standard)
         os.setsid()
         process.set_oom_score(COMPUTE_OOM_SCORE)
+        process.give_way()
         memory_hard = _bound_process(timeout_ms, memory_bytes)
         data = work()
         resource.setrlimit(resource.RLIMIT_AS, (memory_hard, memory_hard))

@@ -43,13 +43,16 @@ def unshare(flags):
 
 
 def give_way():
-    """Let the guardian go first where it shares a quota of CPU time with all that user code starts.
+    """Let the guardian go first: a few hundred busy processes could keep it from ending them.
 
-    Otherwise a few hundred busy processes keep it from ending them. Where there is no quota, it is
-    the machine's own processes that would go first, and cells be slow beside them.
+    Where all of them share a quota of CPU time, they do not take precedence over each other. Where
+    there is none, the machine's own processes would go first too, and cells be slow beside them:
+    there we only give up what the guardian was given.
     """
-    if _has_cpu_quota():
-        posix.nice(_LAST_IN_LINE)
+    own = posix.getpriority(posix.PRIO_PROCESS, 0)
+    wanted = _LAST_IN_LINE if _has_cpu_quota() else max(own, 0)
+    if wanted > own:
+        posix.nice(wanted - own)
 
 
 def _has_cpu_quota():

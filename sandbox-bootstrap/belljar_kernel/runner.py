@@ -72,6 +72,7 @@ class Runner:
         self._enter_workspace(workspace)
         self.namespace = _fresh_main_module()
         self._seed = self._preloaded = {}
+        self._configured = False
         self.interrupts = Interrupts()
         self.interrupts.install()
         self._loop = EventLoop()
@@ -185,7 +186,10 @@ class Runner:
     def _configure(self, frame):
         self._seed = frame["seed"]
         self._tools.offer(frame["tools"], self._seed)
-        self.namespace.update(self._seed)
+        # What cells made of values that were given before stays.
+        names = frame.get("assign", ()) if self._configured else list(self._seed)
+        self._configured = True
+        self.namespace.update((name, self._seed[name]) for name in names if name in self._seed)
 
     def _preload(self, frame):
         """Seeded names win over modules, and tools over those that nobody named."""

@@ -27,6 +27,20 @@ impl CellRules {
         }
     }
 
+    /// What code has to keep to that both were given for.
+    #[must_use]
+    pub fn tightened(&self, other: &Self) -> Self {
+        let allowed = match (&self.allowed, &other.allowed) {
+            (Some(one), Some(other)) => Some(one & other),
+            (allowed, None) | (None, allowed) => allowed.clone(),
+        };
+        Self {
+            allowed,
+            approve: &self.approve | &other.approve,
+            restricted: self.restricted || other.restricted,
+        }
+    }
+
     /// Of cells that a client sends. The configuration may call a tool by another name of it.
     #[must_use]
     pub fn of_client(agent: &Agent, tools: &Registry) -> Self {

@@ -35,7 +35,9 @@ pub(super) fn tokens(message: &Message) -> u64 {
     TOKENS_PER_MESSAGE + bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-pub(super) fn tokens_of_text(text: &str) -> u64 {
+/// As estimated where nobody counts.
+#[must_use]
+pub fn tokens_of_text(text: &str) -> u64 {
     (text.len() as u64).div_ceil(BYTES_PER_TOKEN)
 }
 

@@ -21,6 +21,7 @@ mod template;
 mod turn;
 mod words;
 
+pub use budget::tokens_of_text;
 pub use effects::{Effect, Input, Setup, SetupProblem};
 pub use machine::Machine;
 pub use report::report;

@@ -3,9 +3,11 @@
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
+use futures_util::{Stream, TryStreamExt, stream};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
+use super::peer::Place;
 use super::problems::Refused;
 use super::routes::App;
 use crate::protocol::limits::REQUEST_BODY;
@@ -43,6 +45,28 @@ pub async fn read(body: Body, limit: usize) -> Result<bytes::Bytes, Problem> {
         }
         Ok(Err(error)) => Err(Problem::new(Code::BadRequest, format!("the body could not be read: {error}"))),
     }
+}
+
+/// A body that is read bit by bit, each in time: whoever stops sending holds nothing for long.
+pub fn in_time(body: Body) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send + Unpin {
+    Box::pin(stream::unfold(body.into_data_stream(), |mut body| async move {
+        let chunk = match tokio::time::timeout(REQUEST_BODY, body.try_next()).await {
+            Ok(Ok(chunk)) => Ok(chunk?),
+            Ok(Err(error)) => Err(std::io::Error::other(error)),
+            Err(_) => Err(std::io::Error::new(
+                std::io::ErrorKind::TimedOut,
+                format!("nothing came for {} s", REQUEST_BODY.as_secs()),
+            )),
+        };
+        Some((chunk, body))
+    }))
+}
+
+/// A file that is to be received takes one.
+pub fn upload_place(app: &App, uid: u32) -> Result<Place, Problem> {
+    app.uploads.take(uid).ok_or_else(|| {
+        Problem::new(Code::TooMany, "too many files are being sent at once").hint("send some of them later")
+    })
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {

@@ -13,5 +13,6 @@ mod sse;
 
 pub use idempotency::InWork;
 pub use peer::Peer;
+pub use peer::Places;
 pub use routes::App;
 pub use server::serve;

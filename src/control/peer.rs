@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::protocol::limits::{CONNECTIONS, CONNECTIONS_PER_USER};
+use crate::protocol::limits::{
+    CONNECTIONS, CONNECTIONS_PER_USER, CONNECTIONS_SURE, UPLOADS, UPLOADS_PER_USER, UPLOADS_SURE,
+};
 use crate::protocol::problem::{Code, Problem};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,34 +27,54 @@ impl Peer {
     }
 }
 
-/// Counts connections, all together and per user.
-#[derive(Clone, Default)]
-pub struct Connections(Arc<Mutex<HashMap<u32, usize>>>);
+/// Counts what users hold of something, all together and each.
+#[derive(Clone)]
+pub struct Places {
+    counts: Arc<Mutex<HashMap<u32, usize>>>,
+    all: usize,
+    per_user: usize,
+    /// What a few users together cannot take away from another.
+    sure: usize,
+}
 
-/// One counted connection.
+/// One that is counted.
 pub struct Place {
-    connections: Connections,
+    places: Places,
     uid: u32,
 }
 
-impl Connections {
+impl Places {
+    #[must_use]
+    pub fn of_connections() -> Self {
+        Self::new(CONNECTIONS, CONNECTIONS_PER_USER, CONNECTIONS_SURE)
+    }
+
+    #[must_use]
+    pub fn of_uploads() -> Self {
+        Self::new(UPLOADS, UPLOADS_PER_USER, UPLOADS_SURE)
+    }
+
+    fn new(all: usize, per_user: usize, sure: usize) -> Self {
+        Self { counts: Arc::default(), all, per_user, sure }
+    }
+
     /// None if there are too many.
     #[must_use]
     pub fn take(&self, uid: u32) -> Option<Place> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = counts.values().sum();
         let own = counts.entry(uid).or_default();
-        if all >= CONNECTIONS || *own >= CONNECTIONS_PER_USER {
+        if *own >= self.per_user || (all >= self.all && *own >= self.sure) {
             return None;
         }
         *own += 1;
-        Some(Place { connections: self.clone(), uid })
+        Some(Place { places: self.clone(), uid })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.places.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = counts.get_mut(&self.uid) {
             *own -= 1;
             if *own == 0 {
@@ -68,11 +90,21 @@ mod tests {
 
     #[test]
     fn one_user_cannot_take_all_connections() {
-        let connections = Connections::default();
+        let connections = Places::of_connections();
         let held: Vec<_> = (0..CONNECTIONS_PER_USER).map(|_| connections.take(1).unwrap()).collect();
         assert!(connections.take(1).is_none());
         assert!(connections.take(2).is_some());
         drop(held);
         assert!(connections.take(1).is_some());
+    }
+
+    #[test]
+    fn a_few_users_cannot_take_all_connections() {
+        let connections = Places::of_connections();
+        let held: Vec<_> =
+            (0..CONNECTIONS).map(|n| connections.take((n / CONNECTIONS_PER_USER) as u32).unwrap()).collect();
+        let sure: Vec<_> = (0..CONNECTIONS_SURE).map(|_| connections.take(77).unwrap()).collect();
+        assert!(connections.take(77).is_none());
+        drop((held, sure));
     }
 }

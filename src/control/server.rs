@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
-use super::peer::{Connections, Peer};
+use super::peer::{Peer, Places};
 use super::routes::App;
 use crate::protocol::limits::{DRAIN, REQUEST_HEAD};
 
@@ -21,7 +21,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves until `shutdown`, then lets requests in flight end, within [`DRAIN`].
 pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken) {
     let router = app.clone().router();
-    let connections = Connections::default();
+    let connections = Places::of_connections();
+    // A daemon of one user serves nobody else, however the socket came to be open to them.
+    let only = (!app.launcher.paths.system()).then(|| rustix::process::geteuid().as_raw());
     let tasks = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -44,6 +46,10 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
                 continue;
             }
         };
+        if only.is_some_and(|own| uid != own && uid != 0) {
+            tracing::warn!(uid, "somebody else was hung up on");
+            continue;
+        }
         let Some(place) = connections.take(uid) else {
             tracing::warn!(uid, "too many connections; one was hung up on");
             continue;

@@ -9,6 +9,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::DaemonError;
 use crate::config::{Paths, Settings};
 
+/// The first descriptor behind the standard ones; where systemd puts a socket.
+const FIRST_HANDED_OVER: u32 = 3;
 /// Daily log files that are kept.
 const LOG_FILES: usize = 7;
 
@@ -17,6 +19,25 @@ fn failed(path: &Path, error: &std::io::Error) -> DaemonError {
         "`{}` cannot be used: {error}\n\nhint: free the path, or move the state with `BELLJAR_HOME`",
         path.display()
     ))
+}
+
+/// What the starter left open is not ours: a lock that a script holds would be held for as long as we live,
+/// and programs that we start for others would get it too. Only before anything of our own is open.
+pub fn close_inherited() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let handed_over =
+        if number("LISTEN_PID") == Some(std::process::id()) { number("LISTEN_FDS") } else { None };
+    let first_of_others = FIRST_HANDED_OVER.saturating_add(handed_over.unwrap_or(0));
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    // All of them first: the list itself is one, and gone then.
+    for descriptor in numbers.collect::<Vec<u32>>() {
+        if descriptor >= first_of_others
+            && let Ok(descriptor) = i32::try_from(descriptor)
+        {
+            let _ = nix::unistd::close(descriptor);
+        }
+    }
 }
 
 /// Everything below the home is the daemon's alone.

@@ -1,30 +1,40 @@
-//! What removed sessions leave in the journal counts for their owner. Where it is too much, the oldest
-//! go before their time: nobody fills the disk by making and removing sessions.
+//! What removed sessions leave in the journal, and jobs of their files, counts for their owner. Where it is
+//! too much, the oldest go before their time: nobody fills the disk by making and removing sessions.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::ids::SessionId;
+use crate::actors::jobs::{self, ARTIFACTS_COUNTED};
+use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
+use crate::sandbox::launch::Launcher;
 use crate::store::{Journal, JournalError};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(10);
+const _: () = assert!(ARTIFACTS_COUNTED.as_secs() >= 2 * LOOK.as_secs());
 /// How it stands among what uses a quota.
-const NAME: &str = "removed sessions";
+const NAME: &str = "removed sessions and files of jobs";
 
 struct Kept {
     permit: Permit,
     bytes: u64,
 }
 
-pub async fn keep_within_quotas(journal: Journal, ledger: Ledger) {
+enum Thing {
+    Session(SessionId),
+    Artifacts(JobId, PathBuf),
+}
+
+pub async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: Ledger) {
     // What a removed session has does not change any more.
     let mut sizes = HashMap::new();
     let mut kept = BTreeMap::new();
     loop {
-        if let Err(error) = look(&journal, &ledger, &mut sizes, &mut kept).await {
+        if let Err(error) = look(&launcher, &journal, &ledger, &mut sizes, &mut kept).await {
             tracing::warn!(%error, "the journals of removed sessions cannot be looked at");
         }
         tokio::time::sleep(LOOK).await;
@@ -32,12 +42,19 @@ pub async fn keep_within_quotas(journal: Journal, ledger: Ledger) {
 }
 
 async fn look(
+    launcher: &Launcher,
     journal: &Journal,
     ledger: &Ledger,
     sizes: &mut HashMap<SessionId, u64>,
     kept: &mut BTreeMap<u32, Kept>,
 ) -> Result<(), JournalError> {
-    let mut owners: BTreeMap<u32, Vec<(SessionId, u64)>> = BTreeMap::new();
+    let mut owners: BTreeMap<u32, Vec<(Thing, u64)>> = BTreeMap::new();
+    // Files first: they are larger, and less is lost with them than with what was said.
+    for (id, path, size) in jobs::artifacts(launcher) {
+        if let Some(record) = journal.job(id)? {
+            owners.entry(record.view.owner).or_default().push((Thing::Artifacts(id, path), size));
+        }
+    }
     let removed = journal.removed()?;
     sizes.retain(|id, _| removed.iter().any(|(_, removed)| removed == id));
     for (owner, id) in removed {
@@ -45,7 +62,7 @@ async fn look(
             Some(size) => *size,
             None => *sizes.entry(id).or_insert(journal.stored(id)?),
         };
-        owners.entry(owner).or_default().push((id, size));
+        owners.entry(owner).or_default().push((Thing::Session(id), size));
     }
     kept.retain(|owner, _| owners.contains_key(owner));
     for (owner, oldest_first) in owners {
@@ -54,12 +71,20 @@ async fn look(
             .or_insert_with(|| Kept { permit: ledger.keep(owner, NAME, Amounts::default()), bytes: 0 });
         let room = ledger.room(owner, Kind::Journal).saturating_add(mine.bytes);
         mine.bytes = oldest_first.iter().map(|(_, size)| size).sum();
-        for (id, size) in oldest_first {
+        for (thing, size) in oldest_first {
             if mine.bytes <= room {
                 break;
             }
-            journal.forget(id).await?;
-            tracing::info!(session = %id, owner, "the journal of a removed session was too much");
+            match thing {
+                Thing::Session(id) => {
+                    journal.forget(id).await?;
+                    tracing::info!(session = %id, owner, "the journal of a removed session was too much");
+                }
+                Thing::Artifacts(id, path) => {
+                    let _ = std::fs::remove_file(path);
+                    tracing::info!(job = %id, owner, "the files of a job were too much");
+                }
+            }
             mine.bytes -= size;
         }
         // It fits, or there is none left.

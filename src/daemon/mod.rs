@@ -66,6 +66,7 @@ impl DaemonError {
 /// Runs the daemon in the foreground until a signal or a request ends it.
 #[must_use]
 pub fn main(config: Option<PathBuf>, serving: Serving) -> ExitCode {
+    boot::close_inherited();
     match start(config, serving) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -128,7 +129,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         let who = identities.of(owner, None).await;
         ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
     }
-    tokio::spawn(journals::keep_within_quotas(journal.clone(), ledger.clone()));
+    tokio::spawn(journals::keep_within_quotas(Arc::clone(&launcher), journal.clone(), ledger.clone()));
     let args = SupervisorArgs {
         journal: journal.clone(),
         launcher: Arc::clone(&launcher),
@@ -170,6 +171,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         remove_all: Arc::clone(&remove_all),
         journal,
         in_work: control::InWork::default(),
+        uploads: control::Places::of_uploads(),
         models,
         tools,
         ledger,

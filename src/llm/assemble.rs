@@ -10,6 +10,8 @@ use super::failure::AttemptFailure;
 use crate::protocol::chat::{ChatReply, Finish, FunctionCall, Message, Role, ToolCall, Usage};
 
 /// Bytes of all texts and arguments of one reply together.
+/// More than any context holds.
+const USAGE_TOKENS: u64 = 16 << 20;
 const REPLY_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of one call's arguments.
 const ARGUMENTS_BYTES: usize = 4 * 1024 * 1024;
@@ -63,10 +65,10 @@ impl Assembler {
         }
         if let Some(usage) = chunk.get("usage").filter(|usage| usage.is_object()) {
             let count = |key| usage.get(key).and_then(Value::as_u64).unwrap_or_default();
-            self.usage = Some(Usage {
-                prompt_tokens: count("prompt_tokens"),
-                completion_tokens: count("completion_tokens"),
-            });
+            let (prompt_tokens, completion_tokens) = (count("prompt_tokens"), count("completion_tokens"));
+            // What cannot be is left out, and then estimated: it is spent from somebody's quota.
+            self.usage = (prompt_tokens.max(completion_tokens) <= USAGE_TOKENS)
+                .then_some(Usage { prompt_tokens, completion_tokens });
         }
         let mut deltas = Vec::new();
         let choices = chunk.get("choices").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -213,17 +215,27 @@ impl Assembler {
             finish => finish.unwrap_or(Finish::Other),
         };
         let some = |text: String| (!text.is_empty()).then_some(text);
+        let (thought, content) = apart(self.content);
+        let reasoning = if self.reasoning.is_empty() { thought } else { self.reasoning };
         ChatReply {
             message: Message {
                 tool_calls,
                 function_call: self.function_call,
-                ..Message::new(Role::Assistant, self.content)
+                ..Message::new(Role::Assistant, content)
             },
-            reasoning: some(self.reasoning),
+            reasoning: some(reasoning),
             refusal: some(self.refusal),
             finish,
             usage: self.usage,
         }
+    }
+}
+
+/// Servers without a parser for it leave the reasoning of a model in front of what it says.
+fn apart(content: String) -> (String, String) {
+    match content.trim_start().strip_prefix("<think>").and_then(|rest| rest.split_once("</think>")) {
+        Some((thought, said)) => (thought.trim().to_owned(), said.trim_start().to_owned()),
+        None => (String::new(), content),
     }
 }
 

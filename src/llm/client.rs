@@ -106,7 +106,10 @@ impl Client {
             })?;
         let file = self.model.file.as_deref();
         let reply = match &self.source {
-            Source::Http(http) => self.ask(http, request, &mut deltas).await?,
+            Source::Http(http) => {
+                let mut without_key = |delta| deltas(self.redacted(delta));
+                self.ask(http, request, &mut without_key).await.map(|reply| self.without_key(reply))?
+            }
             Source::Script => script::play(file, request, &mut deltas).await.map_err(alone)?,
             Source::Replay(replayer) => {
                 let reply = replayer.play(file, request).await.map_err(alone)?;
@@ -169,6 +172,33 @@ impl Client {
             return Err(self.failure(failure, 0));
         }
         Ok(self.key.as_ref())
+    }
+
+    /// What a provider repeats of the key is in no event, and not shown. A piece of it in one piece of the
+    /// text is not known for what it is; the whole reply is.
+    fn redacted(&self, delta: Delta) -> Delta {
+        match delta {
+            Delta::Text(text) => Delta::Text(self.clean(text)),
+            Delta::Reasoning(text) => Delta::Reasoning(self.clean(text)),
+            restarted @ Delta::Restarted { .. } => restarted,
+        }
+    }
+
+    fn without_key(&self, mut reply: ChatReply) -> ChatReply {
+        let message = &mut reply.message;
+        let arguments = message.tool_calls.iter_mut().map(|call| &mut call.arguments);
+        let arguments = arguments.chain(message.function_call.iter_mut().map(|call| &mut call.arguments));
+        let texts =
+            arguments.chain([&mut message.content]).chain(&mut reply.reasoning).chain(&mut reply.refusal);
+        texts.for_each(|text| *text = self.clean(std::mem::take(text)));
+        reply
+    }
+
+    fn clean(&self, text: String) -> String {
+        match &self.key {
+            Some(key) if text.contains(key.expose()) => key.redact(&text),
+            _ => text,
+        }
     }
 
     /// For people: which model, and nothing of its key.

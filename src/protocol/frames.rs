@@ -35,11 +35,14 @@ pub enum HostFrame {
     Ack {
         received: u64,
     },
-    /// What the namespace holds from the start. Applied to the present worker between cells and to
-    /// every later one.
+    /// The tools, and what the namespace holds from the start: a fresh worker gets all of it. One that has
+    /// been told before may have changed it meanwhile, and gets, between cells, only what is new.
     Configure {
         seed: Map<String, Value>,
         tools: Vec<ToolSpec>,
+        /// Names of the seed that are new.
+        #[serde(default)]
+        assign: Vec<String>,
     },
     /// Import modules into the namespace, now and in every later worker. Checkpoints begin after it.
     Preload {

@@ -116,6 +116,12 @@ pub const REQUEST_BODY: Duration = Duration::from_secs(60);
 /// Connections to the control socket: all together, and per user.
 pub const CONNECTIONS: usize = 1_024;
 pub const CONNECTIONS_PER_USER: usize = 256;
+/// So many a user has whatever others have.
+pub const CONNECTIONS_SURE: usize = 16;
+/// Files that are being received, each of which takes a thread: all together, and per user.
+pub const UPLOADS: usize = 128;
+pub const UPLOADS_PER_USER: usize = 16;
+pub const UPLOADS_SURE: usize = 1;
 /// Comment line that keeps an idle event stream alive.
 pub const STREAM_KEEPALIVE: Duration = Duration::from_secs(15);
 /// Time an ephemeral session lives without anybody who holds it.

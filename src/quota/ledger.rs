@@ -178,6 +178,12 @@ impl Permit {
 }
 
 impl Gauge {
+    /// How much more the user may have.
+    #[must_use]
+    pub fn room(&self, kind: Kind) -> u64 {
+        self.ledger.room(self.uid, kind)
+    }
+
     /// An error if the user has too much now. Nothing is noted once the permit is gone.
     pub fn measure(&self, kind: Kind, amount: u64) -> Result<(), Refusal> {
         self.ledger.inner().books.measure(self.uid, self.id, kind, amount)

@@ -26,13 +26,16 @@ impl Journal {
     /// On the day of that moment, also by sessions that were removed since.
     pub fn tokens_of_day(&self, at: &str) -> Result<Vec<SpentTokens>, JournalError> {
         let day: String = at.chars().take("2026-01-01".len()).collect();
-        Ok(self.core.read(|file, _| {
-            let query = "SELECT sessions.owner, sessions.name, events.json
+        Ok(self.core.read(|file, blobs| {
+            let query = "SELECT sessions.owner, sessions.name, events.json, events.blob
                 FROM events JOIN sessions ON sessions.id = events.session
                 WHERE events.name = 'model_replied' AND events.at >= ?1";
             let mut statement = file.prepare(query)?;
             let spent = statement.query_map([day], |row| {
-                let json = row.get::<_, Option<String>>(2)?;
+                let json = match (row.get::<_, Option<String>>(2)?, row.get::<_, Option<String>>(3)?) {
+                    (None, Some(blob)) => blobs.get(&blob).ok(),
+                    (json, _) => json,
+                };
                 let tokens = json.map_or(INLINE_BYTES as u64 / BYTES_PER_TOKEN, |json| tokens(&json));
                 Ok(SpentTokens { owner: row.get(0)?, by: row.get(1)?, tokens })
             })?;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command as Process;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use super::foreign;
@@ -29,6 +30,8 @@ const ENVIRONMENT: [(&str, &str); 3] =
 /// Last bytes of what it says on stderr, for the failure.
 const STDERR_BYTES: usize = 4 * 1024;
 const READ_BYTES: usize = 16 * 1024;
+/// How long after the end of a program its last words may come.
+const LINGER: Duration = Duration::from_millis(250);
 
 pub struct Command {
     definition: Definition,
@@ -94,13 +97,16 @@ async fn run(settings: &CommandTool, input: String, owner: Owner) -> Result<Vec<
         let _ = stdin.write_all(input.as_bytes()).await;
         Ok(())
     };
+    let ended = CancellationToken::new();
     let end = async {
         group.leader_ended(&mut ends).await;
         // Helpers that it left behind would hold its pipes open.
         group.kill();
+        ended.cancel();
         Ok(())
     };
     let most = usize::try_from(settings.output_bytes).unwrap_or(usize::MAX);
+    let (stdout, stderr) = (Pipe { pipe: stdout, ended: &ended }, Pipe { pipe: stderr, ended: &ended });
     let work = async { tokio::try_join!(read_all(stdout, most), read_tail(stderr), feed, end) };
     let (said, complaint, (), ()) = match tokio::time::timeout(settings.timeout, work).await {
         Ok(done) => done?,
@@ -168,11 +174,33 @@ impl Drop for Group {
     }
 }
 
-async fn read_all(mut pipe: impl AsyncRead + Unpin, most: usize) -> Result<Vec<u8>, ToolFailure> {
+/// What a program prints. Something of it that lives on in a session of its own may hold the pipe for ever:
+/// soon after the program has ended, that is the end.
+struct Pipe<'a, R> {
+    pipe: R,
+    ended: &'a CancellationToken,
+}
+
+impl<R: AsyncRead + Unpin> Pipe<'_, R> {
+    /// How many bytes came; 0 at the end.
+    async fn read(&mut self, buffer: &mut [u8]) -> usize {
+        let over = async {
+            self.ended.cancelled().await;
+            tokio::time::sleep(LINGER).await;
+        };
+        tokio::select! {
+            biased;
+            came = self.pipe.read(buffer) => came.unwrap_or(0),
+            () = over => 0,
+        }
+    }
+}
+
+async fn read_all(mut pipe: Pipe<'_, impl AsyncRead + Unpin>, most: usize) -> Result<Vec<u8>, ToolFailure> {
     let mut read = Vec::new();
     let mut buffer = vec![0; READ_BYTES];
     loop {
-        let came = pipe.read(&mut buffer).await.unwrap_or(0);
+        let came = pipe.read(&mut buffer).await;
         if came == 0 {
             return Ok(read);
         }
@@ -183,11 +211,11 @@ async fn read_all(mut pipe: impl AsyncRead + Unpin, most: usize) -> Result<Vec<u
     }
 }
 
-async fn read_tail(mut pipe: impl AsyncRead + Unpin) -> Result<Vec<u8>, ToolFailure> {
+async fn read_tail(mut pipe: Pipe<'_, impl AsyncRead + Unpin>) -> Result<Vec<u8>, ToolFailure> {
     let mut tail = Vec::new();
     let mut buffer = vec![0; READ_BYTES];
     loop {
-        let came = pipe.read(&mut buffer).await.unwrap_or(0);
+        let came = pipe.read(&mut buffer).await;
         if came == 0 {
             return Ok(tail);
         }

@@ -29,6 +29,18 @@ class Variables(KernelTest):
         self.assertEqual((listed["slow"]["type"], listed["slow"]["shape"]), ("Slow", None))
         self.assertIn(listed["slow"]["preview"], ("<not shown>", "<repr failed: TimeoutError>"))
 
+    def test_what_cells_made_of_given_values_stays_when_others_are_given(self):
+        self.kernel.configure({"a": 1, "b": 1})
+        self.run_ok("a = 2")
+        self.kernel.configure({"a": 1, "b": 1, "c": 1}, assign=["c"])
+        self.assertEqual(self.value("a, b, c"), "(2, 1, 1)")
+        self.run_ok("b = c = 3")
+        self.kernel.configure({"a": 1, "b": 1, "c": 4}, assign=["c"])
+        self.assertEqual(self.value("a, b, c"), "(2, 3, 4)")
+        self.kernel.send(type="reset", request=1)
+        self.kernel.expect("reset_done")
+        self.assertEqual(self.value("a, b, c"), "(1, 1, 4)")
+
     def test_imports_and_tools_are_listed_for_whoever_asks(self):
         self.kernel.configure({"seeded": 1}, [{"name": "tool", "description": "", "parameters": {}}])
         self.run_ok("import math\nfrom os import path, sep\na = 1")

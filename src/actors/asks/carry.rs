@@ -12,7 +12,7 @@ use super::super::session::{CellRequest, SessionMsg, SessionRef, result_of};
 use super::ledger::{REPLY_TOKENS, Short};
 use super::recall::CELL_REFUSED;
 use super::{AsksMsg, AsksRef, AsksState, Task};
-use crate::agent::{Effect, Input};
+use crate::agent::{Effect, Input, tokens_of_text};
 use crate::protocol::ask::{AskEnd, AskNumber, AskState};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind, Usage};
 use crate::protocol::clock;
@@ -114,6 +114,7 @@ impl AsksState {
         };
         request.reply_tokens = (reserved.reply < reply).then_some(reserved.reply);
         current.reserved = Some(reserved);
+        (current.request_tokens, current.heard_tokens) = (tokens, 0);
         self.args.log.append(EventBody::ModelAsked { ask, step });
         let asks = myself.clone();
         if let Err(refusal) = self.args.quotas.may_spend(self.args.owner, clock::today()) {
@@ -170,20 +171,35 @@ impl AsksState {
         }));
     }
 
+    /// Spent as it comes: a provider wants to be paid also for what breaks off or is cancelled.
+    pub(super) fn heard(&mut self, ask: AskNumber, text: &str) {
+        let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
+        let request = if current.heard_tokens == 0 { current.request_tokens } else { 0 };
+        let tokens = request + tokens_of_text(text);
+        current.heard_tokens += tokens;
+        self.args.quotas.spend(self.args.owner, clock::today(), self.args.name.as_str(), tokens);
+    }
+
     pub(super) fn model_done(
         &mut self,
         myself: &AsksRef,
         ask: AskNumber,
         step: u32,
-        outcome: Result<ChatReply, ModelFailure>,
+        mut outcome: Result<ChatReply, ModelFailure>,
     ) {
         let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
         current.model = None;
         let cost = outcome.as_ref().map_or_else(|_| Usage::default(), |reply| current.machine.cost(reply));
-        if let Some(reserved) = current.reserved.take() {
-            reserved.spent(cost.total());
+        if let Ok(reply) = &mut outcome {
+            // So that the next daemon counts the same.
+            reply.usage = Some(cost);
         }
-        self.args.quotas.spend(self.args.owner, clock::today(), self.args.name.as_str(), cost.total());
+        let heard = std::mem::take(&mut current.heard_tokens);
+        if let Some(reserved) = current.reserved.take() {
+            reserved.spent(cost.total().max(heard));
+        }
+        let more = cost.total().saturating_sub(heard);
+        self.args.quotas.spend(self.args.owner, clock::today(), self.args.name.as_str(), more);
         if let Some(above) = &current.above {
             above.tell(cost, 1);
         }

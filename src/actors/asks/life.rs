@@ -1,6 +1,6 @@
 //! How an ask begins, and how those of before are taken up again.
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,14 @@ use super::recall::Recalled;
 use super::wish::{self, Outer};
 use super::{ASKS_SHOWN, ASKS_WAITING, AsksMsg, AsksRef, AsksState, Clock, Current, Waiting};
 use crate::agent::{Effect, Input, Machine};
-use crate::protocol::ask::{Approval, AskNumber, AskSpec, AskState, AskView, NewAsk};
+use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
 use crate::tools::Registry;
+
+/// Told of an ask that cannot be gone on with.
+const STRAYED: &str = "the daemon was started anew, and the ask cannot go on from where it was: its tools or the configuration have changed";
 
 impl AsksState {
     pub(super) fn start(
@@ -50,9 +53,6 @@ impl AsksState {
         self.asks.insert(ask, view.clone());
         while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
             self.asks.pop_first();
-        }
-        if !spec.context.is_empty() {
-            let _ = self.args.session.cast(SessionMsg::Seed(spec.context.clone()));
         }
         let above = outer.map(|outer| outer.above);
         self.waiting.push_back(Waiting { ask, spec: spec.clone(), above });
@@ -111,8 +111,16 @@ impl AsksState {
         let tools = (self.args.tools)();
         let machine = self.machine(&waiting.spec, &tools, self.history.clone());
         let clock = Clock::running(Duration::ZERO);
+        // Not before its turn: the ask before it has values of its own.
+        self.seed(waiting.spec.context.clone(), true);
         self.current = Some(Current::new(waiting, machine, clock, tools));
         self.take(myself, Input::Begin);
+    }
+
+    fn seed(&self, values: Map<String, Value>, anew: bool) {
+        if !values.is_empty() {
+            let _ = self.args.session.cast(SessionMsg::Seed { values, anew });
+        }
     }
 
     pub(super) fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> Machine {
@@ -135,10 +143,8 @@ impl AsksState {
             return;
         }
         let tools = (self.args.tools)();
-        let mut context = Map::new();
         for (ask, mut recalled) in asks {
             self.newest = self.newest.max(ask);
-            context.extend(recalled.spec.context.clone());
             let mut view = recalled.view();
             let untouched = recalled.inputs.len() == 1 && recalled.end.is_none();
             if untouched && self.current.is_some() {
@@ -146,6 +152,8 @@ impl AsksState {
                 self.waiting.push_back(Waiting { ask, spec: recalled.spec, above: None });
                 continue;
             }
+            // Of one that had begun, for sandboxes to come: in the present one its cells may have changed them.
+            self.seed(recalled.spec.context.clone(), untouched);
             if recalled.end.is_some() && !recalled.worked {
                 self.asks.insert(ask, view);
                 continue;
@@ -165,15 +173,28 @@ impl AsksState {
                 }
                 continue;
             }
+            if machine.steps() < recalled.asked {
+                // Tools or settings are not what they were, and with them it takes another way: what was done
+                // since would be done again.
+                let end = AskEnd {
+                    outcome: AskOutcome::Cancelled,
+                    answer: None,
+                    value: None,
+                    message: Some(STRAYED.to_owned()),
+                    steps: recalled.asked.max(machine.steps_in_all()),
+                    usage: machine.usage(),
+                };
+                self.history = machine.into_history();
+                approvals.retain(|approval| approval.ask != Some(ask));
+                self.finish(myself, ask, end);
+                continue;
+            }
             let questions = approvals.iter().filter(|approval| approval.ask == Some(ask));
             let asked_at = questions.map(|approval| approval.asked_at.as_str()).min();
             let clock = Clock::running(recalled.spent(asked_at));
             let begun = Waiting { ask, spec: recalled.spec.clone(), above: None };
             let current = Current::new(begun, machine, clock, Arc::clone(&tools));
             self.current = Some(Current { recalled: Some(recalled), ..current });
-        }
-        if !context.is_empty() {
-            let _ = self.args.session.cast(SessionMsg::Seed(context));
         }
         self.recall_approvals(approvals);
         self.go_on(myself);

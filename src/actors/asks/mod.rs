@@ -115,6 +115,10 @@ struct Current {
     ledger: Arc<Ledger>,
     /// For the request that is under way.
     reserved: Option<Reserved>,
+    /// Tokens of that request, as estimated.
+    request_tokens: u64,
+    /// Of what was spent already, while the reply to it came.
+    heard_tokens: u64,
     above: Option<Above>,
     /// What waits for a person in asks within it, by their sessions.
     waiting_within: BTreeMap<SessionId, Vec<Approval>>,
@@ -143,6 +147,8 @@ impl Current {
             tools,
             ledger,
             reserved: None,
+            request_tokens: 0,
+            heard_tokens: 0,
             above,
             waiting_within: BTreeMap::new(),
             recalled: None,
@@ -258,11 +264,15 @@ impl Actor for Asks {
                 state.waiting.clear();
             }
             AsksMsg::ModelText { ask, step, text } => {
+                state.heard(ask, &text);
                 if state.current.as_ref().is_some_and(|current| current.ask == ask) {
                     state.args.log.append(EventBody::ModelText { ask, step, text });
                 }
             }
             AsksMsg::ModelRetries { ask, step, failure, pause } => {
+                if let Some(current) = state.current.as_mut().filter(|current| current.ask == ask) {
+                    current.heard_tokens = 0;
+                }
                 let retry_in_s = Some(pause.as_secs_f64());
                 state.args.log.append(EventBody::ModelFailed { ask, step, failure, retry_in_s });
             }

@@ -31,6 +31,8 @@ pub struct Recalled {
     pub waited: Duration,
     /// The model was asked, so it did not end while it waited for its turn.
     pub worked: bool,
+    /// The newest step in which it was asked.
+    pub asked: u32,
 }
 
 impl Recalled {
@@ -86,12 +88,14 @@ impl Fold {
                     began_at: at,
                     waited: Duration::ZERO,
                     worked: false,
+                    asked: 0,
                 };
                 self.memory.asks.insert(ask, recalled);
             }
-            EventBody::ModelAsked { ask, .. } => {
+            EventBody::ModelAsked { ask, step } => {
                 if let Some(recalled) = self.memory.asks.get_mut(&ask) {
                     recalled.worked = true;
+                    recalled.asked = recalled.asked.max(step);
                 }
             }
             EventBody::ModelReplied { ask, step, reply } => {

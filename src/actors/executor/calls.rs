@@ -1,14 +1,16 @@
 //! Tool calls that code in the sandbox makes. A call is in the journal before it is made.
 
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
+use super::super::rules::CellRules;
 use super::permits::{Permit, patience};
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::bridge::{Refusal, Turn};
 use crate::protocol::event::{EventBody, ToolOutcome};
-use crate::protocol::frames::{HostFrame, ToolFailure};
+use crate::protocol::frames::{HostFrame, Live, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{TOOL_CALLS_LISTED, TOOL_NAME_CHARS, TOOL_RESPONSES_BYTES};
 use crate::protocol::result::{Display, ValueView};
@@ -100,6 +102,21 @@ impl ExecutorState {
         self.calls.begin(call, Some(cell), name, CallGuard(task));
     }
 
+    /// A call names the cell that runs, not the one whose code makes it: what a model may not do without a
+    /// person, a thread of its cell may not do in the name of another cell. What it may not do at all is
+    /// forbidden to other cells only as long as it left something that runs.
+    fn rules_of_all<'a>(&self, own: &'a CellRules) -> Cow<'a, CellRules> {
+        if self.bound == CellRules::default() {
+            return Cow::Borrowed(own);
+        }
+        let Live { threads, tasks, children } = self.live;
+        let mut rules = own.tightened(&self.bound);
+        if threads + tasks + children == 0 {
+            rules.allowed.clone_from(&own.allowed);
+        }
+        Cow::Owned(rules)
+    }
+
     /// Whether it may be made, and by whom it has to be allowed.
     fn begin(
         &self,
@@ -112,7 +129,8 @@ impl ExecutorState {
         let refused = |message| Begun::Known(Err(ToolFailure { code: "not_allowed".into(), message }));
         let running = cell.and_then(|cell| self.running.get(&cell));
         // What a cell left running is bound to what the cell was.
-        let rules = running.map_or(&self.last_rules, |running| &running.start.rules);
+        let own = running.map_or(&self.last_rules, |running| &running.start.rules);
+        let rules = self.rules_of_all(own);
         let definition = self.args.tools.definition(name);
         if let Some(definition) = definition.filter(|definition| definition.local) {
             return refused(format!("`{}` runs in the sandbox itself, not through a call", definition.name));

@@ -124,6 +124,9 @@ impl ExecutorState {
         let timeout = start.timeout;
         if start.mode == Mode::Main {
             self.last_rules = Arc::clone(&start.rules);
+            if start.ask.is_some() {
+                self.bound = self.bound.tightened(&start.rules);
+            }
         }
         let mut running = Running::of(start, Instant::now());
         running.delivery = sent.as_ref().and_then(|sent| sent.as_ref().ok()).cloned().unwrap_or_default();

@@ -44,10 +44,11 @@ pub enum ExecutorMsg {
         timeout: Duration,
         reply_to: Answer<Computed>,
     },
-    /// The seed or the tools have changed.
+    /// The seed or the tools have changed; the names are those of new values.
     Configure {
         seed: Map<String, Value>,
         tools: Arc<tools::Registry>,
+        assign: Vec<String>,
     },
     /// Not by a cell: the next one is not to be credited with it.
     FilesChanged,
@@ -127,6 +128,8 @@ pub struct Attach {
     pub open_calls: Vec<OpenCall>,
     /// Of the newest cell of the main line that has begun.
     pub last_rules: Arc<CellRules>,
+    /// Of all cells that models wrote.
+    pub bound: CellRules,
     /// It is to be frozen again when it has told what it had to tell.
     pub frozen: bool,
 }

@@ -97,6 +97,11 @@ pub struct ExecutorState {
     calls: Calls<CallGuard>,
     /// Of the newest cell of the main line, for calls that come when none runs.
     last_rules: Arc<CellRules>,
+    /// Names of the seed that the kernel has not been told of.
+    unassigned: Vec<String>,
+    /// Of all cells that models wrote since the worker was fresh. What they left behind may call tools while
+    /// another cell runs, in whose name it then speaks.
+    bound: CellRules,
     /// What tools said that gives no value.
     said: Arc<Said>,
     /// The workspace as the last cell left it.
@@ -183,6 +188,8 @@ impl Actor for Executor {
             preloading: None,
             calls: Calls::default(),
             last_rules: Arc::default(),
+            unassigned: Vec::new(),
+            bound: CellRules::default(),
             said: Arc::default(),
             snapshot,
             snapshot_is_old: false,
@@ -224,11 +231,16 @@ impl Actor for Executor {
             }
             ExecutorMsg::Reset { reply_to } => {
                 state.cancel_running(&myself);
+                state.bound = CellRules::default();
                 let frame = |request| HostFrame::Reset { request };
                 state.request(&myself, Request::Reset(reply_to), frame, Duration::ZERO);
             }
             ExecutorMsg::SendAgain(cell) => state.send_again(&myself, cell),
-            ExecutorMsg::FilesChanged => state.snapshot_is_old = true,
+            ExecutorMsg::FilesChanged => {
+                state.snapshot_is_old = true;
+                // What grew by that grew by nobody in the sandbox.
+                (state.usage, state.growing_looks) = (None, 0);
+            }
             ExecutorMsg::Undo { cells, reply_to } => {
                 let frame = |request| HostFrame::Undo { request, cells };
                 state.request(&myself, Request::Undo(reply_to), frame, Duration::ZERO);
@@ -252,12 +264,10 @@ impl Actor for Executor {
             ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
             ExecutorMsg::PersonAsked(cell) => state.person_asked(cell),
             ExecutorMsg::PersonAnswered(cell) => state.person_answered(&myself, cell),
-            ExecutorMsg::Configure { seed, tools } => {
+            ExecutorMsg::Configure { seed, tools, assign } => {
                 (state.args.seed, state.args.tools) = (seed, tools);
-                if state.cage.is_some() {
-                    let (seed, tools) = (state.args.seed.clone(), state.args.tools.specs());
-                    state.send(&myself, &HostFrame::Configure { seed, tools });
-                }
+                state.unassigned.extend(assign);
+                state.configure(&myself);
             }
             ExecutorMsg::Concluded { result, snapshot, turn } => {
                 state.snapshot_unnoted |= state.snapshot != snapshot;
@@ -290,6 +300,19 @@ fn pull_progress(log: Arc<EventLog>) -> impl Fn(String) + Send + Sync {
 }
 
 impl ExecutorState {
+    fn configuration(&mut self) -> HostFrame {
+        let (seed, tools) = (self.args.seed.clone(), self.args.tools.specs());
+        HostFrame::Configure { seed, tools, assign: std::mem::take(&mut self.unassigned) }
+    }
+
+    /// As soon as there is a kernel.
+    fn configure(&mut self, myself: &ExecutorRef) {
+        if self.cage.is_some() {
+            let configuration = self.configuration();
+            self.send(myself, &configuration);
+        }
+    }
+
     fn launched(&mut self, myself: &ExecutorRef, outcome: Result<Ready, Problem>) {
         let ready = match outcome {
             Ok(ready) => ready,
@@ -302,7 +325,7 @@ impl ExecutorState {
         };
         let receipt = ready.receipt.clone();
         self.take_in(myself, ready);
-        let configure = HostFrame::Configure { seed: self.args.seed.clone(), tools: self.args.tools.specs() };
+        let configure = self.configuration();
         let configured = self.cage.as_ref().map(|cage| cage.link.send(&configure));
         if let Some(Err(error)) = configured {
             let problem =

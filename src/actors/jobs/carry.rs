@@ -18,9 +18,10 @@ use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, JobId};
 use crate::protocol::job::{JobEnd, JobReceipt, NewJob};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
-use crate::quota::Permit;
+use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::files::{self, Upload};
 use crate::sandbox::gather::{self, Gathered};
@@ -29,6 +30,8 @@ use crate::store::{EventLog, JobRecord};
 
 /// The one cell of a job.
 pub const CELL: CellNumber = 1;
+/// By then whoever looks at what is kept has seen new artifacts.
+pub const ARTIFACTS_COUNTED: Duration = Duration::from_secs(20);
 /// An end that the disk does not take is found by looking again.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -36,6 +39,7 @@ pub struct Carry {
     pub jobs: JobsRef,
     pub supervisor: SupervisorRef,
     pub launcher: Arc<Launcher>,
+    pub ledger: Ledger,
     pub record: JobRecord,
     pub input: PathBuf,
     pub artifacts: PathBuf,
@@ -99,7 +103,10 @@ impl Carry {
             return Ok(end);
         }
         match self.gather(&handles).await {
-            Ok(gathered) => (end.artifacts, end.artifacts_cut) = (gathered.files, gathered.cut),
+            Ok(gathered) => {
+                (end.artifacts, end.artifacts_cut) = (gathered.files, gathered.cut);
+                self.count_artifacts();
+            }
             Err(error) => {
                 tracing::warn!(%error, job = %self.record.view.id, "artifacts cannot be kept");
                 end.artifacts_cut = true;
@@ -179,6 +186,17 @@ impl Carry {
             }
             let _ = tokio::time::timeout(LOOK, watch.changed()).await;
         }
+    }
+
+    /// From now on, and not only when all that is kept is looked at again.
+    fn count_artifacts(&self) {
+        let Ok(data) = std::fs::metadata(&self.artifacts) else { return };
+        let (owner, name) = (self.record.view.owner, format!("job {}", self.record.view.id));
+        let permit = self.ledger.keep(owner, &name, Amounts::of([(Kind::Journal, data.len())]));
+        tokio::spawn(async move {
+            tokio::time::sleep(ARTIFACTS_COUNTED).await;
+            drop(permit);
+        });
     }
 
     async fn gather(&self, handles: &Handles) -> std::io::Result<Gathered> {

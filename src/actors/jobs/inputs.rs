@@ -30,6 +30,8 @@ struct Input {
     /// On disk, or as much as it may become.
     bytes: u64,
     jobs: usize,
+    /// By a job that has come, if not gone.
+    used: bool,
     since: Instant,
 }
 
@@ -106,18 +108,28 @@ impl Inputs {
     /// Before a byte is received.
     pub fn reserve(&self, owner: u32) -> Result<Reserved, Problem> {
         let mut inputs = self.lock();
-        let own = || inputs.values().filter(|input| input.owner == owner);
-        let bytes: u64 = own().map(|input| input.bytes).sum();
-        if own().count() >= JOB_INPUTS || bytes.saturating_add(JOB_INPUT_BYTES) > JOB_INPUTS_BYTES {
-            return Err(Problem::new(
-                Code::TooMany,
-                format!("files of {} jobs of yours, {bytes} bytes, are kept already", own().count()),
-            )
-            .hint("wait until some of your jobs have ended"));
+        loop {
+            let own = || inputs.iter().filter(|(_, input)| input.owner == owner);
+            let bytes: u64 = own().map(|(_, input)| input.bytes).sum();
+            if own().count() < JOB_INPUTS && bytes.saturating_add(JOB_INPUT_BYTES) <= JOB_INPUTS_BYTES {
+                break;
+            }
+            // What was kept only in case that another job wants it.
+            let spare = own().filter(|(_, input)| input.used && input.jobs == 0);
+            let Some(oldest) = spare.min_by_key(|(_, input)| input.since).map(|(id, _)| *id) else {
+                return Err(Problem::new(
+                    Code::TooMany,
+                    format!("files of {} jobs of yours, {bytes} bytes, are kept already", own().count()),
+                )
+                .hint("wait until some of your jobs have ended"));
+            };
+            inputs.remove(&oldest);
+            remove(&self.path(oldest));
         }
         let id = InputId::fresh();
         let since = Instant::now();
-        inputs.insert(id, Input { owner, manifest: None, bytes: JOB_INPUT_BYTES, jobs: 0, since });
+        inputs
+            .insert(id, Input { owner, manifest: None, bytes: JOB_INPUT_BYTES, jobs: 0, used: false, since });
         drop(inputs);
         Ok(Reserved { inputs: self.clone(), id, whole: false })
     }
@@ -128,13 +140,14 @@ impl Inputs {
         let input = inputs.get_mut(&id).filter(|input| input.owner == owner)?;
         let manifest = input.manifest.clone()?;
         input.jobs += 1;
+        input.used = true;
         Some((manifest, Use { inputs: self.clone(), id }))
     }
 
     /// For a job that was taken before.
     #[must_use]
     pub fn take_again(&self, owner: u32, id: InputId, bytes: u64) -> Use {
-        let fresh = Input { owner, manifest: None, bytes, jobs: 0, since: Instant::now() };
+        let fresh = Input { owner, manifest: None, bytes, jobs: 0, used: true, since: Instant::now() };
         self.lock().entry(id).or_insert(fresh).jobs += 1;
         Use { inputs: self.clone(), id }
     }

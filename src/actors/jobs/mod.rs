@@ -11,9 +11,10 @@ mod restore;
 mod script;
 mod verdict;
 
+pub use carry::ARTIFACTS_COUNTED;
 pub use inputs::{Inputs, Reserved};
 pub use messages::{JobsArgs, JobsMsg, JobsRef, Started, Watched};
-pub use restore::artifacts_of;
+pub use restore::{artifacts, artifacts_of};
 
 use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
 use std::collections::BTreeMap;
@@ -279,6 +280,7 @@ impl JobsState {
             jobs: self.myself.clone(),
             supervisor: self.args.supervisor.clone(),
             launcher: Arc::clone(&self.args.launcher),
+            ledger: self.args.ledger.clone(),
             record: entry.record.clone(),
             input,
             artifacts: artifacts_of(&self.args.launcher, id),

@@ -79,15 +79,26 @@ pub fn artifacts_of(launcher: &Launcher, id: JobId) -> PathBuf {
     launcher.paths.jobs_dir().join(format!("{id}{ARTIFACTS}"))
 }
 
-/// Those of jobs that are forgotten.
-fn sweep_artifacts(launcher: &Launcher, journal: &Journal) {
+/// Those that are there, with their sizes, the oldest first.
+#[must_use]
+pub fn artifacts(launcher: &Launcher) -> Vec<(JobId, PathBuf, u64)> {
+    let mut found = Vec::new();
     for entry in std::fs::read_dir(launcher.paths.jobs_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(id) = name.strip_suffix(ARTIFACTS).and_then(|id| uuid::Uuid::parse_str(id).ok()) else {
-            continue;
-        };
-        if journal.has_job(JobId(id)).is_ok_and(|known| !known) {
-            let _ = std::fs::remove_file(entry.path());
+        let id = name.strip_suffix(ARTIFACTS).and_then(|id| uuid::Uuid::parse_str(id).ok());
+        if let (Some(id), Ok(data)) = (id, entry.metadata()) {
+            found.push((data.modified().ok(), JobId(id), entry.path(), data.len()));
+        }
+    }
+    found.sort_by(|(first, ..), (second, ..)| first.cmp(second));
+    found.into_iter().map(|(_, id, path, size)| (id, path, size)).collect()
+}
+
+/// Those of jobs that are forgotten.
+fn sweep_artifacts(launcher: &Launcher, journal: &Journal) {
+    for (id, path, _) in artifacts(launcher) {
+        if journal.has_job(id).is_ok_and(|known| !known) {
+            let _ = std::fs::remove_file(path);
         }
     }
 }

@@ -43,7 +43,9 @@ pub fn has_begun(workspace: &OwnedFd) -> bool {
 /// What is written there.
 #[must_use]
 pub fn order(job: &NewJob) -> String {
-    let argv: Vec<&str> = std::iter::once(&job.script).chain(&job.args).map(String::as_str).collect();
+    // A name that begins with `-` would be an option of Python.
+    let script = if job.script.starts_with('-') { format!("./{}", job.script) } else { job.script.clone() };
+    let argv: Vec<&str> = std::iter::once(&script).chain(&job.args).map(String::as_str).collect();
     let mut env = job.env.clone();
     // What a script printed before it was killed is not lost in its buffer.
     env.entry("PYTHONUNBUFFERED".into()).or_insert_with(|| "1".into());
@@ -67,6 +69,16 @@ mod tests {
             let workspace = OwnedFd::from(std::fs::File::open(&folder).unwrap());
             assert_eq!(has_begun(&workspace), !left);
         }
+    }
+
+    #[test]
+    fn a_name_is_never_an_option() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = NewJob { script: "-h.py".into(), ..NewJob::default() };
+        std::fs::write(folder.path().join(ORDER), order(&job)).unwrap();
+        std::fs::write(folder.path().join("-h.py"), "import sys; sys.exit(3)").unwrap();
+        let ran = std::process::Command::new("python3").args(["-c", CODE]).current_dir(&folder).output();
+        assert_eq!(ran.unwrap().status.code(), Some(3));
     }
 
     #[test]

@@ -142,6 +142,7 @@ impl Fold {
             EventBody::SandboxReady { receipt, preloaded, .. } => {
                 past.preloaded.clone_from(preloaded);
                 past.reset = false;
+                past.bound = CellRules::default();
                 past.sandbox = Some((**receipt).clone());
                 past.last_sandbox.clone_from(&past.sandbox);
                 self.fresh_since = past.cells;
@@ -212,6 +213,9 @@ impl Fold {
             if open.start.mode == Mode::Main {
                 self.past.reset = false;
                 self.past.last_rules = Arc::clone(&open.start.rules);
+                if open.start.ask.is_some() {
+                    self.past.bound = self.past.bound.tightened(&open.start.rules);
+                }
             }
         }
         self.newest_begun = self.newest_begun.max(cell);
@@ -301,6 +305,7 @@ impl Fold {
         let past = &mut self.past;
         (past.kept, past.replaying, past.reset, past.news) = (kept, replaying, false, None);
         past.interrupted.clear();
+        past.bound = CellRules::default();
         self.fresh_since = past.cells;
         self.replayed.clear();
     }

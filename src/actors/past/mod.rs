@@ -52,6 +52,8 @@ pub struct Past {
     pub interrupted: Vec<CellNumber>,
     /// Of the newest cell of the main line that has begun.
     pub last_rules: Arc<CellRules>,
+    /// Of all cells that models wrote since the worker was fresh.
+    pub bound: CellRules,
 }
 
 /// A cell that had begun.

@@ -143,16 +143,18 @@ impl SessionActorState {
         .with_port(Arc::new(port))
     }
 
-    pub(super) fn seed(&mut self, values: Map<String, Value>) {
+    pub(super) fn seed(&mut self, values: Map<String, Value>, anew: bool) {
+        let names = if anew { values.keys().cloned().collect() } else { Vec::new() };
         self.args.seed.extend(values);
-        self.configure();
+        self.configure(names);
     }
 
-    /// Tells the kernel of the seed and the tools as they are now.
-    pub(super) fn configure(&self) {
+    /// Tells the kernel of the seed and the tools as they are now; the present worker gets the values of
+    /// these names.
+    pub(super) fn configure(&self, assign: Vec<String>) {
         if let SandboxPhase::Ready { executor, .. } | SandboxPhase::Starting(executor) = &self.sandbox {
             let (seed, tools) = (self.args.seed.clone(), self.tools());
-            let _ = executor.cast(ExecutorMsg::Configure { seed, tools });
+            let _ = executor.cast(ExecutorMsg::Configure { seed, tools, assign });
         }
     }
 

@@ -24,7 +24,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
-use crate::quota::Permit;
+use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
 use crate::store::EventLog;
@@ -99,6 +99,8 @@ pub fn unwritten(cell: CellNumber) -> Problem {
 pub struct Handles {
     pub log: Arc<EventLog>,
     pub workspace: Arc<Workspace>,
+    /// What the workspace is measured by; none for a folder of the owner's own.
+    pub gauge: Option<Gauge>,
 }
 
 pub enum SessionMsg {
@@ -175,7 +177,11 @@ pub enum SessionMsg {
         reply_to: Answer<AsksRef>,
     },
     /// Variables that an ask brings along; every later sandbox has them too.
-    Seed(Map<String, Value>),
+    /// `anew`: also where a cell may have changed them.
+    Seed {
+        values: Map<String, Value>,
+        anew: bool,
+    },
     /// What it began with and what asks brought along.
     Given {
         reply_to: RpcReplyPort<Map<String, Value>>,

@@ -81,6 +81,7 @@ impl SessionActorState {
             running: past.running.into_iter().map(ran).collect(),
             open_calls: past.open_calls,
             last_rules: past.last_rules,
+            bound: past.bound,
             frozen: self.frozen,
         })
     }

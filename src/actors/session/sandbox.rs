@@ -220,7 +220,8 @@ impl SessionActorState {
     }
 
     pub(super) fn handles(&self) -> Option<Handles> {
-        self.workspace.clone().map(|workspace| Handles { log: Arc::clone(&self.log), workspace })
+        let gauge = self.args.workspace.is_none().then(|| self.args.gauge.clone());
+        self.workspace.clone().map(|workspace| Handles { log: Arc::clone(&self.log), workspace, gauge })
     }
 
     pub(super) fn sandbox_ready(

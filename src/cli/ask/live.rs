@@ -184,13 +184,12 @@ impl Live {
                 "waiting for a decision".clone_into(&mut self.doing);
                 approval::shown(approval)
             }
-            EventBody::ApprovalDecided { decision, by, .. } => {
+            EventBody::ApprovalDecided { decision, .. } => {
                 // What did not pass as it was is shown anew if it runs after all.
                 if !matches!(decision, Decision::Accept { code: None }) {
                     self.seen_code = None;
                 }
-                let who = if by.is_none() { " by its deadline" } else { "" };
-                vec![Shown::Note(format!("{}{who}", approval::decided_line(decision)))]
+                vec![Shown::Note(approval::decided_line(decision))]
             }
             EventBody::PlanChanged { plan, .. } => self.plan(plan),
             EventBody::CellStarted { cell, .. } => self.does(format!("cell {cell} runs")),

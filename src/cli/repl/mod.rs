@@ -121,6 +121,10 @@ impl Talk {
                 Typed::Terminated(code) => return Ok(code),
                 Typed::End => break,
             };
+            // What leaves Python's own prompt leaves this one.
+            if matches!(text.trim(), "exit" | "exit()" | "quit" | "quit()") {
+                break;
+            }
             match self.answer(context, text).await {
                 Ok(None) => {}
                 Ok(Some(code)) => return Ok(code),

@@ -5,19 +5,19 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::TryStreamExt;
 use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::{App, ask_patiently};
-use crate::actors::session::{SessionMsg, SessionRef};
-use crate::control::body::Path;
+use crate::actors::session::{Handles, SessionMsg, SessionRef};
+use crate::control::body::{Path, in_time, upload_place};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::{Done, FolderView};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
 use crate::sandbox::files::{self, Opened, Upload};
 use crate::sandbox::usage;
 use crate::sandbox::workspace::Workspace;
@@ -28,9 +28,14 @@ const CHUNK: usize = 64 * 1024;
 const PASS_OVER: Duration = Duration::from_secs(5);
 
 async fn workspace(app: &App, peer: &Peer, key: &str) -> Answer<(SessionRef, Arc<Workspace>)> {
+    let (session, handles) = handles(app, peer, key).await?;
+    Ok((session, handles.workspace))
+}
+
+async fn handles(app: &App, peer: &Peer, key: &str) -> Answer<(SessionRef, Handles)> {
     let session = app.session(peer, key).await?;
     let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    Ok((session, handles.workspace))
+    Ok((session, handles))
 }
 
 async fn blocking<T: Send + 'static>(
@@ -114,20 +119,26 @@ pub async fn put(
     Path((key, path)): Path<(String, String)>,
     request: Request,
 ) -> Answer<Json<Done>> {
-    let target = workspace(&app, &peer, &key).await;
+    let target = handles(&app, &peer, &key).await;
     let service = app.launcher.service;
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
-    let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
-    let mut input = SyncIoBridge::new(StreamReader::new(stream));
+    let place = upload_place(&app, peer.uid)?;
+    let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
     let limit = app.settings.sandbox.workspace_bytes;
     let session = blocking(move || {
-        let received = target.map_err(|Refused(problem)| problem).and_then(|(session, workspace)| {
+        let _place = place;
+        let received = target.map_err(|Refused(problem)| problem).and_then(|(session, handles)| {
+            let workspace = handles.workspace;
             let path = files::clean(&path)?;
             let used = usage::measure(&workspace.root);
             if let Some(why) = used.beyond(limit) {
                 return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
             }
-            let room = limit - used.bytes;
+            let of_user = handles.gauge.map(|gauge| {
+                gauge.measure(Kind::Workspace, used.bytes).map_err(Problem::from)?;
+                Ok::<u64, Problem>(gauge.room(Kind::Workspace))
+            });
+            let room = (limit - used.bytes).min(of_user.transpose()?.unwrap_or(u64::MAX));
             if is_tar {
                 files::read_tar(&workspace, service, &path, &mut input, room)?;
             } else {
@@ -161,7 +172,7 @@ fn receive(mut upload: Upload, input: &mut impl Read) -> Result<(), Problem> {
 
 /// The rest of a body that was refused: a client that still writes when the connection ends would not
 /// hear why. One that never comes to an end is cut off.
-fn pass_over(input: &mut impl Read) {
+pub fn pass_over(input: &mut impl Read) {
     let until = Instant::now() + PASS_OVER;
     let mut buffer = vec![0; CHUNK];
     while Instant::now() < until && matches!(input.read(&mut buffer), Ok(1..)) {}

@@ -5,7 +5,6 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::TryStreamExt;
 use ractor::RpcReplyPort;
 use ractor::rpc::CallResult;
 use serde::Deserialize;
@@ -13,10 +12,11 @@ use std::io::{BufReader, Read, Seek, Write};
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::events::{EventsQuery, last_event_id};
+use super::files::pass_over;
 use super::sessions::ListQuery;
 use super::{App, PROMPT};
 use crate::actors::jobs::{JobsMsg, Reserved, Watched, artifacts_of};
-use crate::control::body::{JsonBody, Path, Query};
+use crate::control::body::{JsonBody, Path, Query, in_time, upload_place};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::control::sse::{self, Until};
@@ -32,14 +32,21 @@ const CHUNK: usize = 64 * 1024;
 
 /// The whole stream is on disk and looked through before it is answered.
 pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> Answer<Json<JobInput>> {
-    let reserved = app.inputs.reserve(peer.uid)?;
-    let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
-    let input = SyncIoBridge::new(StreamReader::new(stream));
-    let kept = tokio::task::spawn_blocking(move || keep(reserved, input)).await;
-    Ok(Json(kept.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
+    let place = upload_place(&app, peer.uid)?;
+    let reserved = app.inputs.reserve(peer.uid);
+    let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
+    let kept = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        let kept = reserved.and_then(|reserved| keep(reserved, &mut input));
+        if kept.is_err() {
+            pass_over(&mut input);
+        }
+        kept
+    });
+    Ok(Json(kept.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
 }
 
-fn keep(reserved: Reserved, mut input: impl Read) -> Result<JobInput, Problem> {
+fn keep(reserved: Reserved, input: &mut impl Read) -> Result<JobInput, Problem> {
     let storage = |error: std::io::Error| {
         Problem::new(Code::Storage, format!("the files of the job cannot be kept: {error}"))
     };

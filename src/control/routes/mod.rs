@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::idempotency::{self, InWork};
 use super::identity::{Identities, number_of};
-use super::peer::Peer;
+use super::peer::{Peer, Places};
 use super::problems::{Answer, Refused};
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::kept::Kept;
@@ -52,6 +52,7 @@ pub struct App {
     pub remove_all: Arc<AtomicBool>,
     pub journal: Journal,
     pub in_work: InWork,
+    pub uploads: Places,
     pub models: Models,
     /// The tools of every session.
     pub tools: Arc<Registry>,

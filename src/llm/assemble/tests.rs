@@ -34,6 +34,13 @@ fn text_reasoning_refusal_and_usage() {
     assert_eq!(reply.refusal.as_deref(), Some("No."));
     assert_eq!(reply.finish, Finish::Length);
     assert_eq!(reply.usage, Some(Usage { prompt_tokens: 7, completion_tokens: 2 }));
+    let reply = assembled(&[
+        delta(json!({"content": "<think>\nHm {}\n</th"})),
+        delta(json!({"content": "ink>\n\n42"})),
+    ]);
+    assert_eq!((reply.reasoning.as_deref(), reply.message.content.as_str()), (Some("Hm {}"), "42"));
+    let absurd = json!({"choices": [], "usage": {"prompt_tokens": u64::MAX, "completion_tokens": 2}});
+    assert_eq!(assembled(&[absurd]).usage, None);
 }
 
 #[test]

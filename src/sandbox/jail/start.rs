@@ -23,6 +23,8 @@ use crate::sandbox::spec::{
 };
 
 const BWRAP: &str = "bwrap";
+/// Of the first process of a jail, as far as the daemon may give it one.
+const GUARDIAN_PRIORITY: i32 = -15;
 /// Time for bubblewrap to build a jail.
 const BUILD: Duration = Duration::from_secs(20);
 const BUILD_POLL: Duration = Duration::from_millis(2);
@@ -195,6 +197,10 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
             (None, Ok(())) => internal("a jail is gone"),
         });
     };
+    if tools.system && group.is_some() {
+        // Hundreds of busy processes must not keep the guardian from ending them; its workers step back.
+        let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), GUARDIAN_PRIORITY);
+    }
     // Until here it has done nothing but to build its walls.
     (&goes).write_all(b"1").map_err(|error| internal(&error.to_string()))?;
     drop(goes);

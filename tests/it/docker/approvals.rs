@@ -8,7 +8,9 @@ use super::asking::{
     answer, approval, approvals, ask, begin, calls, conversation, decide, decide_next, end_of, events_of,
     notebook, notes, noting_tool, runs, says, scripted, told, wait_for_state,
 };
-use super::helpers::{S, assert_ended, end, list, outcome, post, queue, session_with, text, workspace};
+use super::helpers::{
+    S, assert_ended, end, list, outcome, post, queue, session_with, text, with_go, workspace,
+};
 use super::repl::Step::{Keys, Shows};
 use super::repl::play;
 use crate::support::{Daemon, User, eventually, http_as};
@@ -297,6 +299,28 @@ fn an_approval_under_another_name_of_a_tool_holds_too() {
     let wanted = decide_next(&daemon, json!({"reject": {"reason": "no"}}));
     assert_eq!(text(&wanted, "/subject/name"), "file_reader");
     assert_eq!(text(&outcome(&daemon, cell), "/exception/type"), "tools.ToolError");
+}
+
+/// It would speak in the name of the cell that runs then.
+#[test]
+fn a_thread_that_a_model_left_behind_asks_also_while_another_cell_runs() {
+    let (_folder, file) = notebook();
+    let later = with_go(
+        "import threading\ndef later():\n    wait_for_go()\n    note(line='thread')\nthreading.Thread(target=later).start()",
+    );
+    let Some(daemon) =
+        scripted(&noting_tool("note", &file), &conversation("thread", &[runs(&later), says("left")]))
+    else {
+        return;
+    };
+    assert_eq!(answer(&daemon, json!({"text": "thread", "approval": {"tools": ["note"]}})), "left");
+    let cell = queue(&daemon, &json!({"code": "import time; print('busy', flush=True); time.sleep(600)"}));
+    super::helpers::wait_for_line(&daemon, cell, "busy");
+    super::helpers::go(&daemon);
+    let wanted = decide_next(&daemon, json!({"reject": {"reason": "no"}}));
+    assert_eq!(text(&wanted, "/subject/arguments/line"), "thread");
+    assert_eq!(notes(&file), Vec::<String>::new());
+    post(&daemon, "interrupt", &json!({})).expect_status(200);
 }
 
 /// A model may not get round a person by way of a thread, of another ask, or of the tools themselves.

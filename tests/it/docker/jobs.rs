@@ -280,6 +280,35 @@ pub fn artifacts_are_data() {
     assert_nothing_left(&daemon, &[]);
 }
 
+#[test]
+pub fn artifacts_count_for_their_owner_and_the_oldest_go_first() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::with_config("[quota]\njournal = \"8MiB\"\n");
+    let folder = scripts(&[("make.py", "import os; open('big', 'wb').write(os.urandom(3 << 20))")]);
+    let input = send(&daemon, &folder);
+    let one = || {
+        let id = submit(&daemon, &input, json!({"script": "make.py", "artifacts": ["big"]}));
+        assert_eq!(wait(&daemon, &id)["end"]["verdict"], "passed");
+        id
+    };
+    let has_artifacts =
+        |id: &String| daemon.http("GET", &format!("/v1/jobs/{id}/artifacts"), b"").status == 200;
+    let kept = [one(), one()];
+    assert!(kept.iter().all(has_artifacts));
+    let used = || {
+        let view = daemon.http("GET", "/v1/quota", b"").expect_status(200);
+        view.to_string()
+    };
+    let newest = eventually("there is room for a third", || {
+        let id = submit(&daemon, &input, json!({"script": "make.py", "artifacts": ["big"]}));
+        (wait(&daemon, &id)["end"]["verdict"] == "passed").then_some(id)
+    });
+    eventually("the first has made room", || (!has_artifacts(&kept[0])).then_some(()));
+    assert!(has_artifacts(&newest), "{}", used());
+}
+
 pub fn send(daemon: &Daemon, folder: &tempfile::TempDir) -> Value {
     let tar = Command::new("tar").args(["-C", path(folder), "-cf", "-", "."]).output().expect("tar").stdout;
     daemon

@@ -13,6 +13,30 @@ fn base() -> Value {
     json!({"image": "belljar/base"})
 }
 
+#[test]
+fn a_daemon_keeps_nothing_open_that_its_starter_had_open() {
+    let home = tempfile::tempdir_in("/tmp").expect("a folder");
+    let lock = home.path().join("lock");
+    let script = "exec 9>\"$1\"; flock 9; \"$0\" ps && exec 9>&- && flock -n \"$1\" true && echo free";
+    let ran = Command::new("bash")
+        .args(["-c", script])
+        .arg(binary())
+        .arg(&lock)
+        .env("BELLJAR_HOME", home.path().join("home"))
+        .env_remove("BELLJAR_SOCKET")
+        .env_remove("BELLJAR_CONFIG")
+        .env_remove("BELLJAR_NO_AUTOSTART")
+        .output()
+        .expect("bash");
+    let stopped = Command::new(binary())
+        .args(["daemon", "stop"])
+        .env("BELLJAR_HOME", home.path().join("home"))
+        .env_remove("BELLJAR_SOCKET")
+        .output();
+    assert!(stopped.expect("belljar").status.success());
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("free"), "{ran:?}");
+}
+
 /// Starts a cell that never ends and returns when it runs; gives its number.
 #[track_caller]
 fn keep_busy(daemon: &Daemon, session: &str) -> u64 {

@@ -23,6 +23,22 @@ fn own(daemon: &Daemon, kind: &str) -> u64 {
 }
 
 #[test]
+fn an_upload_beyond_the_quota_is_refused_and_costs_no_sandbox() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::with_config("[quota]\nworkspace = \"8MiB\"\n");
+    create(&daemon, "a").expect_status(201);
+    daemon.run("a", "x = 42");
+    let body = vec![7; 5 << 20];
+    daemon.http("PUT", "/v1/sessions/a/files/one", &body).expect_status(200);
+    let refused = daemon.http("PUT", "/v1/sessions/a/files/two", &body);
+    assert!(refused.status >= 400, "{}", refused.text());
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    assert_eq!(daemon.run("a", "x")["result"]["repr"], "42");
+}
+
+#[test]
 fn memory_and_cpus_come_back_after_every_kind_of_end() {
     if !engine() {
         return;

@@ -92,7 +92,8 @@ both! {
         a_tar_brings_only_files_and_folders, an_upload_that_breaks_off_leaves_nothing;
     rich: display_shows_the_richest_forms, the_last_value_is_returned, artifacts_are_files_that_changed,
         more_artifacts_than_a_result_lists_are_said_to_be_more, displays_beyond_the_bounds_are_counted;
-    bombs: forks_and_threads_are_bounded_and_others_still_answer, memory_is_bounded_wherever_it_is_taken,
+    bombs: hundreds_of_busy_processes_cost_no_variables,
+        forks_and_threads_are_bounded_and_others_still_answer, memory_is_bounded_wherever_it_is_taken,
         temporary_space_descriptors_and_files_are_bounded, a_workspace_that_grows_too_large_ends_the_cell,
         a_tree_of_any_depth_and_width_is_removed_with_its_session,
         a_background_process_neither_outlives_the_session_nor_disturbs_it;
