@@ -306,7 +306,7 @@ pub fn jobs_outlive_the_daemon() {
     if !engine() {
         return;
     }
-    let mut daemon = Daemon::with_config("[jobs]\nslots = 2\n");
+    let (mut daemon, canary) = (Daemon::with_config("[jobs]\nslots = 2\n"), Canary::set());
     let folder = scripts(&[(
         "slow.py",
         "import sys, time\nfor n in range(8): print(n, flush=True); time.sleep(0.5)\nsys.exit(int(sys.argv[1]))",
@@ -351,7 +351,7 @@ pub fn jobs_outlive_the_daemon() {
     let end = wait(&daemon, &id);
     assert_eq!((&end["end"]["verdict"], &end["end"]["exit_code"]), (&json!("error"), &json!(125)), "{end}");
     assert_nothing_left(&daemon, &[]);
-    daemon.assert_sound();
+    invariants::assert_hold(&daemon, &[daemon.owner()], &canary);
 }
 
 #[test]
