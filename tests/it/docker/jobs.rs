@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::invariants::{self, Canary};
 use crate::support::jails::ground;
-use crate::support::{Daemon, Pulse, assert_nothing_left, engine, eventually};
+use crate::support::{Daemon, Pulse, ROOT, assert_nothing_left, engine, eventually};
 
 /// A folder of scripts; each is a name and its text.
 pub fn scripts(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -351,7 +351,7 @@ pub fn jobs_outlive_the_daemon() {
     let end = wait(&daemon, &id);
     assert_eq!((&end["end"]["verdict"], &end["end"]["exit_code"]), (&json!("error"), &json!(125)), "{end}");
     assert_nothing_left(&daemon, &[]);
-    invariants::assert_hold(&daemon, &[daemon.owner()], &canary);
+    invariants::assert_hold(&daemon, &[ROOT], &canary);
 }
 
 #[test]
