@@ -1,7 +1,7 @@
 //! An actor that has to be there always: when it dies it is started anew, and takes up from the journal
 //! what its former life left.
 
-use ractor::{ActorRef, SpawnErr};
+use ractor::{ActorRef, ActorStatus, SpawnErr};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -64,7 +64,8 @@ impl<M: ractor::Message> Kept<M> {
 
     /// Waits for the next life, if need be; none if there will be none.
     pub async fn get(&self) -> Option<ActorRef<M>> {
-        self.current.clone().wait_for(Option::is_some).await.ok()?.clone()
+        let lives = |actor: &ActorRef<M>| actor.get_status() < ActorStatus::Draining;
+        self.current.clone().wait_for(|current| current.as_ref().is_some_and(lives)).await.ok()?.clone()
     }
 
     pub fn stop(&self) {

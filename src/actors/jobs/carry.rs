@@ -76,9 +76,13 @@ impl Carry {
             Ok(end) => Some(end),
         };
         if let Some(end) = &end {
-            // Nothing else knows it when the sandbox is gone. On a full disk it is noted later.
+            // Nothing else knows it when the sandbox is gone. On a full disk it is noted later; an actor
+            // that has died is followed by one that finds out again.
             let end = Box::new(end.clone());
-            let _ = ask(&self.jobs, |reply_to| JobsMsg::Judged { id, end, reply_to }).await;
+            match ask(&self.jobs, |reply_to| JobsMsg::Judged { id, end, reply_to }).await {
+                Err(problem) if problem.code != Code::Storage => return,
+                Ok(()) | Err(_) => {}
+            }
             remove(&self.supervisor, id).await;
         }
         let _ = self.jobs.cast(JobsMsg::Done { id, end });

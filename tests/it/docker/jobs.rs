@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::invariants::{self, Canary};
 use crate::support::jails::ground;
-use crate::support::{Daemon, Pulse, assert_nothing_left, engine, eventually};
+use crate::support::{Daemon, Pulse, ROOT, assert_nothing_left, engine, eventually};
 
 /// A folder of scripts; each is a name and its text.
 pub fn scripts(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -335,7 +335,7 @@ pub fn jobs_outlive_the_daemon() {
     if !engine() {
         return;
     }
-    let mut daemon = Daemon::with_config("[jobs]\nslots = 2\n");
+    let (mut daemon, canary) = (Daemon::with_config("[jobs]\nslots = 2\n"), Canary::set());
     let folder = scripts(&[(
         "slow.py",
         "import sys, time\nfor n in range(8): print(n, flush=True); time.sleep(0.5)\nsys.exit(int(sys.argv[1]))",
@@ -380,7 +380,7 @@ pub fn jobs_outlive_the_daemon() {
     let end = wait(&daemon, &id);
     assert_eq!((&end["end"]["verdict"], &end["end"]["exit_code"]), (&json!("error"), &json!(125)), "{end}");
     assert_nothing_left(&daemon, &[]);
-    daemon.assert_sound();
+    invariants::assert_hold(&daemon, &[ROOT], &canary);
 }
 
 #[test]

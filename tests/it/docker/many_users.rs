@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 
+use super::asking::{conversation, runs, says, write_script};
 use crate::support::invariants::{self, Canary};
 use crate::support::{Daemon, Pulse, Response, User, engine, eventually, http_as};
 
@@ -142,6 +143,41 @@ fn each_user_works_in_its_own_and_administrators_in_all() {
         assert_eq!((used(&daemon, ALICE, kind), used(&daemon, BOB, kind)), (0, 0), "{kind}");
     }
     invariants::assert_hold(&daemon, &[ALICE, BOB], &canary);
+}
+
+#[test]
+fn what_waits_for_another_user_is_decided_by_administrators_alone() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared("[model.script]\nprovider = \"script\"\nfile = \"script.toml\"\n");
+    write_script(&daemon, &conversation("go", &[runs("x = 41"), says("done")]));
+    session(&daemon, ALICE, "data");
+    let request = json!({"text": "go", "approval": "ask"});
+    ask(&daemon, ALICE, "POST", "/v1/sessions/data/asks", request).expect_status(202);
+    let waiting = |user: User, query: &str| {
+        let answer =
+            ask(&daemon, user, "GET", &format!("/v1/approvals{query}"), Value::Null).expect_status(200);
+        answer["approvals"].as_array().expect("a list").clone()
+    };
+    let wanted = eventually("a person is asked", || waiting(ALICE, "").pop());
+    let path = format!("/v1/approvals/{}", wanted["id"].as_str().expect("an id"));
+    for user in [BOB, CAROL] {
+        assert_eq!(waiting(user, ""), Vec::<Value>::new(), "one's own only, unless asked otherwise");
+    }
+    assert_eq!(
+        ask(&daemon, BOB, "POST", &path, json!({"accept": {}})).expect_status(404)["code"],
+        "no_such_approval"
+    );
+    assert_eq!(waiting(CAROL, "?all=true"), [wanted]);
+    ask(&daemon, CAROL, "POST", &path, json!({"accept": {}})).expect_status(200);
+    let end =
+        ask(&daemon, ALICE, "GET", "/v1/sessions/data/asks/1?wait=true", Value::Null).expect_status(200);
+    assert_eq!(end["end"]["answer"], "done", "{end}");
+    let events = ask(&daemon, ALICE, "GET", "/v1/sessions/data/events?follow=false", Value::Null).text();
+    let noted = |act: &str| events.find(&format!("\"act\":\"{act}\"")).expect("it is journaled");
+    assert!(noted("GET /v1/approvals") < noted(&format!("POST {path}")), "{events}");
+    daemon.assert_sound();
 }
 
 #[test]

@@ -87,6 +87,9 @@ pub struct User {
     pub group: Option<u32>,
 }
 
+/// Whom requests of the tests themselves are from.
+pub const ROOT: User = User { uid: 0, gid: 0, group: None };
+
 /// What a command printed and how it ended.
 #[derive(Debug)]
 pub struct Ran {
@@ -260,7 +263,7 @@ impl Daemon {
 
     /// Whom it and all commands run as.
     pub fn owner(&self) -> User {
-        self.user.unwrap_or(User { uid: 0, gid: 0, group: None })
+        self.user.unwrap_or(ROOT)
     }
 
     pub fn home(&self) -> &Path {
