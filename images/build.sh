@@ -162,8 +162,8 @@ need_user_ids() {
 
 # unpack_debian: leaves a root file system in $scratch/root.tar
 unpack_debian() {
-    need_mmdebstrap
     need_user_ids
+    need_mmdebstrap
     local packages=python3,ca-certificates
     [ "$kind" = base ] || packages+=,$(grep -v '^#' "$here/science-packages.txt" | paste -sd,)
 

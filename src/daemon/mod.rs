@@ -42,6 +42,8 @@ const EXIT_FAILED: u8 = 125;
 const TIDY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time to remove the sandboxes of all sessions.
 const REMOVAL: Duration = Duration::from_secs(60);
+/// Time for sandboxes that are being made while the daemon ends and leaves the others running.
+const LAUNCHES: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
@@ -199,10 +201,12 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         let removed =
             supervisor.call(|reply_to| SupervisorMsg::Shutdown { remove, reply_to }, Some(REMOVAL)).await;
         tracing::info!(orderly = removed.is_ok(), "sessions ended");
+        // One that is being made would else go on without a daemon.
+        let patience = if remove { REMOVAL } else { LAUNCHES };
+        if tokio::time::timeout(patience, launcher.all_let_go()).await.is_err() {
+            tracing::warn!("a sandbox was still being made at the end");
+        }
         if remove {
-            if tokio::time::timeout(REMOVAL, launcher.all_let_go()).await.is_err() {
-                tracing::warn!("a sandbox was still being made at the end");
-            }
             // What an executor could not remove.
             reaper::reap(&launcher).await;
         }

@@ -33,7 +33,8 @@ pub struct Sandbox {
     /// Why this backend.
     pub(super) why: String,
     folder: Folder,
-    _claim: Claim,
+    /// Until it is dropped, or removed after that.
+    claim: Option<Claim>,
     launcher: Arc<Launcher>,
 }
 
@@ -60,7 +61,7 @@ impl Sandbox {
             spec,
             why: String::new(),
             folder,
-            _claim: claim,
+            claim: Some(claim),
             launcher,
         }
     }
@@ -220,22 +221,35 @@ impl Drop for Sandbox {
             self.leave();
             return;
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let runtime = tokio::runtime::Handle::try_current();
+        let claim = self.claim.take();
         match &self.held {
             Held::Container(container) => {
+                let Ok(runtime) = runtime else { return };
                 let (launcher, container) = (Arc::clone(&self.launcher), container.name.clone());
                 runtime.spawn(async move {
                     if let Err(error) = launcher.engine.remove(&container).await {
                         tracing::warn!(%error, container, "left to the reaper");
                     }
+                    drop(claim);
                 });
             }
             Held::Jail(jail) => {
                 let remains = jail.remains();
+                // At once: the runtime may be about to end.
+                remains.kill();
+                let Ok(runtime) = runtime else { return };
+                // Its notes stay until it is gone, so that else the next daemon finds it by them.
+                self.folder.left.store(true, Ordering::Relaxed);
+                let folder = self.folder.path.clone();
                 runtime.spawn(async move {
-                    if let Err(problem) = remains.remove().await {
-                        tracing::warn!(problem = problem.message, "a jail could not be removed");
+                    match remains.remove().await {
+                        Ok(()) => drop(std::fs::remove_dir_all(folder)),
+                        Err(problem) => {
+                            tracing::warn!(problem = problem.message, "a jail could not be removed");
+                        }
                     }
+                    drop(claim);
                 });
             }
         }

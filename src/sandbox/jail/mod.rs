@@ -215,12 +215,20 @@ pub struct Remains {
 }
 
 impl Remains {
+    /// At once, and without waiting for its end.
+    pub fn kill(&self) {
+        if let Err(error) = kill(self.walls, &self.identity, self.group.as_ref()) {
+            tracing::warn!(%error, "a jail could not be killed");
+        }
+    }
+
     pub async fn remove(&self) -> Result<(), Problem> {
         end(self.walls, &self.identity, self.group.as_ref()).await
     }
 }
 
-async fn end(walls: Walls, identity: &Identity, group: Option<&Group>) -> Result<(), Problem> {
+/// Gives whose end has to be waited for.
+fn kill(walls: Walls, identity: &Identity, group: Option<&Group>) -> std::io::Result<Vec<Identity>> {
     if let Some(group) = group {
         // On version 1 a frozen process does not die.
         let _ = group.freeze(false);
@@ -230,12 +238,14 @@ async fn end(walls: Walls, identity: &Identity, group: Option<&Group>) -> Result
         Walls::Bubblewrap => identity.signal(Signal::KILL).map(|()| vec![identity.clone()]),
         Walls::None => identity.kill_tree(),
     };
-    let killed = match killed {
-        Ok(killed) => killed,
-        Err(rustix::io::Errno::SRCH) => Vec::new(),
-        Err(error) => return Err(failed("killed", &error.into())),
-    };
-    for one in killed {
+    match killed {
+        Err(rustix::io::Errno::SRCH) => Ok(Vec::new()),
+        other => Ok(other?),
+    }
+}
+
+async fn end(walls: Walls, identity: &Identity, group: Option<&Group>) -> Result<(), Problem> {
+    for one in kill(walls, identity, group).map_err(|error| failed("killed", &error))? {
         if !one.is_gone_within(KILLED).await {
             return Err(Problem::new(Code::SandboxFailed, "a sandbox was killed and does not go"));
         }

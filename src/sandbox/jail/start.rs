@@ -282,6 +282,10 @@ impl Drop for Unfinished<'_> {
         }
         let noted = noted(self.folder);
         let group = self.group.take();
+        if let Some((walls, identity)) = &noted {
+            // At once: the runtime may be about to end.
+            let _ = super::kill(*walls, identity, group.as_ref());
+        }
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if let Some((walls, identity)) = noted {

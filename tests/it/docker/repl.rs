@@ -196,6 +196,8 @@ pub fn pictures_are_saved_and_shown_where_the_terminal_can() {
     assert!(saved.ends_with(b"picture"));
     play(&daemon, &["repl", "-s", "p"], &[("KITTY_WINDOW_ID", "1")], &steps("\x1b_Ga=T,f=100,m=0;iVBORw"));
     assert!(daemon.home().join("repl/p-2-1.png").exists());
+    let inline = "\x1b\\]1337;File=inline=1;size=15:iVBORw";
+    play(&daemon, &["repl", "-s", "p"], &[("TERM_PROGRAM", "iTerm.app")], &steps(inline));
 }
 
 #[test]

@@ -107,6 +107,15 @@ fn serves_a_user(root: &Path) {
 }
 
 #[test]
+fn a_user_who_cannot_build_a_folder_is_told_how() {
+    let daemon = Daemon::as_user(ANN);
+    let refused = daemon.cli(["image", "build", "--rootfs", "base"]).exits(125);
+    for part in ["only root, or a user with a range of further user ids", "usermod --add-subuids"] {
+        assert!(refused.stderr.contains(part), "{part}: {refused:?}");
+    }
+}
+
+#[test]
 fn images_are_listed_without_an_engine() {
     let daemon = Daemon::with_environment("", &[NO_ENGINE]);
     let listed = images(&daemon);
