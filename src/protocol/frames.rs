@@ -36,10 +36,14 @@ pub enum HostFrame {
         received: u64,
     },
     /// What the namespace holds from the start. Applied to the present worker between cells and to
-    /// every later one.
+    /// every later one. In a worker that has a value of the seed already, code may have changed it
+    /// since, so it is left alone unless it is named in `given`.
     Configure {
         seed: Map<String, Value>,
         tools: Vec<ToolSpec>,
+        /// Names of the seed that are given now.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        given: Vec<String>,
     },
     /// Import modules into the namespace, now and in every later worker. Checkpoints begin after it.
     Preload {

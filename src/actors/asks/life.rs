@@ -51,9 +51,6 @@ impl AsksState {
         while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
             self.asks.pop_first();
         }
-        if !spec.context.is_empty() {
-            let _ = self.args.session.cast(SessionMsg::Seed(spec.context.clone()));
-        }
         let above = outer.map(|outer| outer.above);
         self.waiting.push_back(Waiting { ask, spec: spec.clone(), above });
         let asks = myself.clone();
@@ -108,6 +105,10 @@ impl AsksState {
             return;
         }
         let Some(waiting) = self.waiting.pop_front() else { return };
+        // Not before: another ask may have been at work with values of the same names.
+        if !waiting.spec.context.is_empty() {
+            let _ = self.args.session.cast(SessionMsg::Seed(waiting.spec.context.clone()));
+        }
         let tools = (self.args.tools)();
         let machine = self.machine(&waiting.spec, &tools, self.history.clone());
         let clock = Clock::running(Duration::ZERO);
@@ -138,7 +139,6 @@ impl AsksState {
         let mut context = Map::new();
         for (ask, mut recalled) in asks {
             self.newest = self.newest.max(ask);
-            context.extend(recalled.spec.context.clone());
             let mut view = recalled.view();
             let untouched = recalled.inputs.len() == 1 && recalled.end.is_none();
             if untouched && self.current.is_some() {
@@ -150,6 +150,7 @@ impl AsksState {
                 self.asks.insert(ask, view);
                 continue;
             }
+            context.extend(recalled.spec.context.clone());
             let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
             let inputs = std::mem::take(&mut recalled.inputs);
             let effects: Vec<Effect> = inputs.into_iter().flat_map(|input| machine.step(input)).collect();
@@ -173,7 +174,7 @@ impl AsksState {
             self.current = Some(Current { recalled: Some(recalled), ..current });
         }
         if !context.is_empty() {
-            let _ = self.args.session.cast(SessionMsg::Seed(context));
+            let _ = self.args.session.cast(SessionMsg::Recall(context));
         }
         self.recall_approvals(approvals);
         self.go_on(myself);

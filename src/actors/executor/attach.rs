@@ -35,6 +35,7 @@ impl ExecutorState {
             attach.running.into_iter().partition(|resumed| resumed.start.cell <= hello.last_cell);
         self.tell(SessionMsg::SandboxAttached(receipt));
         self.take_in(myself, ready);
+        self.configure(myself);
         self.recall_notes(!known.is_empty());
         self.frost.again = attach.frozen;
         self.last_rules = attach.last_rules;

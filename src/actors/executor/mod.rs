@@ -88,6 +88,8 @@ pub enum ExecutorMsg {
     Configure {
         seed: Map<String, Value>,
         tools: Arc<tools::Registry>,
+        /// Names of the seed that are given now, and not only known.
+        given: Vec<String>,
     },
     /// Not by a cell: the next one is not to be credited with it.
     FilesChanged,
@@ -207,6 +209,8 @@ pub struct Resumed {
 pub struct ExecutorState {
     args: ExecutorArgs,
     cage: Option<Cage>,
+    /// The kernel does not know the present seed and tools yet; with the names that it is to be given.
+    unconfigured: Option<Vec<String>>,
     /// While the sandbox is being launched or attached to: who waits for its removal.
     arriving: Option<Vec<RpcReplyPort<()>>>,
     running: HashMap<CellNumber, Running>,
@@ -297,6 +301,7 @@ impl Actor for Executor {
         Ok(ExecutorState {
             args,
             cage: None,
+            unconfigured: None,
             arriving: Some(Vec::new()),
             running: HashMap::new(),
             finishing: HashMap::new(),
@@ -373,12 +378,10 @@ impl Actor for Executor {
             ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
             ExecutorMsg::PersonAsked(cell) => state.person_asked(cell),
             ExecutorMsg::PersonAnswered(cell) => state.person_answered(&myself, cell),
-            ExecutorMsg::Configure { seed, tools } => {
+            ExecutorMsg::Configure { seed, tools, given } => {
                 (state.args.seed, state.args.tools) = (seed, tools);
-                if state.cage.is_some() {
-                    let (seed, tools) = (state.args.seed.clone(), state.args.tools.specs());
-                    state.send(&myself, &HostFrame::Configure { seed, tools });
-                }
+                state.unconfigured.get_or_insert_default().extend(given);
+                state.configure(&myself);
             }
             ExecutorMsg::Concluded { result, snapshot, turn } => {
                 state.snapshot_unnoted |= state.snapshot != snapshot;
@@ -411,6 +414,16 @@ fn pull_progress(log: Arc<EventLog>) -> impl Fn(String) + Send + Sync {
 }
 
 impl ExecutorState {
+    /// Tells the kernel what has changed, if it is there.
+    fn configure(&mut self, myself: &ExecutorRef) {
+        if self.cage.is_some()
+            && let Some(given) = self.unconfigured.take()
+        {
+            let (seed, tools) = (self.args.seed.clone(), self.args.tools.specs());
+            self.send(myself, &HostFrame::Configure { seed, tools, given });
+        }
+    }
+
     fn launched(&mut self, myself: &ExecutorRef, outcome: Result<Ready, Problem>) {
         let ready = match outcome {
             Ok(ready) => ready,
@@ -423,7 +436,9 @@ impl ExecutorState {
         };
         let receipt = ready.receipt.clone();
         self.take_in(myself, ready);
-        let configure = HostFrame::Configure { seed: self.args.seed.clone(), tools: self.args.tools.specs() };
+        self.unconfigured = None;
+        let (seed, tools) = (self.args.seed.clone(), self.args.tools.specs());
+        let configure = HostFrame::Configure { seed, tools, given: Vec::new() };
         let configured = self.cage.as_ref().map(|cage| cage.link.send(&configure));
         if let Some(Err(error)) = configured {
             let problem =

@@ -143,16 +143,18 @@ impl SessionActorState {
         .with_port(Arc::new(port))
     }
 
+    /// Values that are given now.
     pub(super) fn seed(&mut self, values: Map<String, Value>) {
+        let given = values.keys().cloned().collect();
         self.args.seed.extend(values);
-        self.configure();
+        self.configure(given);
     }
 
     /// Tells the kernel of the seed and the tools as they are now.
-    pub(super) fn configure(&self) {
+    pub(super) fn configure(&self, given: Vec<String>) {
         if let SandboxPhase::Ready { executor, .. } | SandboxPhase::Starting(executor) = &self.sandbox {
             let (seed, tools) = (self.args.seed.clone(), self.tools());
-            let _ = executor.cast(ExecutorMsg::Configure { seed, tools });
+            let _ = executor.cast(ExecutorMsg::Configure { seed, tools, given });
         }
     }
 

@@ -176,6 +176,8 @@ pub enum SessionMsg {
     },
     /// Variables that an ask brings along; every later sandbox has them too.
     Seed(Map<String, Value>),
+    /// Variables that asks of before the daemon's start brought along.
+    Recall(Map<String, Value>),
     /// What it began with and what asks brought along.
     Given {
         reply_to: RpcReplyPort<Map<String, Value>>,

@@ -329,6 +329,8 @@ impl Actor for Session {
                 let _ = reply_to.send(Ok(state.asks.clone()));
             }
             SessionMsg::Seed(values) => state.seed(values),
+            // The sandbox of before has them, whatever became of them there.
+            SessionMsg::Recall(values) => state.args.seed.extend(values),
             SessionMsg::Given { reply_to } => drop(reply_to.send(state.args.seed.clone())),
             SessionMsg::Touch => state.touch(),
             SessionMsg::CancelCells { ask } => {
@@ -341,7 +343,7 @@ impl Actor for Session {
                 let _ = reply_to
                     .send(answered.map_err(|error| Problem::new(Code::NoSuchCall, error.to_string())));
             }
-            SessionMsg::ToolsChanged => state.configure(),
+            SessionMsg::ToolsChanged => state.configure(Vec::new()),
             SessionMsg::FilesChanged => match &state.sandbox {
                 SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => {
                     let _ = executor.cast(ExecutorMsg::FilesChanged);
