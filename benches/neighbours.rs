@@ -1,5 +1,5 @@
-//! What one user notices of another: a cell's round trip and the health of the daemon, alone and while
-//! sandboxes beside it are full of bombs. Read the ratios.
+//! What one user notices of another: a cell's round trip and an answer of the control socket, alone and
+//! while sandboxes beside it are full of bombs and the socket is full of connections. Read the ratios.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,6 +8,10 @@
     reason = "a benchmark that fails may panic"
 )]
 
+use std::collections::VecDeque;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 mod support;
@@ -35,39 +39,86 @@ const BOMBS: [(&str, &str); 5] = [
     ("output", "while True: print('x' * 65536)"),
 ];
 
+/// Connections that are opened one after the other, and the most that are kept open.
+const FLOOD: usize = 10_000;
+const FLOOD_KEPT: usize = 600;
+
+/// Opens connections until it is told to stop, and says how many it has opened.
+fn flood(socket: &Path, over: &AtomicBool) -> usize {
+    let mut kept = VecDeque::new();
+    let mut opened = 0;
+    while opened < FLOOD || !over.load(Ordering::Relaxed) {
+        // A full backlog is what a flood meets, and no reason to stop.
+        kept.extend(UnixStream::connect(socket));
+        if kept.len() > FLOOD_KEPT {
+            kept.pop_front();
+        }
+        opened += 1;
+    }
+    opened
+}
+
+struct Measured {
+    cells: Vec<Duration>,
+    pings: Vec<Duration>,
+}
+
+fn measure(client: &mut Client) -> Measured {
+    let cells = times(CELLS, |_| timed(|| drop(client.run("calm", "1+1"))));
+    let pings = times(CELLS, |_| timed(|| drop(client.request("GET", "/v1/sessions/calm", ""))));
+    Measured { cells, pings }
+}
+
+fn make(client: &mut Client, name: &str) {
+    let body = serde_json::json!({"name": name, "image": "belljar/base"}).to_string();
+    client.request("POST", "/v1/sessions", &body);
+}
+
+fn begin(client: &mut Client, (name, code): (&str, &str)) {
+    make(client, name);
+    let body = serde_json::json!({"code": code, "timeout_s": BOMB_SECONDS}).to_string();
+    client.request("POST", &format!("/v1/sessions/{name}/cells"), &body);
+}
+
 fn main() {
     let daemon = Daemon::with_config(CONFIG);
-    let mut client = Client::connect(&daemon.socket());
-    let make = |client: &mut Client, name: &str| {
-        client.request(
-            "POST",
-            "/v1/sessions",
-            &format!("{{\"name\": \"{name}\", \"image\": \"belljar/base\"}}"),
-        );
-    };
+    let socket = daemon.socket();
+    let mut client = Client::connect(&socket);
     make(&mut client, "calm");
     times(WARM_UP, |_| timed(|| drop(client.run("calm", "1+1"))));
     println!(
-        "{:<28} {:>9} {:>9} {:>9} {:>9}   (ms)",
-        "beside the calm session", "cell p50", "cell p95", "ping p50", "ratio p50"
+        "{:<24} {:>9} {:>9} {:>6} {:>9} {:>9} {:>6}   (ms)",
+        "beside the calm session", "cell p50", "cell p95", "ratio", "ping p50", "ping p95", "ratio"
     );
-    let measure = |client: &mut Client| -> (Vec<Duration>, Vec<Duration>) {
-        let cells = times(CELLS, |_| timed(|| drop(client.run("calm", "1+1"))));
-        let pings = times(CELLS, |_| timed(|| drop(client.request("GET", "/v1/sessions/calm", ""))));
-        (cells, pings)
+    let alone = measure(&mut client);
+    let row = |name: &str, found: &Measured| {
+        let of = |now: &[Duration], before: &[Duration]| {
+            let (p50, p95) = (percentile(now, 50), percentile(now, 95));
+            format!("{p50:>9.3} {p95:>9.3} {:>6.1}", p50 / percentile(before, 50))
+        };
+        println!("{name:<24} {} {}", of(&found.cells, &alone.cells), of(&found.pings, &alone.pings));
     };
-    let (alone, pings) = measure(&mut client);
-    let row = |name: &str, cells: &[Duration], pings: &[Duration]| {
-        let (p50, p95, ping) = (percentile(cells, 50), percentile(cells, 95), percentile(pings, 50));
-        println!("{name:<28} {p50:>9.3} {p95:>9.3} {ping:>9.3} {:>9.1}", p50 / percentile(&alone, 50));
-    };
-    row("nothing", &alone, &pings);
-    for (name, code) in BOMBS {
-        make(&mut client, name);
-        let body = serde_json::json!({"code": code, "timeout_s": BOMB_SECONDS}).to_string();
-        client.request("POST", &format!("/v1/sessions/{name}/cells"), &body);
-        let (cells, pings) = measure(&mut client);
-        row(&format!("{name} bomb"), &cells, &pings);
-        client.request("DELETE", &format!("/v1/sessions/{name}"), "");
+    row("nothing", &alone);
+    for bomb in BOMBS {
+        begin(&mut client, bomb);
+        let found = measure(&mut client);
+        row(&format!("{} bomb", bomb.0), &found);
+        client.request("DELETE", &format!("/v1/sessions/{}", bomb.0), "");
     }
+    let flooded = |client: &mut Client| {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let flooding = scope.spawn(|| flood(&socket, &over));
+            let found = measure(client);
+            over.store(true, Ordering::Relaxed);
+            (found, flooding.join().expect("it ends"))
+        })
+    };
+    let (found, opened) = flooded(&mut client);
+    row(&format!("{opened} connections"), &found);
+    for bomb in BOMBS {
+        begin(&mut client, bomb);
+    }
+    let (found, _) = flooded(&mut client);
+    row("all of it at once", &found);
 }

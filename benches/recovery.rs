@@ -5,6 +5,7 @@
 //!   same after a pause; that is the time the worker is busy with the checkpoint
 //! - recovery: from a cell that kills its process to the answer that the state is restored, less the
 //!   round trip of a cell
+//! - a lone cell: `1+1` after a pause, in a session with checkpoints and in one without, in turn
 
 #![allow(
     clippy::unwrap_used,
@@ -23,6 +24,8 @@ const ROUNDS: usize = 15;
 const PAUSE: Duration = Duration::from_millis(300);
 const MEGABYTES: [usize; 4] = [10, 100, 500, 1000];
 const IMAGE: &str = "belljar/science";
+const LONE_CELLS: usize = 100;
+const UNPROTECTED: &str = "[sandbox]\ncheckpoints = 0\n";
 
 /// Seconds that it takes to save and load the variable `data`, and what with.
 const SAVE_AND_LOAD: &str = "
@@ -54,6 +57,7 @@ fn dill() -> Option<tempfile::TempDir> {
 }
 
 fn main() {
+    lone_cells();
     let daemon = Daemon::with_config("");
     let mut client = Client::connect(&daemon.socket());
     let dill = dill();
@@ -71,6 +75,31 @@ fn main() {
             );
         }
     }
+}
+
+/// In turn, so that whatever else the machine does meets both.
+fn lone_cells() {
+    let daemons = [Daemon::with_config(""), Daemon::with_config(UNPROTECTED)];
+    let mut clients = daemons.each_ref().map(|daemon| Client::connect(&daemon.socket()));
+    for client in &mut clients {
+        client.request("POST", "/v1/sessions", &format!(r#"{{"name":"bench","image":"{IMAGE}"}}"#));
+        (0..LONE_CELLS).for_each(|_| drop(client.run("bench", "1+1")));
+    }
+    let mut taken = [Vec::new(), Vec::new()];
+    for _ in 0..LONE_CELLS {
+        for (client, taken) in clients.iter_mut().zip(&mut taken) {
+            std::thread::sleep(PAUSE);
+            taken.push(timed(|| drop(client.run("bench", "1+1"))));
+        }
+    }
+    let [with, without] = taken.map(|mut times| {
+        times.sort();
+        percentile(&times, 50)
+    });
+    println!(
+        "a lone `1+1`, p50: {with:.2} ms with checkpoints, {without:.2} ms without: {:+.2} ms\n",
+        with - without
+    );
 }
 
 fn arrays(megabytes: usize) -> String {

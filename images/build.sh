@@ -150,9 +150,20 @@ need_mmdebstrap() {
         "run \`apt-get install mmdebstrap debian-archive-keyring\` as root, or make \`$python_image\` available with \`docker pull\`"
 }
 
+# Files of packages belong to several users, so whoever is not root needs user ids to give away.
+need_user_ids() {
+    local me
+    me=$(id -un 2>/dev/null) || me=$(id -u)
+    [ "$(id -u)" = 0 ] && return
+    command -v newuidmap >/dev/null && grep -q "^$me:" /etc/subuid && grep -q "^$me:" /etc/subgid && return
+    fail "only root, or a user with a range of further user ids, can unpack Debian's packages" \
+        "run \`apt-get install uidmap\` and \`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $me\` as root"
+}
+
 # unpack_debian: leaves a root file system in $scratch/root.tar
 unpack_debian() {
     need_mmdebstrap
+    need_user_ids
     local packages=python3,ca-certificates
     [ "$kind" = base ] || packages+=,$(grep -v '^#' "$here/science-packages.txt" | paste -sd,)
 

@@ -207,7 +207,8 @@ class CellRunner:
 
     def _keep_source(self, name, source):
         """For tracebacks, also those of later cells. No time stamp: not to be checked on disk."""
-        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        # Python 3.11 marks the wrong place in a last line without an end.
+        linecache.cache[name] = (len(source), None, (source + "\n").splitlines(True), name)
         self._sources.append(name)
         if len(self._sources) > CELL_SOURCES_KEPT:
             linecache.cache.pop(self._sources.popleft(), None)
@@ -258,11 +259,18 @@ def _compile(source, name, expression, restricted_namespace=None, on_parsed=None
     if expression:
         return None, compile(tree, name, "eval", _CODE_FLAGS, dont_inherit=True)
     body, last = tree.body, None
-    if body and isinstance(body[-1], ast.Expr):
+    if body and isinstance(body[-1], ast.Expr) and not _is_hushed(body[-1], source):
         last = compile(ast.Expression(body.pop().value), name, "eval", _CODE_FLAGS, dont_inherit=True)
     if not body:
         return None, last
     return compile(tree, name, "exec", _CODE_FLAGS, dont_inherit=True), last
+
+
+def _is_hushed(statement, source):
+    """A semicolon behind the last expression says that nobody wants its value, as in notebooks."""
+    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    behind = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :]
+    return behind.lstrip().startswith(b";")
 
 
 def _outcome(status, reason, exit_code=0, result=None, exception=None):

@@ -205,8 +205,10 @@ class Guardian:
 
     def _reach(self):
         reach = [cells for cells in self._line.reach() if cells]
+        if not reach:
+            return "there is nothing to undo"
         if reach == list(range(1, len(reach) + 1)):
-            return f"undo reaches {len(reach)} cells back"
+            return f"undo reaches {len(reach)} {'cell' if len(reach) == 1 else 'cells'} back"
         return f"undo reaches {reach[-1]} cells back, and of those only: {', '.join(map(str, reach))}"
 
     def _tool_answer(self, frame, text):

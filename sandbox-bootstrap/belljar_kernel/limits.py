@@ -39,10 +39,14 @@ SETTLE_S = 0.5
 PROMOTE_S = 3.0
 # A listing of variables from a copy of a checkpoint.
 VIEW_S = 5.0
+# Of that, what a single variable may take to be shown, and all of them.
+SHOW_VALUE_S = 0.5
+SHOW_VALUES_S = 3.0
 # While a cell runs, the memory in use is looked at this often; where there is no counter of the
-# sandbox's own and it has to be summed up, less often.
+# sandbox's own and it has to be summed up, less often, unless it may be too much.
 MEMORY_CHECK_S = 0.05
 MEMORY_SUM_S = 1.0
+MEMORY_ALARM_S = 0.2
 # From this part of the budget for checkpoints on, the last one may have to go too.
 BUDGET_SCARCE = 0.75
 WORKER_START_TRIES = 20

@@ -12,7 +12,9 @@ from . import memory, process, runner, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
 from .limits import (
     BUDGET_SCARCE,
+    MEMORY_ALARM_S,
     MEMORY_CHECK_S,
+    MEMORY_SUM_S,
     NAMES_BYTES,
     PROMOTE_S,
     VIEW_S,
@@ -161,33 +163,53 @@ class MainLine:
         handle.kill()
 
     def _watch_memory(self):
-        held, due = self._memory.is_held(self._runners.limits), self._memory.is_due()
+        held = self._memory.is_held(self._runners.limits)
+        sizes = {} if held else {pid: memory.resident(pid) for pid in self._active()}
+        # Pages that they share count for each of them here: that may be too much, or not.
+        crowded = sum(sizes.values()) > self._bound()
+        due = self._memory.take_turn(MEMORY_ALARM_S if crowded else MEMORY_SUM_S)
         relieved = due and self.check_memory()
         if not held:
-            self._end_gluttons(due and not relieved)
+            self._end_gluttons(sizes, due and not relieved)
         busy = self._ring and self.worker is not None and self.worker.cell
         if busy or (not held and any(handle.cell for handle in self._runners.all())):
             self._poller.after(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
+        elif not held:
+            # Threads and processes of earlier cells may go on.
+            self._poller.after(_MEMORY_TIMER, MEMORY_SUM_S, self._watch_memory)
 
-    def _end_gluttons(self, together):
-        """Kill the largest process when there is no more memory, as the system does where it is told to.
-
-        What waits without a cell is spared: checkpoints only seem large, for what they share. What all
-        of them take `together` costs more to know, and comes after checkpoints that can go.
-        """
+    def _bound(self):
         limits = self._runners.limits
-        bound = limits.memory_bytes + (limits.checkpoint_bytes if limits.checkpoints else 0)
+        return limits.memory_bytes + (limits.checkpoint_bytes if limits.checkpoints else 0)
+
+    def _active(self):
+        """Processes that can take more memory. What waits to be used only seems large, for what it shares."""
+        waiting = {handle.pid for handle in self._runners.all() if not handle.cell and handle is not self.worker}
+        return [pid for pid in process.descendants() if pid not in waiting]
+
+    def _lasting(self):
+        """All processes but those that are about to end."""
+        ending = {handle.pid for handle in self._runners.all() if handle.role == RETIRED}
+        return [pid for pid in process.descendants() if pid not in ending]
+
+    def _end_gluttons(self, sizes, together):
+        """Kill the largest processes when there is no more memory, as the system does where it is told to.
+
+        What all of them take `together` costs more to know, and comes after checkpoints that can go.
+        """
         handles = {handle.pid: handle for handle in self._runners.all()}
-        pids = process.descendants()
-        busy = [pid for pid in pids if pid not in handles or handles[pid].cell]
-        largest = max(busy, key=memory.resident, default=None)
-        if largest is None:
-            return
-        if memory.resident(largest) <= bound and not (together and memory.total(pids) > bound):
-            return
-        if largest in handles:
-            handles[largest].out_of_memory = True
-        process.send_signal(largest, signal.SIGKILL)
+        active = sorted(sizes, key=sizes.get, reverse=True)
+        if active and memory.resident_with_files(active[0]) > self._bound():
+            excess, active = 1, active[:1]
+        else:
+            excess = memory.total(self._lasting()) - self._bound() if together else 0
+        for pid in active:
+            if excess <= 0:
+                return
+            excess -= memory.held_alone(pid)
+            if pid in handles:
+                handles[pid].out_of_memory = True
+            process.send_signal(pid, signal.SIGKILL)
 
     def check_memory(self):
         """Above the session's own memory checkpoints go, one at a time, the oldest first.
@@ -199,7 +221,7 @@ class MainLine:
         if not self._ring or self.worker is None:
             return False
         if any(handle.role == RETIRED for handle in self._runners.all()):
-            return True  # what it held is free only when it has ended
+            return False  # what it held is free only when it has ended
         limits = self._runners.limits
         pids = [handle.pid for handle in (self.worker, *self._ring) if handle.pid]
         in_use = self._memory.in_use(limits, pids)

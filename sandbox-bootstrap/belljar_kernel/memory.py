@@ -3,8 +3,6 @@
 import os
 import time
 
-from .limits import MEMORY_SUM_S
-
 # `(in use, bound, statistics, key of the cache that can be had back at once)`, cgroup v2 and v1.
 _COUNTERS = (
     ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.stat", b"inactive_file"),
@@ -15,7 +13,22 @@ _COUNTERS = (
         b"total_inactive_file",
     ),
 )
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def _in_memory():
+    """Folders of the sandbox's own whose files take memory."""
+    if os.getpid() != 1:
+        return ()  # they are the host's
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return ()
+    kinds = {row[4]: row[row.index(b"-") + 1] for row in rows}
+    return tuple(folder for folder in (b"/tmp", b"/dev/shm") if kinds.get(folder) == b"tmpfs")
+
+
+_IN_MEMORY = _in_memory()
 
 
 class MemoryWatch:
@@ -23,7 +36,7 @@ class MemoryWatch:
 
     def __init__(self):
         self._counters = None
-        self._summed_at = 0.0
+        self._looked_at = 0.0
 
     def is_held(self, limits):
         """Whether the system itself ends what takes more than the sandbox has."""
@@ -31,14 +44,17 @@ class MemoryWatch:
             self._counters = _own_counters(limits.memory_bytes + limits.checkpoint_bytes)
         return bool(self._counters)
 
-    def is_due(self):
+    def take_turn(self, pause):
         """Whether it is time to look again; a sum costs more than a counter."""
-        return bool(self._counters) or time.monotonic() >= self._summed_at + MEMORY_SUM_S
+        now = time.monotonic()
+        if not self._counters and now < self._looked_at + pause:
+            return False
+        self._looked_at = now
+        return True
 
     def in_use(self, limits, pids):
         """Bytes. A page that checkpoints share counts once."""
         if not self.is_held(limits):
-            self._summed_at = time.monotonic()
             return total(pids)
         in_use, _, statistics, cache_key = self._counters
         used = _number(in_use) or 0
@@ -76,32 +92,52 @@ def _statistic(path, key):
 
 def total(pids):
     """What processes use together, where a page that n processes share counts as an nth for each."""
-    return sum(_mapped(pid, b"Pss:") for pid in pids)
+    shares = [_mapped(pid, b"Pss:", b"Pss_Shmem:") for pid in pids]
+    return _with_files(sum(share - shared for share, shared in shares), sum(shared for _, shared in shares))
 
 
 def resident(pid):
-    """Memory of a process that no file backs, shared or not; quick to ask for."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            _, pages, backed = map(int, file.read().split()[:3])
-    except (OSError, ValueError):
-        return 0
-    return (pages - backed) * _PAGE_BYTES
+    """Memory of a process, shared or not, but for what a disk backs; quick to ask for."""
+    return sum(_kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:"))
+
+
+def resident_with_files(pid):
+    """The same, with the files that lie in memory."""
+    return _with_files(*_kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:"))
 
 
 def held_alone(pid):
     """What would be free without this process."""
-    return _mapped(pid, b"Private_")
+    return sum(_mapped(pid, b"Private_"))
 
 
-def _mapped(pid, key):
-    """The sum of the lines that start so; the kernel has to walk all pages for it."""
-    total = 0
+def _with_files(own, shared):
+    """Shared memory may be mapped files or not; no page is counted twice, at the price that some are not."""
+    return own + max(shared, sum(map(_files, _IN_MEMORY)))
+
+
+def _files(folder):
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        room = os.statvfs(folder)
+    except OSError:
+        return 0
+    return (room.f_blocks - room.f_bfree) * room.f_frsize
+
+
+def _mapped(pid, *keys):
+    """The kernel has to walk all pages for it."""
+    return _kibibytes(f"/proc/{pid}/smaps_rollup", *keys)
+
+
+def _kibibytes(path, *keys):
+    """For each key the bytes of the lines that start so, together."""
+    totals = [0] * len(keys)
+    try:
+        with open(path, "rb") as file:
             for line in file:
-                if line.startswith(key):
-                    total += int(line.split()[1]) * 1024
+                for index, key in enumerate(keys):
+                    if line.startswith(key):
+                        totals[index] += int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass
-    return total
+    return totals

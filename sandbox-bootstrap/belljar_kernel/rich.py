@@ -42,8 +42,8 @@ class Displays:
         """Show values in their richest form: tables, pictures, HTML."""
         for value in values:
             mime = mime_forms(value, self._runner.limits)
-            if not mime or set(mime) == {"application/json"}:
-                mime["text/plain"] = bounded_repr(value, self._runner.limits.repr_chars)
+            # For terminals and models, which see nothing else.
+            mime["text/plain"] = bounded_repr(value, self._runner.limits.repr_chars)
             self._send(mime)
 
     def view(self, value):

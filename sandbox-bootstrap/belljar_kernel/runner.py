@@ -37,6 +37,7 @@ def enter(given, workspace, index):
     try:
         place = _take_descriptors(given)
         process.set_dumpable(True)
+        process.give_way()
         posix.setsid()
         Runner(place, index, workspace).run()
     except BaseException as error:
@@ -170,7 +171,7 @@ class Runner:
             self._cells.run(frame)
             self._end_if_done()
         elif kind == "variables":
-            answer = variables.listing(self.namespace, self._injected(), frame["private"], self.limits)
+            answer = variables.listing(self.namespace, self._injected(), frame, self.limits)
             answer["request"] = frame["request"]
             self.send(wire.VARIABLES_DONE, wire.encode_json(answer))
             self._end_if_done()

@@ -180,7 +180,7 @@ class Runners:
         handle.take_last_words()
         self._settle_copies(handle, exit_code)
         if handle.variables_request is not None:
-            self.refuse("no_process", "the process that was asked ended", {"request": handle.variables_request})
+            self.refuse("no_process", "the list took too long, or a variable ended the process when it was shown", {"request": handle.variables_request})
         if handle is self.line.worker:
             self.line.worker_ended(handle, exit_code)
             return

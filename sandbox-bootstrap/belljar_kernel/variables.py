@@ -1,9 +1,11 @@
 """The list of a session's variables: cheap to make, whatever they hold."""
 
+import _signal  # the C half: the other runs through `enum`, which user code may have broken
 import sys
+import time
 import types
 
-from .limits import cut
+from .limits import SHOW_VALUE_S, SHOW_VALUES_S, cut
 from .report import type_name
 from .rich import bounded_repr
 
@@ -13,40 +15,59 @@ _CONTAINERS = (list, tuple, set, frozenset, dict)
 _PREVIEW_ITEMS = 20
 _MOST_BYTES = 2**63  # what objects claim to hold
 _PREVIEW_DEPTH = 3
+_NOT_SHOWN = "<not shown>"
 _ARRAY_MODULES = ("numpy", "pandas", "polars", "torch", "xarray", "scipy")
 
 
-def listing(namespace, injected, private, limits):
-    """The `variables` frame, without its request number."""
-    names = [name for name, value in list(namespace.items()) if _is_listed(name, value, injected, private)]
+def listing(namespace, injected, frame, limits):
+    """The answer to a `variables` frame, without its request number."""
+    if frame.get("imports"):
+        injected = {}
+    names = [name for name, value in list(namespace.items()) if _is_listed(name, value, injected, frame)]
     names.sort()
-    shown = [_variable(name, namespace[name], limits) for name in names[: limits.variables]]
+    _signal.signal(_signal.SIGALRM, _give_up)
+    until = time.monotonic() + SHOW_VALUES_S
+    shown = [_variable(name, namespace[name], limits, until) for name in names[: limits.variables]]
     return {"type": "variables", "variables": shown, "total": len(names)}
 
 
-def _is_listed(name, value, injected, private):
-    if not isinstance(name, str) or name in _OWN_NAMES or isinstance(value, types.ModuleType):
+def _is_listed(name, value, injected, frame):
+    if not isinstance(name, str) or name in _OWN_NAMES:
         return False
-    if name.startswith("_") and not private:
+    if isinstance(value, types.ModuleType) and not frame.get("imports"):
+        return False
+    if name.startswith("_") and not frame["private"]:
         return False
     return name not in injected or injected[name] is not value
 
 
-def _variable(name, value, limits):
-    shape = _guarded(_shape, value)
-    preview = _guarded(lambda it: _preview(it, limits.preview_chars, shape), value) or ""
+def _give_up(_signal, _frame):
+    raise TimeoutError
+
+
+def _variable(name, value, limits, until):
+    shape = _guarded(_shape, value, until)
+    preview = _guarded(lambda it: _preview(it, limits.preview_chars, shape), value, until) or _NOT_SHOWN
     return {
         "name": cut(name, limits.preview_chars),
         "type": cut(type_name(type(value)), limits.preview_chars),
         "preview": cut(preview, limits.preview_chars),
-        "bytes": _guarded(_size, value),
+        "bytes": _guarded(_size, value, until),
         "shape": shape and cut(shape, limits.preview_chars),
     }
 
 
-def _guarded(function, value):
+def _guarded(function, value, until):
+    """In its time: what belongs to the user may load, compute or wait when it is looked at."""
+    seconds = min(SHOW_VALUE_S, until - time.monotonic())
+    if seconds <= 0:
+        return None
     try:
-        return function(value)
+        _signal.setitimer(_signal.ITIMER_REAL, seconds)
+        try:
+            return function(value)
+        finally:
+            _signal.setitimer(_signal.ITIMER_REAL, 0)
     except BaseException:
         return None
 

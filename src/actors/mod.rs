@@ -6,7 +6,9 @@
 pub mod asks;
 mod calls;
 pub mod executor;
+pub mod holding;
 pub mod jobs;
+pub mod kept;
 mod launch;
 pub mod llm;
 mod news;

@@ -7,7 +7,9 @@ pub const REPLAY_CUT: &str =
     "A replay was broken off, so only a part of the variables is there; replay again.";
 
 pub fn new_sandbox(reason: &str) -> String {
-    format!("The sandbox is a new one, because the old one is gone: {reason}.")
+    format!(
+        "The sandbox is a new one, because the old one is gone: {reason}. Variables of earlier cells are gone; a replay rebuilds them."
+    )
 }
 
 /// `restored_to` is the cell whose state is there again, 0 for the start; none if nothing is.

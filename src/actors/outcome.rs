@@ -193,6 +193,10 @@ fn killed_by(cause: &Cause) -> Option<(Status, Reason)> {
     })
 }
 
+fn counted(number: u32, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport {
     let (kind, restored_to) = match ending {
         Ending::Done { .. } | Ending::Cancelled | Ending::Lost { after: StateAfter::Kept, .. } => {
@@ -210,10 +214,16 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
         }
         Some(EndedBy::Interrupt | EndedBy::Deadline) | None => {}
     }
+    if matches!(ending, Ending::Lost { after: StateAfter::Lost, .. })
+        && cause.ended_by != Some(EndedBy::Cancel)
+    {
+        notes.push("No checkpoint was left to go back to.".into());
+    }
     if kind != StateKind::Kept && (cause.live.threads > 0 || cause.live.tasks > 0) {
-        let Live { threads, tasks, .. } = cause.live;
         notes.push(format!(
-            "What earlier cells had left running is gone: {threads} threads and {tasks} asyncio tasks, with their connections."
+            "What earlier cells had left running is gone: {} and {}, with their connections. Locks, queues and open files that they were using may be stuck: make new ones.",
+            counted(cause.live.threads, "thread"),
+            counted(cause.live.tasks, "asyncio task")
         ));
     }
     let (unprotected, as_before) = match ending {

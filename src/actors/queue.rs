@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::executor::Answer;
 use super::outcome::CellStart;
-use crate::protocol::api::VariableList;
+use crate::protocol::api::{VariableList, Which};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::Mode;
@@ -19,7 +19,7 @@ const COPIES: usize = 4;
 
 pub enum Job {
     Cell { start: CellStart, patient: bool },
-    Variables { private: bool, patient: bool, reply_to: Answer<VariableList> },
+    Variables { which: Which, patient: bool, reply_to: Answer<VariableList> },
 }
 
 #[derive(Default)]

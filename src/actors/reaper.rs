@@ -5,6 +5,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 
 use crate::protocol::ids::{SandboxId, SessionId};
 use crate::sandbox::engine::EngineError;
@@ -24,8 +25,8 @@ pub enum ReaperMsg {
 pub struct Reaper;
 
 impl Reaper {
-    pub async fn spawn(launcher: Arc<Launcher>) -> Result<ReaperRef, SpawnErr> {
-        Actor::spawn(None, Self, launcher).await.map(|(reaper, _)| reaper)
+    pub async fn spawn(launcher: Arc<Launcher>) -> Result<(ReaperRef, JoinHandle<()>), SpawnErr> {
+        Actor::spawn(None, Self, launcher).await
     }
 }
 

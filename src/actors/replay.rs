@@ -14,14 +14,15 @@ use crate::store::EventLog;
 /// all have run, what is left stays on the list for the next replay.
 pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport, Problem> {
     let events = events_of(log);
-    let kept = Past::of(&events, &std::sync::Arc::default()).kept;
+    let Past { kept, interrupted, .. } = Past::of(&events, &std::sync::Arc::default());
     let mut recorded = record(&events);
     drop(events);
     let replay = Some(kept.clone());
     ask(session, |reply_to| SessionMsg::Reset { replay, reply_to }).await?;
     let mut under_way = UnderWay { session, finished: false };
-    let mut report = ReplayReport { cells: Vec::new() };
-    for cell in kept {
+    let mut report = ReplayReport { cells: Vec::new(), not_run: kept, left_out: interrupted };
+    for cell in report.not_run.clone() {
+        report.not_run.remove(0);
         let Some(was) = recorded.remove(&cell) else { continue };
         let request = CellRequest {
             code: was.code,

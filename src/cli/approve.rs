@@ -75,8 +75,7 @@ impl Verdict {
 impl Approve {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let client = context.client();
-        let path = if self.all { "/v1/approvals?all=true" } else { "/v1/approvals" };
-        let answer = client.get(path).await?;
+        let answer = client.get(if self.all { "/v1/approvals?all=true" } else { "/v1/approvals" }).await?;
         let list: ApprovalList = answer.parse()?;
         let Some(id) = self.id else {
             if context.json {

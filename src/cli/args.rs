@@ -17,6 +17,7 @@ use crate::protocol::values;
 
 use super::failure::Failure;
 use super::screen::Color;
+use super::session_key::SessionKey;
 use super::{
     approve, ask, config_show, cp, daemon, doctor, eval, exec, frost, history, image, interrupt, job, logs,
     models, new, plan, ps, quota, receipt, repl, replay, reset, rm, run, shell, show, tools, top, undo, vars,
@@ -86,19 +87,19 @@ pub(super) enum Command {
 #[derive(Debug, Args)]
 pub(super) struct SessionFlag {
     /// The session. [env: `BELLJAR_SESSION`]
-    #[arg(short, long, value_name = "NAME", value_parser = session_name)]
-    session: Option<SessionName>,
+    #[arg(short, long, value_name = "NAME", value_parser = session_key)]
+    session: Option<SessionKey>,
 }
 
 impl SessionFlag {
-    pub fn resolve(&self) -> Result<SessionName, Failure> {
+    pub fn resolve(&self) -> Result<SessionKey, Failure> {
         self.named()?.ok_or_else(|| {
             Failure::usage("no session is named").hint("name it with `-s NAME`, or set `BELLJAR_SESSION`")
         })
     }
 
     /// For commands that can do without.
-    pub fn named(&self) -> Result<Option<SessionName>, Failure> {
+    pub fn named(&self) -> Result<Option<SessionKey>, Failure> {
         named(self.session.as_ref(), std::env::var("BELLJAR_SESSION").ok())
     }
 }
@@ -107,24 +108,24 @@ impl SessionFlag {
 #[derive(Debug, Args)]
 pub(super) struct SessionArg {
     /// The session.
-    #[arg(value_parser = session_name, conflicts_with = "session")]
-    name: Option<SessionName>,
+    #[arg(value_parser = session_key, conflicts_with = "session")]
+    name: Option<SessionKey>,
     #[command(flatten)]
     flag: SessionFlag,
 }
 
 impl SessionArg {
-    pub fn resolve(&self) -> Result<SessionName, Failure> {
+    pub fn resolve(&self) -> Result<SessionKey, Failure> {
         self.name.clone().map_or_else(|| self.flag.resolve(), Ok)
     }
 }
 
-fn named(flag: Option<&SessionName>, env: Option<String>) -> Result<Option<SessionName>, Failure> {
+fn named(flag: Option<&SessionKey>, env: Option<String>) -> Result<Option<SessionKey>, Failure> {
     if let Some(name) = flag {
         return Ok(Some(name.clone()));
     }
     env.filter(|name| !name.is_empty())
-        .map(|name| SessionName::parse(&name).map_err(|e| Failure::usage(format!("`BELLJAR_SESSION`: {e}"))))
+        .map(|name| SessionKey::parse(&name).map_err(|e| Failure::usage(format!("`BELLJAR_SESSION`: {e}"))))
         .transpose()
 }
 
@@ -138,10 +139,10 @@ pub(super) struct SandboxArgs {
     #[arg(long)]
     pub image: Option<String>,
     /// Memory, for example 512MiB.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     pub memory: Option<u64>,
     /// CPUs, for example 1.5.
-    #[arg(long, value_name = "N", value_parser = cpus)]
+    #[arg(long, value_name = "N", value_parser = cpus, allow_negative_numbers = true)]
     pub cpus: Option<f64>,
     /// A folder of yours as the workspace, instead of a new one.
     #[arg(long, value_name = "DIR")]
@@ -192,8 +193,14 @@ impl SandboxArgs {
     }
 }
 
+/// Of a session that is to be made.
 pub(super) fn session_name(text: &str) -> Result<SessionName, String> {
     SessionName::parse(text)
+}
+
+/// Of a session that is there.
+pub(super) fn session_key(text: &str) -> Result<SessionKey, String> {
+    SessionKey::parse(text)
 }
 
 /// Seconds for the API.
@@ -288,6 +295,9 @@ mod tests {
         assert_eq!(named(None, None).unwrap(), None);
         assert!(Cli::try_parse_from(["belljar", "show", "a", "-s", "b"]).is_err());
         assert!(Cli::try_parse_from(["belljar", "show", "a/b"]).is_err());
+        // Only one that is there can be somebody else's.
+        assert!(Cli::try_parse_from(["belljar", "show", "a@alice"]).is_ok());
+        assert!(Cli::try_parse_from(["belljar", "new", "a@alice"]).is_err());
     }
 
     #[test]

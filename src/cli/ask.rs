@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 use crate::protocol::ask::{
     ApprovalPolicy, AskEnd, AskLimitsWanted, AskView, Dialect, Language, ModelList, ModelView, NewAsk,
 };
-use crate::protocol::ids::SessionName;
 use crate::protocol::values;
 
 use super::args::{SandboxArgs, SessionFlag, seconds};
@@ -25,6 +24,7 @@ use super::failure::Failure;
 use super::models::played;
 use super::run::ThrowAway;
 use super::screen::Screen;
+use super::session_key::SessionKey;
 use super::shown::{Section, Shown};
 pub(super) use live::why_not;
 use watch::{Watched, watch};
@@ -70,16 +70,16 @@ pub(super) struct Ask {
     #[arg(long)]
     restricted: bool,
     /// Requests to the model at most.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     steps: Option<u32>,
     /// Cells or tools that may fail one after the other.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     max_failures: Option<u32>,
     /// Tokens at most, of all requests and replies together.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     max_tokens: Option<u64>,
     /// How long it may take, for example 5min; waiting for you does not count.
-    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     time: Option<f64>,
     /// Forget the conversation so far.
     #[arg(long)]
@@ -113,6 +113,7 @@ impl Ask {
         let mut stops = Stops::new()?;
         let Some(session) = named else {
             let session = ThrowAway::make(&client, self.sandbox).await?;
+            session.tell_backend(context)?;
             let code = ask_in(context, &client, &session.name, &ask, &models, &mut stops).await;
             let (name, removed) = session.remove(&client).await;
             if let Err(failure) = removed {
@@ -171,7 +172,7 @@ impl Ask {
 async fn ask_in(
     context: &mut Context,
     client: &Client,
-    session: &SessionName,
+    session: &SessionKey,
     ask: &NewAsk,
     models: &ModelList,
     stops: &mut Stops,

@@ -5,7 +5,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::protocol::api::RunCell;
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::{CellNumber, SessionName};
+use crate::protocol::exit_codes::signal_name;
+use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Artifact, Change, ExecutionResult, Mode, Reason, StateKind, Status, Stream};
 
 use super::client::{Client, Events};
@@ -14,7 +15,9 @@ use super::exit;
 use super::failure::Failure;
 use super::follow::Trail;
 use super::human;
+use super::sanitize::one_line;
 use super::screen::Screen;
+use super::session_key::SessionKey;
 
 /// How a cell's end reached us.
 pub(super) enum End {
@@ -49,7 +52,7 @@ impl Stops {
 pub(super) async fn stream(
     context: &mut Context,
     client: &Client,
-    session: &SessionName,
+    session: &SessionKey,
     cell: &RunCell,
     stops: &mut Stops,
 ) -> Result<End, Failure> {
@@ -117,7 +120,10 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
     match event {
         EventBody::Output { stream, text, .. } => screen.guest(*stream, text),
         EventBody::OutputCut { .. } => screen.warn("further output of this cell is not kept"),
-        EventBody::Display { mime, .. } => screen.note(&display_line(mime)),
+        EventBody::Display { mime, .. } => match plain_display(mime) {
+            Some(text) => screen.guest_line(text),
+            None => screen.note(&display_line(mime)),
+        },
         EventBody::SandboxGone { reason } => screen.warn(&format!("the sandbox is gone: {reason}")),
         EventBody::StateLost { reason, restored_to: None } => {
             screen.warn(&format!("all variables are gone: {reason}"))
@@ -163,6 +169,12 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
     }
 }
 
+/// Of what is no picture, the form that a terminal can show.
+fn plain_display(mime: &Map<String, Value>) -> Option<&str> {
+    let is_picture = mime.keys().any(|form| form.starts_with("image/"));
+    mime.get("text/plain").filter(|_| !is_picture)?.as_str()
+}
+
 /// `display: image/png (12 KiB), text/plain`: only binary forms have a size worth telling.
 pub(super) fn display_line(mime: &Map<String, Value>) -> String {
     let forms: Vec<String> = mime
@@ -206,12 +218,14 @@ pub(super) fn show_end(screen: &mut Screen, result: &ExecutionResult, script: bo
 }
 
 pub(super) fn artifact_line(artifact: &Artifact) -> String {
+    // A name may hold line breaks, and what follows one would look like words of ours.
+    let path = one_line(&artifact.path);
     let change = match artifact.change {
         Change::New => "new",
         Change::Modified => "modified",
-        Change::Removed => return format!("file: {} (removed)", artifact.path),
+        Change::Removed => return format!("file: {path} (removed)"),
     };
-    format!("file: {} ({change}, {})", artifact.path, human::size(artifact.bytes))
+    format!("file: {path} ({change}, {})", human::size(artifact.bytes))
 }
 
 /// Nothing for ends that explain themselves.
@@ -238,7 +252,7 @@ pub(super) fn what_happened(result: &ExecutionResult) -> Option<String> {
             (Reason::ExitCall, Some(code)) => {
                 format!("the cell crashed: it ended its process with code {code}")
             }
-            (_, Some(code)) => match exit::signal_name(code) {
+            (_, Some(code)) => match signal_name(code) {
                 Some(signal) => format!("the cell crashed: {signal}"),
                 None => format!("the cell crashed: its process ended with code {code}"),
             },
@@ -248,15 +262,22 @@ pub(super) fn what_happened(result: &ExecutionResult) -> Option<String> {
 }
 
 /// What the user would not expect about the variables.
+/// Of a copy, which cannot see what a cell is doing just then.
+pub(super) fn as_before(cell: CellNumber) -> String {
+    format!("the variables are as before cell {cell}, which was running")
+}
+
 pub(super) fn state_note(result: &ExecutionResult) -> Option<String> {
     let mut note = match (result.mode, result.state.kind, result.state.restored_to) {
+        // With the session its files may be gone.
+        (_, StateKind::Lost, _) if result.reason == Reason::ByCancel => "all variables are gone".to_owned(),
         (_, StateKind::Lost, _) => "all variables are gone; files in the workspace remain".to_owned(),
         (Mode::Main, StateKind::Restored, None | Some(0)) => {
             "variables are back as before the cell".to_owned()
         }
         (Mode::Main, StateKind::Restored, Some(cell)) => format!("variables are back as after cell {cell}"),
         (Mode::Main, StateKind::Kept, _) | (Mode::Fork, StateKind::Kept | StateKind::Restored, _) => {
-            return result.state.note.clone();
+            return result.state.as_before.map(as_before).or_else(|| result.state.note.clone());
         }
     };
     if let Some(more) = &result.state.note {
@@ -305,6 +326,12 @@ mod tests {
     fn only_what_surprises_is_told_about_the_state() {
         let mut cell = result(Status::Crashed, Reason::Signal, Some(-11));
         assert_eq!(state_note(&cell), None);
+        let mut copy = result(Status::Success, Reason::Ok, None);
+        (copy.mode, copy.state.as_before) = (Mode::Fork, Some(3));
+        assert_eq!(
+            state_note(&copy).as_deref(),
+            Some("the variables are as before cell 3, which was running")
+        );
         cell.state.kind = StateKind::Restored;
         cell.state.restored_to = Some(4);
         assert_eq!(state_note(&cell).as_deref(), Some("variables are back as after cell 4"));

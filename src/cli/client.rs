@@ -21,12 +21,16 @@ use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
 
 use super::failure::Failure;
+use super::follow::{PAUSE, TRIES};
 use super::sse::{SseEvent, SseParser};
 use super::start::Starter;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Largest JSON answer: a result with all its displays, once more for JSON's escapes.
 const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
+
+/// How often a request is sent that no daemon has read.
+const SEND_TRIES: u32 = 3;
 
 pub(super) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
@@ -61,11 +65,34 @@ impl Client {
     }
 
     pub async fn get(&self, path: &str) -> Result<Answer, Failure> {
-        self.json(Method::GET, path, empty()).await
+        self.json(Method::GET, path, Bytes::new()).await
+    }
+
+    /// An answer that takes its time, over the end of the daemon: the next one has it.
+    pub async fn get_in_the_end(&self, path: &str) -> Result<Answer, Failure> {
+        let mut tries = 1;
+        loop {
+            let request = builder(Method::GET, path).header(ACCEPT, "application/json");
+            let answer = match self.send(path, request, whole(Bytes::new())).await {
+                Ok(response) => read_all(response).await,
+                Err(broken) => Err(broken),
+            };
+            match answer {
+                // Once it was cut off, the next daemon may be long in coming.
+                Err(broken)
+                    if tries < TRIES
+                        && (broken.daemon_ended || (tries > 1 && broken.failure.problem.is_none())) =>
+                {
+                    tries += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                answer => return answer.map_err(Broken::into_failure),
+            }
+        }
     }
 
     pub async fn delete(&self, path: &str) -> Result<Answer, Failure> {
-        self.json(Method::DELETE, path, empty()).await
+        self.json(Method::DELETE, path, Bytes::new()).await
     }
 
     pub async fn post<T: Serialize>(&self, path: &str, body: &T) -> Result<Answer, Failure> {
@@ -74,17 +101,12 @@ impl Client {
 
     /// A request that is all in its path.
     pub async fn post_empty(&self, path: &str) -> Result<Answer, Failure> {
-        self.json(Method::POST, path, empty()).await
+        self.json(Method::POST, path, Bytes::new()).await
     }
 
     /// The events that answer a `GET`, or a `POST` of `body`.
     pub async fn events<T: Serialize>(&self, path: &str, body: Option<&T>) -> Result<Events, Failure> {
-        let (method, body) = match body {
-            Some(body) => (Method::POST, json(body)?),
-            None => (Method::GET, empty()),
-        };
-        let request = builder(method, path).header(CONTENT_TYPE, "application/json");
-        let response = self.send(path, request.header(ACCEPT, "text/event-stream"), body).await?;
+        let response = self.with_body(path, "text/event-stream", body).await?;
         Ok(Events { body: response.into_body(), parser: SseParser::default(), ready: Vec::new().into_iter() })
     }
 
@@ -94,11 +116,20 @@ impl Client {
         path: &str,
         body: Option<&T>,
     ) -> Result<Response<Incoming>, Failure> {
+        self.with_body(path, "*/*", body).await
+    }
+
+    async fn with_body<T: Serialize>(
+        &self,
+        path: &str,
+        accept: &str,
+        body: Option<&T>,
+    ) -> Result<Response<Incoming>, Failure> {
         let (method, body) = match body {
             Some(body) => (Method::POST, json(body)?),
-            None => (Method::GET, empty()),
+            None => (Method::GET, Bytes::new()),
         };
-        self.send(path, builder(method, path).header(CONTENT_TYPE, "application/json"), body).await
+        self.persist(method, path, accept, body).await
     }
 
     pub async fn upload(
@@ -109,12 +140,31 @@ impl Client {
     ) -> Result<Answer, Failure> {
         let body = StreamBody::new(content.map_ok(Frame::data)).boxed_unsync();
         let request = builder(Method::PUT, path).header(CONTENT_TYPE, content_type);
-        read_all(self.send(path, request, body).await?).await
+        let response = self.send(path, request, body).await.map_err(Broken::into_failure)?;
+        read_all(response).await.map_err(Broken::into_failure)
     }
 
-    async fn json(&self, method: Method, path: &str, body: Body) -> Result<Answer, Failure> {
-        let request = builder(method, path).header(CONTENT_TYPE, "application/json");
-        read_all(self.send(path, request.header(ACCEPT, "application/json"), body).await?).await
+    async fn json(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
+        let response = self.persist(method, path, "application/json", body).await?;
+        read_all(response).await.map_err(Broken::into_failure)
+    }
+
+    /// Sends it to the next daemon if the present one ended without having read it.
+    async fn persist(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Failure> {
+        let mut tries = 1;
+        loop {
+            let request = builder(method.clone(), path).header(CONTENT_TYPE, "application/json");
+            match self.send(path, request.header(ACCEPT, accept), whole(body.clone())).await {
+                Err(Broken { unread: true, .. }) if tries < SEND_TRIES => tries += 1,
+                answer => return answer.map_err(Broken::into_failure),
+            }
+        }
     }
 
     /// A successful answer, its body still to be read; any other is the [`Problem`] it brings.
@@ -123,8 +173,15 @@ impl Client {
         path: &str,
         request: hyper::http::request::Builder,
         body: Body,
-    ) -> Result<Response<Incoming>, Failure> {
-        let broken = |e: hyper::Error| Failure::new(format!("the connection to the daemon broke: {e}"));
+    ) -> Result<Response<Incoming>, Broken> {
+        let broken = |e: hyper::Error| {
+            Broken {
+            daemon_ended: true,
+            unread: is_unread(&e),
+            failure: Failure::new(format!("the connection to the daemon broke: {e}"))
+                .hint("the daemon may have ended, or have too many connections of yours; `belljar ps` shows what is there"),
+        }
+        };
         let request =
             request.body(body).map_err(|e| Failure::new(format!("the request makes no sense: {e}")))?;
         let stream = self.connect().await?;
@@ -139,8 +196,8 @@ impl Client {
         let status = response.status();
         let answer = read_all(response).await?;
         match serde_json::from_slice::<Problem>(&answer.bytes) {
-            Ok(problem) => Err(with_hint(problem, path)),
-            Err(_) => Err(Failure::new(format!("the daemon answered with `{status}` and no reason"))),
+            Ok(problem) => Err(with_hint(problem, path).into()),
+            Err(_) => Err(Failure::new(format!("the daemon answered with `{status}` and no reason")).into()),
         }
     }
 
@@ -187,18 +244,52 @@ fn builder(method: Method, path: &str) -> hyper::http::request::Builder {
     Request::builder().method(method).uri(path).header(HOST, "belljar")
 }
 
-fn empty() -> Body {
-    Full::default().map_err(|never| match never {}).boxed_unsync()
+/// Why there is no answer.
+struct Broken {
+    /// The daemon never read the request, so that it can be sent again, whatever it asks for.
+    unread: bool,
+    daemon_ended: bool,
+    failure: Failure,
 }
 
-fn json<T: Serialize>(value: &T) -> Result<Body, Failure> {
+impl Broken {
+    fn into_failure(self) -> Failure {
+        self.failure
+    }
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self { unread: false, daemon_ended: false, failure }
+    }
+}
+
+/// A unix socket is reset, and not just closed, when what was sent into it had not been read by its other
+/// end, or had never been accepted.
+fn is_unread(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let kind = cause.map(std::io::Error::kind);
+    // Cancelled: it was not even sent.
+    error.is_canceled()
+        || matches!(kind, Some(std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe))
+}
+
+fn whole(bytes: Bytes) -> Body {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn json<T: Serialize>(value: &T) -> Result<Bytes, Failure> {
     let bytes = serde_json::to_vec(value).map_err(|e| Failure::new(format!("failed to write JSON: {e}")))?;
-    Ok(Full::from(bytes).map_err(|never| match never {}).boxed_unsync())
+    Ok(bytes.into())
 }
 
-async fn read_all(response: Response<Incoming>) -> Result<Answer, Failure> {
+async fn read_all(response: Response<Incoming>) -> Result<Answer, Broken> {
     let body = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
-    let body = body.map_err(|e| Failure::new(format!("the daemon's answer broke off: {e}")))?;
+    let body = body.map_err(|e| Broken {
+        unread: false,
+        daemon_ended: e.is::<hyper::Error>(),
+        failure: Failure::new(format!("the daemon's answer broke off: {e}")),
+    })?;
     Ok(Answer { bytes: body.to_bytes() })
 }
 
@@ -331,6 +422,36 @@ mod tests {
         let Err(failure) = client.get("/v1/sessions/a").await else { panic!("no failure") };
         assert_eq!((failure.message.as_str(), failure.exit), ("no session `a`", 125));
         assert_eq!(failure.hint.as_deref(), Some("create it with `belljar new a`"));
+        server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_a_daemon_did_not_read_before_its_end_goes_to_the_next_one() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, moved) = (dir.path().join("s"), dir.path().join("moved"));
+        let first = tokio::net::UnixListener::bind(&socket).unwrap();
+        let client = Client::new(socket.clone(), None);
+        let asking = tokio::spawn(async move { client.post("/v1/sessions", &1).await });
+        // Accepted, but not read.
+        let taken = first.accept().await.unwrap();
+        let second = tokio::net::UnixListener::bind(&moved).unwrap();
+        std::fs::rename(&moved, &socket).unwrap();
+        taken.0.readable().await.unwrap();
+        drop((taken, first));
+        let (mut stream, _) = second.accept().await.unwrap();
+        let mut asked = [0; 4096];
+        let length = stream.read(&mut asked).await.unwrap();
+        assert!(asked[..length].starts_with(b"POST /v1/sessions HTTP/1.1\r\n"));
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7").await.unwrap();
+        assert_eq!(asking.await.unwrap().ok().unwrap().parse::<u8>().ok(), Some(7));
+    }
+
+    #[tokio::test]
+    async fn what_a_daemon_has_read_is_not_sent_again() {
+        let (_dir, client, server) = served(&[]);
+        let Err(failure) = client.post("/v1/sessions", &1).await else { panic!("no failure") };
+        assert!(failure.hint.is_some_and(|hint| hint.contains("may have ended")));
         server.await.unwrap();
     }
 

@@ -19,13 +19,13 @@ use tokio::sync::mpsc;
 use tokio_util::io::ReaderStream;
 
 use crate::protocol::api::FileKind;
-use crate::protocol::ids::SessionName;
 
 use super::client::{Client, escaped_path, next_chunk};
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
 use super::human::size;
+use super::session_key::SessionKey;
 use super::tar_stream::{CHUNKS_WAITING, Skipped, pack, unpack};
 
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -52,7 +52,7 @@ enum Side {
     Local(PathBuf),
     /// A path relative to the workspace; empty for the workspace itself.
     Session {
-        session: SessionName,
+        session: SessionKey,
         path: String,
     },
 }
@@ -63,8 +63,7 @@ impl Side {
         if text == "-" {
             return Ok(Self::Standard);
         }
-        let named =
-            text.split_once(':').and_then(|(name, path)| Some((SessionName::parse(name).ok()?, path)));
+        let named = text.split_once(':').and_then(|(name, path)| Some((SessionKey::parse(name).ok()?, path)));
         match named {
             Some((session, path)) => Ok(Self::Session { session, path: workspace_path(path)? }),
             None => Ok(Self::Local(PathBuf::from(text))),
@@ -115,14 +114,14 @@ impl Cp {
     }
 }
 
-fn url(session: &SessionName, path: &str) -> String {
+fn url(session: &SessionKey, path: &str) -> String {
     format!("/v1/sessions/{session}/files/{}", escaped_path(path))
 }
 
 /// Without a source, what comes from stdin.
 async fn upload(
     context: &mut Context,
-    session: &SessionName,
+    session: &SessionKey,
     path: &str,
     source: Option<PathBuf>,
 ) -> Result<(), Failure> {
@@ -219,7 +218,7 @@ async fn send(
 /// Without a target, to stdout.
 async fn download(
     context: &mut Context,
-    session: &SessionName,
+    session: &SessionKey,
     path: &str,
     target: Option<PathBuf>,
 ) -> Result<(), Failure> {
@@ -324,7 +323,7 @@ mod tests {
     use super::*;
 
     fn session(name: &str, path: &str) -> Side {
-        Side::Session { session: SessionName::parse(name).unwrap(), path: path.into() }
+        Side::Session { session: SessionKey::parse(name).unwrap(), path: path.into() }
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) struct Eval {
     #[command(flatten)]
     session: SessionFlag,
     /// How long it may take.
-    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
     /// See none of the session's variables, only `--values` and a few safe functions.
     #[arg(long)]

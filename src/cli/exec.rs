@@ -19,7 +19,7 @@ pub(super) struct Exec {
     #[command(flatten)]
     session: SessionFlag,
     /// How long it may run, for example 30s or 5min.
-    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
     /// `fork` runs in a copy whose changes are dropped.
     #[arg(long, value_parser = mode(), default_value = "main")]

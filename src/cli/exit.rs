@@ -1,8 +1,5 @@
 //! What the shell is told.
 
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
-
 use crate::protocol::ask::AskOutcome;
 use crate::protocol::result::{ExecutionResult, Reason, Status};
 
@@ -76,18 +73,6 @@ fn low_byte(code: i32) -> u8 {
         Ok(0) | Err(_) => FAILURE,
         Ok(code) => code,
     }
-}
-
-/// `signal 11 (SIGSEGV)` for −11, and for 139, as shells report it.
-pub(super) fn signal_name(code: i32) -> Option<String> {
-    let number = match code {
-        -64..=-1 => -code,
-        129..=192 => code - 128,
-        _ => return None,
-    };
-    // The standard library has the names, if only as the text of an exit status.
-    let text = ExitStatus::from_raw(number).to_string();
-    text.strip_prefix("signal: ").map(|name| format!("signal {name}"))
 }
 
 #[cfg(test)]
@@ -184,11 +169,5 @@ pub(super) mod tests {
         for code in -300..600 {
             assert_ne!(exit_code(&result(Status::Crashed, Reason::ExitCall, Some(code))), 0, "{code}");
         }
-    }
-
-    #[test]
-    fn signals_have_names() {
-        assert_eq!(signal_name(-11).as_deref(), Some("signal 11 (SIGSEGV)"));
-        assert_eq!(signal_name(3), None);
     }
 }

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use crate::protocol::ids::{Seq, SessionName};
+use crate::protocol::ids::Seq;
 use crate::protocol::problem::Code;
 
 use super::client::{Client, Events};
 use super::failure::Failure;
+use super::session_key::SessionKey;
 
-/// How often, and after what pause, a stream that broke off is asked for again before it is given
-/// up. An event that comes makes it all good again.
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(500);
+/// How often, and after what pause, a stream or an answer that broke off is asked for again before it is
+/// given up. An event that comes makes it all good again.
+pub(super) const TRIES: u32 = 20;
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 /// How far a stream has come.
 pub(super) struct Trail {
@@ -35,7 +36,7 @@ impl Trail {
     pub async fn resume(
         &mut self,
         client: &Client,
-        session: &SessionName,
+        session: &SessionKey,
         hint: &str,
     ) -> Result<Events, Failure> {
         let path = format!("/v1/sessions/{session}/events?after={}", self.last);

@@ -4,6 +4,9 @@ pub(super) use crate::config::show_size as size;
 
 use super::sanitize::one_line;
 
+/// Width of a bar that shows how far something is.
+const BAR_CHARS: u64 = 20;
+
 /// `42s`, `5m`, `3h`, `2d`: the largest unit that says enough.
 pub(super) fn age(seconds: u64) -> String {
     match seconds {
@@ -66,6 +69,14 @@ fn width(text: &str) -> usize {
             | '\u{20000}'..='\u{3fffd}')
     };
     text.chars().map(|c| if wide(c) { 2 } else { 1 }).sum()
+}
+
+/// `[######--------------]`
+pub(super) fn bar(done: u64, total: u64) -> String {
+    let filled =
+        usize::try_from(done.min(total).saturating_mul(BAR_CHARS) / total.max(1)).unwrap_or_default();
+    let left = usize::try_from(BAR_CHARS).unwrap_or_default().saturating_sub(filled);
+    format!("[{}{}]", "#".repeat(filled), "-".repeat(left))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use super::client::next_chunk;
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
-use super::human::{Table, size};
+use super::human::{Table, bar, size};
 use super::sanitize::one_line;
 use super::screen::Tint;
 
@@ -164,7 +164,7 @@ async fn build(context: &mut Context, kind: Kind, rootfs: bool) -> Result<u8, Fa
             if rootfs {
                 "the lines above say why; a mirror of Debian has to be reachable, and the disk needs 2 GB"
             } else {
-                "the lines above say why; the engine has to answer (`docker info`), and the disk needs 2 GB"
+                "the lines above say why; the engine has to answer (`docker info`), and the disk needs 2 GB. Without an engine, `--rootfs` makes a folder for jails"
             },
         ));
     }
@@ -210,6 +210,15 @@ async fn pull(context: &mut Context, reference: String) -> Result<u8, Failure> {
     Err(Failure::new(format!("the daemon ended its answer before `{reference}` was there")))
 }
 
+/// A layer that is on its way says how far it is: `…: Downloading 12 of 50 KiB`.
+fn with_bar(status: &str) -> String {
+    let amount = status.strip_suffix(" KiB").and_then(|text| {
+        let (before, total) = text.rsplit_once(" of ")?;
+        Some((before.rsplit(' ').next()?.parse().ok()?, total.parse().ok()?))
+    });
+    amount.map_or_else(|| status.to_owned(), |(done, total)| format!("{} {status}", bar(done, total)))
+}
+
 /// Whether this was the last line.
 fn pull_line(context: &mut Context, line: &str) -> Result<bool, Failure> {
     let line = line.trim();
@@ -226,10 +235,26 @@ fn pull_line(context: &mut Context, line: &str) -> Result<bool, Failure> {
         context.screen.line(line)?;
     } else if let Some(status) = parsed.status {
         if context.screen.is_watched() {
-            context.screen.progress(&status)?;
+            context.screen.progress(&with_bar(&status))?;
         } else {
             context.screen.note(&status)?;
         }
     }
     Ok(parsed.done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_has_a_bar() {
+        assert_eq!(
+            with_bar("a1b2: Downloading 5 of 10 KiB"),
+            "[##########----------] a1b2: Downloading 5 of 10 KiB"
+        );
+        for plain in ["Pulling from x", "a: Extracting 0 of 0 KiB of", "a of b KiB"] {
+            assert_eq!(with_bar(plain), plain);
+        }
+    }
 }

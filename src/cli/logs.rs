@@ -13,6 +13,7 @@ use super::cell::show_event;
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
+use super::follow::Trail;
 use super::human::clipped;
 use super::sanitize::one_line;
 use super::shown::call_line;
@@ -42,7 +43,22 @@ impl Logs {
             path = format!("{path}&after={after}");
         }
         let mut events = context.client().events::<()>(&path, None).await?;
-        while let Some(event) = events.next().await? {
+        let mut trail = Trail::after(self.after.unwrap_or(0));
+        let mut removed = false;
+        loop {
+            let event = match events.next().await {
+                Ok(Some(event)) => event,
+                Ok(None) if removed || !self.follow => break,
+                Err(failure) if failure.problem.is_some() || !self.follow => return Err(failure),
+                Ok(None) | Err(_) => {
+                    // Whoever only looks on does not bring back a daemon that was meant to end.
+                    let hint = "no daemon has come back; any other command starts one";
+                    events = trail.resume(&context.client_of_running_daemon(), &session, hint).await?;
+                    continue;
+                }
+            };
+            trail.saw(event.seq);
+            removed = matches!(event.body, EventBody::SessionRemoved);
             if context.json {
                 context.screen.json(&event)?;
                 continue;

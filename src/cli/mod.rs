@@ -16,6 +16,7 @@ mod highlight;
 mod human;
 mod sanitize;
 mod screen;
+mod session_key;
 mod shown;
 mod sse;
 mod start;

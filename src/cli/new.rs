@@ -27,10 +27,10 @@ pub(super) struct New {
     #[command(flatten)]
     pub sandbox: SandboxArgs,
     /// Processes and threads.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     pub pids: Option<u64>,
     /// How long it may be idle before it ends, for example 60min.
-    #[arg(long, value_name = "TIME", value_parser = whole_seconds)]
+    #[arg(long, value_name = "TIME", value_parser = whole_seconds, allow_negative_numbers = true)]
     pub idle: Option<u64>,
     /// Variables to begin with: a JSON object, or `@FILE` with one.
     #[arg(long, value_name = "JSON", value_parser = json_object)]

@@ -13,7 +13,7 @@ use super::screen::Tint;
 /// List your sessions.
 #[derive(Debug, Args)]
 pub(super) struct Ps {
-    /// Of all users, for administrators. They name somebody else's session by its id.
+    /// Of all users, for administrators. They name somebody else's session as `NAME@USER`, or by its id.
     #[arg(long)]
     all: bool,
 }

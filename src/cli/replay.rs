@@ -24,7 +24,7 @@ impl Replay {
         let session = self.session.resolve()?;
         let answer = context.client().post_empty(&format!("/v1/sessions/{session}/replay")).await?;
         let report: ReplayReport = answer.parse()?;
-        let same = report.cells.iter().all(|cell| cell.differences.is_empty());
+        let same = report.cells.iter().all(|cell| cell.differences.is_empty()) && report.not_run.is_empty();
         if context.json {
             context.screen.line(&answer.text())?;
         } else {
@@ -37,6 +37,16 @@ impl Replay {
                 context
                     .screen
                     .line(&format!("cell {} ran again as {}: {how}", cell.cell, cell.replayed_as))?;
+            }
+            for cell in &report.left_out {
+                let note = format!("cell {cell} was interrupted when it first ran, and is left out");
+                context.screen.warn(&note)?;
+            }
+            if let Some(first) = report.not_run.first() {
+                let left = report.not_run.len();
+                context.screen.warn(&format!(
+                    "broken off before cell {first}: {left} of the cells did not run; replay again"
+                ))?;
             }
         }
         Ok(if same { exit::SUCCESS } else { exit::FAILURE })

@@ -4,19 +4,19 @@ use clap::Args;
 use serde_json::json;
 
 use crate::protocol::api::SessionList;
-use crate::protocol::ids::SessionName;
 
-use super::args::session_name;
+use super::args::session_key;
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
+use super::session_key::SessionKey;
 
 /// Remove sessions with their sandboxes and managed workspaces.
 #[derive(Debug, Args)]
 pub(super) struct Rm {
     /// The sessions.
-    #[arg(value_parser = session_name, required_unless_present = "all", conflicts_with = "all")]
-    names: Vec<SessionName>,
+    #[arg(value_parser = session_key, required_unless_present = "all", conflicts_with = "all")]
+    names: Vec<SessionKey>,
     /// All of yours.
     #[arg(long)]
     all: bool,
@@ -28,7 +28,7 @@ impl Rm {
         let client = context.client();
         let names = if self.all {
             let list: SessionList = client.get("/v1/sessions").await?.parse()?;
-            list.sessions.into_iter().map(|session| session.name).collect()
+            list.sessions.into_iter().map(|session| session.name.into()).collect()
         } else {
             self.names
         };

@@ -130,6 +130,15 @@ impl Screen {
         self.end_line(Stream::Stdout)
     }
 
+    /// Names with values, of whoever wrote them.
+    pub fn facts(&mut self, facts: &[(&str, String)]) -> Result<(), Failure> {
+        for (name, value) in facts {
+            let name = self.tinted(Tint::Dim, &format!("{name:<10}"));
+            self.line(&format!("{name}  {}", one_line(value)))?;
+        }
+        Ok(())
+    }
+
     /// A document or a line of a stream, for programs.
     pub fn json<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Failure> {
         let text =

@@ -10,8 +10,6 @@ use super::exit;
 use super::failure::Failure;
 use super::human::{age, size};
 use super::ps::state;
-use super::sanitize::one_line;
-use super::screen::Tint;
 
 /// Show one session.
 #[derive(Debug, Args)]
@@ -28,10 +26,7 @@ impl Show {
             context.screen.line(&answer.text())?;
             return Ok(exit::SUCCESS);
         }
-        for (key, value) in facts(&answer.parse()?) {
-            let key = context.screen.tinted(Tint::Dim, &format!("{key:<10}"));
-            context.screen.line(&format!("{key}  {}", one_line(&value)))?;
-        }
+        context.screen.facts(&facts(&answer.parse()?))?;
         Ok(exit::SUCCESS)
     }
 }

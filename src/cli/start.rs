@@ -20,8 +20,10 @@ use super::failure::Failure;
 /// Time a daemon has until it answers. One that fails is seen at once, so this is only for machines
 /// that are slow or busy.
 pub(super) const READY: Duration = Duration::from_secs(60);
-/// Time that a daemon has which was there first and may be just starting.
+/// Time that a daemon has which was there first and may be just starting, or ending: until then a start is
+/// tried again and again.
 const OTHER_READY: Duration = Duration::from_secs(15);
+const OTHER_PAUSE: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(25);
 /// Exit code of a daemon that finds another one running.
 const ALREADY_RUNNING: i32 = 75;
@@ -43,8 +45,13 @@ impl Starter {
     /// Returns when a daemon answers.
     pub async fn start(&self, socket: &Path) -> Result<(), Failure> {
         let log = self.logs_dir.join("daemon-start.log");
-        let (mut child, log_start) =
-            self.spawn(&log).map_err(|e| Failure::io("failed to start the daemon", &e))?;
+        let spawn = || {
+            let failed = format!("failed to start the daemon with its log at `{}`", log.display());
+            self.spawn(&log).map_err(|e| {
+                Failure::io(failed, &e).hint("set `BELLJAR_HOME` to a folder that can be written")
+            })
+        };
+        let (mut child, mut log_start) = spawn()?;
         let deadline = Instant::now() + READY;
         let mut other_since = None;
         let client = Client::new(socket.to_owned(), None);
@@ -57,7 +64,11 @@ impl Starter {
             }
             match child.try_wait() {
                 Ok(Some(status)) if status.code() == Some(ALREADY_RUNNING) => {
-                    if other_since.get_or_insert_with(Instant::now).elapsed() > OTHER_READY {
+                    if other_since.get_or_insert_with(Instant::now).elapsed() < OTHER_READY {
+                        // It may be just starting, or just ending.
+                        sleep(OTHER_PAUSE).await;
+                        (child, log_start) = spawn()?;
+                    } else {
                         let socket = socket.display();
                         return Err(Failure::new(format!(
                             "a daemon serves this home already, but it does not listen at `{socket}`:\n{}",

@@ -16,7 +16,7 @@ pub(super) struct Undo {
     #[command(flatten)]
     session: SessionArg,
     /// How many cells to take back.
-    #[arg(short = 'n', long, default_value_t = 1)]
+    #[arg(short = 'n', long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     cells: u64,
 }
 

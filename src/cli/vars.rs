@@ -5,6 +5,7 @@ use clap::Args;
 use crate::protocol::api::VariableList;
 
 use super::args::SessionArg;
+use super::cell::as_before;
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
@@ -39,6 +40,9 @@ impl Vars {
 }
 
 pub(super) fn show_variables(screen: &mut Screen, list: &VariableList) -> Result<(), Failure> {
+    if let Some(cell) = list.as_before {
+        screen.note(&as_before(cell))?;
+    }
     if list.variables.is_empty() {
         return screen.note("no variables");
     }

@@ -29,7 +29,8 @@ impl Wait {
         let session = self.session.resolve()?;
         let client = context.client();
         if let Some(ask) = self.ask {
-            let answer = client.get(&format!("/v1/sessions/{session}/asks/{ask}?wait=true")).await?;
+            let answer =
+                client.get_in_the_end(&format!("/v1/sessions/{session}/asks/{ask}?wait=true")).await?;
             let view: AskView = answer.parse()?;
             let Some(end) = view.end else { return Ok(exit::SUCCESS) };
             if context.json {
@@ -43,7 +44,7 @@ impl Wait {
             Some(cell) => cell,
             None => client.get(&format!("/v1/sessions/{session}")).await?.parse::<SessionView>()?.cells,
         };
-        let answer = client.get(&format!("/v1/sessions/{session}/cells/{cell}?wait=true")).await?;
+        let answer = client.get_in_the_end(&format!("/v1/sessions/{session}/cells/{cell}?wait=true")).await?;
         let view: CellView = answer.parse()?;
         let Some(result) = view.result else { return Ok(exit::SUCCESS) };
         if context.json {

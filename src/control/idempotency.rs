@@ -18,7 +18,7 @@ use super::body;
 use super::peer::Peer;
 use super::problems::{Answer, Refused};
 use super::routes::{App, cells};
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::store::{Answered, Claim, JournalError};
@@ -40,6 +40,9 @@ pub struct Target {
     pub cell: CellNumber,
     #[serde(default = "yes")]
     pub result: bool,
+    /// Its client wants the events after this one, until the cell has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events_after: Option<Seq>,
 }
 
 fn yes() -> bool {
@@ -50,18 +53,38 @@ fn yes() -> bool {
 #[derive(Clone, Default)]
 pub struct InWork(Arc<Mutex<Waiting>>);
 
-/// By owner and key; a receiver ends with the work.
-type Waiting = HashMap<(u32, String), watch::Receiver<()>>;
+/// By owner and key.
+type Waiting = HashMap<(u32, String), First>;
+
+struct First {
+    hash: String,
+    /// Ends with the work.
+    done: watch::Receiver<()>,
+}
+
+enum Entry {
+    /// Nobody else works on it.
+    First(Work),
+    /// Somebody does, and ends some time.
+    Repetition(watch::Receiver<()>),
+    /// Somebody works on another request with that key.
+    Conflict,
+}
 
 impl InWork {
-    fn begin(&self, owner: u32, key: &str) -> Work {
-        let (sender, receiver) = watch::channel(());
-        self.lock().insert((owner, key.to_owned()), receiver);
-        Work { all: self.clone(), at: (owner, key.to_owned()), _done: sender }
-    }
-
-    fn find(&self, owner: u32, key: &str) -> Option<watch::Receiver<()>> {
-        self.lock().get(&(owner, key.to_owned())).cloned()
+    /// In one step, before the journal is asked: of two that come at once, one waits.
+    fn enter(&self, owner: u32, key: &str, hash: &str) -> Entry {
+        let at = (owner, key.to_owned());
+        let mut waiting = self.lock();
+        match waiting.get(&at) {
+            Some(first) if first.hash == hash => Entry::Repetition(first.done.clone()),
+            Some(_) => Entry::Conflict,
+            None => {
+                let (sender, done) = watch::channel(());
+                waiting.insert(at.clone(), First { hash: hash.to_owned(), done });
+                Entry::First(Work { all: self.clone(), at, _done: sender })
+            }
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
@@ -89,26 +112,24 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
     let limit = usize::try_from(app.settings.api.body).unwrap_or(usize::MAX);
     let bytes = body::read(body, limit).await?;
     let hash = hash(parts.method.as_str(), &parts.uri.to_string(), &bytes);
-    loop {
-        // Taken before the claim, so that the end of the first cannot be missed.
-        let first = app.in_work.find(peer.uid, &key);
-        let claim = app.journal.claim(peer.uid, &key, &hash).await.map_err(|error| storage(&error))?;
-        match (claim, first) {
-            (Claim::Conflict, _) => return Err(conflict(&key).into()),
-            (Claim::Known { answer: Some(answer), .. }, _) => return Ok(again(answer)),
-            (Claim::Known { answer: None, .. }, Some(mut first)) => {
-                // Ends with the sender; then there is an answer, or the key is free again.
-                while first.changed().await.is_ok() {}
-            }
-            (Claim::Known { answer: None, target }, None) => return resume(&app, peer, target).await,
-            (Claim::New, _) => {
-                let work = app.in_work.begin(peer.uid, &key);
-                let mut request = Request::from_parts(parts, Body::from(bytes));
-                request.extensions_mut().insert(Key(key.clone()));
-                // The client may leave: the work and its answer are for whoever asks again.
-                let done = tokio::spawn(act(app, peer, key, request, next, work));
-                return done.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-            }
+    let work = loop {
+        match app.in_work.enter(peer.uid, &key, &hash) {
+            Entry::First(work) => break work,
+            // Ends with the sender; then there is an answer, or the key is free again.
+            Entry::Repetition(mut first) => while first.changed().await.is_ok() {},
+            Entry::Conflict => return Err(conflict(&key).into()),
+        }
+    };
+    match app.journal.claim(peer.uid, &key, &hash).await.map_err(|error| storage(&error))? {
+        Claim::Conflict => Err(conflict(&key).into()),
+        Claim::Known { answer: Some(answer), .. } => Ok(again(answer)),
+        Claim::Known { answer: None, target } => resume(&app, peer, target).await,
+        Claim::New => {
+            let mut request = Request::from_parts(parts, Body::from(bytes));
+            request.extensions_mut().insert(Key(key.clone()));
+            // The client may leave: the work and its answer are for whoever asks again.
+            let done = tokio::spawn(act(app, peer, key, request, next, work));
+            done.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))?
         }
     }
 }
@@ -175,8 +196,11 @@ fn again(answer: Answered) -> Response {
 /// The daemon died over the first request. What it was about to make may tell the answer.
 async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response> {
     let target = target.and_then(|target| serde_json::from_value::<Target>(target).ok());
-    if let Some(Target { session, cell, result }) = target {
+    if let Some(Target { session, cell, result, events_after }) = target {
         let session = app.session(&peer, &session).await?;
+        if let Some(after) = events_after {
+            return cells::events_of(app, &session, after, cell).await;
+        }
         if result {
             return Ok(axum::Json(cells::result_of(&session, cell).await?).into_response());
         }

@@ -131,14 +131,17 @@ fn operation(route: &Route, problem: &Value) -> Value {
     operation
 }
 
+fn of_all() -> (&'static str, Value, &'static str) {
+    ("all", json!({"type": "boolean"}), "Of all users, for administrators")
+}
+
 fn ask_routes(document: &mut Document) {
     let schema = document.schema::<ModelList>();
     document.add("get", "/v1/models", "Models of the configuration", schema);
     let schema = document.schema::<ToolList>();
     document.add("get", "/v1/tools", "Tools of every session", schema);
     let schema = document.schema::<ApprovalList>();
-    document.add("get", "/v1/approvals", "What waits for a person", schema).query =
-        vec![("all", json!({"type": "boolean"}), "Of all users, for administrators")];
+    document.add("get", "/v1/approvals", "What waits for a person", schema).query = vec![of_all()];
     let (schema, request) = (document.schema::<Done>(), document.schema::<Decision>());
     document.add("post", "/v1/approvals/{approval}", "Decide", schema).request = Some((JSON, request));
     let wait = ("wait", json!({"type": "boolean"}), "Answer when it has ended");
@@ -184,7 +187,9 @@ fn job_routes(document: &mut Document) {
     route.request = Some((JSON, request));
     route.status = "202";
     let list = document.schema::<JobList>();
-    document.add("get", "/v1/jobs", "The caller's jobs, the newest first", list);
+    document
+        .add("get", "/v1/jobs", "The caller's jobs, the newest first; for administrators all of them", list)
+        .query = vec![of_all()];
     document.add("get", "/v1/jobs/{job}", "One job", schema).query =
         vec![("wait", json!({"type": "boolean"}), "Answer when it has ended")];
     let schema = document.schema::<Done>();
@@ -228,12 +233,17 @@ fn session_routes(document: &mut Document) {
     let schema = document.schema::<SessionList>();
     document
         .add("get", "/v1/sessions", "The caller's sessions; for administrators all of them", schema)
-        .query = vec![("all", json!({"type": "boolean"}), "Of all users, for administrators")];
+        .query = vec![of_all()];
     let schema = document.schema::<QuotaView>();
     document.add("get", "/v1/quota", "What the caller may have, and what uses it", schema).query =
         vec![("user", json!({"type": "string"}), "Somebody else, by name or number; for administrators")];
     let schema = document.schema::<SessionView>();
-    document.add("get", SESSION, "One session, by name or id", schema);
+    document.add(
+        "get",
+        SESSION,
+        "One session, by name or id; somebody else's, for administrators, by id or as `NAME@USER`",
+        schema,
+    );
     let schema = document.schema::<Done>();
     document.add(
         "delete",
@@ -268,8 +278,10 @@ fn session_routes(document: &mut Document) {
         schema,
     );
     let schema = document.schema::<VariableList>();
-    document.add("get", "/v1/sessions/{session}/variables", "The session's variables", schema).query =
-        vec![("private", json!({"type": "boolean"}), "Names that start with `_` too")];
+    document.add("get", "/v1/sessions/{session}/variables", "The session's variables", schema).query = vec![
+        ("private", json!({"type": "boolean"}), "Names that start with `_` too"),
+        ("imports", json!({"type": "boolean"}), "Modules, tools and what was preloaded too"),
+    ];
     let schema = document.schema::<Receipt>();
     document.add("get", "/v1/sessions/{session}/receipt", "The isolation the sandbox really has", schema);
     let route = document.add(

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::actors::holding::Hold;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::Event;
 use crate::protocol::ids::{CellNumber, Seq};
@@ -50,25 +51,48 @@ struct Feed {
     cells: HashSet<CellNumber>,
     /// The daemon goes down: streams that would not end by themselves do.
     shutdown: CancellationToken,
+    /// What lives as long as it is followed.
+    _hold: Option<Hold>,
 }
 
-/// The events after a number. Asking for events that are gone is a problem before anything is sent.
+/// The events after a number. Asking for events that are gone, or after one that never was, is a problem
+/// before anything is sent.
 pub fn respond(
     log: Arc<EventLog>,
     after: Seq,
     until: Until,
     shutdown: CancellationToken,
 ) -> Result<Response, Problem> {
+    respond_holding(log, after, until, shutdown, None)
+}
+
+/// Likewise, and something is held for as long as the stream lasts.
+pub fn respond_holding(
+    log: Arc<EventLog>,
+    after: Seq,
+    until: Until,
+    shutdown: CancellationToken,
+    hold: Option<Hold>,
+) -> Result<Response, Problem> {
     log.read(after, 1).map_err(gone)?;
+    let newest = log.newest();
+    if after > newest {
+        // What its reader saw were the events of another.
+        let message = format!("there is no event {after}: the newest is {newest}");
+        let hint =
+            "a session of that name was removed and made anew; read this one from its start, with `after=0`";
+        return Err(Problem::new(Code::BadRequest, message).hint(hint));
+    }
     let feed = Feed {
         watch: log.watch(),
-        last: log.newest(),
+        last: newest,
         log,
         after,
         until,
         ended: false,
         cells: HashSet::new(),
         shutdown,
+        _hold: hold,
     };
     let body = Body::from_stream(stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;

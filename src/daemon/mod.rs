@@ -15,6 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::jobs::{Inputs, Jobs, JobsArgs};
+use crate::actors::kept::{Fuse, Kept};
 use crate::actors::llm::Models;
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::supervisor::{Supervisor, SupervisorArgs, SupervisorMsg};
@@ -98,7 +99,11 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
     let launcher = Arc::new(Launcher::new(Service::of_this_process(), settings, paths, instance));
     let journal =
         Journal::open(launcher.paths.home()).map_err(|error| DaemonError::Start(error.to_string()))?;
-    let served = runtime.block_on(serve(launcher, journal.clone(), serving));
+    let served = runtime.block_on(serve(Arc::clone(&launcher), journal.clone(), serving));
+    if served.is_err() {
+        // Whatever went wrong, also before anybody was served: sessions are for the next daemon.
+        launcher.leave_all();
+    }
     journal.close();
     // Blocking threads may hang in a dead file system; they must not hold the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
@@ -147,9 +152,13 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         inputs: inputs.clone(),
         ledger: ledger.clone(),
         shutdown: shutdown.clone(),
+        fuse: Arc::new(Fuse::of("jobs")),
     };
-    let jobs = Jobs::spawn(jobs).await.map_err(failed)?;
-    let reaper = Reaper::spawn(Arc::clone(&launcher)).await.map_err(failed)?;
+    let jobs = Kept::start("jobs", shutdown.clone(), move |life| Jobs::spawn(jobs.clone(), life));
+    let jobs = jobs.await.map_err(failed)?;
+    let reaps = Arc::clone(&launcher);
+    let reaper = Kept::start("reaper", shutdown.clone(), move |_| Reaper::spawn(Arc::clone(&reaps)));
+    let reaper = reaper.await.map_err(failed)?;
     let remove_all = Arc::new(AtomicBool::new(false));
     let app = App {
         supervisor: supervisor.clone(),
@@ -184,7 +193,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let orderly = async {
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
         // From here on sandboxes have no owner in this process.
-        reaper.stop(None);
+        reaper.stop();
         let removed =
             supervisor.call(|reply_to| SupervisorMsg::Shutdown { remove, reply_to }, Some(REMOVAL)).await;
         tracing::info!(orderly = removed.is_ok(), "sessions ended");

@@ -203,6 +203,12 @@ pub struct Undone {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplayReport {
     pub cells: Vec<ReplayedCell>,
+    /// Cells that were to run after one that died or was interrupted: the next replay runs them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<CellNumber>,
+    /// Cells that were interrupted when they first ran, and so are not run again to their end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<CellNumber>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -213,6 +219,16 @@ pub struct ReplayedCell {
     pub replayed_as: CellNumber,
     /// What came out differently: `status`, `stdout`, `stderr`, `result`, `exception`.
     pub differences: Vec<String>,
+}
+
+/// Which names `GET /v1/sessions/{s}/variables` lists beside those that cells gave to values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Which {
+    /// Those that start with `_`.
+    pub private: bool,
+    /// Modules, tools and what was preloaded.
+    pub imports: bool,
 }
 
 /// `GET /v1/sessions/{s}/variables`

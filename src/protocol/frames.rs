@@ -86,6 +86,9 @@ pub enum HostFrame {
         request: u64,
         /// Names that start with `_` too.
         private: bool,
+        /// Modules, tools and what was preloaded too.
+        #[serde(default)]
+        imports: bool,
     },
     /// A fresh worker with the seed and the preloaded modules only, and no way back.
     Reset {

@@ -30,6 +30,8 @@ pub struct NewJob {
     pub artifacts: Vec<String>,
     /// Packages that the image has to have: a name, or `name==version`.
     pub require: Vec<String>,
+    /// It is cancelled when nobody follows its events or waits for its end any more.
+    pub ephemeral: bool,
 }
 
 /// Files of a job, as they were received.
@@ -138,6 +140,19 @@ pub struct JobView {
     pub ended_at: Option<String>,
     pub receipt: Option<JobReceipt>,
     pub end: Option<JobEnd>,
+    /// What administrators did with somebody else's job; listed with one job only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub admin_acts: Vec<AdminAct>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AdminAct {
+    /// RFC 3339.
+    pub at: String,
+    /// User id of the administrator.
+    pub admin: u32,
+    /// The request.
+    pub act: String,
 }
 
 /// `GET /v1/jobs`: the newest first.

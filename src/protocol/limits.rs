@@ -71,8 +71,9 @@ pub const JOB_NAME_CHARS: usize = 300;
 pub const JOB_INPUTS: usize = 512;
 pub const JOB_INPUTS_BYTES: u64 = 4 * JOB_INPUT_BYTES;
 pub const JOB_INPUT_UNUSED: Duration = Duration::from_secs(120);
-/// Jobs in one list.
+/// Jobs in one list, and acts of administrators that one job lists.
 pub const JOBS_LISTED: usize = 1_000;
+pub const JOB_ACTS_LISTED: usize = 100;
 
 /// Things that a session may begin with, characters of each, and the time to import them all.
 pub const PRELOAD_ENTRIES: usize = 256;

@@ -9,6 +9,7 @@ pub mod ask;
 pub mod chat;
 pub mod clock;
 pub mod event;
+pub mod exit_codes;
 pub mod frames;
 pub mod glob;
 pub mod ids;

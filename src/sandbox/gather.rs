@@ -259,6 +259,9 @@ mod tests {
         };
         let good = entry("a/b.py", tar::EntryType::Regular).unwrap();
         assert_eq!((good.files.len(), good.bytes), (1, 1));
+        // As `sha256sum` would write it, and then once more over that.
+        assert_eq!(good.files["a/b.py"], "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881");
+        assert_eq!(good.sha256(), "a5ab6f9513a3569fdeb775b87a511f3b33f6349a5e56843ace8ca87788b40404");
         assert_ne!(good.sha256(), entry("a/c.py", tar::EntryType::Regular).unwrap().sha256());
         for name in ["../b.py", "/b.py", "a/../../b.py"] {
             assert!(entry(name, tar::EntryType::Regular).is_err(), "{name}");

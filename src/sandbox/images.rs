@@ -59,16 +59,23 @@ pub async fn resolve(
             return Ok(fact);
         }
     }
+    let mut missing = missing(requested);
     if pull == Pull::Missing {
         for reference in &candidates {
-            if pull_image(engine, reference, progress).await.is_ok()
-                && let Some(fact) = find(engine, reference).await.map_err(|error| error.problem())?
-            {
-                return Ok(fact);
+            match pull_image(engine, reference, progress).await {
+                Ok(()) => {
+                    if let Some(fact) = find(engine, reference).await.map_err(|error| error.problem())? {
+                        return Ok(fact);
+                    }
+                }
+                Err(error) => {
+                    let why = printable(&error.problem().message);
+                    missing.message = format!("{}; a pull of `{reference}` failed: {why}", missing.message);
+                }
             }
         }
     }
-    Err(missing(requested))
+    Err(missing)
 }
 
 fn missing(requested: Option<&str>) -> Problem {

@@ -9,8 +9,10 @@ use super::journal::Journal;
 use super::rows::int;
 use super::sessions::seconds;
 use super::writer::{Durability, JournalError, Patience};
+use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId};
-use crate::protocol::job::{JobState, JobView, NewJob};
+use crate::protocol::job::{AdminAct, JobEnd, JobState, JobView, NewJob};
+use crate::protocol::limits::JOB_ACTS_LISTED;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
@@ -18,6 +20,9 @@ pub struct JobRecord {
     pub job: NewJob,
     /// Its sandbox, and where its output is.
     pub session: Option<SessionId>,
+    /// How it ended, while its sandbox is being removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judged: Option<Box<JobEnd>>,
 }
 
 impl Journal {
@@ -35,18 +40,49 @@ impl Journal {
         self.core.queue.ask(Durability::Full, patience, put).await.map(drop)
     }
 
-    pub fn job(&self, owner: u32, id: JobId) -> Result<Option<JobRecord>, JournalError> {
+    pub fn job(&self, id: JobId) -> Result<Option<JobRecord>, JournalError> {
         let text = self.core.read(|file, _| {
-            let query = "SELECT record FROM jobs WHERE id = ?1 AND owner = ?2";
-            file.query_row(query, params![id.0.as_bytes(), owner], |row| row.get::<_, String>(0)).optional()
+            let query = "SELECT record FROM jobs WHERE id = ?1";
+            file.query_row(query, [id.0.as_bytes()], |row| row.get::<_, String>(0)).optional()
         })?;
         Ok(text.as_deref().and_then(parse))
     }
 
-    /// The newest first.
-    pub fn jobs(&self, owner: u32, limit: usize) -> Result<Vec<JobRecord>, JournalError> {
-        let query = "SELECT record FROM jobs WHERE owner = ?1 ORDER BY id DESC LIMIT ?2";
-        self.records(query, params![owner, int(limit as u64)])
+    /// Of one user, or of all; the newest first.
+    pub fn jobs(&self, owner: Option<u32>, limit: usize) -> Result<Vec<JobRecord>, JournalError> {
+        let limit = int(limit as u64);
+        match owner {
+            Some(owner) => {
+                let query = "SELECT record FROM jobs WHERE owner = ?1 ORDER BY id DESC LIMIT ?2";
+                self.records(query, params![owner, limit])
+            }
+            None => self.records("SELECT record FROM jobs ORDER BY id DESC LIMIT ?1", [limit]),
+        }
+    }
+
+    /// An administrator does something with somebody else's job: in the journal before it is done.
+    pub async fn note_act(&self, id: JobId, admin: u32, act: &str) -> Result<(), JournalError> {
+        let (at, act, now) = (clock::now(), act.to_owned(), seconds(SystemTime::now()));
+        let insert = move |file: &Connection, _: &Blobs| {
+            let query = "INSERT INTO job_acts (job, at, noted, admin, act) VALUES (?1, ?2, ?3, ?4, ?5)";
+            Ok(file.execute(query, params![id.0.as_bytes(), at, now, admin, act])?)
+        };
+        self.core.queue.ask(Durability::Normal, Patience::Fail, insert).await.map(drop)
+    }
+
+    /// What administrators did with a job, the oldest first; the newest of them if there are many.
+    pub fn acts(&self, id: JobId) -> Result<Vec<AdminAct>, JournalError> {
+        let mut acts = self.core.read(|file, _| {
+            let query = "SELECT at, admin, act FROM job_acts WHERE job = ?1 ORDER BY rowid DESC LIMIT ?2";
+            let mut statement = file.prepare(query)?;
+            let limit = int(JOB_ACTS_LISTED as u64);
+            let rows = statement.query_map(params![id.0.as_bytes(), limit], |row| {
+                Ok(AdminAct { at: row.get(0)?, admin: row.get(1)?, act: row.get(2)? })
+            })?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        acts.reverse();
+        Ok(acts)
     }
 
     /// Those of all users that have not ended, the oldest first.
@@ -65,16 +101,19 @@ impl Journal {
     pub async fn forget_jobs(&self, now: SystemTime, keep: Duration) -> Result<usize, JournalError> {
         let before = seconds(now).saturating_sub(int(keep.as_secs()));
         let delete = move |file: &Connection, _: &Blobs| {
-            Ok(file.execute("DELETE FROM jobs WHERE ended_at <= ?1", [before])?)
+            let forgotten = file.execute("DELETE FROM jobs WHERE ended_at <= ?1", [before])?;
+            let query = "DELETE FROM job_acts WHERE noted <= ?1 AND job NOT IN (SELECT id FROM jobs)";
+            file.execute(query, [before])?;
+            Ok(forgotten)
         };
         self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await
     }
 
-    /// Forgets one that has ended; false if there is none.
-    pub async fn forget_job(&self, owner: u32, id: JobId) -> Result<bool, JournalError> {
+    /// Forgets one that has ended; false if there is none. What administrators did with it is kept.
+    pub async fn forget_job(&self, id: JobId) -> Result<bool, JournalError> {
         let delete = move |file: &Connection, _: &Blobs| {
-            let query = "DELETE FROM jobs WHERE id = ?1 AND owner = ?2 AND ended_at IS NOT NULL";
-            Ok(file.execute(query, params![id.0.as_bytes(), owner])?)
+            let query = "DELETE FROM jobs WHERE id = ?1 AND ended_at IS NOT NULL";
+            Ok(file.execute(query, [id.0.as_bytes()])?)
         };
         Ok(self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await? > 0)
     }

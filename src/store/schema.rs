@@ -78,6 +78,17 @@ const MIGRATIONS: &[&str] = &[
     CREATE INDEX jobs_of_owner ON jobs (owner, id);
     CREATE INDEX open_jobs ON jobs (id) WHERE ended_at IS NULL;
 ",
+    "
+    -- What administrators did with jobs of others; outlives the job.
+    CREATE TABLE job_acts (
+        job BLOB NOT NULL,
+        at TEXT NOT NULL,
+        noted INTEGER NOT NULL,
+        admin INTEGER NOT NULL,
+        act TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX acts_on_job ON job_acts (job);
+",
 ];
 
 #[derive(Debug, thiserror::Error)]

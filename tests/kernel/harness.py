@@ -249,8 +249,8 @@ class Kernel:
         )
         return self.expect("computed", request=7)["outcome"]
 
-    def variables(self, private=False):
-        self.send(type="variables", request=5, private=private)
+    def variables(self, private=False, **which):
+        self.send(type="variables", request=5, private=private, **which)
         return self.expect("variables", request=5)
 
     def _answer_tool(self, frame):

@@ -134,6 +134,13 @@ class CellValues(KernelTest):
         self.assertIsNone(self.run_ok("x = 1").end["result"])
         self.assertIsNone(self.run_ok("").end["result"])
 
+    def test_a_semicolon_behind_the_last_expression_hushes_it(self):
+        for code in ("5;", "x = 1; (x) ; # done", "'é;' ;\n\n", "1\r\n2;\r\n", '"""a\nb""";'):
+            with self.subTest(code=code):
+                self.assertIsNone(self.run_ok(code).end["result"])
+        self.assertEqual(self.run_ok("1; 2 # 3;").value, "2")
+        self.assertEqual(self.run_ok("1;\n';'").value, "';'")
+
     def test_an_expression_cell_takes_one_expression_only(self):
         self.assertEqual(self.run_ok(" 1 + 1 ", expression=True).value, "2")
         run = self.kernel.run("x = 1", expression=True)
@@ -202,6 +209,11 @@ class Endings(KernelTest):
             if "luck" in code:
                 self.assertEqual(run.stderr, "bad luck\n")
         self.assertEqual(self.value("kept"), "1")
+
+    def test_the_place_of_an_error_is_marked(self):
+        if self.value("import sys; sys.version_info >= (3, 11)") == "True":
+            for code in ("1/0", "x = 1\n1/0", "1/0\n"):
+                self.assertIn("\n    1/0\n    ~^~\n", self.kernel.run(code).end["exception"]["traceback"])
 
     def test_deep_recursion_is_a_failure(self):
         run = self.kernel.run("def f(n):\n    return f(n + 1)\nf(0)")

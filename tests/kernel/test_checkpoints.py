@@ -225,7 +225,7 @@ class OneOnly(CheckpointTest):
         self.assertEqual(self.lose("import os; os._exit(1)").end["after"], {"restored": 5})
         self.assertEqual(self.value("x"), "4")
         self.wait_until(lambda: len(self.runners()) == 2, "one checkpoint")
-        self.assertEqual(self.undo(1)["message"], "undo reaches 0 cells back")
+        self.assertEqual(self.undo(1)["message"], "there is nothing to undo")
 
 
 class Budget(CheckpointTest):
@@ -252,6 +252,30 @@ class Budget(CheckpointTest):
         run = self.run_ok(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {bomb!r}]).returncode")
         self.assertEqual(run.value, "-9")
         self.assertEqual(self.value("x"), "1")
+
+    def test_memory_that_is_shared_counts(self):
+        self.run_ok("x = 1")
+        bomb = "import mmap, time\nm = mmap.mmap(-1, 500 * 2**20)\nm.write(bytes(len(m)))\ntime.sleep(5)"
+        lost = self.kernel.run(bomb).end
+        self.assertEqual((lost["type"], lost["exit_code"], lost.get("out_of_memory")), ("cell_lost", -9, True))
+        self.assertEqual(self.value("x"), "1")
+
+    def test_what_goes_on_after_its_cell_is_held_too(self):
+        self.run_ok("x = 1")
+        grow = "def grow():\n    time.sleep(0.2)\n    global b\n    b = bytearray(b'x') * (500 * 2**20)"
+        self.run_ok(f"import threading, time\n{grow}\nthreading.Thread(target=grow, daemon=True).start()")
+        self.kernel.expect("worker_replaced", exit_code=-9)
+        self.assertEqual(self.value("x, 'b' in globals()"), "(1, False)")
+        bomb = "b = bytearray(b'x') * (500 * 2**20)\nimport time; time.sleep(60)"
+        self.run_ok(f"import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', {bomb!r}])")
+        self.wait_until(lambda: self.value("p.poll()") == "-9", "the process is killed")
+
+    def test_many_small_processes_are_held_together(self):
+        bomb = "b = bytearray(b'x') * (40 * 2**20)\nimport time; time.sleep(600)"
+        self.run_ok(f"import subprocess, sys\nall = [subprocess.Popen([sys.executable, '-c', {bomb!r}]) for _ in range(24)]")
+        # Within the patience of a test, which is less than a second for each of them.
+        self.wait_until(lambda: int(self.value("sum(p.poll() is None for p in all)")) <= 4, "those that fit are left")
+        self.assertEqual(self.value("{p.poll() for p in all} <= {None, -9}"), "True")
 
     def test_it_goes_too_when_copies_fill_the_budget_and_the_result_says_so(self):
         self.run_ok("b = bytearray(b'x') * (80 * 2**20)")

@@ -107,6 +107,7 @@ class Displays(KernelTest):
 
     def test_display_sends_rich_forms(self):
         run = self.run_ok("class H:\n    def _repr_html_(self): return '<i>'\ndisplay(H(), 5)")
+        self.assertEqual(run.displays[0].pop("text/plain")[:12], "<__main__.H ")
         self.assertEqual(run.displays, [{"text/html": "<i>"}, {"text/plain": "5"}])
         self.assertEqual(run.end["displays_dropped"], 0)
 

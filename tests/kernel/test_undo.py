@@ -67,7 +67,7 @@ class Undo(CheckpointTest):
         self.count_up(3)
         self.kernel.send(type="reset", request=2)
         self.kernel.expect("reset_done")
-        self.assertEqual(self.undo(1)["message"], "undo reaches 0 cells back")
+        self.assertEqual(self.undo(1)["message"], "there is nothing to undo")
         self.wait_until(lambda: len(self.runners()) == 2, "the old ones are gone")
 
 

@@ -21,6 +21,23 @@ class Variables(KernelTest):
         self.assertEqual(listed["a"]["preview"], "'text'")
         self.assertGreater(listed["a"]["bytes"], 10)
 
+    def test_a_variable_that_takes_too_long_to_show_costs_only_itself(self):
+        code = "import time\nclass Slow:\n    def __repr__(self): time.sleep(60)\n    def __len__(self):\n        while True: pass\n"
+        self.run_ok(code + "a = 1\nslow = Slow()\nz = 2")
+        listed = self.listed()
+        self.assertEqual((listed["a"]["preview"], listed["z"]["preview"]), ("1", "2"))
+        self.assertEqual((listed["slow"]["type"], listed["slow"]["shape"]), ("Slow", None))
+        self.assertIn(listed["slow"]["preview"], ("<not shown>", "<repr failed: TimeoutError>"))
+
+    def test_imports_and_tools_are_listed_for_whoever_asks(self):
+        self.kernel.configure({"seeded": 1}, [{"name": "tool", "description": "", "parameters": {}}])
+        self.run_ok("import math\nfrom os import path, sep\na = 1")
+        listed = self.listed(imports=True)
+        self.assertLessEqual({"a", "math", "path", "seeded", "sep", "tool", "display"}, set(listed))
+        self.assertEqual(listed["math"]["type"], "module")
+        self.assertFalse([name for name in listed if name.startswith("_")])
+        self.assertEqual(sorted(self.listed()), ["a", "seeded", "sep"])
+
     def test_replacing_an_injected_name_makes_it_a_variable(self):
         self.run_ok("display = 3")
         self.assertEqual(self.listed()["display"]["preview"], "3")

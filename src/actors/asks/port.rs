@@ -12,7 +12,7 @@ use super::super::supervisor::{SupervisorMsg, SupervisorRef};
 use super::ledger::Above;
 use super::{AsksMsg, AsksRef, AsksState};
 use crate::agent::report;
-use crate::protocol::api::{Computed, NewSession, VariableList};
+use crate::protocol::api::{Computed, NewSession, VariableList, Which};
 use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FILE_BYTES;
@@ -100,7 +100,12 @@ impl SessionPort for Port {
     fn variables(&self) -> PortFuture<VariableList> {
         let session = self.session.clone();
         Box::pin(async move {
-            ask(&session, |reply_to| SessionMsg::Variables { private: false, patient: false, reply_to }).await
+            ask(&session, |reply_to| SessionMsg::Variables {
+                which: Which::default(),
+                patient: false,
+                reply_to,
+            })
+            .await
         })
     }
 

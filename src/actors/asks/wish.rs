@@ -194,7 +194,7 @@ fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Pro
         let problem = bad("no model is configured");
         return Err(if known.is_empty() {
             problem.hint(
-                "write a `[model.NAME]` with a `provider` into the configuration, for example `[model.qwen]` with `provider = \"dashscope\"`; `belljar config path` says where it is",
+                "write a `[model.NAME]` with a `provider` into the file that `belljar config path` names, for example `[model.qwen]` with `provider = \"dashscope\"`; after `belljar daemon stop` the next command starts a daemon that has read it",
             )
         } else {
             problem.hint(format!(

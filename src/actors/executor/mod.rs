@@ -11,6 +11,7 @@ mod calls;
 mod cells;
 mod fate;
 mod frost;
+mod messages;
 mod notes;
 mod permits;
 mod preload;
@@ -18,7 +19,7 @@ mod requests;
 mod said;
 mod strangers;
 
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr};
+use ractor::{Actor, ActorProcessingErr, RpcReplyPort, SpawnErr};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,27 +27,27 @@ use std::time::{Duration, Instant};
 
 use super::asks::AsksRef;
 use super::launch::{Ready, attach, launch};
-use super::outcome::CellStart;
-use super::past::OpenCall;
 use super::rules::CellRules;
 use super::session::{SessionMsg, SessionRef};
 use super::sink::RecorderSink;
-use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
-use crate::protocol::api::{Computed, VariableList};
+use crate::bridge::{Calls, Incoming, Link, Turn};
+use crate::protocol::api::Which;
 use crate::protocol::event::EventBody;
-use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter, ToolFailure};
+use crate::protocol::frames::{HostFrame, KernelFrame, Live};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
-use crate::protocol::result::ExecutionResult;
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::artifacts::{self, Snapshot};
-use crate::sandbox::launch::{Launcher, Sandbox, SandboxEnd, Wanted};
+use crate::sandbox::launch::{Launcher, Sandbox, Wanted};
 use crate::sandbox::usage::Usage;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{EventLog, Recorder};
-use crate::tools::{self, ToolOutput};
+use crate::tools;
+
+pub(super) use messages::Answer;
+pub use messages::{Attach, ExecutorMsg, ExecutorRef, Overdue, Resumed};
 
 use calls::CallGuard;
 use cells::{Finishing, Running};
@@ -60,104 +61,6 @@ const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
 const REQUEST_NUMBERS_LEFT: u32 = 12;
 /// Time between two looks at the size of the workspace, and at whether somebody paused the sandbox.
 const QUOTA_LOOK: Duration = Duration::from_secs(1);
-
-pub type ExecutorRef = ActorRef<ExecutorMsg>;
-
-pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
-
-pub enum ExecutorMsg {
-    /// The launching task is done.
-    Launched(Box<Result<Ready, Problem>>),
-    /// The attaching task is done; none if the sandbox is gone.
-    Attached(Box<Result<Option<Ready>, Problem>>),
-    /// Run a cell; its end is reported to the session as `CellFinished`. In `main` mode only after
-    /// the previous one has ended.
-    Run(CellStart),
-    Interrupt(CellNumber),
-    Variables {
-        private: bool,
-        reply_to: Answer<VariableList>,
-    },
-    Compute {
-        expression: String,
-        values: Map<String, Value>,
-        timeout: Duration,
-        reply_to: Answer<Computed>,
-    },
-    /// The seed or the tools have changed.
-    Configure {
-        seed: Map<String, Value>,
-        tools: Arc<tools::Registry>,
-        /// Names of the seed that are given now, and not only known.
-        given: Vec<String>,
-    },
-    /// Not by a cell: the next one is not to be credited with it.
-    FilesChanged,
-    Reset {
-        reply_to: Answer<()>,
-    },
-    /// Answered with the newest cell whose changes are still there, and the turn of the kernel's word.
-    Undo {
-        cells: u64,
-        reply_to: Answer<(CellNumber, Turn)>,
-    },
-    /// Stop all processes of the sandbox and the clocks of its cells.
-    Freeze {
-        reply_to: Answer<()>,
-    },
-    Thaw,
-    /// The engine has let them go on.
-    Thawed,
-    /// Leave the sandbox running for the next daemon, and end.
-    Leave {
-        reply_to: RpcReplyPort<()>,
-    },
-    /// Remove the sandbox and end. Answered when it is gone.
-    Shutdown {
-        reply_to: RpcReplyPort<()>,
-    },
-
-    /// The next frame comes when the turn is given back.
-    Arrived(Box<KernelFrame>, Turn),
-    /// A cell that came while its worker was being replaced.
-    SendAgain(CellNumber),
-    Closed(Closed),
-    Overdue(Overdue),
-    /// Time to look at what strangers and guests do to the sandbox.
-    Look,
-    QuotaLooked(Usage),
-    ToolDone {
-        call: u64,
-        outcome: Result<ToolOutput, ToolFailure>,
-    },
-    /// A call of this cell waits for a person; no longer.
-    PersonAsked(CellNumber),
-    PersonAnswered(CellNumber),
-    /// The workspace was compared; the cell is over.
-    Concluded {
-        result: Box<ExecutionResult>,
-        snapshot: Snapshot,
-        turn: Option<Turn>,
-    },
-    /// The engine said what became of a sandbox whose bridge closed.
-    Ended {
-        why: String,
-        end: Option<SandboxEnd>,
-    },
-}
-
-/// What took too long.
-#[derive(Clone, Copy, Debug)]
-pub enum Overdue {
-    /// A cell.
-    Deadline(CellNumber),
-    /// A cell that was told to stop by itself.
-    Interrupt(CellNumber),
-    /// The news that a cell was killed.
-    Kill(CellNumber),
-    /// The answer to a request.
-    Request(u64),
-}
 
 pub struct ExecutorArgs {
     pub session: SessionRef,
@@ -177,33 +80,6 @@ pub struct ExecutorArgs {
     pub permit: Option<Permit>,
     /// For the size of a workspace that counts.
     pub gauge: Option<Gauge>,
-}
-
-/// A sandbox that an earlier daemon left running, and what is known of it.
-pub struct Attach {
-    pub receipt: Receipt,
-    /// Frames of its kernel that had their effect.
-    pub received: u64,
-    pub running: Vec<Resumed>,
-    /// Tool calls that wait for an answer which nobody works on any more.
-    pub open_calls: Vec<OpenCall>,
-    /// Of the newest cell of the main line that has begun.
-    pub last_rules: Arc<CellRules>,
-    /// It is to be frozen again when it has told what it had to tell.
-    pub frozen: bool,
-}
-
-/// A cell that was running.
-pub struct Resumed {
-    pub start: CellStart,
-    /// How long it had been, without the time in which it was frozen.
-    pub ran: Duration,
-    /// Names of completed tool calls.
-    pub completed: Vec<String>,
-    /// A later cell was sent before it.
-    pub passed: bool,
-    /// How its process ended, and what was left of the state, if it did.
-    pub died: Option<(i32, StateAfter)>,
 }
 
 pub struct ExecutorState {
@@ -337,9 +213,10 @@ impl Actor for Executor {
             ExecutorMsg::Attached(outcome) => state.remove_late(&myself, outcome.ok().flatten()),
             ExecutorMsg::Run(start) => state.run(&myself, start),
             ExecutorMsg::Interrupt(cell) => state.interrupt(&myself, cell),
-            ExecutorMsg::Variables { private, reply_to } => {
-                let frame = |request| HostFrame::Variables { request, private };
-                state.request(&myself, Request::Variables { private, reply_to }, frame, Duration::ZERO);
+            ExecutorMsg::Variables { which, reply_to } => {
+                let Which { private, imports } = which;
+                let frame = |request| HostFrame::Variables { request, private, imports };
+                state.request(&myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
             }
             ExecutorMsg::Compute { expression, values, timeout, reply_to } => {
                 let memory_bytes = state.args.wanted.memory_bytes / 4;

@@ -6,7 +6,7 @@ use super::super::session::SessionMsg;
 use super::attach::Fence;
 use super::{Answer, ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
 use crate::bridge::Turn;
-use crate::protocol::api::{Computed, VariableList};
+use crate::protocol::api::{Computed, VariableList, Which};
 use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, RefusedCode};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
@@ -18,7 +18,7 @@ const MESSAGE_CHARS: usize = 500;
 
 pub(super) enum Request {
     Variables {
-        private: bool,
+        which: Which,
         reply_to: Answer<VariableList>,
     },
     Compute(Answer<Computed>),
@@ -121,8 +121,8 @@ impl ExecutorState {
             }
             let Some(request) = self.requests.remove(&number) else { return };
             match (code, request) {
-                (RefusedCode::Busy, Request::Variables { private, reply_to }) => {
-                    self.tell(SessionMsg::Variables { private, patient: true, reply_to });
+                (RefusedCode::Busy, Request::Variables { which, reply_to }) => {
+                    self.tell(SessionMsg::Variables { which, patient: true, reply_to });
                 }
                 (_, Request::Preload) => self.preload_failed(myself, message),
                 (_, request) => request.fail(refusal(code, &message)),
@@ -159,7 +159,7 @@ fn refusal(code: RefusedCode, message: &str) -> Problem {
     match code {
         RefusedCode::Busy => Problem::new(Code::Busy, format!("the kernel is busy: {message}")),
         RefusedCode::OutOfReach => Problem::new(Code::OutOfReach, message.to_owned())
-            .hint("`belljar replay` rebuilds an older state, and `sandbox.checkpoints` keeps more of them"),
+            .hint("raise `sandbox.checkpoints` in the configuration to keep more of the past"),
         RefusedCode::NoProcess | RefusedCode::Malformed => {
             Problem::new(Code::SandboxFailed, format!("the kernel refused: {message}"))
         }

@@ -40,6 +40,8 @@ pub struct Carry {
     pub input: PathBuf,
     pub artifacts: PathBuf,
     pub cancel: CancellationToken,
+    /// Of the actor that this works for; the next one does it again.
+    pub life: CancellationToken,
     /// The daemon goes down; the next one goes on.
     pub shutdown: CancellationToken,
     /// The sandbox that an earlier daemon made for it.
@@ -49,6 +51,15 @@ pub struct Carry {
 impl Carry {
     /// `room` is held for its sandbox.
     pub async fn go(self, room: Option<Permit>) {
+        let life = self.life.clone();
+        tokio::select! {
+            biased;
+            () = life.cancelled() => {}
+            () = self.carry(room) => {}
+        }
+    }
+
+    async fn carry(self, room: Option<Permit>) {
         let id = self.record.view.id;
         let outcome = tokio::select! {
             biased;
@@ -60,7 +71,10 @@ impl Carry {
             Err(problem) => Some(verdict::of_problem(&problem)),
             Ok(end) => Some(end),
         };
-        if end.is_some() {
+        if let Some(end) = &end {
+            // Nothing else knows it when the sandbox is gone. On a full disk it is noted later.
+            let end = Box::new(end.clone());
+            let _ = ask(&self.jobs, |reply_to| JobsMsg::Judged { id, end, reply_to }).await;
             remove(&self.supervisor, id).await;
         }
         let _ = self.jobs.cast(JobsMsg::Done { id, end });
@@ -79,7 +93,11 @@ impl Carry {
             self.start(&session, &handles).await?;
         }
         let result = self.result(&session, &handles.log).await?;
-        let mut end = verdict::of_result(&result);
+        let begun = script::has_begun(&handles.workspace.root);
+        let mut end = verdict::of_result(&result, begun);
+        if !begun {
+            return Ok(end);
+        }
         match self.gather(&handles).await {
             Ok(gathered) => (end.artifacts, end.artifacts_cut) = (gathered.files, gathered.cut),
             Err(error) => {

@@ -33,6 +33,22 @@ struct Input {
     since: Instant,
 }
 
+/// One job that needs an input.
+pub struct Use {
+    inputs: Inputs,
+    id: InputId,
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        if let Some(input) = self.inputs.lock().get_mut(&self.id) {
+            input.jobs = input.jobs.saturating_sub(1);
+            // Of the next job of the same input it may be the moment before.
+            input.since = Instant::now();
+        }
+    }
+}
+
 /// Room for an input that is being received. It is given back unless that comes to a good end.
 pub struct Reserved {
     inputs: Inputs,
@@ -107,28 +123,20 @@ impl Inputs {
     }
 
     /// For one more job; none if there is no such input of this owner.
-    pub fn take(&self, owner: u32, id: InputId) -> Option<Arc<Manifest>> {
+    pub fn take(&self, owner: u32, id: InputId) -> Option<(Arc<Manifest>, Use)> {
         let mut inputs = self.lock();
         let input = inputs.get_mut(&id).filter(|input| input.owner == owner)?;
         let manifest = input.manifest.clone()?;
         input.jobs += 1;
-        Some(manifest)
+        Some((manifest, Use { inputs: self.clone(), id }))
     }
 
-    /// For a job that an earlier daemon took.
-    pub fn take_again(&self, owner: u32, id: InputId, bytes: u64) {
+    /// For a job that was taken before.
+    #[must_use]
+    pub fn take_again(&self, owner: u32, id: InputId, bytes: u64) -> Use {
         let fresh = Input { owner, manifest: None, bytes, jobs: 0, since: Instant::now() };
         self.lock().entry(id).or_insert(fresh).jobs += 1;
-    }
-
-    /// A job does not need it any more.
-    pub fn release(&self, id: InputId) {
-        let mut inputs = self.lock();
-        if let Some(input) = inputs.get_mut(&id) {
-            input.jobs = input.jobs.saturating_sub(1);
-            // Of the next job of the same input it may be the moment before.
-            input.since = Instant::now();
-        }
+        Use { inputs: self.clone(), id }
     }
 
     /// Removes what no job has asked for in time, and files that belong to nothing.

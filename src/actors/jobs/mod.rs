@@ -6,34 +6,37 @@
 mod carry;
 mod check;
 mod inputs;
+mod messages;
+mod restore;
 mod script;
 mod verdict;
 
 pub use inputs::{Inputs, Reserved};
+pub use messages::{JobsArgs, JobsMsg, JobsRef, Started, Watched};
+pub use restore::artifacts_of;
 
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
+use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::holding::{Hold, Holders};
 use super::session::{SessionRef, a_sandbox};
-use super::supervisor::{SupervisorRef, wanted};
+use super::supervisor::wanted;
 use crate::protocol::clock;
-use crate::protocol::ids::{JobId, SessionId};
-use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob};
+use crate::protocol::ids::JobId;
+use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob, Verdict};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::quota::{Amounts, FairQueue, Ledger, Permit, Place};
-use crate::sandbox::launch::Launcher;
-use crate::store::{JobRecord, Journal, JournalError};
+use crate::quota::{Amounts, FairQueue, Permit, Place};
+use crate::store::{JobRecord, JournalError};
 
 use carry::Carry;
-
-pub type JobsRef = ActorRef<JobsMsg>;
-type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+use inputs::Use;
+use messages::Answer;
 
 /// Time between two looks at what can be forgotten.
 const TIDY: Duration = Duration::from_secs(60);
@@ -43,69 +46,10 @@ const PUMP: Duration = Duration::from_secs(1);
 /// Quotas bound how many a user has; this is for whoever has none.
 const WAITING_PER_USER: usize = 100_000;
 
-pub enum JobsMsg {
-    /// Answered as soon as it is in the journal.
-    Submit {
-        owner: u32,
-        job: Box<NewJob>,
-        reply_to: Answer<JobView>,
-    },
-    /// A job that waits or runs; its receiver ends when the verdict is in the journal. None if it has
-    /// ended already, or never was.
-    Watch {
-        owner: u32,
-        id: JobId,
-        reply_to: RpcReplyPort<Option<watch::Receiver<JobState>>>,
-    },
-    /// False if there is nothing to cancel.
-    Cancel {
-        owner: u32,
-        id: JobId,
-        reply_to: RpcReplyPort<bool>,
-    },
-
-    /// It is in the journal, or could not be put there.
-    Noted {
-        id: JobId,
-        noted: Result<(), Problem>,
-        reply_to: Answer<JobView>,
-    },
-    /// Its sandbox is ready. Answered when that is in the journal, and the script may run.
-    Started {
-        id: JobId,
-        started: Box<Started>,
-        reply_to: Answer<()>,
-    },
-    /// Its slot is free. Without an end the next daemon goes on with it.
-    Done {
-        id: JobId,
-        end: Option<JobEnd>,
-    },
-    /// The verdict is in the journal.
-    Settled {
-        id: JobId,
-    },
-    Tidy,
-    /// Room may have come from elsewhere.
-    Pump,
-}
-
-pub struct Started {
-    pub session: SessionId,
-    pub receipt: Option<JobReceipt>,
-}
-
-pub struct JobsArgs {
-    pub journal: Journal,
-    pub launcher: Arc<Launcher>,
-    pub supervisor: SupervisorRef,
-    pub inputs: Inputs,
-    pub ledger: Ledger,
-    pub shutdown: CancellationToken,
-}
-
 pub struct JobsState {
     args: JobsArgs,
+    /// Of this actor, and of all that works for it.
+    life: CancellationToken,
     myself: JobsRef,
     jobs: BTreeMap<JobId, Entry>,
     queue: FairQueue<JobId>,
@@ -118,27 +62,37 @@ struct Entry {
     cancel: CancellationToken,
     /// In the queue.
     place: Option<Place>,
+    holders: Holders,
+    /// It was cancelled because nobody held it.
+    forsaken: bool,
     _permit: Permit,
+    _input: Option<Use>,
 }
 
 pub struct Jobs;
 
 impl Jobs {
-    /// Takes up what an earlier daemon left.
-    pub async fn spawn(args: JobsArgs) -> Result<JobsRef, SpawnErr> {
-        let supervisor = args.supervisor.get_cell();
-        Actor::spawn_linked(None, Self, args, supervisor).await.map(|(jobs, _)| jobs)
+    /// Takes up what an earlier daemon, or an earlier life, left.
+    pub async fn spawn(
+        args: JobsArgs,
+        life: CancellationToken,
+    ) -> Result<(JobsRef, JoinHandle<()>), SpawnErr> {
+        Actor::spawn(None, Self, (args, life)).await
     }
 }
 
 impl Actor for Jobs {
     type Msg = JobsMsg;
     type State = JobsState;
-    type Arguments = JobsArgs;
+    type Arguments = (JobsArgs, CancellationToken);
 
-    async fn pre_start(&self, myself: JobsRef, args: JobsArgs) -> Result<JobsState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: JobsRef,
+        (args, life): (JobsArgs, CancellationToken),
+    ) -> Result<JobsState, ActorProcessingErr> {
         let (jobs, queue) = (BTreeMap::new(), FairQueue::new(WAITING_PER_USER));
-        let mut state = JobsState { args, myself: myself.clone(), jobs, queue, running: 0 };
+        let mut state = JobsState { args, life, myself: myself.clone(), jobs, queue, running: 0 };
         state.restore().await?;
         myself.send_interval(TIDY, || JobsMsg::Tidy);
         myself.send_interval(PUMP, || JobsMsg::Pump);
@@ -152,15 +106,19 @@ impl Actor for Jobs {
         message: JobsMsg,
         state: &mut JobsState,
     ) -> Result<(), ActorProcessingErr> {
+        state.args.fuse.burn();
         match message {
             JobsMsg::Submit { owner, job, reply_to } => state.submit(owner, *job, reply_to),
-            JobsMsg::Watch { owner, id, reply_to } => {
-                let found = state.of(owner, id).map(|entry| entry.state.subscribe());
-                let _ = reply_to.send(found);
+            JobsMsg::Watch { id, reply_to } => drop(reply_to.send(state.watch(id))),
+            JobsMsg::Cancel { id, reply_to } => drop(reply_to.send(state.cancel(id))),
+            JobsMsg::Released(id) => {
+                if let Some(entry) = state.jobs.get_mut(&id) {
+                    entry.holders.release();
+                }
             }
-            JobsMsg::Cancel { owner, id, reply_to } => drop(reply_to.send(state.cancel(owner, id))),
             JobsMsg::Noted { id, noted, reply_to } => state.noted(id, noted, reply_to),
             JobsMsg::Started { id, started, reply_to } => state.started(id, *started, reply_to),
+            JobsMsg::Judged { id, end, reply_to } => state.judged(id, end, reply_to),
             JobsMsg::Done { id, end } => {
                 state.running = state.running.saturating_sub(1);
                 match end {
@@ -171,12 +129,14 @@ impl Actor for Jobs {
             }
             JobsMsg::Settled { id } => {
                 if let Some(input) = state.jobs.remove(&id).and_then(|entry| entry.record.job.input) {
-                    state.args.inputs.release(input);
                     state.args.inputs.forget_unused(input);
                 }
             }
             JobsMsg::Tidy => state.tidy(),
-            JobsMsg::Pump => state.pump(),
+            JobsMsg::Pump => {
+                state.cancel_forsaken();
+                state.pump();
+            }
         }
         Ok(())
     }
@@ -192,16 +152,19 @@ impl Actor for Jobs {
 }
 
 impl JobsState {
-    fn of(&self, owner: u32, id: JobId) -> Option<&Entry> {
-        self.jobs.get(&id).filter(|entry| entry.record.view.owner == owner)
+    fn watch(&mut self, id: JobId) -> Option<Watched> {
+        let entry = self.jobs.get_mut(&id)?;
+        entry.holders.add();
+        let (state, jobs) = (entry.state.subscribe(), self.myself.clone());
+        Some(Watched { state, hold: Hold::new(move || drop(jobs.cast(JobsMsg::Released(id)))) })
     }
 
     fn submit(&mut self, owner: u32, job: NewJob, reply_to: Answer<JobView>) {
         match self.admit(owner, job) {
             Err(problem) => drop(reply_to.send(Err(problem))),
-            Ok((record, permit)) => {
+            Ok((record, permit, input)) => {
                 let id = record.view.id;
-                self.insert(record.clone(), permit);
+                self.insert(record.clone(), permit, Some(input));
                 let (journal, jobs) = (self.args.journal.clone(), self.myself.clone());
                 tokio::spawn(async move {
                     let noted = journal.put_job(&record).await.map_err(|error| unwritten(&error));
@@ -212,7 +175,7 @@ impl JobsState {
     }
 
     /// Checks everything before anything exists.
-    fn admit(&self, owner: u32, job: NewJob) -> Result<(JobRecord, Permit), Problem> {
+    fn admit(&self, owner: u32, job: NewJob) -> Result<(JobRecord, Permit, Use), Problem> {
         if self.args.shutdown.is_cancelled() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
         }
@@ -224,14 +187,8 @@ impl JobsState {
         let id = JobId::fresh();
         let permit = self.args.ledger.take(owner, &format!("job {id}"), a_job())?;
         let input = job.input.ok_or_else(missing)?;
-        let manifest = self.args.inputs.take(owner, input).ok_or_else(missing)?;
-        let timeout = match check::check(&job, &manifest, settings) {
-            Ok(timeout) => timeout,
-            Err(problem) => {
-                self.args.inputs.release(input);
-                return Err(problem);
-            }
-        };
+        let (manifest, used) = self.args.inputs.take(owner, input).ok_or_else(missing)?;
+        let timeout = check::check(&job, &manifest, settings)?;
         let receipt = JobReceipt {
             input: inputs::view(input, &manifest),
             script_sha256: manifest.files.get(&job.script).cloned().unwrap_or_default(),
@@ -251,14 +208,23 @@ impl JobsState {
             ended_at: None,
             receipt: Some(receipt),
             end: None,
+            admin_acts: Vec::new(),
         };
-        Ok((JobRecord { view, job, session: None }, permit))
+        Ok((JobRecord { view, job, session: None, judged: None }, permit, used))
     }
 
-    fn insert(&mut self, record: JobRecord, permit: Permit) {
-        let state = watch::Sender::new(record.view.state);
-        let cancel = CancellationToken::new();
-        self.jobs.insert(record.view.id, Entry { record, state, cancel, place: None, _permit: permit });
+    fn insert(&mut self, record: JobRecord, permit: Permit, input: Option<Use>) {
+        let entry = Entry {
+            state: watch::Sender::new(record.view.state),
+            cancel: CancellationToken::new(),
+            place: None,
+            holders: Holders::default(),
+            forsaken: false,
+            _permit: permit,
+            _input: input,
+            record,
+        };
+        self.jobs.insert(entry.record.view.id, entry);
     }
 
     fn noted(&mut self, id: JobId, noted: Result<(), Problem>, reply_to: Answer<JobView>) {
@@ -317,6 +283,7 @@ impl JobsState {
             input,
             artifacts: artifacts_of(&self.args.launcher, id),
             cancel: entry.cancel.clone(),
+            life: self.life.clone(),
             shutdown: self.args.shutdown.clone(),
             resume,
         };
@@ -338,8 +305,18 @@ impl JobsState {
         });
     }
 
-    fn cancel(&mut self, owner: u32, id: JobId) -> bool {
-        let Some(entry) = self.of(owner, id) else { return false };
+    /// Not yet told to anybody: its sandbox is still there.
+    fn judged(&mut self, id: JobId, end: Box<JobEnd>, reply_to: Answer<()>) {
+        let Some(entry) = self.jobs.get_mut(&id) else { return };
+        entry.record.judged = Some(end);
+        let (record, journal) = (entry.record.clone(), self.args.journal.clone());
+        tokio::spawn(async move {
+            let _ = reply_to.send(journal.put_job(&record).await.map_err(|error| unwritten(&error)));
+        });
+    }
+
+    fn cancel(&mut self, id: JobId) -> bool {
+        let Some(entry) = self.jobs.get(&id) else { return false };
         // Also for one that is on its way into the journal.
         entry.cancel.cancel();
         if let Some(place) = entry.place
@@ -350,14 +327,33 @@ impl JobsState {
         true
     }
 
+    /// Those that are to go with whoever sent them, and nobody asks for any more.
+    fn cancel_forsaken(&mut self) {
+        let mut found = Vec::new();
+        for (id, entry) in &mut self.jobs {
+            if entry.record.job.ephemeral && !entry.cancel.is_cancelled() && entry.holders.are_gone() {
+                entry.forsaken = true;
+                found.push(*id);
+            }
+        }
+        for id in found {
+            tracing::info!(job = %id, "nobody waits for it any more");
+            self.cancel(id);
+        }
+    }
+
     /// Nobody hears of a verdict that a death of the daemon could undo.
-    fn conclude(&mut self, id: JobId, end: JobEnd) {
+    fn conclude(&mut self, id: JobId, mut end: JobEnd) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
+        if entry.forsaken && end.verdict == Verdict::Cancelled {
+            end.reason.push_str(", because nobody waited for it any more");
+        }
         entry.record.view.state = JobState::Ended;
         entry.record.view.ended_at = Some(clock::now());
         entry.record.view.end = Some(end);
         // Values may be secrets, and are not needed any more.
         entry.record.job.env.clear();
+        entry.record.judged = None;
         let (record, journal, jobs) = (entry.record.clone(), self.args.journal.clone(), self.myself.clone());
         tokio::spawn(async move {
             if let Err(error) = journal.put_job(&record).await {
@@ -366,85 +362,10 @@ impl JobsState {
             let _ = jobs.cast(JobsMsg::Settled { id });
         });
     }
-
-    /// Jobs of before: those that waited wait again, those that ran go on, or are told to be lost.
-    async fn restore(&mut self) -> Result<(), JournalError> {
-        let open = self.args.journal.open_jobs()?;
-        let found = self
-            .args
-            .supervisor
-            .call(|reply_to| super::supervisor::SupervisorMsg::OfJobs { reply_to }, None)
-            .await;
-        let mut sessions: BTreeMap<_, _> = match found {
-            Ok(ractor::rpc::CallResult::Success(sessions)) => sessions.into_iter().collect(),
-            _ => BTreeMap::new(),
-        };
-        for record in open {
-            let (id, owner) = (record.view.id, record.view.owner);
-            let bytes = record.view.receipt.as_ref().map_or(0, |receipt| receipt.input.bytes);
-            if let Some(input) = record.job.input {
-                self.args.inputs.take_again(owner, input, bytes);
-            }
-            let (state, session) = (record.view.state, record.session);
-            let permit = self.args.ledger.keep(owner, &format!("job {id}"), a_job());
-            self.insert(record, permit);
-            match (state, sessions.contains_key(&id)) {
-                (JobState::Running, true) => self.carry(id, sessions.remove(&id), None),
-                (JobState::Running, false) => {
-                    let log = session.and_then(|session| self.args.journal.log(session).ok());
-                    let result = log.and_then(|log| carry::result_in(&log));
-                    self.conclude(id, result.map_or_else(verdict::lost, |r| verdict::of_result(&r)));
-                }
-                // Its script has not begun; the sandbox that was made for it goes with the others.
-                (JobState::Queued | JobState::Ended, _) => self.enqueue(id),
-            }
-        }
-        for id in sessions.into_keys() {
-            carry::remove(&self.args.supervisor, id).await;
-        }
-        self.pump();
-        Ok(())
-    }
-
-    fn tidy(&self) {
-        let (journal, launcher) = (self.args.journal.clone(), Arc::clone(&self.args.launcher));
-        let inputs = self.args.inputs.clone();
-        tokio::spawn(async move {
-            if let Err(error) = journal.forget_jobs(SystemTime::now(), launcher.settings.jobs.keep).await {
-                tracing::warn!(%error, "old jobs cannot be forgotten");
-            }
-            let swept = tokio::task::spawn_blocking(move || {
-                inputs.sweep();
-                sweep_artifacts(&launcher, &journal);
-            });
-            let _ = swept.await;
-        });
-    }
-}
-
-/// Where the artifacts of a job are.
-#[must_use]
-pub fn artifacts_of(launcher: &Launcher, id: JobId) -> PathBuf {
-    launcher.paths.jobs_dir().join(format!("{id}{ARTIFACTS}"))
 }
 
 fn a_job() -> Amounts {
     Amounts::of([(Kind::Jobs, 1)])
-}
-
-const ARTIFACTS: &str = ".artifacts";
-
-/// Those of jobs that are forgotten.
-fn sweep_artifacts(launcher: &Launcher, journal: &Journal) {
-    for entry in std::fs::read_dir(launcher.paths.jobs_dir()).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(id) = name.strip_suffix(ARTIFACTS).and_then(|id| uuid::Uuid::parse_str(id).ok()) else {
-            continue;
-        };
-        if journal.has_job(JobId(id)).is_ok_and(|known| !known) {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
 }
 
 fn unwritten(error: &JournalError) -> Problem {

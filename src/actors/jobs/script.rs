@@ -1,21 +1,23 @@
 //! The cell of a job: it replaces its process by the script.
 //!
 //! The descriptors that a worker speaks on are closed by that, so nothing of the script can answer for
-//! the cell; the guardian tells how the process ended.
+//! the cell; the guardian tells how the process ended. That it got so far can be seen from the order,
+//! which is the last thing to go: a process that ended before is no verdict of the script.
 
+use rustix::fs::AtFlags;
 use serde_json::json;
+use std::os::fd::OwnedFd;
 
 use crate::protocol::job::NewJob;
 
 /// Where the cell finds what it is to run. Not in its code, which the journal keeps: variables may be
-/// secrets.
+/// secrets. A script that puts one there again is taken for one that was not begun.
 pub const ORDER: &str = ".belljar-job";
 
 /// The modules that it imports are the kernel's own, loaded before any file of the input was there.
 pub const CODE: &str = r#"import json, os, sys
 with open(".belljar-job", encoding="utf-8") as file:
     job = json.load(file)
-os.unlink(".belljar-job")
 if job["require"]:
     # Modules of the input could stand in the way of the library's.
     sys.path[:] = [entry for entry in sys.path if entry]
@@ -28,8 +30,15 @@ if job["require"]:
             raise RuntimeError(f"the image has no package `{name}`; use an image that has it (`--image`)") from None
         if exact and found != exact:
             raise RuntimeError(f"the image has `{name}` {found}, and not {exact}")
+os.unlink(".belljar-job")
 os.execve(sys.executable, [sys.executable, *job["argv"]], {**os.environ, **job["env"]})
 "#;
+
+/// Whether the process became the script.
+#[must_use]
+pub fn has_begun(workspace: &OwnedFd) -> bool {
+    rustix::fs::statat(workspace, ORDER, AtFlags::SYMLINK_NOFOLLOW).is_err()
+}
 
 /// What is written there.
 #[must_use]
@@ -44,6 +53,21 @@ pub fn order(job: &NewJob) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_order_goes_when_the_script_begins_and_not_before() {
+        for (require, exits, left) in [(&["no-such-package"][..], 1, true), (&[], 7, false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let require = require.iter().map(|name| (*name).to_owned()).collect();
+            let job = NewJob { script: "s.py".into(), require, ..NewJob::default() };
+            std::fs::write(folder.path().join(ORDER), order(&job)).unwrap();
+            std::fs::write(folder.path().join("s.py"), "import sys; sys.exit(7)").unwrap();
+            let ran = std::process::Command::new("python3").args(["-c", CODE]).current_dir(&folder).output();
+            assert_eq!(ran.unwrap().status.code(), Some(exits));
+            let workspace = OwnedFd::from(std::fs::File::open(&folder).unwrap());
+            assert_eq!(has_begun(&workspace), !left);
+        }
+    }
 
     #[test]
     fn words_reach_the_script_as_they_are() {

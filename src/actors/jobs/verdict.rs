@@ -13,9 +13,9 @@ const OWN: u8 = 125;
 const CANCELLED: u8 = 130;
 const KILLED: u8 = 137;
 
-/// Without its artifacts, which are gathered later.
+/// Without its artifacts, which are gathered later. `begun` says whether the cell became the script.
 #[must_use]
-pub fn of_result(result: &ExecutionResult) -> JobEnd {
+pub fn of_result(result: &ExecutionResult, begun: bool) -> JobEnd {
     let (verdict, exit_code, reason) = match (result.status, result.reason, result.exit_code) {
         (Status::Timeout, ..) => (
             Verdict::TimedOut,
@@ -23,6 +23,15 @@ pub fn of_result(result: &ExecutionResult) -> JobEnd {
             format!("it ran longer than {} s and was stopped", result.timeout_s),
         ),
         (Status::Interrupted, ..) => (Verdict::Cancelled, CANCELLED, "it was cancelled".to_owned()),
+        (Status::Crashed, reason, code) if !begun => {
+            let why = match (reason, code) {
+                (Reason::OutOfMemory, _) => "there was not enough memory".to_owned(),
+                (_, Some(code @ -127..=-1)) => format!("signal {} ended what was to become it", -code),
+                (_, Some(code)) => format!("what was to become it exited with {code}"),
+                (_, None) => "its sandbox was lost".to_owned(),
+            };
+            (Verdict::Error, OWN, format!("the script could not be started: {why}{}", note(result)))
+        }
         (Status::Crashed, Reason::OutOfMemory, _) => (
             Verdict::OutOfMemory,
             KILLED,
@@ -88,7 +97,13 @@ mod tests {
         let changes = Changes { artifacts: Vec::new(), cut: false };
         let result =
             conclude(CellStart::default(), ending, cause, CellRecord::default(), changes, Duration::ZERO);
-        let end = of_result(&result);
+        // Whatever a process ends with that has not become the script, it is not the script's.
+        let early = of_result(&result, false);
+        assert!(early.exit_code >= TIMED_OUT && early.verdict != Verdict::Passed, "{early:?}");
+        if result.status == Status::Crashed {
+            assert_eq!((early.verdict, early.exit_code), (Verdict::Error, OWN), "{early:?}");
+        }
+        let end = of_result(&result, true);
         (end.verdict, end.exit_code)
     }
 

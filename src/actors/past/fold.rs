@@ -265,6 +265,12 @@ impl Fold {
         if result.mode == Mode::Main && result.reason != Reason::ByCancel {
             self.past.news = None;
         }
+        if result.mode == Mode::Main
+            && result.reason == Reason::ByUser
+            && result.state.kind == StateKind::Kept
+        {
+            self.past.interrupted.push(result.cell);
+        }
         if result.mode != Mode::Main || !changed || result.state.kind != StateKind::Kept {
             return;
         }
@@ -281,6 +287,7 @@ impl Fold {
     /// What an unfinished replay had rebuilt is not forgotten with it: the next one rebuilds it.
     fn undone(&mut self, state_of: CellNumber) {
         let reach = state_of.max(self.fresh_since);
+        self.past.interrupted.retain(|cell| *cell <= reach);
         let replayed = &mut self.replayed;
         self.past.kept.retain_mut(|cell| {
             let before = if *cell > reach { replayed.remove(cell) } else { Some(*cell) };
@@ -293,6 +300,7 @@ impl Fold {
     fn afresh(&mut self, kept: Vec<CellNumber>, replaying: bool) {
         let past = &mut self.past;
         (past.kept, past.replaying, past.reset, past.news) = (kept, replaying, false, None);
+        past.interrupted.clear();
         self.fresh_since = past.cells;
         self.replayed.clear();
     }

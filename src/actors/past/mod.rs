@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::outcome::CellStart;
 use super::rules::CellRules;
 use crate::protocol::clock;
-use crate::protocol::event::Event;
+use crate::protocol::event::{Event, EventBody};
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::preload::Preloaded;
@@ -24,6 +24,8 @@ use fold::Fold;
 pub struct Past {
     /// The number of the newest cell.
     pub cells: CellNumber,
+    /// When something last happened (RFC 3339).
+    pub active_at: Option<String>,
     /// Cells that were to run and had not begun, in order.
     pub queued: Vec<CellStart>,
     /// Cells that ran.
@@ -46,6 +48,8 @@ pub struct Past {
     pub news: Option<String>,
     /// Cells whose changes the variables hold, if nothing was lost since: what `replay` runs again.
     pub kept: Vec<CellNumber>,
+    /// Cells whose changes they hold too, and which are not run again, because somebody interrupted them.
+    pub interrupted: Vec<CellNumber>,
     /// Of the newest cell of the main line that has begun.
     pub last_rules: Arc<CellRules>,
 }
@@ -100,6 +104,9 @@ impl Past {
         for event in events {
             fold.take(event);
         }
-        fold.end(events)
+        // That a daemon found the sandbox is nothing that the session did.
+        let did = |event: &&Event| !matches!(event.body, EventBody::SandboxAttached);
+        let last = events.iter().rev().find(did).map(|event| event.at.clone());
+        Self { active_at: last, ..fold.end(events) }
     }
 }

@@ -24,13 +24,21 @@ use crate::store::{Applied, CellRecord};
 /// Told with a cell that a full disk kept from running.
 const UNWRITTEN: &str = "The journal could not be written, so the cell was not run.";
 
+/// It owns the main line until it is over.
+pub(super) fn a_replay_goes_on() -> Problem {
+    Problem::new(Code::Busy, "a replay goes on").hint("wait until it has ended, or interrupt it")
+}
+
 impl SessionActorState {
     pub(super) fn enqueue(&mut self, myself: &SessionRef, request: CellRequest, reply_to: Answer<Ticket>) {
         self.touch();
-        let refused = if request.replay.is_some() && !self.replaying {
-            Err(Problem::new(Code::Busy, "the session was reset, which ended the replay"))
-        } else {
-            self.takes_cells()
+        let refused = match (request.mode, &request.replay) {
+            (_, Some(_)) if !self.replaying => {
+                Err(Problem::new(Code::Busy, "the session was reset, which ended the replay"))
+            }
+            // In between, it would find variables half rebuilt, and what it changes would be overwritten.
+            (Mode::Main, None) if self.replaying => Err(a_replay_goes_on()),
+            _ => self.takes_cells(),
         };
         if let Err(problem) = refused {
             let _ = reply_to.send(Err(problem));
@@ -129,8 +137,8 @@ impl SessionActorState {
                 self.turns.begin(start.cell, permit);
             }
             let sent = match job {
-                Job::Variables { private, reply_to, .. } => {
-                    executor.cast(ExecutorMsg::Variables { private, reply_to })
+                Job::Variables { which, reply_to, .. } => {
+                    executor.cast(ExecutorMsg::Variables { which, reply_to })
                 }
                 Job::Cell { mut start, .. } => {
                     start.before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
@@ -149,8 +157,8 @@ impl SessionActorState {
             };
             if let Err(unsent) = sent {
                 // The executor has just ended, of which the session is about to hear.
-                if let MessagingErr::SendErr(ExecutorMsg::Variables { private, reply_to }) = unsent {
-                    self.queue.put_back(Job::Variables { private, patient: false, reply_to });
+                if let MessagingErr::SendErr(ExecutorMsg::Variables { which, reply_to }) = unsent {
+                    self.queue.put_back(Job::Variables { which, patient: false, reply_to });
                 }
                 break;
             }

@@ -8,13 +8,13 @@ use tokio::sync::oneshot;
 
 use super::super::asks::AsksRef;
 use super::super::calls;
+use super::super::holding::Hold;
 use super::super::outcome::{CellStart, Replay};
 use super::super::rules::CellRules;
 use super::ending::Noted;
-use super::holding::Hold;
 use super::written::JOURNALLED;
 use crate::bridge::Turn;
-use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList};
+use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList, Which};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::StateAfter;
@@ -124,7 +124,7 @@ pub enum SessionMsg {
     },
     /// Shows the state before the cell that runs, if one does. `patient` ones wait until the main line is idle.
     Variables {
-        private: bool,
+        which: Which,
         patient: bool,
         reply_to: Answer<VariableList>,
     },

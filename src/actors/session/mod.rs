@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::asks::AsksRef;
 use super::executor::{ExecutorMsg, ExecutorRef};
+use super::holding::Holders;
 use super::llm::Models;
 use super::past::Past;
 use super::queue::{Job, Queue};
@@ -45,11 +46,9 @@ mod written;
 
 pub(super) use agent::result_of;
 pub(super) use ending::Noted;
-pub use holding::Hold;
 pub use messages::{CellRequest, Handles, ReplayOf, SessionMsg, SessionRef, Standing, Ticket, unwritten};
 pub(super) use restore::events as events_of;
 
-use holding::Holders;
 use messages::Answer;
 pub(super) use sandbox::a_sandbox;
 use sandbox::make_workspace;
@@ -268,14 +267,14 @@ impl Actor for Session {
                 };
                 let _ = reply_to.send(Ok(Interrupted { cell }));
             }
-            SessionMsg::Variables { private, patient, reply_to } => {
+            SessionMsg::Variables { which, patient, reply_to } => {
                 state.touch();
                 if state.queue.views() >= VIEWS_WAITING {
                     let problem =
                         Problem::new(Code::Busy, format!("{VIEWS_WAITING} such requests wait already"));
                     let _ = reply_to.send(Err(problem.hint("wait for one of them to be answered")));
                 } else {
-                    state.queue.push(Job::Variables { private, patient, reply_to });
+                    state.queue.push(Job::Variables { which, patient, reply_to });
                     state.pump(&myself).await;
                 }
             }

@@ -8,13 +8,14 @@ use super::super::news;
 use super::super::past::{Begun, Past};
 use super::super::queue::Job;
 use super::{Pending, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
+use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::Seq;
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::cgroup::Cgroup;
 use crate::store::EventLog;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Events read at a time.
 const BATCH: usize = 256;
@@ -35,6 +36,8 @@ impl SessionActorState {
     /// Takes up cells that had not ended.
     pub(super) fn recall(&mut self, past: Past) {
         self.cells = past.cells;
+        let idle = past.active_at.as_deref().map_or(Duration::ZERO, clock::since);
+        self.active_at = self.active_at.checked_sub(idle).unwrap_or(self.active_at);
         for start in &past.queued {
             self.expect_end(start.cell, self.log.newest());
             self.queue.push(Job::Cell { start: start.clone(), patient: false });
@@ -47,6 +50,7 @@ impl SessionActorState {
         self.note = if past.replaying { Some(news::REPLAY_CUT.into()) } else { past.news.clone() };
         if self.args.before.is_some() {
             self.receipt = past.last_sandbox.clone().map(Arc::new);
+            self.keep_image();
             self.preloaded.clone_from(&past.preloaded);
             self.frozen = past.frozen_since.is_some();
             self.past = Some(past);
@@ -107,7 +111,6 @@ impl SessionActorState {
         self.log.append(EventBody::SandboxAttached);
         self.cgroup = Cgroup::of_sandbox(&receipt);
         self.receipt = Some(Arc::new(receipt));
-        self.touch();
     }
 
     /// Ends the actor and leaves everything else as it is.

@@ -243,6 +243,7 @@ impl SessionActorState {
         self.cgroup = Cgroup::of_sandbox(&receipt);
         self.common.image_is(&receipt.image.id);
         self.receipt = Some(Arc::new(receipt));
+        self.keep_image();
         self.touch();
         let Some(created) = self.args.created.take() else {
             self.log.append(ready);
@@ -257,6 +258,15 @@ impl SessionActorState {
             }
             let _ = created.send(if written { Ok(view) } else { Err(late) });
         });
+    }
+
+    /// What is the default may change; the image of a session does not.
+    pub(super) fn keep_image(&mut self) {
+        if let Some(receipt) = &self.receipt
+            && receipt.backend == Backend::Docker
+        {
+            self.args.wanted.image.get_or_insert_with(|| receipt.image.reference.clone());
+        }
     }
 
     pub(super) fn sandbox_failed(&mut self, problem: Problem) {
@@ -327,7 +337,8 @@ impl SessionActorState {
         if !self.queue.is_idle() || self.removing {
             return;
         }
-        let reason = if self.active_at.elapsed() >= self.args.idle {
+        // Whoever froze it means to come back to it.
+        let reason = if !self.frozen && self.active_at.elapsed() >= self.args.idle {
             format!("it was not used for {} s", self.args.idle.as_secs())
         } else if since.elapsed() >= self.args.launcher.settings.sandbox.life {
             format!("it was older than {} s", self.args.launcher.settings.sandbox.life.as_secs())

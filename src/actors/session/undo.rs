@@ -1,6 +1,7 @@
 //! Back again: the last cells of the main line are taken back in the kernel, then in the journal.
 
 use super::super::executor::ExecutorMsg;
+use super::cells::a_replay_goes_on;
 use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
 use crate::bridge::Turn;
 use crate::protocol::api::Undone;
@@ -14,9 +15,7 @@ impl SessionActorState {
         self.touch();
         self.thaw();
         let refused = match &self.sandbox {
-            SandboxPhase::Ready { .. } if self.replaying => {
-                Problem::new(Code::Busy, "a replay goes on").hint("wait until it has ended, or interrupt it")
-            }
+            SandboxPhase::Ready { .. } if self.replaying => a_replay_goes_on(),
             SandboxPhase::Ready { .. } if self.going_back > 0 || !self.queue.is_idle() => {
                 Problem::new(Code::Busy, "a cell runs or waits").hint("wait for it, or interrupt it")
             }

@@ -1,10 +1,8 @@
 //! The report's wording in each language. The Chinese titles are the ones that existing prompts
 //! refer to, so they are kept to the letter.
 
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
-
 use super::Language;
+use crate::protocol::exit_codes::signal_name;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Reason, Status};
 
@@ -153,8 +151,8 @@ impl Words {
                 "进程或线程数量达到上限。请减少进程或线程。",
             ),
             (Reason::SandboxLost, _) => (
-                "The sandbox it ran in is gone. The next cell gets a new one.",
-                "运行代码的沙箱已经消失，下一次执行会使用新的沙箱。",
+                "Its sandbox is gone. How far the cell came, if it began at all, is not known. The next cell gets a new sandbox.",
+                "沙箱已经消失，无法得知代码执行到了哪里，也可能尚未开始。下一次执行会使用新的沙箱。",
             ),
             (Reason::PolicyViolation, _) => (
                 "It was stopped because it did what is not allowed here. Do not try it again.",
@@ -226,31 +224,5 @@ impl Words {
             Language::English => english(),
             Language::Chinese => chinese(),
         }
-    }
-}
-
-/// `signal 11 (SIGSEGV)` for −11, and for 139, as shells report it.
-fn signal_name(code: i32) -> Option<String> {
-    let number = match code {
-        -64..=-1 => -code,
-        129..=192 => code - 128,
-        _ => return None,
-    };
-    // The standard library has the names, if only as the text of an exit status.
-    let text = ExitStatus::from_raw(number).to_string();
-    text.strip_prefix("signal: ").map(|name| format!("signal {name}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn signals_have_names() {
-        assert_eq!(signal_name(-11).as_deref(), Some("signal 11 (SIGSEGV)"));
-        assert_eq!(signal_name(139).as_deref(), Some("signal 11 (SIGSEGV)"));
-        assert_eq!(signal_name(-9).as_deref(), Some("signal 9 (SIGKILL)"));
-        assert_eq!(signal_name(1), None);
-        assert_eq!(signal_name(i32::MIN), None);
     }
 }

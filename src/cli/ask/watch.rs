@@ -8,7 +8,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::protocol::ask::{Approval, AskEnd, AskView, Decision, Subject};
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::SessionName;
 
 use super::super::approval::{self, Choice, choice, edited, question};
 use super::super::cell::Stops;
@@ -17,6 +16,7 @@ use super::super::context::Context;
 use super::super::exit;
 use super::super::failure::Failure;
 use super::super::follow::Trail;
+use super::super::session_key::SessionKey;
 use super::super::typed::Typed;
 use super::live::Live;
 
@@ -38,7 +38,7 @@ pub(super) enum Watched {
 pub(super) async fn watch(
     context: &mut Context,
     client: &Client,
-    session: &SessionName,
+    session: &SessionKey,
     view: &AskView,
     stops: &mut Stops,
 ) -> Result<Watched, Failure> {

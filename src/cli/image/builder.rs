@@ -10,13 +10,13 @@ use tokio::process::Command;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::cli::failure::Failure;
-use crate::cli::human::{age, clipped};
+use crate::cli::human::{age, bar, clipped};
 use crate::cli::sanitize::sanitized;
 use crate::cli::screen::Screen;
 
 const TICK: Duration = Duration::from_millis(500);
 /// Of a step's name, so that the line fits the terminal.
-const STEP_CHARS: usize = 60;
+const STEP_CHARS: usize = 45;
 /// What is shown of a build that failed.
 const KEPT_LINES: usize = 40;
 /// Longest line of a build that is kept whole.
@@ -101,9 +101,12 @@ impl Progress {
         self.kept.push_back(line);
     }
 
-    /// `2/4: unpacking … · 42s`
+    /// `[#####---------------] 2/4: unpacking … · 42s`
     fn line(&self) -> String {
-        format!("{} · {}", clipped(&self.step, STEP_CHARS), age(self.began.elapsed().as_secs()))
+        let count = self.step.split_once(':').and_then(|(count, _)| count.split_once('/'));
+        let count = count.and_then(|(step, of)| Some((step.parse::<u64>().ok()?, of.parse().ok()?)));
+        let bar = count.map(|(step, of)| format!("{} ", bar(step.saturating_sub(1), of))).unwrap_or_default();
+        format!("{bar}{} · {}", clipped(&self.step, STEP_CHARS), age(self.began.elapsed().as_secs()))
     }
 }
 
@@ -127,7 +130,7 @@ mod tests {
         let mut progress = Progress { step: String::new(), kept: VecDeque::new(), began: Instant::now() };
         progress.saw("step 2/4: gathering".to_owned());
         (0..100).for_each(|n| progress.saw(format!("line {n}")));
-        assert_eq!(progress.line(), "2/4: gathering · 0s");
+        assert_eq!(progress.line(), "[#####---------------] 2/4: gathering · 0s");
         assert_eq!((progress.kept.len(), progress.kept[0].as_str()), (KEPT_LINES, "line 60"));
     }
 }

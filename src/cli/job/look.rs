@@ -10,12 +10,12 @@ use super::super::context::Context;
 use super::super::exit;
 use super::super::failure::Failure;
 use super::super::human::{Table, size};
-use super::super::sanitize::one_line;
+use super::super::ps::owner;
 use super::super::screen::Tint;
 use super::watch::fetch;
 
-pub(super) async fn list(context: &mut Context) -> Result<u8, Failure> {
-    let answer = context.client().get("/v1/jobs").await?;
+pub(super) async fn list(context: &mut Context, all: bool) -> Result<u8, Failure> {
+    let answer = context.client().get(if all { "/v1/jobs?all=true" } else { "/v1/jobs" }).await?;
     if context.json {
         context.screen.line(&answer.text())?;
         return Ok(exit::SUCCESS);
@@ -25,9 +25,12 @@ pub(super) async fn list(context: &mut Context) -> Result<u8, Failure> {
         context.screen.note("no jobs; run one with `belljar job run FILE`")?;
         return Ok(exit::SUCCESS);
     }
-    let mut table = Table::new(&["ID", "NAME", "STATE", "EXIT", "TIME", "CREATED"]);
+    let heads = ["OWNER", "ID", "NAME", "STATE", "EXIT", "TIME", "CREATED"];
+    let left_out = usize::from(!all);
+    let mut table = Table::new(&heads[left_out..]);
     for job in &list.jobs {
-        table.row(&[
+        let cells = [
+            owner(job.owner),
             job.id.to_string(),
             job.name.clone(),
             state(job),
@@ -36,7 +39,8 @@ pub(super) async fn list(context: &mut Context) -> Result<u8, Failure> {
                 .as_ref()
                 .map_or_else(|| "-".to_owned(), |end| format!("{:.2}s", end.duration_ms / 1000.0)),
             job.created_at.clone(),
-        ]);
+        ];
+        table.row(&cells[left_out..]);
     }
     for (index, line) in table.lines().iter().enumerate() {
         let line = if index == 0 { context.screen.tinted(Tint::Bold, line) } else { line.clone() };
@@ -59,10 +63,7 @@ pub(super) async fn show(context: &mut Context, id: &str) -> Result<u8, Failure>
         context.screen.line(&answer.text())?;
         return Ok(exit::SUCCESS);
     }
-    for (key, value) in facts(&answer.parse()?) {
-        let key = context.screen.tinted(Tint::Dim, &format!("{key:<10}"));
-        context.screen.line(&format!("{key}  {}", one_line(&value)))?;
-    }
+    context.screen.facts(&facts(&answer.parse()?))?;
     Ok(exit::SUCCESS)
 }
 
@@ -101,6 +102,9 @@ fn facts(job: &JobView) -> Vec<(&'static str, String)> {
             facts.push(("python", receipt.python.clone()));
             facts.push(("isolation", receipt.isolation.clone()));
         }
+    }
+    for act in &job.admin_acts {
+        facts.push(("admin", format!("{} {}: {}", act.at, owner(act.admin), act.act)));
     }
     facts
 }

@@ -5,7 +5,9 @@ mod junit;
 mod look;
 mod plan;
 mod report;
+mod round;
 mod run;
+mod show;
 mod spec;
 mod watch;
 
@@ -27,7 +29,11 @@ enum Action {
     Run(Box<run::Run>),
     /// List your jobs, the newest first.
     #[command(alias = "list")]
-    Ls,
+    Ls {
+        /// Of all users, for administrators, who may name any of them.
+        #[arg(long)]
+        all: bool,
+    },
     /// Show one job, with its verdict and its receipt.
     Show {
         id: String,
@@ -60,7 +66,7 @@ impl Job {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         match self.action {
             Action::Run(run) => run.run(context).await,
-            Action::Ls => look::list(context).await,
+            Action::Ls { all } => look::list(context, all).await,
             Action::Show { id } => look::show(context, &id).await,
             Action::Logs { id, follow } => look::logs(context, &id, follow).await,
             Action::Cancel { ids } => look::cancel(context, &ids).await,

@@ -161,6 +161,7 @@ pub(super) mod tests {
             ended_at: None,
             receipt: None,
             end: Some(end),
+            admin_acts: Vec::new(),
         };
         Outcome {
             name: name.into(),

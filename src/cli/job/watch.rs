@@ -106,7 +106,7 @@ impl Follower {
                 Err(failure) if failure.has_code(Code::NoSuchJob) || tries >= TRIES => return Err(failure),
                 Ok(_) if tries >= TRIES => {
                     return Err(Failure::new("the daemon ends the stream again and again")
-                        .hint(format!("the job goes on: `belljar job show {}`", self.id)));
+                        .hint(format!("what became of it: `belljar job show {}`", self.id)));
                 }
                 Ok(_) | Err(_) => {}
             }

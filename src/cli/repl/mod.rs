@@ -28,6 +28,7 @@ use super::exit;
 use super::failure::Failure;
 use super::human::{Table, size};
 use super::new::{made_of, note_preloaded};
+use super::session_key::SessionKey;
 use super::undo::show_undone;
 use super::vars::show_variables;
 
@@ -53,7 +54,8 @@ impl Repl {
                 .hint("programs use `belljar exec --json`"));
         }
         let client = context.client();
-        let session = self.open(&client).await?;
+        let named = self.session.named()?;
+        let session = self.open(&client, named.as_ref()).await?;
         context.screen.note(&made_of(&session))?;
         note_preloaded(&mut context.screen, &session)?;
         let editor =
@@ -61,13 +63,13 @@ impl Repl {
         let protocol =
             Protocol::of_terminal(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
         let terminal = context.screen.is_one_terminal();
+        let key = named.unwrap_or_else(|| session.name.into());
         if terminal {
-            let name = &session.name;
-            context.screen.note(&format!("session `{name}`; `:help` for help, Ctrl-D to leave"))?;
+            context.screen.note(&format!("session `{key}`; `:help` for help, Ctrl-D to leave"))?;
         }
         let talk = Talk {
             client,
-            session: session.name,
+            session: key,
             timeout_s: None,
             protocol: protocol.filter(|_| terminal),
             stops: Stops::new()?,
@@ -76,9 +78,8 @@ impl Repl {
     }
 
     /// The session that is named, made if it is not there; a new one if none is named.
-    async fn open(self, client: &Client) -> Result<SessionView, Failure> {
-        let named = self.session.named()?;
-        if let Some(name) = &named {
+    async fn open(self, client: &Client, named: Option<&SessionKey>) -> Result<SessionView, Failure> {
+        if let Some(name) = named {
             match client.get(&format!("/v1/sessions/{name}")).await {
                 Ok(_) if self.sandbox.is_given() => {
                     return Err(Failure::usage(
@@ -91,7 +92,8 @@ impl Repl {
                 Err(failure) => return Err(failure),
             }
         }
-        let new = NewSession { name: named, ..self.sandbox.session()? };
+        let name = named.map(|key| SessionName::parse(key.as_str())).transpose().map_err(Failure::usage)?;
+        let new = NewSession { name, ..self.sandbox.session()? };
         client.post("/v1/sessions", &new).await?.parse()
     }
 }
@@ -99,7 +101,7 @@ impl Repl {
 /// One conversation with a session.
 struct Talk {
     client: Client,
-    session: SessionName,
+    session: SessionKey,
     /// Of each cell; none for the session's own.
     timeout_s: Option<f64>,
     /// How pictures are shown; none if they cannot be.
@@ -136,9 +138,9 @@ impl Talk {
         Ok(exit::SUCCESS)
     }
 
-    /// Of the session's variables. Without them Tab still knows Python.
+    /// Of variables, modules and tools. Without them Tab still knows Python.
     async fn names(&self) -> std::collections::BTreeSet<String> {
-        let path = format!("/v1/sessions/{}/variables", self.session);
+        let path = format!("/v1/sessions/{}/variables?imports=true", self.session);
         let answer = tokio::time::timeout(NAMES, self.client.get(&path)).await;
         let list = answer.ok().and_then(Result::ok).and_then(|answer| answer.parse::<VariableList>().ok());
         list.map(|list| names::usable(&list.variables)).unwrap_or_default()

@@ -9,8 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-use crate::protocol::ids::SessionName;
 use crate::protocol::result::ExecutionResult;
+
+use super::super::session_key::SessionKey;
 
 const PNG: &str = "image/png";
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
@@ -80,7 +81,7 @@ fn picture(mime: &Map<String, Value>) -> Option<Vec<u8>> {
 /// Writes `SESSION-CELL-N.png` into a folder of the user's own.
 pub fn save(
     folder: &Path,
-    session: &SessionName,
+    session: &SessionKey,
     cell: u64,
     number: usize,
     png: &[u8],
@@ -138,7 +139,7 @@ mod tests {
     fn pictures_are_saved_for_their_owner_alone() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let session = SessionName::parse("a").unwrap();
+        let session = SessionKey::parse("a").unwrap();
         let path = save(&dir.path().join("p"), &session, 3, 1, b"x").unwrap();
         assert!(path.ends_with("p/a-3-1.png"));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);

@@ -2,8 +2,8 @@
 
 use axum::Json;
 use axum::extract::State;
-use serde::Deserialize;
 
+use super::sessions::ListQuery;
 use super::{App, ask, ask_patiently};
 use crate::actors::asks::AsksMsg;
 use crate::actors::session::SessionMsg;
@@ -14,14 +14,6 @@ use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::Done;
 use crate::protocol::ask::{ApprovalList, Decision};
 use crate::protocol::problem::{Code, Problem};
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ListQuery {
-    /// Of all users, for administrators.
-    #[serde(default)]
-    all: bool,
-}
 
 pub async fn list(
     State(app): State<App>,

@@ -17,7 +17,7 @@ use crate::control::problems::Answer;
 use crate::control::sse::{self, Until};
 use crate::protocol::api::{CellState, CellView, Eval, RunCell};
 use crate::protocol::event::{Event, EventBody};
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 
@@ -31,6 +31,12 @@ pub struct RunQuery {
     wait: bool,
     #[serde(default)]
     stream: bool,
+}
+
+/// Of a cell, until its end.
+pub async fn events_of(app: &App, session: &SessionRef, after: Seq, cell: CellNumber) -> Answer<Response> {
+    let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    Ok(sse::respond(handles.log, after, Until::CellEnd(cell), app.shutdown.clone())?)
 }
 
 pub async fn run(
@@ -59,19 +65,14 @@ pub async fn run(
             session: ticket.session.to_string(),
             cell: ticket.cell,
             result: query.wait || query.stream,
+            events_after: query.stream.then_some(ticket.events_after),
         });
         if let Err(error) = app.journal.aim(peer.uid, &idempotency_key, &target).await {
             tracing::warn!(%error, "the target of a key is not noted");
         }
     }
     if query.stream {
-        let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-        return Ok(sse::respond(
-            handles.log,
-            ticket.events_after,
-            Until::CellEnd(ticket.cell),
-            app.shutdown.clone(),
-        )?);
+        return events_of(&app, &session, ticket.events_after, ticket.cell).await;
     }
     if query.wait {
         return finished(&session, ticket).await;
@@ -106,9 +107,9 @@ pub async fn view_of(session: &SessionRef, cell: CellNumber) -> Answer<CellView>
         Standing::Queued(events_after) => Ok(view(CellState::Queued, events_after)),
         Standing::Running(events_after) => Ok(view(CellState::Running, events_after)),
         Standing::Ended => ended(session, cell).await,
-        Standing::Unknown => {
-            Err(Problem::new(Code::NoSuchCell, format!("there is no cell {cell} yet")).into())
-        }
+        Standing::Unknown => Err(Problem::new(Code::NoSuchCell, format!("there is no cell {cell} yet"))
+            .hint("`belljar logs` lists the cells of a session")
+            .into()),
     }
 }
 

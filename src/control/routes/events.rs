@@ -17,8 +17,8 @@ use crate::protocol::problem::{Code, Problem};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
-    after: Option<Seq>,
-    follow: Option<bool>,
+    pub after: Option<Seq>,
+    pub follow: Option<bool>,
 }
 
 /// From `Last-Event-ID` or `after`; without either, from the oldest event that is kept.
@@ -42,5 +42,8 @@ pub async fn stream(
 pub fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    number.map(Some).ok_or_else(|| Problem::new(Code::BadRequest, "`Last-Event-ID` is no number of an event"))
+    number.map(Some).ok_or_else(|| {
+        Problem::new(Code::BadRequest, "`Last-Event-ID` is no number of an event")
+            .hint("send the `id` of the last event that was seen, or leave it out")
+    })
 }

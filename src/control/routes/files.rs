@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::TryStreamExt;
 use std::io::Read;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::{App, ask_patiently};
@@ -23,6 +24,8 @@ use crate::sandbox::workspace::Workspace;
 
 const TAR: &str = "application/x-tar";
 const CHUNK: usize = 64 * 1024;
+/// How long the rest of a body is read that is not wanted.
+const PASS_OVER: Duration = Duration::from_secs(5);
 
 async fn workspace(app: &App, peer: &Peer, key: &str) -> Answer<(SessionRef, Arc<Workspace>)> {
     let session = app.session(peer, key).await?;
@@ -111,39 +114,57 @@ pub async fn put(
     Path((key, path)): Path<(String, String)>,
     request: Request,
 ) -> Answer<Json<Done>> {
-    let (session, workspace) = workspace(&app, &peer, &key).await?;
-    let path = files::clean(&path)?;
+    let target = workspace(&app, &peer, &key).await;
     let service = app.launcher.service;
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
     let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
     let mut input = SyncIoBridge::new(StreamReader::new(stream));
     let limit = app.settings.sandbox.workspace_bytes;
-    blocking(move || {
-        let used = usage::measure(&workspace.root);
-        if let Some(why) = used.beyond(limit) {
-            return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
-        }
-        let room = limit - used.bytes;
-        if is_tar {
-            files::read_tar(&workspace, service, &path, input, room)?;
-            return Ok(());
-        }
-        let mut upload = Upload::begin(&workspace, service, &path, room)?;
-        let mut buffer = vec![0; CHUNK];
-        loop {
-            let count = input
-                .read(&mut buffer)
-                .map_err(|error| Problem::new(Code::BadRequest, format!("the upload broke off: {error}")))?;
-            match buffer.get(..count) {
-                Some(chunk) if !chunk.is_empty() => upload.write(chunk)?,
-                _ => break,
+    let session = blocking(move || {
+        let received = target.map_err(|Refused(problem)| problem).and_then(|(session, workspace)| {
+            let path = files::clean(&path)?;
+            let used = usage::measure(&workspace.root);
+            if let Some(why) = used.beyond(limit) {
+                return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
             }
+            let room = limit - used.bytes;
+            if is_tar {
+                files::read_tar(&workspace, service, &path, &mut input, room)?;
+            } else {
+                let upload = Upload::begin(&workspace, service, &path, room)?;
+                receive(upload, &mut input)?;
+            }
+            Ok(session)
+        });
+        if received.is_err() {
+            pass_over(&mut input);
         }
-        upload.finish().map(drop)
+        received
     })
     .await?;
     let _ = session.cast(SessionMsg::FilesChanged);
     Ok(Json(Done {}))
+}
+
+fn receive(mut upload: Upload, input: &mut impl Read) -> Result<(), Problem> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let count = input
+            .read(&mut buffer)
+            .map_err(|error| Problem::new(Code::BadRequest, format!("the upload broke off: {error}")))?;
+        match buffer.get(..count) {
+            Some(chunk) if !chunk.is_empty() => upload.write(chunk)?,
+            _ => return upload.finish().map(drop),
+        }
+    }
+}
+
+/// The rest of a body that was refused: a client that still writes when the connection ends would not
+/// hear why. One that never comes to an end is cut off.
+fn pass_over(input: &mut impl Read) {
+    let until = Instant::now() + PASS_OVER;
+    let mut buffer = vec![0; CHUNK];
+    while Instant::now() < until && matches!(input.read(&mut buffer), Ok(1..)) {}
 }
 
 pub async fn remove(

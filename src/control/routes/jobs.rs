@@ -6,20 +6,22 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::TryStreamExt;
+use ractor::RpcReplyPort;
+use ractor::rpc::CallResult;
 use serde::Deserialize;
 use std::io::{BufReader, Read, Seek, Write};
-use tokio::sync::watch;
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
-use super::events::last_event_id;
-use super::{App, answered, ask};
-use crate::actors::jobs::{JobsMsg, Reserved, artifacts_of};
+use super::events::{EventsQuery, last_event_id};
+use super::sessions::ListQuery;
+use super::{App, PROMPT};
+use crate::actors::jobs::{JobsMsg, Reserved, Watched, artifacts_of};
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::control::sse::{self, Until};
 use crate::protocol::api::Done;
-use crate::protocol::ids::{JobId, Seq};
+use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOBS_LISTED};
 use crate::protocol::problem::{Code, Problem};
@@ -65,13 +67,20 @@ pub async fn submit(
     JsonBody(job): JsonBody<NewJob>,
 ) -> Answer<(StatusCode, Json<JobView>)> {
     let job = Box::new(job);
-    let message = |reply_to| JobsMsg::Submit { owner: peer.uid, job, reply_to };
-    let view = answered(app.jobs.call(message, None).await)?.map_err(Refused)?;
-    Ok((StatusCode::ACCEPTED, Json(view)))
+    let view = ask_jobs(&app, |reply_to| JobsMsg::Submit { owner: peer.uid, job, reply_to }).await?;
+    Ok((StatusCode::ACCEPTED, Json(view.map_err(Refused)?)))
 }
 
-pub async fn list(State(app): State<App>, peer: Peer) -> Answer<Json<JobList>> {
-    let records = app.journal.jobs(peer.uid, JOBS_LISTED).map_err(|error| storage(&error))?;
+pub async fn list(
+    State(app): State<App>,
+    peer: Peer,
+    Query(query): Query<ListQuery>,
+) -> Answer<Json<JobList>> {
+    if query.all {
+        peer.require_admin(&app.settings.admin.group)?;
+    }
+    let meant = (!query.all).then_some(peer.uid);
+    let records = app.journal.jobs(meant, JOBS_LISTED).map_err(|error| storage(&error))?;
     Ok(Json(JobList { jobs: records.into_iter().map(|record| record.view).collect() }))
 }
 
@@ -88,9 +97,9 @@ pub async fn show(
     Path(key): Path<String>,
     Query(query): Query<ShowQuery>,
 ) -> Answer<Json<JobView>> {
-    let id = find(&app, &peer, &key)?.view.id;
-    if query.wait
-        && let Some(mut watch) = watch(&app, &peer, id).await?
+    let id = find(&app, &peer, &key).await?.view.id;
+    while query.wait
+        && let Some(mut watched) = watch(&app, id).await?
     {
         tokio::select! {
             () = app.shutdown.cancelled() => {
@@ -98,17 +107,25 @@ pub async fn show(
                     .hint("ask for it again when the next daemon runs")
                     .into());
             }
-            () = async { while watch.changed().await.is_ok() {} } => {}
+            () = ended(&mut watched) => {}
         }
     }
-    Ok(Json(find(&app, &peer, &key)?.view))
+    let known = app.journal.job(id).map_err(|error| storage(&error))?;
+    let mut view = known.ok_or_else(|| no_such_job(&key))?.view;
+    view.admin_acts = app.journal.acts(id).map_err(|error| storage(&error))?;
+    Ok(Json(view))
+}
+
+/// Or the actor of jobs has died, whose next life goes on with it.
+async fn ended(watched: &mut Watched) {
+    while watched.state.changed().await.is_ok() {}
 }
 
 /// Its verdict, its artifacts and its output.
 pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
-    let record = find(&app, &peer, &key)?;
+    let record = find(&app, &peer, &key).await?;
     let id = record.view.id;
-    if !app.journal.forget_job(peer.uid, id).await.map_err(|error| storage(&error))? {
+    if !app.journal.forget_job(id).await.map_err(|error| storage(&error))? {
         return Err(Problem::new(Code::Busy, "the job has not ended")
             .hint(format!("cancel it first: `belljar job cancel {id}`"))
             .into());
@@ -121,16 +138,9 @@ pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>)
 }
 
 pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
-    let id = find(&app, &peer, &key)?.view.id;
-    ask(&app.jobs, |reply_to| JobsMsg::Cancel { owner: peer.uid, id, reply_to }).await?;
+    let id = find(&app, &peer, &key).await?.view.id;
+    ask_jobs(&app, |reply_to| JobsMsg::Cancel { id, reply_to }).await?;
     Ok(Json(Done {}))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EventsQuery {
-    after: Option<Seq>,
-    follow: Option<bool>,
 }
 
 /// The events of its sandbox; with `follow`, from when there is one until the job has ended.
@@ -142,22 +152,23 @@ pub async fn events(
     Query(query): Query<EventsQuery>,
 ) -> Answer<Response> {
     let follow = query.follow.unwrap_or(true);
-    let mut record = find(&app, &peer, &key)?;
-    let mut watching = if follow { watch(&app, &peer, record.view.id).await? } else { None };
-    if let Some(watch) = &mut watching
-        && *watch.borrow_and_update() == JobState::Queued
+    let mut record = find(&app, &peer, &key).await?;
+    let mut watching = if follow { watch(&app, record.view.id).await? } else { None };
+    if let Some(watched) = &mut watching
+        && *watched.state.borrow_and_update() == JobState::Queued
     {
         tokio::select! {
             () = app.shutdown.cancelled() => {}
             // Also if it has ended without ever having run.
-            _ = watch.changed() => {}
+            _ = watched.state.changed() => {}
         }
-        record = find(&app, &peer, &key)?;
+        let known = app.journal.job(record.view.id).map_err(|error| storage(&error))?;
+        record = known.ok_or_else(|| no_such_job(&key))?;
     }
     let Some(session) = record.session else { return Ok(sse::nothing()?) };
     let log = app.journal.log(session).map_err(|error| storage(&error))?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
-    let Some(mut watch) = watching else {
+    let Some(Watched { mut state, hold }) = watching else {
         return Ok(sse::respond(log, after, Until::Now, app.shutdown.clone())?);
     };
     // The sandbox may be gone already, and its log would never tell of an end.
@@ -166,14 +177,14 @@ pub async fn events(
     tokio::spawn(async move {
         tokio::select! {
             () = ends.cancelled() => {}
-            () = async { while watch.changed().await.is_ok() {} } => ends.cancel(),
+            () = async { while state.changed().await.is_ok() {} } => ends.cancel(),
         }
     });
-    Ok(sse::respond(log, after, Until::SessionEnd, ended)?)
+    Ok(sse::respond_holding(log, after, Until::SessionEnd, ended, Some(hold))?)
 }
 
 pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Response> {
-    let id = find(&app, &peer, &key)?.view.id;
+    let id = find(&app, &peer, &key).await?.view.id;
     let file = tokio::fs::File::open(artifacts_of(&app.launcher, id)).await.map_err(|_| {
         Problem::new(Code::NoSuchFile, "nothing was kept of this job")
             .hint("name patterns of files with `artifacts`")
@@ -182,20 +193,45 @@ pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<Strin
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], body).into_response())
 }
 
-/// The caller's job of that id.
-fn find(app: &App, peer: &Peer, key: &str) -> Answer<JobRecord> {
-    let unknown = || {
-        let shown: String = key.chars().take(100).collect::<String>().escape_default().to_string();
-        Problem::new(Code::NoSuchJob, format!("there is no job `{shown}`"))
-            .hint("list yours with `belljar job ls`")
-    };
-    let id = uuid::Uuid::parse_str(key).map_err(|_| unknown())?;
-    let found = app.journal.job(peer.uid, JobId(id)).map_err(|error| storage(&error))?;
-    Ok(found.ok_or_else(unknown)?)
+/// The caller's job of that id. Administrators have everybody's; what they do with it is noted first.
+async fn find(app: &App, peer: &Peer, key: &str) -> Answer<JobRecord> {
+    let unknown = || no_such_job(key);
+    let id = JobId(uuid::Uuid::parse_str(key).map_err(|_| unknown())?);
+    let found = app.journal.job(id).map_err(|error| storage(&error))?;
+    let may = |record: &JobRecord| record.view.owner == peer.uid || peer.admin;
+    let record = found.filter(may).ok_or_else(unknown)?;
+    if record.view.owner != peer.uid {
+        let noted = app.journal.note_act(id, peer.uid, &peer.act).await;
+        noted.map_err(|error| storage(&error))?;
+    }
+    Ok(record)
 }
 
-async fn watch(app: &App, peer: &Peer, id: JobId) -> Answer<Option<watch::Receiver<JobState>>> {
-    ask(&app.jobs, |reply_to| JobsMsg::Watch { owner: peer.uid, id, reply_to }).await
+fn no_such_job(key: &str) -> Problem {
+    let shown: String = key.chars().take(100).collect::<String>().escape_default().to_string();
+    Problem::new(Code::NoSuchJob, format!("there is no job `{shown}`"))
+        .hint("list yours with `belljar job ls`")
+}
+
+/// For as long as the caller looks, an ephemeral job is held.
+async fn watch(app: &App, id: JobId) -> Answer<Option<Watched>> {
+    ask_jobs(app, |reply_to| JobsMsg::Watch { id, reply_to }).await
+}
+
+/// Asks the actor of jobs, which may have to be started anew before.
+async fn ask_jobs<T: Send + 'static>(
+    app: &App,
+    message: impl FnOnce(RpcReplyPort<T>) -> JobsMsg,
+) -> Answer<T> {
+    let died = || {
+        Problem::new(Code::Internal, "what keeps the jobs died over this request")
+            .hint("ask again; jobs that were taken are taken up again")
+    };
+    let jobs = tokio::time::timeout(PROMPT, app.jobs.get()).await.ok().flatten().ok_or_else(died)?;
+    match jobs.call(message, None).await {
+        Ok(CallResult::Success(answer)) => Ok(answer),
+        _ => Err(died().into()),
+    }
 }
 
 fn storage(error: &JournalError) -> Problem {

@@ -24,10 +24,11 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::idempotency::{self, InWork};
-use super::identity::Identities;
+use super::identity::{Identities, number_of};
 use super::peer::Peer;
 use super::problems::{Answer, Refused};
-use crate::actors::jobs::{Inputs, JobsRef};
+use crate::actors::jobs::{Inputs, JobsMsg};
+use crate::actors::kept::Kept;
 use crate::actors::llm::Models;
 use crate::actors::session::{SessionMsg, SessionRef};
 use crate::actors::supervisor::{SupervisorMsg, SupervisorRef};
@@ -42,7 +43,7 @@ use crate::tools::Registry;
 #[derive(Clone)]
 pub struct App {
     pub supervisor: SupervisorRef,
-    pub jobs: JobsRef,
+    pub jobs: Kept<JobsMsg>,
     pub inputs: Inputs,
     pub launcher: Arc<Launcher>,
     pub settings: Arc<Settings>,
@@ -111,17 +112,24 @@ impl App {
             .with_state(self)
     }
 
-    /// The caller's session of that name or id.
-    /// Administrators have everybody's, by id; what they do with it is in its events.
+    /// The caller's session of that name or id. Administrators have everybody's, as `NAME@USER` or by
+    /// id; what they do with it is in its events.
     pub async fn session(&self, peer: &Peer, key: &str) -> Answer<SessionRef> {
-        let key = key.to_owned();
+        let none = || no_such_session(key);
+        let (owner, name, of_all) = match key.split_once('@') {
+            None => (peer.uid, key, peer.admin),
+            Some((name, user)) => {
+                let owner = number_of(user).await.filter(|owner| *owner == peer.uid || peer.admin);
+                (owner.ok_or_else(none)?, name, false)
+            }
+        };
         let found = ask(&self.supervisor, |reply_to| SupervisorMsg::Find {
-            peer: peer.uid,
-            key: key.clone(),
-            of_all: peer.admin,
+            peer: owner,
+            key: name.to_owned(),
+            of_all,
             reply_to,
         });
-        let found = found.await?.ok_or_else(|| no_such_session(&key))?;
+        let found = found.await?.ok_or_else(none)?;
         if found.owner != peer.uid {
             let acted = SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() };
             // It comes before what follows: messages of one sender keep their order.
@@ -133,8 +141,11 @@ impl App {
 
 fn no_such_session(key: &str) -> Problem {
     let shown: String = key.chars().take(100).collect::<String>().escape_default().to_string();
-    Problem::new(Code::NoSuchSession, format!("there is no session `{shown}`"))
-        .hint(format!("make it with `belljar new {shown}`, or list yours with `belljar ps`"))
+    let hint = match shown.split_once('@') {
+        Some(_) => "list all with `belljar ps --all`, if you are an administrator".to_owned(),
+        None => format!("make it with `belljar new {shown}`, or list yours with `belljar ps`"),
+    };
+    Problem::new(Code::NoSuchSession, format!("there is no session `{shown}`")).hint(hint)
 }
 
 /// Characters of a request's path that are noted of an administrator's act.

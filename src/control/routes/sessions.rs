@@ -13,7 +13,7 @@ use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::{
-    Done, Interrupted, NewSession, ReplayReport, SessionList, SessionView, Undo, Undone, VariableList,
+    Done, Interrupted, NewSession, ReplayReport, SessionList, SessionView, Undo, Undone, VariableList, Which,
 };
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
@@ -35,7 +35,7 @@ pub async fn create(
 pub struct ListQuery {
     /// Of all users, for administrators.
     #[serde(default)]
-    all: bool,
+    pub all: bool,
 }
 
 pub async fn list(
@@ -84,21 +84,14 @@ pub async fn reset(State(app): State<App>, peer: Peer, Path(key): Path<String>) 
     Ok(Json(Done {}))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VariablesQuery {
-    #[serde(default)]
-    private: bool,
-}
-
 pub async fn variables(
     State(app): State<App>,
     peer: Peer,
     Path(key): Path<String>,
-    Query(query): Query<VariablesQuery>,
+    Query(which): Query<Which>,
 ) -> Answer<Json<VariableList>> {
     let session = app.session(&peer, &key).await?;
-    let message = |reply_to| SessionMsg::Variables { private: query.private, patient: false, reply_to };
+    let message = |reply_to| SessionMsg::Variables { which, patient: false, reply_to };
     Ok(Json(ask_patiently(&session, message).await?))
 }
 

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use super::root::Root;
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::spec::{
-    BRIDGE_DIR, BRIDGE_SOCKET, HOSTNAME, KERNEL_DIR, MASKED_PATHS, SandboxSpec, WORKSPACE, compile_command,
-    environment, kernel_command,
+    BRIDGE_DIR, BRIDGE_SOCKET, HOSTNAME, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec, WORKSPACE,
+    compile_command, environment, kernel_command,
 };
 
 /// Numbers of the descriptors that bubblewrap is given.
@@ -102,6 +102,10 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     line.mount("--ro-bind", host.passwd, "/etc/passwd");
     line.mount("--ro-bind", host.groups, "/etc/group");
     line.add(&["--proc", "/proc"]);
+    // Some switches of the kernel are writable to whoever is alone in a namespace.
+    for path in READONLY_PATHS.iter().filter(|path| (host.is_folder)(path).is_some()) {
+        line.mount("--ro-bind", Path::new(path), path);
+    }
     for path in MASKED_PATHS.iter().filter(|path| path.starts_with("/proc/")) {
         match (host.is_folder)(path) {
             Some(true) => line.add(&["--tmpfs", path, "--remount-ro", path]),
@@ -173,7 +177,7 @@ mod tests {
             groups: Path::new("/home/s/0123456789abcdef/group"),
             filters: 2,
             is_folder: &|path| match path {
-                "/proc/acpi" => Some(true),
+                "/proc/acpi" | "/proc/sys" => Some(true),
                 "/proc/kcore" | "/proc/interrupts" => Some(false),
                 _ => None,
             },

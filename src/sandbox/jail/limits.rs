@@ -6,9 +6,6 @@ use std::path::Path;
 use crate::sandbox::facts::read_small;
 use crate::sandbox::spec::{LOCKED_MEMORY_BYTES, Limits, OOM_SCORE};
 
-/// Without a control group the guardian watches the memory of the session, and looks only so often. No
-/// single process gets beyond this many times of it meanwhile.
-const DATA_FACTOR: u64 = 4;
 /// From this kernel on, processes are counted for each user namespace, and not for the whole user.
 const COUNTED_BY_NAMESPACE: (u32, u32) = (5, 14);
 
@@ -22,8 +19,8 @@ pub enum Beside {
     Shared,
 }
 
-/// Each limit with its value.
-fn table(limits: &Limits, beside: Beside) -> Vec<(Resource, u64)> {
+/// Each limit with its value; the machine has that many bytes of memory.
+fn table(limits: &Limits, beside: Beside, machine: u64) -> Vec<(Resource, u64)> {
     let mut table = vec![
         (Resource::Nofile, limits.open_files),
         (Resource::Fsize, limits.file_bytes),
@@ -32,7 +29,9 @@ fn table(limits: &Limits, beside: Beside) -> Vec<(Resource, u64)> {
         (Resource::Msgqueue, 0),
     ];
     if beside != Beside::Group {
-        table.push((Resource::Data, limits.memory_bytes.saturating_mul(DATA_FACTOR)));
+        // The guardian ends what takes more than the session has. What is merely asked for has to be given
+        // up to here, as it is in a container: else the same code would end in another way.
+        table.push((Resource::Data, machine));
     }
     if beside == Beside::Nothing {
         table.push((Resource::Nproc, limits.pids));
@@ -42,7 +41,8 @@ fn table(limits: &Limits, beside: Beside) -> Vec<(Resource, u64)> {
 
 pub fn apply(pid: i32, limits: &Limits, beside: Beside) -> std::io::Result<()> {
     let process = Pid::from_raw(pid);
-    for (resource, value) in table(limits, beside) {
+    let machine = machine_bytes().unwrap_or(limits.memory_bytes);
+    for (resource, value) in table(limits, beside, machine) {
         let limit = Rlimit { current: Some(value), maximum: Some(value) };
         prlimit(process, resource, limit).map_err(|error| {
             std::io::Error::other(format!("{resource:?} cannot be limited to {value}: {error}"))
@@ -60,6 +60,15 @@ pub fn counts_by_namespace() -> bool {
         .is_ok_and(|release| version(&release).is_some_and(|version| version >= COUNTED_BY_NAMESPACE))
 }
 
+fn machine_bytes() -> Option<u64> {
+    total_memory(&read_small(Path::new("/proc/meminfo")).ok()?)
+}
+
+fn total_memory(meminfo: &str) -> Option<u64> {
+    let row = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    row.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -73,11 +82,18 @@ mod tests {
     #[test]
     fn only_what_nobody_else_holds_is_held_twice() {
         let with =
-            |beside| table(&spec().limits, beside).into_iter().map(|(what, _)| what).collect::<Vec<_>>();
+            |beside| table(&spec().limits, beside, 1).into_iter().map(|(what, _)| what).collect::<Vec<_>>();
         assert!(!with(Beside::Group).contains(&Resource::Data));
         assert!(with(Beside::Nothing).contains(&Resource::Nproc));
         assert!(!with(Beside::Shared).contains(&Resource::Nproc));
         assert!(with(Beside::Shared).contains(&Resource::Data));
+    }
+
+    #[test]
+    fn the_memory_of_the_machine_is_read() {
+        assert_eq!(total_memory("MemTotal:       24591984 kB\nMemFree:  7 kB\n"), Some(24_591_984 * 1024));
+        assert_eq!(total_memory("MemFree: 7 kB\n"), None);
+        assert!(machine_bytes().is_some());
     }
 
     #[test]

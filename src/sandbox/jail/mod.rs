@@ -4,8 +4,9 @@
 //! pid and its start, so that a daemon that was started anew finds it and never touches a stranger. It
 //! outlives the daemon: what bubblewrap leaves outside only waits for it and writes down its end.
 //!
-//! What a container has and a jail has not: `/tmp` has no bound on inodes and files in it can be run;
-//! without a control group of its own, CPU time is not held at all.
+//! What a container has and a jail has not: `/tmp` has no bound on inodes and files in it can be run; a
+//! guest can read the name of its control group, which is its sandbox's; without such a group, CPU time
+//! is not held at all.
 
 mod arguments;
 mod attest;

@@ -33,7 +33,7 @@ fn empty(daemon: &Daemon) {
 }
 
 #[test]
-fn what_cannot_be_written_is_told() {
+pub fn what_cannot_be_written_is_told() {
     let Some(daemon) = small() else { return };
     printed(&daemon, "x = 1");
     printed(&daemon, "x = 2");
@@ -60,7 +60,7 @@ fn what_cannot_be_written_is_told() {
 
 /// A cell may be over, but nobody is told of a result that a death of the daemon could undo.
 #[test]
-fn whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written() {
+pub fn whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written() {
     let Some(daemon) = small() else { return };
     let code = with_go("print('busy', flush=True)\nwait_for_go()\nx = 2");
     let mut command = daemon.command(["exec", "-s", S, &code]);
@@ -98,7 +98,7 @@ fn whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written() {
 }
 
 #[test]
-fn a_session_that_was_said_to_be_removed_does_not_come_back() {
+pub fn a_session_that_was_said_to_be_removed_does_not_come_back() {
     let Some(mut daemon) = small() else { return };
     printed(&daemon, "x = 1");
     fill(&daemon);

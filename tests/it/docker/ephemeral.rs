@@ -14,7 +14,7 @@ fn sessions(daemon: &Daemon) -> Vec<Value> {
 fn run(daemon: &Daemon) -> Child {
     let script = daemon.home().join("script.py");
     std::fs::write(&script, "open('begun', 'w').close()\nwhile True: pass").expect("written");
-    let mut command = daemon.command(["run", "--image", "belljar/base", "--timeout", "5min"]);
+    let mut command = daemon.command(["run", "--image", daemon.image(), "--timeout", "5min"]);
     let child = command.arg(&script).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     eventually("the script runs", || {
         let found = sessions(daemon);
@@ -62,7 +62,7 @@ pub fn a_session_that_nobody_was_told_of_is_not_there_after_a_restart() {
         daemon.kill();
         daemon.set_environment(&[("BELLJAR_CRASH_AT", &format!("{n}:before"))]);
         let told =
-            daemon.try_restart() && daemon.cli(["new", "a", "--image", "belljar/base"]).code == Some(0);
+            daemon.try_restart() && daemon.cli(["new", "a", "--image", daemon.image()]).code == Some(0);
         died += usize::from(!told);
         daemon.kill();
         daemon.set_environment(&[]);

@@ -8,6 +8,19 @@ const PROBES: &str = include_str!("../../escape/probes.py");
 /// Probes in the script; a lower number would mean that some did not run.
 const PROBE_COUNT: usize = 106;
 
+/// What is no wall of a jail, or another one than a container has: `PWD` is set; the system's folders and
+/// files are mounts of their own; bubblewrap can bound no inodes and forbid no execution in a tmpfs; there is
+/// no `/run`; the group is joined after its namespace was made, so that its name, the sandbox's, can be read.
+const OTHERWISE_IN_JAILS: [&str; 7] = [
+    "environment",
+    "mounts",
+    "inodes_of_tmp_are_bounded",
+    "no_execution_in_tmp",
+    "no_execution_in_shared_memory",
+    "size_of_run_is_bounded",
+    "cgroup_path_is_hidden",
+];
+
 fn base() -> Value {
     json!({"image": "belljar/base"})
 }
@@ -41,7 +54,12 @@ pub fn all_probes_are_contained_in_every_image() {
     }
     let daemon = Daemon::start();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
-    for image in ["belljar/base", "belljar/science"] {
+    let (images, otherwise): (&[&str], &[&str]) = if daemon.is_jailed() {
+        (&["host"], &OTHERWISE_IN_JAILS)
+    } else {
+        (&["belljar/base", "belljar/science"], &[])
+    };
+    for image in images {
         let session = image.replace('/', "-");
         daemon.session(&session, json!({"image": image}));
         let code = format!("import sys; sys.argv = ['probes', {:?}]\n{PROBES}", host.trim());
@@ -49,7 +67,10 @@ pub fn all_probes_are_contained_in_every_image() {
         assert_eq!(result["status"], "success", "{result}");
         let found: serde_json::Map<String, Value> =
             serde_json::from_str(result["stdout"].as_str().expect("text")).expect("the probes' report");
-        let open: Vec<_> = found.iter().filter(|(_, found)| found["contained"] != true).collect();
+        let open: Vec<_> = found
+            .iter()
+            .filter(|(name, found)| found["contained"] != true && !otherwise.contains(&name.as_str()))
+            .collect();
         assert!(open.is_empty(), "{image}: {open:?}");
         assert_eq!(found.len(), PROBE_COUNT, "{image}: a probe came or went");
         answers(&daemon, &session);
@@ -65,7 +86,7 @@ pub fn there_is_no_network_and_no_place_to_write_but_the_workspace_and_tmpfs() {
     daemon.session("a", base());
     let code = r#"
 import os, socket
-print(sorted(os.listdir("/sys/class/net")))
+print([line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line])
 kinds = {}
 for line in open("/proc/self/mountinfo"):
     fields = line.split()

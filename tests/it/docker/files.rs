@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,23 @@ fn daemon_memory(daemon: &Daemon) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
     line.split_whitespace().next().and_then(|text| text.parse::<u64>().ok()).expect("a number") * 1024
+}
+
+#[test]
+pub fn whoever_sends_what_is_refused_hears_why() {
+    if !engine() {
+        return;
+    }
+    let daemon = started();
+    ran(&daemon, "import os; os.symlink('/etc', 'link')");
+    let large = daemon.home().join("large");
+    std::fs::write(&large, vec![0; 30 << 20]).expect("written");
+    for target in ["a:link/x", "nobody:x"] {
+        for _ in 0..8 {
+            let sent = daemon.cli(["cp", large.to_str().expect("UTF-8"), target]).exits(125);
+            assert!(!sent.stderr.contains("broke"), "{}", sent.stderr);
+        }
+    }
 }
 
 #[test]
@@ -115,6 +133,8 @@ pub fn cp_copies_both_ways() {
     }
     let daemon = started();
     let local = tempfile::tempdir().expect("a folder");
+    // The command may run as another user.
+    std::fs::set_permissions(local.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
     let path = |name: &str| local.path().join(name).to_str().expect("UTF-8").to_owned();
     std::fs::create_dir_all(local.path().join("tree/deep")).expect("made");
     std::fs::write(local.path().join("tree/one"), "1").expect("written");
@@ -390,7 +410,7 @@ pub fn an_upload_that_breaks_off_leaves_nothing() {
     }
     let daemon = started();
     let root = workspace(&daemon);
-    let mut stream = std::os::unix::net::UnixStream::connect(daemon.socket()).expect("it serves");
+    let mut stream = daemon.connect().expect("it serves");
     stream
         .write_all(b"PUT /v1/sessions/a/files/half HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nhalf a file")
         .expect("it reads");

@@ -7,12 +7,12 @@ use super::helpers::{
     S, assert_ended, base, end, gapless, go, list, number, outcome, post, printed, queue, text, value,
     wait_for_line, with_go,
 };
-use crate::support::{Daemon, docker, eventually};
+use crate::support::{Daemon, eventually};
 
 /// Kills the first process of the sandbox, and returns when it is dead: the daemon has had no time to
 /// notice more than that its connection broke.
 fn kill_sandbox(daemon: &Daemon) {
-    let pid = docker(["inspect", "-f", "{{.State.Pid}}", &daemon.containers()[0]]);
+    let pid = daemon.first_process(S).to_string();
     let killed = std::process::Command::new("kill").args(["-KILL", &pid]).status();
     assert!(killed.expect("kill").success());
     let stat = format!("/proc/{pid}/stat");
@@ -27,7 +27,7 @@ fn is_told(result: &Value) {
 }
 
 #[test]
-fn a_cell_that_comes_right_after_the_end_of_the_sandbox_runs_in_the_next_one() {
+pub fn a_cell_that_comes_right_after_the_end_of_the_sandbox_runs_in_the_next_one() {
     let Some(daemon) = base() else { return };
     for _ in 0..5 {
         printed(&daemon, "x = 1");
@@ -43,7 +43,7 @@ fn a_cell_that_comes_right_after_the_end_of_the_sandbox_runs_in_the_next_one() {
 }
 
 #[test]
-fn a_replay_right_after_the_end_of_the_sandbox_makes_a_new_one() {
+pub fn a_replay_right_after_the_end_of_the_sandbox_makes_a_new_one() {
     let Some(daemon) = base() else { return };
     printed(&daemon, "x = 1");
     printed(&daemon, "y = x + 1");
@@ -59,7 +59,7 @@ fn a_replay_right_after_the_end_of_the_sandbox_makes_a_new_one() {
 }
 
 #[test]
-fn an_expression_does_not_take_the_news_away_from_the_next_cell() {
+pub fn an_expression_does_not_take_the_news_away_from_the_next_cell() {
     let Some(daemon) = base() else { return };
     printed(&daemon, "x = 1");
     kill_sandbox(&daemon);
@@ -71,10 +71,10 @@ fn an_expression_does_not_take_the_news_away_from_the_next_cell() {
 }
 
 #[test]
-fn a_daemon_that_ends_before_it_could_tell_leaves_the_news_to_the_next() {
+pub fn a_daemon_that_ends_before_it_could_tell_leaves_the_news_to_the_next() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "x = 1");
-    docker(["rm", "-f", &daemon.containers()[0]]);
+    daemon.remove_sandboxes();
     eventually("it is noticed", || {
         daemon.events(S, 0).into_iter().find(|event| event["type"] == "sandbox_gone")
     });
@@ -86,7 +86,7 @@ fn a_daemon_that_ends_before_it_could_tell_leaves_the_news_to_the_next() {
 
 /// A `POST`; none if the daemon dies over it.
 fn try_post(daemon: &Daemon, path: &str) -> Option<u16> {
-    let mut stream = std::os::unix::net::UnixStream::connect(daemon.socket()).ok()?;
+    let mut stream = daemon.connect().ok()?;
     let head = format!("POST /v1/sessions/s/{path} HTTP/1.1\r\nHost: b\r\nConnection: close");
     write!(stream, "{head}\r\nContent-Length: 2\r\n\r\n{{}}").ok()?;
     let mut answer = String::new();
@@ -96,7 +96,7 @@ fn try_post(daemon: &Daemon, path: &str) -> Option<u16> {
 
 /// The daemon dies at each commit around the undo in turn. Whatever the kernel did, the journal has it.
 #[test]
-fn an_undo_that_the_daemon_did_not_survive_is_told_by_the_next() {
+pub fn an_undo_that_the_daemon_did_not_survive_is_told_by_the_next() {
     let Some(mut daemon) = base() else { return };
     let mut told_by_the_kernel = 0;
     for place in (1..=6).flat_map(|n| [format!("{n}:before"), format!("{n}:after")]) {
@@ -131,7 +131,7 @@ fn an_undo_that_the_daemon_did_not_survive_is_told_by_the_next() {
 
 /// Likewise around a reset: the variables are there, or the journal says that they are gone.
 #[test]
-fn a_reset_that_the_daemon_did_not_survive_is_done_by_the_next_or_never_was() {
+pub fn a_reset_that_the_daemon_did_not_survive_is_done_by_the_next_or_never_was() {
     let Some(mut daemon) = base() else { return };
     let mut finished = 0;
     for place in (1..=6).flat_map(|n| [format!("{n}:before"), format!("{n}:after")]) {
@@ -164,7 +164,7 @@ fn printed_cell(daemon: &Daemon, code: &str) -> u64 {
 
 /// A paused sandbox takes a while to be attached to; what is asked meanwhile waits.
 #[test]
-fn what_is_asked_of_a_sandbox_that_is_not_attached_yet_waits_for_it() {
+pub fn what_is_asked_of_a_sandbox_that_is_not_attached_yet_waits_for_it() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "import time; x = 1");
     printed(&daemon, "x = 2");
@@ -173,7 +173,7 @@ fn what_is_asked_of_a_sandbox_that_is_not_attached_yet_waits_for_it() {
     wait_for_line(&daemon, cell, "busy");
     let again = |daemon: &mut Daemon| {
         end(daemon, "KILL");
-        docker(["pause", &daemon.containers()[0]]);
+        daemon.pause_sandbox();
         daemon.restart();
     };
     again(&mut daemon);

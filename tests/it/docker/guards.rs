@@ -5,17 +5,18 @@ use serde_json::json;
 use crate::support::{Daemon, engine};
 
 #[test]
-fn a_variable_that_cannot_be_shown_costs_nothing_but_the_list() {
+pub fn a_variable_that_cannot_be_shown_costs_nothing_but_the_list() {
     if !engine() {
         return;
     }
     let daemon = Daemon::start();
     daemon.session("a", json!({"image": "belljar/base"}));
-    let code = "keep = 1\nclass Loop:\n    def __repr__(self):\n        while True: pass\nloop = Loop(); 0";
+    let code =
+        "import os; keep = 1\nclass Deadly:\n    def __repr__(self): os._exit(1)\ndeadly = Deadly(); 0";
     assert_eq!(daemon.run("a", code)["status"], "success");
     let listed = daemon.http("GET", "/v1/sessions/a/variables", b"");
     assert_ne!(listed.status, 200, "{}", listed.text());
-    assert_eq!(daemon.run("a", "del loop; keep")["result"]["repr"], "1");
+    assert_eq!(daemon.run("a", "del deadly; keep")["result"]["repr"], "1");
     let listed = daemon.http("GET", "/v1/sessions/a/variables", b"").expect_status(200);
     assert!(listed.to_string().contains("keep"), "{listed}");
     // What a `repr` changes, it changes in a copy.
@@ -27,7 +28,7 @@ fn a_variable_that_cannot_be_shown_costs_nothing_but_the_list() {
 }
 
 #[test]
-fn an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied() {
+pub fn an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied() {
     if !engine() {
         return;
     }
@@ -47,7 +48,7 @@ fn an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_t
 }
 
 #[test]
-fn a_workspace_never_holds_what_is_the_daemons_own() {
+pub fn a_workspace_never_holds_what_is_the_daemons_own() {
     if !engine() {
         return;
     }
@@ -62,7 +63,66 @@ fn a_workspace_never_holds_what_is_the_daemons_own() {
 }
 
 #[test]
-fn a_key_whose_request_had_begun_is_never_free_again() {
+fn requests_that_come_at_once_with_one_key_are_one() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    daemon.run("a", "ran = 0");
+    let body = json!({"code": "ran += 1; ran"}).to_string();
+    for round in 1..=8 {
+        let key = format!("round-{round}");
+        let post = || {
+            let path = "/v1/sessions/a/cells?wait=true";
+            daemon.http_with("POST", path, &[("Idempotency-Key", &key)], body.as_bytes())
+        };
+        let answers = std::thread::scope(|scope| {
+            let all = [(); 6].map(|()| scope.spawn(post));
+            all.map(|one| one.join().expect("answered").expect_status(200))
+        });
+        for answer in answers {
+            assert_eq!(answer["result"]["repr"], round.to_string(), "{answer}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_is_asked_for_again_with_its_key_is_the_same() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    let post = || {
+        let path = "/v1/sessions/a/cells?stream=true";
+        let answer =
+            daemon.http_with("POST", path, &[("Idempotency-Key", "once")], br#"{"code": "print(7)"}"#);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.text().lines().filter(|line| line.starts_with("data:")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = post();
+    assert!(first.last().is_some_and(|last| last.contains("cell_finished")), "{first:?}");
+    assert_eq!(post(), first);
+}
+
+#[test]
+fn events_after_one_that_never_was_are_refused() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    (0..5).for_each(|_| drop(daemon.run("a", "1")));
+    let seen = daemon.events("a", 0).last().and_then(|event| event["seq"].as_u64()).expect("events");
+    daemon.http("DELETE", "/v1/sessions/a", b"").expect_status(200);
+    daemon.session("a", json!({"image": "belljar/base"}));
+    let refused = daemon.http("GET", &format!("/v1/sessions/a/events?after={seen}"), b"").expect_status(400);
+    assert!(refused["hint"].as_str().is_some_and(|hint| hint.contains("after=0")), "{refused}");
+}
+
+#[test]
+pub fn a_key_whose_request_had_begun_is_never_free_again() {
     if !engine() {
         return;
     }

@@ -82,6 +82,26 @@ pub fn post(daemon: &Daemon, path: &str, body: &Value) -> Response {
     daemon.http("POST", &format!("/v1/sessions/s/{path}"), body.to_string().as_bytes())
 }
 
+/// Removes the sandbox behind the daemon's back, and waits until it is noticed.
+pub fn take_away(daemon: &Daemon) {
+    daemon.remove_sandboxes();
+    eventually("it is asleep", || {
+        let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+        (view["state"] == "asleep").then_some(())
+    });
+}
+
+/// Begins a replay whose answer, if it ever comes, nobody looks at.
+pub fn replay_behind(daemon: &Daemon) -> std::thread::JoinHandle<()> {
+    let mut stream = daemon.connect().expect("it serves");
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let head = "POST /v1/sessions/s/replay HTTP/1.1\r\nHost: b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        stream.write_all(head.as_bytes()).expect("it takes requests");
+        let _ = stream.read_to_end(&mut Vec::new());
+    })
+}
+
 /// Queues a cell and gives its number, without waiting for it.
 #[track_caller]
 pub fn queue(daemon: &Daemon, request: &Value) -> u64 {
@@ -132,7 +152,7 @@ pub struct Stream {
 impl Stream {
     pub fn of_cell(daemon: &Daemon, code: &str) -> Self {
         let body = json!({ "code": code }).to_string();
-        let mut socket = UnixStream::connect(daemon.socket()).expect("the daemon serves");
+        let mut socket = daemon.connect().expect("the daemon serves");
         socket.set_read_timeout(Some(SOON)).expect("a timeout");
         let head = "POST /v1/sessions/s/cells?stream=true HTTP/1.1\r\nHost: belljar\r\nConnection: close";
         write!(socket, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).expect("it takes requests");
@@ -141,7 +161,7 @@ impl Stream {
 
     /// Events of the session after that one, and then as they come.
     pub fn of_session(daemon: &Daemon, last: u64) -> Self {
-        let mut socket = UnixStream::connect(daemon.socket()).expect("the daemon serves");
+        let mut socket = daemon.connect().expect("the daemon serves");
         socket.set_read_timeout(Some(SOON)).expect("a timeout");
         let head = "GET /v1/sessions/s/events HTTP/1.1\r\nHost: belljar\r\nConnection: close";
         write!(socket, "{head}\r\nLast-Event-ID: {last}\r\n\r\n").expect("it takes requests");

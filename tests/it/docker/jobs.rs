@@ -5,8 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::invariants::{self, Canary};
 use crate::support::jails::ground;
-use crate::support::{Daemon, assert_nothing_left, engine, eventually};
+use crate::support::{Daemon, Pulse, assert_nothing_left, engine, eventually};
 
 /// A folder of scripts; each is a name and its text.
 pub fn scripts(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -90,7 +91,8 @@ pub fn five_scripts_have_five_verdicts() {
     if !engine() {
         return;
     }
-    let daemon = Daemon::start();
+    let (daemon, canary) = (Daemon::start(), Canary::set());
+    let pulse = Pulse::of(&daemon);
     let folder = scripts(&[
         ("a_pass.py", "import helper, sys; print('fine', helper.X); sys.stdout.write('no newline')"),
         ("b_fail.py", "import sys; print('wrong', file=sys.stderr); sys.exit(3)"),
@@ -175,7 +177,8 @@ pub fn five_scripts_have_five_verdicts() {
     );
     std::fs::remove_file(&xml).expect("removed");
     assert_nothing_left(&daemon, &[]);
-    daemon.assert_sound();
+    invariants::assert_hold(&daemon, &[daemon.owner()], &canary);
+    pulse.assert_steady();
 }
 
 fn sha256(path: &Path) -> String {

@@ -115,7 +115,7 @@ pub fn a_session_can_be_removed_while_it_starts() {
     let warm = daemon.containers();
     std::thread::scope(|scope| {
         let making = scope.spawn(|| {
-            let request = json!({"name": "a", "image": "belljar/base"}).to_string();
+            let request = json!({"name": "a", "image": daemon.image()}).to_string();
             daemon.http("POST", "/v1/sessions", request.as_bytes())
         });
         eventually("the session is there", || {
@@ -129,8 +129,8 @@ pub fn a_session_can_be_removed_while_it_starts() {
     assert_eq!(daemon.run("warm", "6 * 7")["result"]["repr"], "42");
 
     // The client goes away while its session is made, and the daemon is told to end.
-    let mut stream = std::os::unix::net::UnixStream::connect(daemon.socket()).expect("it serves");
-    let body = json!({"name": "b", "image": "belljar/base"}).to_string();
+    let mut stream = daemon.connect().expect("it serves");
+    let body = json!({"name": "b", "image": daemon.image()}).to_string();
     let head =
         format!("POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     std::io::Write::write_all(&mut stream, head.as_bytes()).expect("it reads");
@@ -232,11 +232,10 @@ pub fn a_second_sigterm_forces_and_the_next_start_goes_on() {
     let containers = daemon.containers();
     std::thread::scope(|scope| {
         let daemon = &mut daemon;
-        let path = daemon.socket();
+        let mut stream = daemon.connect().expect("it serves");
         // Somebody waits for the result: the drain would last until its end.
         let waiter = scope.spawn(move || {
             use std::io::{Read, Write};
-            let mut stream = std::os::unix::net::UnixStream::connect(path).expect("it serves");
             stream.set_read_timeout(Some(SOON)).expect("a timeout");
             let body = json!({"code": FOREVER, "timeout_s": 300}).to_string();
             let head = format!(
@@ -425,7 +424,7 @@ pub fn a_container_that_a_stranger_pauses_goes_on_to_the_end_of_its_cell() {
     let request = json!({"code": FOREVER, "timeout_s": 3}).to_string();
     let view = daemon.http("POST", "/v1/sessions/a/cells", request.as_bytes()).expect_status(202);
     let container = daemon.containers().remove(0);
-    docker(["pause", &container]);
+    daemon.pause_sandbox();
     let result = ended(&daemon, "a", view["cell"].as_u64().expect("a number"));
     assert_eq!(
         (&result["status"], &result["reason"]),

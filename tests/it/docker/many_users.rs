@@ -6,15 +6,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 
 use crate::support::invariants::{self, Canary};
-use crate::support::{Daemon, Response, User, engine, eventually, http_as};
+use crate::support::{Daemon, Pulse, Response, User, engine, eventually, http_as};
 
 /// The groups that every Debian has: members of the first may use the daemon, of the second are
 /// administrators.
 pub const USERS: (&str, u32) = ("daemon", 1);
-const ADMINS: (&str, u32) = ("games", 60);
+pub const ADMINS: (&str, u32) = ("games", 60);
 pub const ALICE: User = User { uid: 61_001, gid: 61_001, group: Some(USERS.1) };
 pub const BOB: User = User { uid: 61_002, gid: 61_002, group: Some(USERS.1) };
-const CAROL: User = User { uid: 61_003, gid: ADMINS.1, group: Some(USERS.1) };
+pub const CAROL: User = User { uid: 61_003, gid: ADMINS.1, group: Some(USERS.1) };
 const STRANGER: User = User { uid: 61_004, gid: 61_004, group: None };
 
 pub fn shared(config: &str) -> Daemon {
@@ -52,6 +52,7 @@ fn each_user_works_in_its_own_and_administrators_in_all() {
     }
     let canary = Canary::set();
     let mut daemon = shared("[quota]\nsessions = 2\n");
+    let pulse = Pulse::of(&daemon);
     let socket = std::fs::metadata(daemon.socket()).expect("a socket");
     assert_eq!((socket.gid(), socket.permissions().mode() & 0o777), (USERS.1, 0o660));
     let refused = std::panic::catch_unwind(|| ask(&daemon, STRANGER, "GET", "/v1/sessions", Value::Null));
@@ -105,6 +106,23 @@ fn each_user_works_in_its_own_and_administrators_in_all() {
     assert!(events.contains(&format!("\"admin\":{}", CAROL.uid)), "{events}");
     assert!(events.contains(&format!("POST /v1/sessions/{id}/reset")), "{events}");
     assert!(acted < events.find("\"type\":\"reset\"").expect("it was reset"));
+
+    // They may name it with its owner; nobody else can, except themselves.
+    let named = format!("/v1/sessions/data@{}", ALICE.uid);
+    let view = ask(&daemon, CAROL, "GET", &named, Value::Null).expect_status(200);
+    assert_eq!((&view["id"], &view["owner"]), (&json!(id), &json!(ALICE.uid)));
+    assert_eq!(ask(&daemon, ALICE, "GET", &named, Value::Null).status, 200);
+    let (real, none) = (
+        ask(&daemon, BOB, "GET", &named, Value::Null),
+        ask(&daemon, BOB, "GET", &format!("/v1/sessions/none@{}", ALICE.uid), Value::Null),
+    );
+    assert_eq!((real.status, real.text().replace("data@", "none@")), (404, none.text()));
+    assert_eq!(ask(&daemon, CAROL, "GET", "/v1/sessions/data@no-such-user", Value::Null).status, 404);
+    let events = ask(&daemon, ALICE, "GET", "/v1/sessions/data/events?follow=false", Value::Null).text();
+    assert!(events.contains(&format!("GET {named}")), "{events}");
+    assert_eq!(ask(&daemon, BOB, "GET", "/v1/approvals?all=true", Value::Null).status, 403);
+    ask(&daemon, CAROL, "GET", "/v1/approvals?all=true", Value::Null).expect_status(200);
+    pulse.assert_steady();
 
     // Everything is as it was after the daemon was killed.
     daemon.kill();

@@ -1,10 +1,11 @@
 //! Copies, expressions, variables, the queue, and what stops a cell or its session's sandbox.
 
 use serde_json::{Value, json};
+use std::time::Duration;
 
 use super::helpers::{
-    S, assert_ended, go, list, names, number, outcome, post, printed, queue, session, session_with, text,
-    value, wait_for_line, with_go,
+    S, assert_ended, go, list, names, number, outcome, post, printed, queue, restart_by, session,
+    session_with, take_away, text, value, wait_for_line, with_go,
 };
 use crate::support::{Daemon, eventually};
 
@@ -426,7 +427,7 @@ pub fn an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one() {
     assert_eq!(text(&receipt(&daemon).expect_status(409), "code"), "busy");
     let result = daemon.run(S, "(a, 'b' in globals(), open('file').read())");
     assert_eq!(text(&result, "/result/repr"), "(1, False, 'kept')");
-    let note = "The sandbox is a new one, because the old one is gone: it was not used for 1 s.";
+    let note = "The sandbox is a new one, because the old one is gone: it was not used for 1 s. Variables of earlier cells are gone; a replay rebuilds them.";
     assert_eq!(text(&result, "/state/note"), note);
     let new = daemon.containers();
     assert_eq!(new.len(), 1);
@@ -444,13 +445,39 @@ pub fn an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one() {
 }
 
 #[test]
+pub fn the_time_without_use_goes_on_over_restarts_and_stands_still_while_frozen() {
+    let Some(mut daemon) = session_with("", json!({"idle_s": 2})) else { return };
+    printed(&daemon, "x = 1");
+    post(&daemon, "freeze", &json!({})).expect_status(200);
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(value(&daemon, "x"), "1");
+    daemon.session("t", json!({"image": "belljar/base"}));
+    std::thread::sleep(Duration::from_secs(2));
+    restart_by(&mut daemon, "KILL");
+    let view = daemon.http("GET", "/v1/sessions/t", b"").expect_status(200);
+    assert!(number(&view, "/idle_for_s") >= 2, "{view}");
+}
+
+#[test]
+fn a_session_keeps_its_image_when_the_default_becomes_another() {
+    let images = |first: &str, second: &str| format!("[sandbox]\nimages = [\"{first}\", \"{second}\"]\n");
+    let before = images("belljar/base", "belljar/science");
+    let Some(mut daemon) = session_with(&before, json!({})) else { return };
+    std::fs::write(daemon.home().join("config.toml"), images("belljar/science", "belljar/base"))
+        .expect("written");
+    restart_by(&mut daemon, "KILL");
+    take_away(&daemon);
+    printed(&daemon, "1");
+    let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+    assert_eq!(text(&view, "/image/reference"), "belljar/base", "{view}");
+}
+
+#[test]
 pub fn a_sandbox_that_dies_is_replaced_and_the_loss_is_told() {
     let Some(daemon) = session() else { return };
     let cell = queue(&daemon, &json!({"code": "x = 1; print('busy')\nwhile True: pass"}));
     wait_for_line(&daemon, cell, "busy");
-    for container in daemon.containers() {
-        crate::support::docker(["kill", &container]);
-    }
+    daemon.remove_sandboxes();
     let result = outcome(&daemon, cell);
     assert_eq!((text(&result, "status"), text(&result, "reason")), ("crashed", "sandbox_lost"));
     assert_eq!((text(&result, "stdout"), &result["exit_code"]), ("busy\n", &json!(null)));

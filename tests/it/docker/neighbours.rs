@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::many_users::{ALICE, BOB, ask, run, session, shared};
 use crate::support::invariants::{self, Canary};
-use crate::support::{Daemon, engine, eventually, flood_as};
+use crate::support::{Daemon, Pulse, engine, eventually, flood_as};
 
 /// Generous on purpose: ratios are what the benchmark is for.
 const GUARD: std::time::Duration = std::time::Duration::from_secs(20);
@@ -35,6 +35,7 @@ fn bombs_of_one_user_leave_the_other_working() {
         "[sandbox]\nmemory = \"128MiB\"\ncheckpoint_budget = \"64MiB\"\ncpus = 0.25\npids = 48\nworkspace = \"64MiB\"\n\
          [cells]\nspill = \"8MiB\"\n",
     );
+    let pulse = Pulse::of(&daemon);
     session(&daemon, BOB, "calm");
     run(&daemon, BOB, "calm", "x = 0");
     for (name, code) in BOMBS {
@@ -62,4 +63,5 @@ fn bombs_of_one_user_leave_the_other_working() {
     }
     assert_eq!(run(&daemon, BOB, "calm", "x > 15")["result"]["repr"], "True");
     invariants::assert_hold(&daemon, &[ALICE, BOB], &canary);
+    pulse.assert_steady();
 }

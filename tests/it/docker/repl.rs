@@ -91,6 +91,10 @@ pub fn a_person_types_python_and_comes_back() {
             Shows(PROMPT),
             Keys("very_lo\t + 234\r"),
             Shows("^1234$"),
+            Line("import statistics as numbers_of_people"),
+            Shows(PROMPT),
+            Keys("numbers_o\t.mean([1, 3])\r"),
+            Shows("^2$"),
             // What was undone is gone.
             Line("gone = 1"),
             Line(":undo"),
@@ -138,6 +142,37 @@ pub fn a_person_types_python_and_comes_back() {
         ],
     );
     daemon.assert_sound();
+}
+
+#[test]
+pub fn modules_are_there_before_the_first_line() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let preload = ["repl", "-s", "m", "--preload", "json as j", "--preload", "from math import sqrt"];
+    play(
+        &daemon,
+        &preload,
+        &[],
+        &[
+            Shows("preloaded: 2 names"),
+            Shows(PROMPT),
+            Keys("j.dumps([sq\t(16)])\r"),
+            Shows("^'\\[4.0\\]'$"),
+            // They are part of what a lost cell goes back to.
+            Line("del j; import os; os._exit(1)"),
+            Line("j.dumps(1 + 1)"),
+            Shows("^'2'$"),
+            Shows(PROMPT),
+            Keys(CTRL_D),
+        ],
+    );
+    // A session that is there keeps what it was made with.
+    let refused = daemon.cli(preload).exits(64);
+    assert!(refused.stderr.contains("keeps the sandbox that it was made with"), "{refused:?}");
+    let refused = daemon.cli(["repl", "--preload", "no_such_module"]).exits(125);
+    assert!(refused.stderr.contains("No module named 'no_such_module'"), "{refused:?}");
 }
 
 #[test]

@@ -3,23 +3,14 @@
 use serde_json::{Value, json};
 
 use super::helpers::{
-    S, assert_ended, base, go, list, number, outcome, post, printed, queue, restart_by, text, value,
-    wait_for_line, with_go,
+    S, assert_ended, base, go, list, number, outcome, post, printed, queue, replay_behind, restart_by,
+    take_away, text, value, wait_for_line, with_go,
 };
-use crate::support::{Daemon, docker, eventually};
-
-/// Removes the container behind the daemon's back, and waits until it is noticed.
-fn take_away(daemon: &Daemon) {
-    docker(["rm", "-f", &daemon.containers()[0]]);
-    eventually("it is asleep", || {
-        let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
-        (view["state"] == "asleep").then_some(())
-    });
-}
+use crate::support::{Daemon, eventually};
 
 #[track_caller]
-fn refused(daemon: &Daemon, request: &str) {
-    let problem = post(daemon, request, &json!({})).expect_status(409);
+fn refused(daemon: &Daemon, request: &str, body: &Value) {
+    let problem = post(daemon, request, body).expect_status(409);
     assert_eq!(text(&problem, "code"), "busy", "{problem}");
     assert!(text(&problem, "hint").contains("wait"), "{problem}");
 }
@@ -42,14 +33,7 @@ fn three_cells() -> Option<Daemon> {
 /// Begins a replay that stands still in its second cell, whose number it gives.
 fn stopped_replay(daemon: &Daemon) -> (std::thread::JoinHandle<()>, u64) {
     daemon.http("DELETE", "/v1/sessions/s/files/go", b"").expect_status(200);
-    let socket = daemon.socket();
-    let replay = std::thread::spawn(move || {
-        use std::io::{Read, Write};
-        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("it serves");
-        let head = "POST /v1/sessions/s/replay HTTP/1.1\r\nHost: b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        stream.write_all(head.as_bytes()).expect("it takes requests");
-        let _ = stream.read_to_end(&mut Vec::new());
-    });
+    let replay = replay_behind(daemon);
     let of_second = |event: &Value| event["type"] == "cell_queued" && event["replays"] == 2;
     let cell = eventually("the second cell is replayed", || {
         daemon.events(S, 0).into_iter().find(of_second).map(|event| number(&event, "/cell"))
@@ -59,11 +43,15 @@ fn stopped_replay(daemon: &Daemon) -> (std::thread::JoinHandle<()>, u64) {
 }
 
 #[test]
-fn nothing_else_goes_back_while_a_replay_goes_on() {
+pub fn nothing_else_changes_variables_while_a_replay_goes_on() {
     let Some(daemon) = three_cells() else { return };
     let (replay, _) = stopped_replay(&daemon);
-    refused(&daemon, "replay");
-    refused(&daemon, "undo");
+    refused(&daemon, "replay", &json!({}));
+    refused(&daemon, "undo", &json!({}));
+    refused(&daemon, "cells", &json!({"code": "a = 5"}));
+    // A copy changes nothing, and sees what is rebuilt so far.
+    let copy = post(&daemon, "cells?wait=true", &json!({"code": "a", "mode": "fork"})).expect_status(200);
+    assert_eq!(text(&copy, "/result/repr"), "1");
     go(&daemon);
     replay.join().expect("it ends");
     assert_eq!(value(&daemon, "a, b, c"), "(1, 2, 3)");
@@ -76,7 +64,7 @@ fn nothing_else_goes_back_while_a_replay_goes_on() {
 }
 
 #[test]
-fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then() {
+pub fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then() {
     let Some(daemon) = three_cells() else { return };
     let (replay, cell) = stopped_replay(&daemon);
     post(&daemon, "interrupt", &json!({})).expect_status(200);
@@ -90,12 +78,20 @@ fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then
     assert_eq!(undone["state_of"], 0, "{undone}");
     go(&daemon);
     assert_eq!(replayed(&daemon), [1, 2, 3]);
+    // And one that a cell breaks off says what it did not come to.
+    daemon.run_with(S, json!({"code": "import os, time\nif os.path.exists('die'): os._exit(3)"}));
+    printed(&daemon, "e = 5");
+    daemon.http("PUT", "/v1/sessions/s/files/die", b"").expect_status(200);
+    let report = post(&daemon, "replay", &json!({})).expect_status(200);
+    assert_eq!(list(&report, "not_run").len(), 1, "{report}");
+    daemon.http("DELETE", "/v1/sessions/s/files/die", b"").expect_status(200);
+    post(&daemon, "replay", &json!({})).expect_status(200);
     assert_eq!(value(&daemon, "a, b, c, 'd' in globals()"), "(1, 2, 3, False)");
     daemon.assert_sound();
 }
 
 #[test]
-fn a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell() {
+pub fn a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell() {
     let Some(mut daemon) = three_cells() else { return };
     let (replay, cell) = stopped_replay(&daemon);
     restart_by(&mut daemon, "KILL");
@@ -110,16 +106,18 @@ fn a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell() {
 }
 
 #[test]
-fn a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted() {
+pub fn a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted() {
     let Some(daemon) = base() else { return };
     printed(&daemon, "import time; a = 1");
     let cell = queue(&daemon, &json!({"code": "b = 2; print('busy', flush=True); time.sleep(600)"}));
     wait_for_line(&daemon, cell, "busy");
-    refused(&daemon, "replay");
+    refused(&daemon, "replay", &json!({}));
     post(&daemon, "interrupt", &json!({})).expect_status(200);
     assert_eq!(text(&outcome(&daemon, cell), "status"), "interrupted");
     assert_eq!(value(&daemon, "b"), "2");
     take_away(&daemon);
-    assert_eq!(replayed(&daemon), [1, cell + 1]);
+    let report = post(&daemon, "replay", &json!({})).expect_status(200);
+    let ran: Vec<u64> = list(&report, "cells").iter().map(|cell| number(cell, "/cell")).collect();
+    assert_eq!((ran, &report["left_out"]), (vec![1, cell + 1], &json!([cell])), "{report}");
     assert_eq!(value(&daemon, "'b' in globals()"), "False");
 }

@@ -8,7 +8,7 @@ use super::helpers::{
     S, Stream, assert_ended, base, end, gapless, number, outcome, post, printed, queue, restart_by, text,
     value, wait_for_line, with_go, workspace, written,
 };
-use crate::support::{Daemon, User, docker, docker_group, engine, eventually};
+use crate::support::{Daemon, User, docker_group, engine, eventually};
 
 /// Prints 0 to 79, which takes a while.
 const COUNT: &str =
@@ -54,6 +54,60 @@ pub fn a_running_cell_goes_on() {
         assert_eq!(daemon.containers(), containers);
         daemon.assert_sound();
     }
+}
+
+#[test]
+pub fn whoever_waits_or_looks_on_does_so_over_the_end_of_a_daemon() {
+    let Some(mut daemon) = base() else { return };
+    let cell = queue(
+        &daemon,
+        &json!({"code": with_go("print('busy', flush=True)\nwait_for_go()\nprint('fin')\n7")}),
+    );
+    wait_for_line(&daemon, cell, "busy");
+    let begin = |arguments: &[&str]| {
+        let (stdout, stderr) = (std::process::Stdio::piped(), std::process::Stdio::piped());
+        daemon.command(arguments).stdout(stdout).stderr(stderr).spawn().expect("belljar runs")
+    };
+    let (waiter, mut viewer) = (begin(&["wait", "-s", S]), begin(&["logs", "-f", S]));
+    // Both have what there is so far.
+    let mut seen = Vec::new();
+    let viewed = viewer.stdout.as_mut().expect("piped");
+    while !String::from_utf8_lossy(&seen).contains("busy\n") {
+        let mut byte = [0];
+        std::io::Read::read_exact(viewed, &mut byte).expect("it shows what was printed");
+        seen.push(byte[0]);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    restart_by(&mut daemon, "KILL");
+    super::helpers::go(&daemon);
+    let waited = waiter.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&waited.stdout);
+    assert_eq!((waited.status.code(), &*text), (Some(0), "busy\nfin\n7\n"), "{waited:?}");
+    outcome(&daemon, cell);
+    daemon.http("DELETE", "/v1/sessions/s", b"").expect_status(200);
+    let viewed = viewer.wait_with_output().expect("it ends");
+    assert_eq!(
+        (viewed.status.code(), &*String::from_utf8_lossy(&viewed.stdout)),
+        (Some(0), "fin\n"),
+        "{viewed:?}"
+    );
+}
+
+#[test]
+pub fn a_daemon_that_cannot_serve_takes_no_session_along() {
+    let Some(mut daemon) = base() else { return };
+    printed(&daemon, "x = 41");
+    end(&mut daemon, "TERM");
+    let in_the_way = daemon.home().join("in-the-way");
+    std::fs::write(&in_the_way, "").expect("written");
+    for _ in 0..3 {
+        daemon.set_environment(&[("BELLJAR_SOCKET", in_the_way.to_str().expect("UTF-8"))]);
+        daemon.begin_restart();
+        eventually("it gives up", || daemon.has_ended().then_some(()));
+    }
+    daemon.set_environment(&[]);
+    daemon.restart();
+    assert_eq!(value(&daemon, "x + 1"), "42");
 }
 
 #[test]
@@ -158,7 +212,7 @@ pub fn a_sandbox_that_was_taken_away_meanwhile_is_replaced() {
         let old = daemon.containers();
         assert_eq!(old.len(), 1);
         end(&mut daemon, "KILL");
-        docker(["rm", "-f", &old[0]]);
+        daemon.remove_sandboxes();
         daemon.restart();
         if let Some(cell) = cell {
             let result = outcome(&daemon, cell);
@@ -184,7 +238,7 @@ pub fn a_sandbox_that_a_stranger_paused_is_taken_up_again() {
     printed(&daemon, "x = 1");
     let containers = daemon.containers();
     end(&mut daemon, "KILL");
-    docker(["pause", &containers[0]]);
+    daemon.pause_sandbox();
     daemon.restart();
     assert_eq!(value(&daemon, "x"), "1");
     assert_eq!(daemon.containers(), containers);
@@ -314,7 +368,7 @@ pub fn a_daemon_of_a_user_goes_on_too() {
 
 /// A session's life in commands; each may fail, because the daemon may have died.
 fn scenario(daemon: &Daemon) {
-    daemon.cli(["new", "a", "--image", "belljar/base"]);
+    daemon.cli(["new", "a", "--image", daemon.image()]);
     daemon.cli(["exec", "-s", "a", "x = 1"]);
     daemon.cli(["exec", "-s", "a", "print('out')"]);
     daemon.cli(["undo", "-s", "a"]);

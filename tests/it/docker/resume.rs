@@ -1,13 +1,13 @@
 //! What is told of a cell that lasts longer than its daemon, or stands still for a while.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 use super::helpers::{
-    S, assert_ended, base, end, gapless, list, number, outcome, post, printed, queue, restart_by,
-    session_with, text, value, wait_for_line, with_go, workspace,
+    S, assert_ended, base, end, gapless, list, number, outcome, post, printed, queue, replay_behind,
+    restart_by, session_with, take_away, text, value, wait_for_line, with_go, workspace,
 };
-use crate::support::{Daemon, docker, eventually};
+use crate::support::{Daemon, eventually};
 
 /// How long no daemon runs after the cell has ended.
 const DOWN: Duration = Duration::from_secs(2);
@@ -23,15 +23,6 @@ fn over_a_restart(daemon: &mut Daemon, code: &str) -> u64 {
     std::thread::sleep(DOWN);
     daemon.restart();
     cell
-}
-
-/// Removes the sandbox behind the daemon's back, and waits until it is noticed.
-fn take_away(daemon: &Daemon) {
-    daemon.remove_sandboxes();
-    eventually("it is asleep", || {
-        let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
-        (view["state"] == "asleep").then_some(())
-    });
 }
 
 #[test]
@@ -99,19 +90,15 @@ pub fn a_replay_that_the_daemon_did_not_survive_can_be_made_again_without_callin
         |daemon: &Daemon| daemon.events(S, 0).iter().filter(|event| event["type"] == "tool_called").count();
     assert_eq!(call(&daemon), 2);
     take_away(&daemon);
-    let socket = daemon.socket();
-    let replay = std::thread::spawn(move || {
-        use std::io::{Read, Write};
-        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("it serves");
-        let head = "POST /v1/sessions/s/replay HTTP/1.1\r\nHost: b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        stream.write_all(head.as_bytes()).expect("it takes requests");
-        let _ = stream.read_to_end(&mut Vec::new());
-    });
+    let replay = replay_behind(&daemon);
     eventually("the second cell is replayed", || (call(&daemon) == 3).then_some(()));
     restart_by(&mut daemon, "KILL");
     replay.join().expect("it ends");
     // Its second call finds its recorded answer, too.
     eventually("it goes on", || (call(&daemon) == 4).then_some(()));
+    let of_second = |event: &Value| event["type"] == "cell_queued" && event["replays"] == 2;
+    let second = daemon.events(S, 0).into_iter().find(of_second).expect("it was queued");
+    assert_ended(&outcome(&daemon, number(&second, "/cell")), "success", "ok", 0);
     let report = post(&daemon, "replay", &json!({})).expect_status(200);
     assert_eq!(list(&report, "cells").len(), 3, "{report:#}");
     assert!(list(&report, "cells").iter().all(|cell| cell["differences"] == json!([])), "{report:#}");
@@ -137,13 +124,11 @@ pub fn a_stranger_who_pauses_the_sandbox_costs_nothing_but_time() {
     let cell = queue(&daemon, &json!({"code": code, "timeout_s": 3}));
     wait_for_line(&daemon, cell, "busy");
     for _ in 0..3 {
-        docker(["pause", &container]);
-        eventually("it goes on", || {
-            (docker(["inspect", "-f", "{{.State.Paused}}", &container]) == "false").then_some(())
-        });
+        daemon.pause_sandbox();
+        eventually("it goes on", || (!daemon.is_paused()).then_some(()));
     }
     assert_ended(&outcome(&daemon, cell), "success", "ok", 0);
-    docker(["pause", &container]);
+    daemon.pause_sandbox();
     assert_eq!(value(&daemon, "x"), "[1, 2]");
     assert_eq!(daemon.containers(), [container]);
     daemon.assert_sound();
@@ -158,13 +143,12 @@ pub fn a_frozen_session_is_frozen_also_for_the_next_daemon() {
     post(&daemon, "freeze", &json!({})).expect_status(200);
     let state =
         |daemon: &Daemon| daemon.http("GET", "/v1/sessions/s", b"").expect_status(200)["state"].clone();
-    let paused = |daemon: &Daemon| docker(["inspect", "-f", "{{.State.Paused}}", &daemon.containers()[0]]);
     end(&mut daemon, "KILL");
     std::thread::sleep(Duration::from_secs(3));
     daemon.restart();
-    eventually("it is frozen", || (state(&daemon) == "frozen" && paused(&daemon) == "true").then_some(()));
+    eventually("it is frozen", || (state(&daemon) == "frozen" && daemon.is_paused()).then_some(()));
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!((state(&daemon), paused(&daemon)), (json!("frozen"), "true".into()));
+    assert_eq!((state(&daemon), daemon.is_paused()), (json!("frozen"), true));
     post(&daemon, "thaw", &json!({})).expect_status(200);
     let result = outcome(&daemon, cell);
     assert_ended(&result, "success", "ok", 0);
@@ -209,7 +193,7 @@ pub fn a_session_without_a_sandbox_is_described_as_before() {
 /// A `POST cells` with a key; none if the daemon dies over it.
 fn post_keyed(daemon: &Daemon, key: &str) -> Option<(u16, serde_json::Value)> {
     use std::io::{Read, Write};
-    let mut stream = std::os::unix::net::UnixStream::connect(daemon.socket()).ok()?;
+    let mut stream = daemon.connect().ok()?;
     let body = json!({"code": format!("ran.append({key:?})")}).to_string();
     let head = "POST /v1/sessions/s/cells HTTP/1.1\r\nHost: b\r\nConnection: close";
     let length = body.len();

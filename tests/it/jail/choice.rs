@@ -16,6 +16,11 @@ fn without_an_engine_auto_takes_a_jail_and_says_why() {
     assert!(made.stderr.contains("bubblewrap jail"), "{made:?}");
     assert!(made.stderr.contains("the container engine does not answer"), "{made:?}");
     assert_eq!(daemon.cli(["exec", "-s", "a", "6 * 7"]).ok().stdout, "42\n");
+    // So does a script, which also hears what becomes of its files.
+    let ran = daemon.cli_with_input(["run", "-"], "open('f', 'w').close(); print(7)").ok();
+    assert_eq!(ran.stdout, "7\n");
+    assert!(ran.stderr.contains("the container engine does not answer"), "{ran:?}");
+    assert!(ran.stderr.contains("`--workspace DIR` keeps them"), "{ran:?}");
     let receipt = daemon.http("GET", "/v1/sessions/a/receipt", b"").expect_status(200);
     assert_eq!(receipt["backend"], "bubblewrap");
     assert!(receipt["chosen"].as_str().is_some_and(|why| why.contains("does not answer")), "{receipt:#}");

@@ -2,25 +2,16 @@
 
 use super::ANN;
 use crate::docker::helpers::{S, assert_ended, session, text};
-use crate::support::{Daemon, User, jails};
+use crate::support::{Daemon, jails};
 
 /// Runs in both kinds of jails.
 fn in_both(check: fn(&Daemon)) {
     for user in [None, Some(ANN)] {
-        check_as(user, check);
+        jails::in_a_jail(user, || {
+            let Some(daemon) = session() else { return };
+            check(&daemon);
+        });
     }
-}
-
-thread_local! {
-    static CHECK: std::cell::Cell<fn(&Daemon)> = const { std::cell::Cell::new(|_| {}) };
-}
-
-fn check_as(user: Option<User>, check: fn(&Daemon)) {
-    CHECK.set(check);
-    jails::in_a_jail(user, || {
-        let Some(daemon) = session() else { return };
-        CHECK.get()(&daemon);
-    });
 }
 
 /// Every attempt has to fail with an `OSError`; the code is told which did not.

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::docker::jobs::{lines, path, python, scripts, send};
-use crate::support::{Daemon, User, assert_nothing_left, eventually, http_as};
+use crate::docker::many_users::{ADMINS, CAROL};
+use crate::support::invariants::{self, Canary};
+use crate::support::{Daemon, Journal, Pulse, User, assert_nothing_left, eventually, http_as};
 
 const ALICE: User = User { uid: 61_001, gid: 61_001, group: None };
 const BOB: User = User { uid: 61_002, gid: 61_002, group: None };
@@ -15,11 +17,21 @@ const SLOTS: usize = 4;
 
 /// A daemon of root that lets everybody in.
 fn shared(config: &str) -> Daemon {
-    let daemon = Daemon::with_config(&format!("[sandbox]\nbackend = \"bubblewrap\"\n{config}"));
+    shared_with(config, &[])
+}
+
+fn shared_with(config: &str, environment: &[(&str, &str)]) -> Daemon {
+    let config = format!("[sandbox]\nbackend = \"bubblewrap\"\n[admin]\ngroup = \"{}\"\n{config}", ADMINS.0);
+    let daemon = Daemon::with_environment(&config, environment);
+    open_to_all(&daemon);
+    daemon
+}
+
+/// The socket of a daemon that was started anew is a new one.
+fn open_to_all(daemon: &Daemon) {
     for (path, mode) in [(daemon.home().to_owned(), 0o711), (daemon.socket(), 0o666)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
     }
-    daemon
 }
 
 /// The command line of another user.
@@ -41,7 +53,8 @@ fn cli_as(user: User, daemon: &Daemon, arguments: &[&str]) -> Child {
 
 #[test]
 fn two_hundred_jobs_of_two_users_take_turns() {
-    let daemon = shared(&format!("[jobs]\nslots = {SLOTS}\n"));
+    let (daemon, canary) = (shared(&format!("[jobs]\nslots = {SLOTS}\n")), Canary::set());
+    let pulse = Pulse::of(&daemon);
     let folder = scripts(&[("n.py", "import os, sys; print(os.getuid()); sys.exit(int(sys.argv[1]) % 3)")]);
     let numbers = (0..100).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
     let matrix = format!("n={numbers}");
@@ -84,7 +97,8 @@ fn two_hundred_jobs_of_two_users_take_turns() {
         assert!(count(ALICE).abs_diff(count(BOB)) <= 2 * SLOTS, "{turns:?} of {started:?}");
     }
     assert_nothing_left(&daemon, &[]);
-    daemon.assert_sound();
+    invariants::assert_hold(&daemon, &[ALICE, BOB], &canary);
+    pulse.assert_steady();
 }
 
 fn list(daemon: &Daemon, user: User) -> Vec<Value> {
@@ -128,6 +142,187 @@ fn another_users_job_does_not_exist() {
     daemon.http("DELETE", &format!("/v1/jobs/{id}"), b"").expect_status(200);
     daemon.http("GET", &format!("/v1/jobs/{id}"), b"").expect_status(404);
     assert_nothing_left(&daemon, &[]);
+}
+
+fn ask(daemon: &Daemon, user: User, method: &str, path: &str, body: &Value) -> crate::support::Response {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    http_as(user, &daemon.socket(), method, path, &[], body.as_bytes())
+}
+
+/// A job of that user; its id.
+fn submit_as(user: User, daemon: &Daemon, folder: &tempfile::TempDir, job: Value) -> String {
+    let tar = Command::new("tar").args(["-C", path(folder), "-cf", "-", "."]).output().expect("tar").stdout;
+    let kind = [("Content-Type", "application/x-tar")];
+    let input = http_as(user, &daemon.socket(), "PUT", "/v1/job-inputs", &kind, &tar).expect_status(200);
+    let mut job = job;
+    job["input"] = input["id"].clone();
+    let view = ask(daemon, user, "POST", "/v1/jobs", &job).expect_status(202);
+    view["id"].as_str().expect("an id").to_owned()
+}
+
+#[test]
+fn a_user_has_so_many_jobs_and_no_more_and_others_have_theirs() {
+    let daemon = shared("[quota]\njobs = 2\n[jobs]\nslots = 1\n");
+    let folder = scripts(&[("a.py", ENDLESS)]);
+    let job = || json!({"script": "a.py"});
+    let first = submit_as(ALICE, &daemon, &folder, job());
+    let second = submit_as(ALICE, &daemon, &folder, job());
+    let third = |user: User| {
+        let tar =
+            Command::new("tar").args(["-C", path(&folder), "-cf", "-", "."]).output().expect("tar").stdout;
+        let kind = [("Content-Type", "application/x-tar")];
+        let input = http_as(user, &daemon.socket(), "PUT", "/v1/job-inputs", &kind, &tar).expect_status(200);
+        ask(&daemon, user, "POST", "/v1/jobs", &json!({"script": "a.py", "input": input["id"]}))
+    };
+    let problem = third(ALICE).expect_status(429);
+    assert_eq!(problem["code"], "quota_exceeded");
+    let message = problem["message"].as_str().expect("a message");
+    assert!(
+        message.contains("jobs is used up: 2 of 2") && message.contains(&format!("`job {first}`")),
+        "{message}"
+    );
+    assert!(problem["hint"].as_str().is_some_and(|hint| hint.contains("quota.jobs")), "{problem}");
+    assert_eq!(list(&daemon, ALICE).len(), 2, "a refusal makes nothing");
+    let bobs = submit_as(BOB, &daemon, &folder, job());
+    // However it ended: cancelled while it waited, and while it ran.
+    for (user, id) in [(ALICE, &second), (ALICE, &first), (BOB, &bobs)] {
+        ask(&daemon, user, "POST", &format!("/v1/jobs/{id}/cancel"), &Value::Null).expect_status(200);
+        let end =
+            ask(&daemon, user, "GET", &format!("/v1/jobs/{id}?wait=true"), &Value::Null).expect_status(200);
+        assert_eq!(end["end"]["verdict"], "cancelled");
+    }
+    assert_eq!(third(ALICE).status, 202);
+    daemon.assert_sound();
+}
+
+const ENDLESS: &str = "import time\nprint('on', flush=True)\nwhile True: time.sleep(1)";
+
+#[test]
+fn administrators_see_and_end_the_jobs_of_others_and_that_is_noted() {
+    let daemon = shared("");
+    let folder = scripts(&[("a.py", ENDLESS)]);
+    let id = submit_as(ALICE, &daemon, &folder, json!({"script": "a.py"}));
+    let at = |rest: &str| format!("/v1/jobs/{id}{rest}");
+    let none = Value::Null;
+    assert_eq!(ask(&daemon, BOB, "GET", "/v1/jobs?all=true", &none).expect_status(403)["code"], "forbidden");
+    assert_eq!(ask(&daemon, BOB, "POST", &at("/cancel"), &none).status, 404);
+    // An administrator has none of its own, sees all if asked for, and may do all with them.
+    assert_eq!(list(&daemon, CAROL), Vec::<Value>::new());
+    let all = ask(&daemon, CAROL, "GET", "/v1/jobs?all=true", &none).expect_status(200);
+    assert_eq!((&all["jobs"][0]["id"], &all["jobs"][0]["owner"]), (&json!(id), &json!(ALICE.uid)));
+    let shown = cli_as(CAROL, &daemon, &["job", "ls", "--all"]).wait_with_output().expect("it ends");
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(
+        shown.contains("OWNER") && shown.contains(&ALICE.uid.to_string()) && shown.contains(&id),
+        "{shown}"
+    );
+    eventually("it runs", || {
+        let events = ask(&daemon, CAROL, "GET", &at("/events?follow=false"), &none);
+        events.text().contains("\"text\":\"on").then_some(())
+    });
+    let ended = cli_as(CAROL, &daemon, &["job", "cancel", &id]).wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    let view = ask(&daemon, ALICE, "GET", &at(""), &none).expect_status(200);
+    assert_eq!(view["end"]["verdict"], "cancelled", "{view}");
+    let acts = view["admin_acts"].as_array().expect("it is journaled").clone();
+    assert!(acts.iter().all(|act| act["admin"] == CAROL.uid && act["at"].is_string()), "{view}");
+    let said: Vec<&str> = acts.iter().filter_map(|act| act["act"].as_str()).collect();
+    let read = said.iter().position(|act| *act == format!("GET {}", at("/events")));
+    let cancelled = said.iter().position(|act| *act == format!("POST {}", at("/cancel")));
+    assert!(read.expect("reading is noted") < cancelled.expect("cancelling is noted"), "{said:?}");
+    // Who looks at its own leaves no note, and what was noted outlives the job.
+    assert_eq!(said.len(), Journal::of(&daemon).acts_on(&id).len());
+    ask(&daemon, CAROL, "DELETE", &at(""), &none).expect_status(200);
+    ask(&daemon, ALICE, "GET", &at(""), &none).expect_status(404);
+    assert_eq!(Journal::of(&daemon).acts_on(&id).pop(), Some((CAROL.uid, format!("DELETE {}", at("")))));
+    assert_nothing_left(&daemon, &[]);
+    daemon.assert_sound();
+}
+
+#[test]
+fn jobs_go_with_the_command_that_was_killed_and_others_stay() {
+    let mut daemon = shared("[jobs]\nslots = 2\n");
+    let folder = scripts(&[("a.py", ENDLESS)]);
+    let stays = submit_as(ALICE, &daemon, &folder, json!({"script": "a.py"}));
+    for daemon_dies in [false, true] {
+        let mut command = cli_as(ALICE, &daemon, &["job", "run", path(&folder), "--matrix", "n=1,2,3"]);
+        let running =
+            |daemon: &Daemon| list(daemon, ALICE).iter().filter(|job| job["state"] == "running").count();
+        eventually("one runs and two wait", || {
+            let open = list(&daemon, ALICE).iter().filter(|job| job["state"] != "ended").count();
+            (open == 4 && running(&daemon) == 2).then_some(())
+        });
+        // Longer than a job lives that nobody waits for.
+        std::thread::sleep(std::time::Duration::from_secs(12));
+        assert_eq!(running(&daemon), 2);
+        if daemon_dies {
+            daemon.kill();
+        }
+        command.kill().expect("killed");
+        command.wait().expect("it ended");
+        if daemon_dies {
+            daemon.restart();
+            open_to_all(&daemon);
+        }
+        eventually("all of them are cancelled", || {
+            let jobs = list(&daemon, ALICE);
+            let open: Vec<&Value> = jobs.iter().filter(|job| job["state"] != "ended").collect();
+            (open.len() == 1 && open[0]["id"] == json!(stays)).then_some(())
+        });
+        let ended = list(&daemon, ALICE);
+        let ended: Vec<&Value> = ended.iter().filter(|job| job["state"] == "ended").collect();
+        assert!(ended.iter().all(|job| job["end"]["verdict"] == "cancelled"), "{ended:?}");
+        let reason =
+            |job: &&Value| job["end"]["reason"].as_str().is_some_and(|why| why.contains("nobody waited"));
+        assert!(ended.iter().all(reason), "{ended:?}");
+    }
+    assert_eq!(
+        ask(&daemon, ALICE, "GET", &format!("/v1/jobs/{stays}"), &Value::Null).json()["state"],
+        "running"
+    );
+    ask(&daemon, ALICE, "POST", &format!("/v1/jobs/{stays}/cancel"), &Value::Null).expect_status(200);
+    assert_nothing_left(&daemon, &[]);
+    daemon.assert_sound();
+}
+
+/// Messages at which the actor dies: all that one job gives rise to, and some of its clock.
+const LAST_MESSAGES: u64 = 9;
+
+#[test]
+fn jobs_outlive_the_actor_that_keeps_them() {
+    let folder = scripts(&[("a.py", "import sys; open('kept', 'w').write('x'); print('ran'); sys.exit(3)")]);
+    let mut died = 0;
+    for number in 1..=LAST_MESSAGES {
+        let at = format!("jobs:{number}");
+        let daemon = shared_with("", &[("BELLJAR_PANIC_AT", &at)]);
+        let input = send(&daemon, &folder);
+        let job = json!({"input": input["id"], "script": "a.py", "artifacts": ["kept"]}).to_string();
+        // It may die over the request itself; the job may be taken or not, and that can be seen.
+        let told = daemon.http("POST", "/v1/jobs", job.as_bytes());
+        assert!(told.status == 202 || told.json()["code"] == "internal", "{number}: {}", told.text());
+        let jobs = || daemon.http("GET", "/v1/jobs", b"").expect_status(200)["jobs"].as_array().cloned();
+        if jobs().is_some_and(|jobs| jobs.is_empty()) {
+            daemon.http("POST", "/v1/jobs", job.as_bytes()).expect_status(202);
+        }
+        let ended = eventually("it ends", || {
+            let jobs = jobs().expect("a list");
+            assert_eq!(jobs.len(), 1, "{number}: {jobs:?}");
+            (jobs[0]["state"] == "ended").then(|| jobs[0].clone())
+        });
+        let end = &ended["end"];
+        assert_eq!((&end["verdict"], &end["exit_code"]), (&json!("failed"), &json!(3)), "{number}: {end}");
+        assert_eq!(end["artifacts"][0]["path"], "kept", "{number}: {end}");
+        eventually("what it held is free again", || {
+            let quota = daemon.http("GET", "/v1/quota", b"").expect_status(200);
+            let quotas = quota["quotas"].as_array().expect("a list");
+            let held = ["jobs", "memory", "cpus"];
+            let free = |quota: &Value| !held.iter().any(|kind| quota["kind"] == *kind) || quota["used"] == 0;
+            quotas.iter().all(free).then_some(())
+        });
+        died += usize::from(daemon.stderr().contains("was to be the last one"));
+        assert_nothing_left(&daemon, &[]);
+    }
+    assert!(died >= 7, "it died {died} times only");
 }
 
 /// Writes one script for each problem: the canonical solution, and the test that comes with it.

@@ -2,18 +2,19 @@
 //! and as a user without any rights; what is a jail's own has files of its own.
 //!
 //! What does not apply, and why:
-//! - tests that ask the engine itself (`docker inspect`, `pause`, `rm`) or know the names of its images
-//!   (`law_12`, `sixty_deaths`, `forks_and_threads`, `a_frozen_session`, most of `lifecycle` and `ephemeral`):
-//!   there is no engine. What they are about has tests of its own here: `escape`, `life`
-//! - tests of images, pulls and of packages in an image (`x13`, `what_was_restored`, `variables_are_listed`,
-//!   figures and tables): a jail shows the host's own Python, which has none of them; and what depends on
-//!   the version of Python (`x02`)
-//! - a bound on the inodes of `/tmp`, and files in it that cannot be run (`temporary_space`): bubblewrap has
-//!   no such options
-//! - of a user without a control group: CPU time, which nothing holds, as the receipt says; and the kill for
-//!   memory that is asked for at once, which is a `MemoryError` then
-//! - what is the daemon's alone, whatever holds the sandbox: asks, approvals, client tools, bad input,
-//!   two gigabytes of output, deaths at any commit
+//! - `every_field_is_what_the_engine_and_the_kernel_say`, `a_container_that_is_taken_away`,
+//!   `what_belongs_to_no_session`, `engine`, `pull`: they ask an engine, or make containers of their own. What
+//!   they are about has tests of its own here: `escape` (the receipt), `life`, `roots`
+//! - `a_daemon_of_a_user`, `a_command_starts_a_daemon`: about Docker's group and its images; every test of
+//!   `ordinary_user` is the one, `demo` the other
+//! - packages of an image (`success_with_scipy`, `x13`, `what_was_restored`, `algebra`, `packages_of_the_image`,
+//!   figures and tables in `rich`): the host's own Python has none of them. A folder with them has its test in
+//!   `roots`, which takes minutes to build
+//! - `x02`, which knows the words of a later Python than the host may have
+//! - some of the probes of escapes: `escape` says which, and why
+//! - of a user without a control group: CPU time, which nothing holds, as the receipt says
+//! - what is the daemon's alone, whatever holds the sandbox: asks, approvals, client tools, bad input, quotas,
+//!   two gigabytes of output, large files
 
 mod choice;
 mod demo;
@@ -56,7 +57,7 @@ both! {
         law_07_an_exception_is_traceback_text_and_bindings_survive, law_08_keyboard_interrupt_propagates,
         law_09_a_traceback_shows_only_frames_of_the_user,
         law_10_a_traceback_across_snippets_shows_the_earlier_source,
-        law_11_nested_runs_do_not_corrupt_each_other;
+        law_11_nested_runs_do_not_corrupt_each_other, law_12_effects_are_routed_through_the_sandbox;
     cases: failure_by_division, timeout_of_a_sleep_keeps_the_text_so_far, crash_by_an_exit_call,
         recursion_is_a_failure, memory_exhaustion_is_told_by_the_cgroup,
         a_decode_error_with_an_open_file_is_a_failure_with_the_first_error, timeout_of_an_infinite_loop,
@@ -66,7 +67,10 @@ both! {
         x09_encoding, x10_end_of_pipe, x11_missing_package, x12_modules_persist,
         x14_directory_that_cannot_be_entered, x15_cancel_propagates, x16_lost_variables_are_told;
     checkpoints: every_way_to_die_leaves_the_state_before_it, a_memory_bomb_leaves_the_state_before_it,
-        the_end_of_all_processes_is_told, honest_code_does_not_notice_that_there_are_copies,
+        the_end_of_all_processes_is_told, two_hundred_deaths_leave_nothing_behind,
+        honest_code_does_not_notice_that_there_are_copies,
+        a_cell_that_only_reads_most_of_its_memory_is_not_killed,
+        undo_gives_the_variables_of_some_cells_ago,
         undo_that_cannot_be_done_changes_nothing, questions_are_answered_while_a_cell_runs,
         without_checkpoints_a_crash_loses_the_state_and_says_so;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
@@ -80,46 +84,72 @@ both! {
         a_reset_ends_what_runs_and_what_waits_and_starts_afresh, a_removal_tells_the_running_cell,
         an_interrupt_keeps_the_state, an_interrupt_reaches_a_cell_however_early_it_comes,
         an_interrupt_of_a_stubborn_cell_ends_it, an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one,
-        tools_of_the_host_are_callables;
-    preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new;
-    files: files_and_folders_go_in_and_out,
+        a_sandbox_that_dies_is_replaced_and_the_loss_is_told, tools_of_the_host_are_callables;
+    preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
+        families_are_imported_as_far_as_they_are_there;
+    files: files_and_folders_go_in_and_out, cp_copies_both_ways,
         links_pipes_and_devices_of_a_guest_are_no_doors, no_path_leads_out,
         a_tar_brings_only_files_and_folders, an_upload_that_breaks_off_leaves_nothing;
     rich: display_shows_the_richest_forms, the_last_value_is_returned, artifacts_are_files_that_changed,
         more_artifacts_than_a_result_lists_are_said_to_be_more, displays_beyond_the_bounds_are_counted;
-    bombs: a_workspace_that_grows_too_large_ends_the_cell,
+    bombs: forks_and_threads_are_bounded_and_others_still_answer, memory_is_bounded_wherever_it_is_taken,
+        temporary_space_descriptors_and_files_are_bounded, a_workspace_that_grows_too_large_ends_the_cell,
         a_tree_of_any_depth_and_width_is_removed_with_its_session,
         a_background_process_neither_outlives_the_session_nor_disturbs_it;
-    escape: the_guardian_outlives_every_signal_from_inside, the_bridge_and_the_kernel_cannot_be_replaced,
+    escape: all_probes_are_contained_in_every_image,
+        there_is_no_network_and_no_place_to_write_but_the_workspace_and_tmpfs,
+        the_guardian_outlives_every_signal_from_inside, the_bridge_and_the_kernel_cannot_be_replaced,
         garbage_in_every_descriptor_ends_at_worst_in_a_typed_crash,
         code_that_patches_its_own_kernel_harms_only_its_session;
-    repl: a_person_types_python_and_comes_back;
+    repl: a_person_types_python_and_comes_back, modules_are_there_before_the_first_line,
+        pictures_are_saved_and_shown_where_the_terminal_can,
+        without_a_terminal_lines_are_read_all_the_same;
     restart: a_running_cell_goes_on, a_cell_that_ended_while_no_daemon_ran_has_its_result,
         a_cell_that_died_while_no_daemon_ran_is_told, checkpoints_undo_and_time_limits_outlive_the_daemon,
-        a_reader_of_events_goes_on_where_it_was, restarts_one_after_the_other_lose_nothing;
-    resume: files_tool_calls_and_threads_of_before_are_told_after,
+        a_reader_of_events_goes_on_where_it_was, restarts_one_after_the_other_lose_nothing,
+        a_sandbox_that_was_taken_away_meanwhile_is_replaced, a_sandbox_that_a_stranger_paused_is_taken_up_again,
+        no_cell_is_lost_or_run_twice_however_often_the_daemon_dies,
+        a_client_that_shows_a_cell_goes_on_after_a_restart;
+    resume: a_kill_for_memory_while_no_daemon_ran_is_told_as_one,
+        a_stranger_who_pauses_the_sandbox_costs_nothing_but_time,
+        a_frozen_session_is_frozen_also_for_the_next_daemon,
+        files_tool_calls_and_threads_of_before_are_told_after,
         the_time_without_a_daemon_does_not_count_for_a_cell_that_was_done,
         a_replay_that_the_daemon_did_not_survive_can_be_made_again_without_calling_tools,
         what_was_lost_between_cells_is_told_with_the_next_one_as_past,
         a_session_without_a_sandbox_is_described_as_before,
         a_repeated_request_gets_what_the_first_would_have_got,
         a_cell_that_comes_while_cells_are_undone_is_not_undone_with_them;
-    jobs: five_scripts_have_five_verdicts, artifacts_are_data;
-    ephemeral: a_session_that_nobody_was_told_of_is_not_there_after_a_restart;
-    lifecycle: sigterm_leaves_the_sessions_to_the_next_daemon,
-        a_second_sigterm_forces_and_the_next_start_goes_on, daemon_stop_returns_when_all_is_gone;
+    gone: a_cell_that_comes_right_after_the_end_of_the_sandbox_runs_in_the_next_one,
+        a_replay_right_after_the_end_of_the_sandbox_makes_a_new_one,
+        an_expression_does_not_take_the_news_away_from_the_next_cell,
+        a_daemon_that_ends_before_it_could_tell_leaves_the_news_to_the_next,
+        an_undo_that_the_daemon_did_not_survive_is_told_by_the_next,
+        a_reset_that_the_daemon_did_not_survive_is_done_by_the_next_or_never_was,
+        what_is_asked_of_a_sandbox_that_is_not_attached_yet_waits_for_it;
+    replays: nothing_else_changes_variables_while_a_replay_goes_on,
+        a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then,
+        a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell,
+        a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted;
+    disk: what_cannot_be_written_is_told, whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written,
+        a_session_that_was_said_to_be_removed_does_not_come_back;
+    guards: a_variable_that_cannot_be_shown_costs_nothing_but_the_list,
+        an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied;
+    jobs: five_scripts_have_five_verdicts, artifacts_are_data, a_script_begins_with_a_clean_slate_and_alone,
+        jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing;
+    ephemeral: a_run_whose_client_was_killed_leaves_nothing,
+        a_session_that_nobody_was_told_of_is_not_there_after_a_restart;
+    lifecycle: rm_leaves_nothing, a_running_cell_of_a_removed_session_is_cancelled,
+        a_session_can_be_removed_while_it_starts, sigterm_leaves_the_sessions_to_the_next_daemon,
+        a_plain_stop_leaves_the_sessions_to_the_next_daemon,
+        a_second_sigterm_forces_and_the_next_start_goes_on, daemon_stop_returns_when_all_is_gone,
+        a_daemon_that_is_just_starting_can_be_stopped, after_a_killed_daemon_the_next_one_goes_on,
+        a_container_that_a_stranger_pauses_goes_on_to_the_end_of_its_cell,
+        daemons_of_different_homes_leave_each_other_alone;
 }
 
-// As root alone. Some speak to the daemon both as themselves and as its user; where no control group
-// holds memory, a single request for too much of it is a `MemoryError`, and `/tmp` is full.
+// As root alone: folders that belong to root, and what is about the journal and takes long.
 again! { root_alone, None,
-    checkpoints: undo_gives_the_variables_of_some_cells_ago;
-    files: cp_copies_both_ways;
-    preload: families_are_imported_as_far_as_they_are_there;
-    bombs: memory_is_bounded_wherever_it_is_taken;
-    restart: a_client_that_shows_a_cell_goes_on_after_a_restart;
-    resume: a_kill_for_memory_while_no_daemon_ran_is_told_as_one;
-    lifecycle: rm_leaves_nothing, a_running_cell_of_a_removed_session_is_cancelled,
-        after_a_killed_daemon_the_next_one_goes_on;
-    jobs: a_script_begins_with_a_clean_slate_and_alone, jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing;
+    restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
+    lifecycle: a_home_and_a_socket_have_one_daemon;
 }

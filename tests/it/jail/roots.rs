@@ -1,11 +1,13 @@
 //! Folders as root file systems of jails, and what is said of images where no engine answers.
 
 use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use super::ANN;
 use super::choice::NO_ENGINE;
-use crate::support::{Daemon, docker, engine};
+use crate::support::{Daemon, docker, engine, jails};
 
 const LONG: &str = "BELLJAR_LONG_TESTS";
 
@@ -64,9 +66,44 @@ fn a_folder_built_for_jails_serves_them() {
         mark(Path::new(built.stdout.trim()));
         serves(&daemon, &format!("belljar/{kind}"));
         if kind == "science" {
-            assert_eq!(daemon.run("a", "import pandas; print(1)")["stdout"], "1\n");
+            has_packages(&daemon, "a");
+            serves_a_user(Path::new(built.stdout.trim()));
         }
     }
+}
+
+/// The usual packages work there, and a bomb ends as in a container.
+fn has_packages(daemon: &Daemon, session: &str) {
+    let code = "import numpy as np, pandas as pd, matplotlib.pyplot as plt\nplt.title('测试'); plt.plot([1, 4, 9])\nplt.show()\n\
+                print(int(pd.Series(np.arange(4)).sum()))";
+    let result = daemon.run(session, code);
+    assert_eq!((&result["stdout"], &result["stderr"]), (&json!("6\n"), &json!("")), "{result:#}");
+    assert!(result["displays"][0]["mime"]["image/png"].is_string(), "{result:#}");
+    let result = daemon.run(session, "held = np.ones(3 << 30, dtype='i1')");
+    assert_eq!(
+        (&result["status"], &result["reason"]),
+        (&json!("crashed"), &json!("out_of_memory")),
+        "{result:#}"
+    );
+    assert_eq!(daemon.run(session, "int(np.ones(2).sum())")["result"]["repr"], "2");
+}
+
+/// A folder that root has built serves a user who has a copy of it.
+fn serves_a_user(root: &Path) {
+    jails::in_a_jail(Some(ANN), || {
+        let daemon = Daemon::start();
+        let roots = daemon.home().join("rootfs");
+        std::fs::create_dir(&roots).expect("a folder");
+        let copied =
+            Command::new("cp").args(["-r", "--no-preserve=ownership"]).arg(root).arg(&roots).status();
+        assert!(copied.expect("cp").success());
+        std::fs::set_permissions(&roots, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        daemon.session("a", json!({}));
+        let receipt = daemon.http("GET", "/v1/sessions/a/receipt", b"").expect_status(200);
+        assert_eq!(receipt["image"]["reference"], "belljar/science", "{receipt:#}");
+        assert_eq!(receipt["process"]["uid"], ANN.uid, "{receipt:#}");
+        has_packages(&daemon, "a");
+    });
 }
 
 #[test]

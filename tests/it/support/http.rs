@@ -3,7 +3,6 @@
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -34,8 +33,13 @@ impl Response {
     }
 }
 
-pub fn request(socket: &Path, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
-    let mut stream = UnixStream::connect(socket).expect("the daemon serves");
+pub fn request(
+    mut stream: UnixStream,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Response {
     stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
     stream.write_all(head(method, path, headers, body).as_bytes()).expect("it takes the head");
     // A request that is refused early may be hung up on while its body is being sent.

@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// Runs a test that was written for containers.
-pub fn in_a_jail(user: Option<User>, test: fn()) {
+pub fn in_a_jail(user: Option<User>, test: impl FnOnce()) {
     GROUND.set(Some(Ground { user }));
     test();
     GROUND.set(None);
@@ -65,6 +65,26 @@ fn first_process(folder: &Path) -> Option<u32> {
 pub fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// All processes of a jail, by signals.
+pub fn stop(pid: u32) {
+    for pid in super::beside(pid) {
+        // It may be gone meanwhile.
+        let _ = Command::new("kill").args(["-STOP", &pid.to_string()]).status();
+    }
+}
+
+/// By signals, or by the freezer of its control group.
+pub fn is_stopped(folder: &Path, pid: u32) -> bool {
+    let root = Path::new("/sys/fs/cgroup");
+    let v1 = root.join("freezer/belljar").join(name(folder)).join("freezer.state");
+    let v2 = root.join("belljar").join(name(folder)).join("cgroup.freeze");
+    let reads = |path: &Path, value| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    reads(&v1, "FROZEN")
+        || reads(&v2, "1")
+        || stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 pub fn name(folder: &Path) -> String {

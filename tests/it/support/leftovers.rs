@@ -3,13 +3,22 @@
 use super::{Daemon, eventually};
 
 /// Processes of the host that are in the control group of a container.
-pub fn processes_of(container: &str) -> Vec<u32> {
+fn processes_of(container: &str) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
     pids.filter(|pid| {
         std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(container))
     })
     .collect()
+}
+
+/// A process of a sandbox and all others in its pid namespace.
+pub fn beside(pid: u32) -> Vec<u32> {
+    let namespace = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let Some(own) = namespace(pid) else { return Vec::new() };
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
+    pids.filter(|pid| namespace(*pid).as_ref() == Some(&own)).collect()
 }
 
 /// No container, folder or process of these sandboxes is there any more, or soon. The journal, and

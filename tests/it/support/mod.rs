@@ -5,17 +5,22 @@ mod disk;
 mod http;
 pub mod invariants;
 pub mod jails;
+mod journal;
 mod leftovers;
+mod pulse;
 mod users;
 
 pub use disk::SmallDisk;
 pub use http::Response;
-pub use leftovers::{assert_nothing_left, processes_of};
+pub use journal::Journal;
+pub use leftovers::{assert_nothing_left, beside};
+pub use pulse::Pulse;
 pub use users::{docker_group, flood_as, http_as};
 
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -205,7 +210,7 @@ impl Daemon {
             if self.has_ended() {
                 return Some(false);
             }
-            std::os::unix::net::UnixStream::connect(self.socket()).ok().map(|_| {
+            UnixStream::connect(self.socket()).ok().map(|_| {
                 if !self.flags.is_empty() {
                     // The socket itself says who may use it.
                     let enter = std::os::unix::fs::PermissionsExt::from_mode(0o711);
@@ -251,6 +256,11 @@ impl Daemon {
     /// What the daemon process wrote to its stderr.
     pub fn stderr(&self) -> String {
         std::fs::read_to_string(self.home.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// Whom it and all commands run as.
+    pub fn owner(&self) -> User {
+        self.user.unwrap_or(User { uid: 0, gid: 0, group: None })
     }
 
     pub fn home(&self) -> &Path {
@@ -338,13 +348,31 @@ impl Daemon {
         Ran::of(child.wait_with_output().expect("it ends"))
     }
 
-    /// One HTTP request over the socket, as the test's own user.
+    /// As the test's own user; where suites run again as another user, as that one.
+    pub fn connect(&self) -> std::io::Result<UnixStream> {
+        match self.user.filter(|_| self.jailed) {
+            Some(user) => users::connect_as(user, &self.socket()),
+            None => UnixStream::connect(self.socket()),
+        }
+    }
+
+    /// One HTTP request over the socket.
     pub fn http(&self, method: &str, path: &str, body: &[u8]) -> Response {
-        http::request(&self.socket(), method, path, &[], body)
+        self.http_with(method, path, &[], body)
     }
 
     pub fn http_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
-        http::request(&self.socket(), method, path, headers, body)
+        http::request(self.connect().expect("the daemon serves"), method, path, headers, body)
+    }
+
+    /// Whether its sandboxes are jails.
+    pub fn is_jailed(&self) -> bool {
+        self.jailed
+    }
+
+    /// A light image, by its name; a jail shows the host's own system.
+    pub fn image(&self) -> &'static str {
+        if self.jailed { "host" } else { "belljar/base" }
     }
 
     /// Makes a session; panics with the problem if it cannot.
@@ -401,6 +429,30 @@ impl Daemon {
         for container in self.containers() {
             docker(["rm", "-f", &container]);
         }
+    }
+
+    /// Its first process, as the host sees it.
+    pub fn first_process(&self, session: &str) -> u32 {
+        let receipt = self.http("GET", &format!("/v1/sessions/{session}/receipt"), b"").expect_status(200);
+        receipt["process"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid")
+    }
+
+    /// Stops the only sandbox behind the back of the daemon.
+    pub fn pause_sandbox(&self) {
+        if self.jailed {
+            jails::stop(jails::living(self.home())[0].1);
+        } else {
+            docker(["pause", &self.containers()[0]]);
+        }
+    }
+
+    /// Whether the only sandbox stands still.
+    pub fn is_paused(&self) -> bool {
+        if self.jailed {
+            let (folder, pid) = jails::living(self.home())[0].clone();
+            return jails::is_stopped(&folder, pid);
+        }
+        docker(["inspect", "-f", "{{.State.Paused}}", &self.containers()[0]]) == "true"
     }
 }
 

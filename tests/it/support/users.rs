@@ -1,7 +1,10 @@
 //! Other users: the kernel tells the daemon who connects, so a process of that user has to.
 
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -65,6 +68,16 @@ pub fn flood_as(user: User, socket: &Path) -> std::process::Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("setpriv")
+}
+
+/// Connects in the name of that user: the kernel notes for whom the thread acts that connects.
+pub fn connect_as(user: User, socket: &Path) -> std::io::Result<UnixStream> {
+    set_thread_res_gid(None, Gid::from_raw(user.gid), None)?;
+    set_thread_res_uid(None, Uid::from_raw(user.uid), None)?;
+    let stream = UnixStream::connect(socket);
+    set_thread_res_uid(None, Uid::ROOT, None)?;
+    set_thread_res_gid(None, Gid::ROOT, None)?;
+    stream
 }
 
 /// One request, sent by a process of another user.

@@ -1,0 +1,147 @@
+//! What the executor is told, and what it begins with if there was a sandbox before.
+
+use ractor::{ActorRef, RpcReplyPort};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::launch::Ready;
+use super::super::outcome::CellStart;
+use super::super::past::OpenCall;
+use super::super::rules::CellRules;
+use crate::bridge::{Closed, Turn};
+use crate::protocol::api::{Computed, VariableList, Which};
+use crate::protocol::frames::{KernelFrame, StateAfter, ToolFailure};
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::Problem;
+use crate::protocol::receipt::Receipt;
+use crate::protocol::result::ExecutionResult;
+use crate::sandbox::artifacts::Snapshot;
+use crate::sandbox::launch::SandboxEnd;
+use crate::sandbox::usage::Usage;
+use crate::tools::{self, ToolOutput};
+
+pub type ExecutorRef = ActorRef<ExecutorMsg>;
+
+pub(in super::super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+
+pub enum ExecutorMsg {
+    /// The launching task is done.
+    Launched(Box<Result<Ready, Problem>>),
+    /// The attaching task is done; none if the sandbox is gone.
+    Attached(Box<Result<Option<Ready>, Problem>>),
+    /// Run a cell; its end is reported to the session as `CellFinished`. In `main` mode only after
+    /// the previous one has ended.
+    Run(CellStart),
+    Interrupt(CellNumber),
+    Variables {
+        which: Which,
+        reply_to: Answer<VariableList>,
+    },
+    Compute {
+        expression: String,
+        values: Map<String, Value>,
+        timeout: Duration,
+        reply_to: Answer<Computed>,
+    },
+    /// The seed or the tools have changed.
+    Configure {
+        seed: Map<String, Value>,
+        tools: Arc<tools::Registry>,
+        /// Names of the seed that are given now, and not only known.
+        given: Vec<String>,
+    },
+    /// Not by a cell: the next one is not to be credited with it.
+    FilesChanged,
+    Reset {
+        reply_to: Answer<()>,
+    },
+    /// Answered with the newest cell whose changes are still there, and the turn of the kernel's word.
+    Undo {
+        cells: u64,
+        reply_to: Answer<(CellNumber, Turn)>,
+    },
+    /// Stop all processes of the sandbox and the clocks of its cells.
+    Freeze {
+        reply_to: Answer<()>,
+    },
+    Thaw,
+    /// The engine has let them go on.
+    Thawed,
+    /// Leave the sandbox running for the next daemon, and end.
+    Leave {
+        reply_to: RpcReplyPort<()>,
+    },
+    /// Remove the sandbox and end. Answered when it is gone.
+    Shutdown {
+        reply_to: RpcReplyPort<()>,
+    },
+
+    /// The next frame comes when the turn is given back.
+    Arrived(Box<KernelFrame>, Turn),
+    /// A cell that came while its worker was being replaced.
+    SendAgain(CellNumber),
+    Closed(Closed),
+    Overdue(Overdue),
+    /// Time to look at what strangers and guests do to the sandbox.
+    Look,
+    QuotaLooked(Usage),
+    ToolDone {
+        call: u64,
+        outcome: Result<ToolOutput, ToolFailure>,
+    },
+    /// A call of this cell waits for a person; no longer.
+    PersonAsked(CellNumber),
+    PersonAnswered(CellNumber),
+    /// The workspace was compared; the cell is over.
+    Concluded {
+        result: Box<ExecutionResult>,
+        snapshot: Snapshot,
+        turn: Option<Turn>,
+    },
+    /// The engine said what became of a sandbox whose bridge closed.
+    Ended {
+        why: String,
+        end: Option<SandboxEnd>,
+    },
+}
+
+/// What took too long.
+#[derive(Clone, Copy, Debug)]
+pub enum Overdue {
+    /// A cell.
+    Deadline(CellNumber),
+    /// A cell that was told to stop by itself.
+    Interrupt(CellNumber),
+    /// The news that a cell was killed.
+    Kill(CellNumber),
+    /// The answer to a request.
+    Request(u64),
+}
+
+/// A sandbox that an earlier daemon left running, and what is known of it.
+pub struct Attach {
+    pub receipt: Receipt,
+    /// Frames of its kernel that had their effect.
+    pub received: u64,
+    pub running: Vec<Resumed>,
+    /// Tool calls that wait for an answer which nobody works on any more.
+    pub open_calls: Vec<OpenCall>,
+    /// Of the newest cell of the main line that has begun.
+    pub last_rules: Arc<CellRules>,
+    /// It is to be frozen again when it has told what it had to tell.
+    pub frozen: bool,
+}
+
+/// A cell that was running.
+pub struct Resumed {
+    pub start: CellStart,
+    /// How long it had been, without the time in which it was frozen.
+    pub ran: Duration,
+    /// Names of completed tool calls.
+    pub completed: Vec<String>,
+    /// A later cell was sent before it.
+    pub passed: bool,
+    /// How its process ended, and what was left of the state, if it did.
+    pub died: Option<(i32, StateAfter)>,
+}

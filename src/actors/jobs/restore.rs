@@ -1,0 +1,93 @@
+//! What is there from before: jobs that an earlier daemon, or an earlier life of the actor, took; and
+//! files that nobody needs any more.
+
+use ractor::rpc::CallResult;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::super::supervisor::SupervisorMsg;
+use super::{JobsState, a_job, carry, verdict};
+use crate::protocol::ids::JobId;
+use crate::protocol::job::JobState;
+use crate::sandbox::launch::Launcher;
+use crate::store::{Journal, JournalError};
+
+const ARTIFACTS: &str = ".artifacts";
+
+impl JobsState {
+    /// Those that waited wait again, those that ran go on, or are told to be lost.
+    pub(super) async fn restore(&mut self) -> Result<(), JournalError> {
+        let open = self.args.journal.open_jobs()?;
+        let found = self.args.supervisor.call(|reply_to| SupervisorMsg::OfJobs { reply_to }, None).await;
+        let mut sessions: BTreeMap<_, _> = match found {
+            Ok(CallResult::Success(sessions)) => sessions.into_iter().collect(),
+            _ => BTreeMap::new(),
+        };
+        for mut record in open {
+            let (id, owner) = (record.view.id, record.view.owner);
+            let bytes = record.view.receipt.as_ref().map_or(0, |receipt| receipt.input.bytes);
+            let input = record.job.input.map(|input| self.args.inputs.take_again(owner, input, bytes));
+            let (state, session, judged) = (record.view.state, record.session, record.judged.take());
+            let permit = self.args.ledger.keep(owner, &format!("job {id}"), a_job());
+            self.insert(record, permit, input);
+            match (state, judged, sessions.contains_key(&id)) {
+                // Nobody hears of it before its sandbox is gone.
+                (_, Some(end), _) => {
+                    if sessions.remove(&id).is_some() {
+                        carry::remove(&self.args.supervisor, id).await;
+                    }
+                    self.conclude(id, *end);
+                }
+                (JobState::Running, None, true) => self.carry(id, sessions.remove(&id), None),
+                (JobState::Running, None, false) => {
+                    let log = session.and_then(|session| self.args.journal.log(session).ok());
+                    let result = log.and_then(|log| carry::result_in(&log));
+                    self.conclude(id, result.map_or_else(verdict::lost, |r| verdict::of_result(&r, true)));
+                }
+                // Its script has not begun; the sandbox that was made for it goes too.
+                (JobState::Queued | JobState::Ended, None, _) => self.enqueue(id),
+            }
+        }
+        for id in sessions.into_keys() {
+            carry::remove(&self.args.supervisor, id).await;
+        }
+        self.pump();
+        Ok(())
+    }
+
+    pub(super) fn tidy(&self) {
+        let (journal, launcher) = (self.args.journal.clone(), Arc::clone(&self.args.launcher));
+        let inputs = self.args.inputs.clone();
+        tokio::spawn(async move {
+            if let Err(error) = journal.forget_jobs(SystemTime::now(), launcher.settings.jobs.keep).await {
+                tracing::warn!(%error, "old jobs cannot be forgotten");
+            }
+            let swept = tokio::task::spawn_blocking(move || {
+                inputs.sweep();
+                sweep_artifacts(&launcher, &journal);
+            });
+            let _ = swept.await;
+        });
+    }
+}
+
+/// Where the artifacts of a job are.
+#[must_use]
+pub fn artifacts_of(launcher: &Launcher, id: JobId) -> PathBuf {
+    launcher.paths.jobs_dir().join(format!("{id}{ARTIFACTS}"))
+}
+
+/// Those of jobs that are forgotten.
+fn sweep_artifacts(launcher: &Launcher, journal: &Journal) {
+    for entry in std::fs::read_dir(launcher.paths.jobs_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(id) = name.strip_suffix(ARTIFACTS).and_then(|id| uuid::Uuid::parse_str(id).ok()) else {
+            continue;
+        };
+        if journal.has_job(JobId(id)).is_ok_and(|known| !known) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
