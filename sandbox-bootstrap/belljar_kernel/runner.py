@@ -71,8 +71,7 @@ class Runner:
         self._streams.mend()
         self._enter_workspace(workspace)
         self.namespace = _fresh_main_module()
-        self._seed = self._preloaded = {}
-        self._configured = False
+        self._seed = self._seeded = self._preloaded = {}
         self.interrupts = Interrupts()
         self.interrupts.install()
         self._loop = EventLoop()
@@ -184,12 +183,15 @@ class Runner:
             self._preload(frame)
 
     def _configure(self, frame):
+        """What of the seed is here already stays as code has left it, unless it is given anew."""
         self._seed = frame["seed"]
         self._tools.offer(frame["tools"], self._seed)
-        # What cells made of values that were given before stays.
-        names = frame.get("assign", ()) if self._configured else list(self._seed)
-        self._configured = True
-        self.namespace.update((name, self._seed[name]) for name in names if name in self._seed)
+        given, known = frame.get("given", ()), self._seeded
+        # As text, because code may have changed the values themselves.
+        self._seeded = {name: wire.encode_json(value) for name, value in self._seed.items()}
+        for name, value in self._seed.items():
+            if name in given or known.get(name) != self._seeded[name]:
+                self.namespace[name] = value
 
     def _preload(self, frame):
         """Seeded names win over modules, and tools over those that nobody named."""

@@ -101,8 +101,9 @@ mod tests {
     #[test]
     fn a_few_users_cannot_take_all_connections() {
         let connections = Places::of_connections();
-        let held: Vec<_> =
-            (0..CONNECTIONS).map(|n| connections.take((n / CONNECTIONS_PER_USER) as u32).unwrap()).collect();
+        let held: Vec<_> = (0..CONNECTIONS)
+            .map(|n| connections.take(u32::try_from(n / CONNECTIONS_PER_USER).unwrap()).unwrap())
+            .collect();
         let sure: Vec<_> = (0..CONNECTIONS_SURE).map(|_| connections.take(77).unwrap()).collect();
         assert!(connections.take(77).is_none());
         drop((held, sure));

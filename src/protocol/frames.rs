@@ -42,7 +42,7 @@ pub enum HostFrame {
         tools: Vec<ToolSpec>,
         /// Names of the seed that are new.
         #[serde(default)]
-        assign: Vec<String>,
+        given: Vec<String>,
     },
     /// Import modules into the namespace, now and in every later worker. Checkpoints begin after it.
     Preload {
@@ -98,7 +98,7 @@ pub enum HostFrame {
         request: u64,
         cells: u64,
     },
-    /// Which names the code would assign at its top level.
+    /// Which names the code would given at its top level.
     Names {
         request: u64,
         code: String,

@@ -24,7 +24,7 @@ fn host_frames() -> Vec<Value> {
     vec![
         json!({"type": "hello", "versions": [1], "sandbox": "s", "limits": limits, "received": 0}),
         json!({"type": "ack", "received": 7}),
-        json!({"type": "configure", "seed": {"a": [1, null]}, "tools": [tool, local], "assign": ["a"]}),
+        json!({"type": "configure", "seed": {"a": [1, null]}, "tools": [tool, local], "given": ["a"]}),
         json!({"type": "preload", "request": 1, "imports": ["import a"], "families": ["stdlib", "third-party"]}),
         json!({"type": "cell", "cell": 1, "code": "1", "mode": "main", "expression": false, "restricted": true}),
         json!({"type": "interrupt", "cell": 1}),

@@ -235,9 +235,8 @@ class Kernel:
     def run(self, code, **options):
         return self.finish(self.submit(code, **options))
 
-    def configure(self, seed=None, tools=(), assign=None):
-        seed = seed or {}
-        self.send(type="configure", seed=seed, tools=list(tools), assign=list(seed) if assign is None else assign)
+    def configure(self, seed=None, tools=(), given=()):
+        self.send(type="configure", seed=seed or {}, tools=list(tools), given=list(given))
 
     def compute(self, expression, timeout_ms=2000, memory_bytes=64 * 1024 * 1024, **values):
         self.send(

@@ -16,6 +16,19 @@ class SessionLaws(KernelTest):
         self.run_ok("x = 41\nimport math\ndef f(): return x + 1")
         self.assertEqual(self.value("f(), math.floor(2.5)"), "(42, 2)")
 
+    def test_what_code_made_of_the_seed_stays_unless_it_is_given_anew(self):
+        seed = {"a": 1, "b": [1], "c": 1}
+        self.kernel.configure(seed)
+        self.run_ok("a = 2\nb.append(2)\ndel c")
+        self.kernel.configure({**seed, "d": 4}, tools=[{"name": "t", "description": "", "parameters": {}}])
+        self.assertEqual(self.value("a, b, 'c' in globals(), d"), "(2, [1, 2], False, 4)")
+        # Another value is a new one, and so is one that is said to be.
+        self.kernel.configure({**seed, "c": 5}, given=["b"])
+        self.assertEqual(self.value("a, b, c"), "(2, [1], 5)")
+        # A process that dies leaves the state before the cell; a fresh one has the whole seed.
+        self.kernel.run("import os; os._exit(1)")
+        self.assertEqual(self.value("a, b, c"), "(2, [1], 5)")
+
     def test_rebinding_a_seeded_name_sticks(self):
         self.kernel.configure({"a": 123})
         self.run_ok("a += 100000")

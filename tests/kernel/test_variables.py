@@ -32,10 +32,10 @@ class Variables(KernelTest):
     def test_what_cells_made_of_given_values_stays_when_others_are_given(self):
         self.kernel.configure({"a": 1, "b": 1})
         self.run_ok("a = 2")
-        self.kernel.configure({"a": 1, "b": 1, "c": 1}, assign=["c"])
+        self.kernel.configure({"a": 1, "b": 1, "c": 1}, given=["c"])
         self.assertEqual(self.value("a, b, c"), "(2, 1, 1)")
         self.run_ok("b = c = 3")
-        self.kernel.configure({"a": 1, "b": 1, "c": 4}, assign=["c"])
+        self.kernel.configure({"a": 1, "b": 1, "c": 4}, given=["c"])
         self.assertEqual(self.value("a, b, c"), "(2, 3, 4)")
         self.kernel.send(type="reset", request=1)
         self.kernel.expect("reset_done")

@@ -152,12 +152,12 @@ impl AsksState {
                 self.waiting.push_back(Waiting { ask, spec: recalled.spec, above: None });
                 continue;
             }
-            // Of one that had begun, for sandboxes to come: in the present one its cells may have changed them.
-            self.seed(recalled.spec.context.clone(), untouched);
             if recalled.end.is_some() && !recalled.worked {
                 self.asks.insert(ask, view);
                 continue;
             }
+            // Of one that had begun, for sandboxes to come: in the present one its cells may have changed them.
+            self.seed(recalled.spec.context.clone(), untouched);
             let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
             let inputs = std::mem::take(&mut recalled.inputs);
             let effects: Vec<Effect> = inputs.into_iter().flat_map(|input| machine.step(input)).collect();

@@ -48,7 +48,7 @@ pub enum ExecutorMsg {
     Configure {
         seed: Map<String, Value>,
         tools: Arc<tools::Registry>,
-        assign: Vec<String>,
+        given: Vec<String>,
     },
     /// Not by a cell: the next one is not to be credited with it.
     FilesChanged,

@@ -264,9 +264,9 @@ impl Actor for Executor {
             ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
             ExecutorMsg::PersonAsked(cell) => state.person_asked(cell),
             ExecutorMsg::PersonAnswered(cell) => state.person_answered(&myself, cell),
-            ExecutorMsg::Configure { seed, tools, assign } => {
+            ExecutorMsg::Configure { seed, tools, given } => {
                 (state.args.seed, state.args.tools) = (seed, tools);
-                state.unassigned.extend(assign);
+                state.unassigned.extend(given);
                 state.configure(&myself);
             }
             ExecutorMsg::Concluded { result, snapshot, turn } => {
@@ -302,7 +302,7 @@ fn pull_progress(log: Arc<EventLog>) -> impl Fn(String) + Send + Sync {
 impl ExecutorState {
     fn configuration(&mut self) -> HostFrame {
         let (seed, tools) = (self.args.seed.clone(), self.args.tools.specs());
-        HostFrame::Configure { seed, tools, assign: std::mem::take(&mut self.unassigned) }
+        HostFrame::Configure { seed, tools, given: std::mem::take(&mut self.unassigned) }
     }
 
     /// As soon as there is a kernel.

@@ -90,7 +90,7 @@ pub fn artifacts(launcher: &Launcher) -> Vec<(JobId, PathBuf, u64)> {
             found.push((data.modified().ok(), JobId(id), entry.path(), data.len()));
         }
     }
-    found.sort_by(|(first, ..), (second, ..)| first.cmp(second));
+    found.sort_by_key(|(changed, ..)| *changed);
     found.into_iter().map(|(_, id, path, size)| (id, path, size)).collect()
 }
 

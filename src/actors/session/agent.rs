@@ -151,10 +151,10 @@ impl SessionActorState {
 
     /// Tells the kernel of the seed and the tools as they are now; the present worker gets the values of
     /// these names.
-    pub(super) fn configure(&self, assign: Vec<String>) {
+    pub(super) fn configure(&self, given: Vec<String>) {
         if let SandboxPhase::Ready { executor, .. } | SandboxPhase::Starting(executor) = &self.sandbox {
             let (seed, tools) = (self.args.seed.clone(), self.tools());
-            let _ = executor.cast(ExecutorMsg::Configure { seed, tools, assign });
+            let _ = executor.cast(ExecutorMsg::Configure { seed, tools, given });
         }
     }
 

@@ -116,6 +116,33 @@ fn every_limit_ends_an_ask() {
     daemon.assert_sound();
 }
 
+#[test]
+fn values_come_with_the_turn_of_their_ask() {
+    let look = runs("print('x is', x)");
+    let later = look.replacen("[[reply]]\n", "[[reply]]\ndelay_ms = 1500\n", 1);
+    let script = [
+        conversation("first", &[runs("x"), later, says("done")]),
+        conversation("second", &[look, says("done")]),
+        conversation("never", &[says("done")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    let context = |x: u32| json!({ "x": x });
+    let first = begin(&daemon, json!({"text": "first", "context": context(1)}));
+    let second = begin(&daemon, json!({"text": "second", "context": context(2), "fresh": true}));
+    let never = begin(&daemon, json!({"text": "never", "context": context(3), "fresh": true}));
+    assert_eq!(text(&cancel(&daemon, never), "outcome"), "cancelled");
+    for ask in [first, second] {
+        assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
+    }
+    let printed: Vec<String> = events_of(&daemon, "cell_finished")
+        .iter()
+        .map(|event| text(event, "/result/stdout").to_owned())
+        .collect();
+    assert_eq!(printed, ["", "x is 1\n", "x is 2\n"]);
+    assert_eq!(value(&daemon, "x"), "2");
+}
+
 /// An expression that is computed exactly sees what was given, not what cells made of it.
 #[test]
 fn an_expression_sees_what_was_given() {

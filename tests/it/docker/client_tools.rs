@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
 use super::asking::{answer, begin, calls, conversation, end_of, events_of, runs, says, scripted, told};
-use super::helpers::{S, base, list, outcome, post, queue, text};
+use super::helpers::{S, base, list, outcome, post, queue, text, value};
 use crate::support::{Daemon, SOON, eventually};
 
 /// A client with its tools. They are there until it is dropped.
@@ -159,5 +159,23 @@ fn an_ask_within_goes_without_what_a_client_lends() {
     let tools = json!(["weather", "ask", "execute_python_code"]);
     assert_eq!(answer(&daemon, json!({"text": "outer", "tools": tools, "fresh": true})), "outer done");
     assert!(told(&daemon)[0].contains("inner done"), "{:?}", told(&daemon));
+    daemon.assert_sound();
+}
+
+/// Neither a client that comes, nor another daemon, nor other values put back what code has changed.
+#[test]
+fn what_code_made_of_given_values_stays() {
+    let Some(mut daemon) = scripted("", &[runs("x += 10"), says("done")].concat()) else { return };
+    assert_eq!(answer(&daemon, json!({"text": "add", "context": {"x": 1}})), "done");
+    let _client = Client::lend(&daemon, &weather());
+    eventually("the tool is there", || (value(&daemon, "'weather' in globals()") == "True").then_some(()));
+    assert_eq!(value(&daemon, "x"), "11");
+    super::helpers::restart_by(&mut daemon, "KILL");
+    super::asking::write_script(&daemon, &says("fresh"));
+    assert_eq!(answer(&daemon, json!({"text": "more", "context": {"y": 5}, "fresh": true})), "fresh");
+    assert_eq!(value(&daemon, "x, y"), "(11, 5)");
+    // What is given anew is as it is given.
+    assert_eq!(answer(&daemon, json!({"text": "again", "context": {"x": 1}, "fresh": true})), "fresh");
+    assert_eq!(value(&daemon, "x, y"), "(1, 5)");
     daemon.assert_sound();
 }
