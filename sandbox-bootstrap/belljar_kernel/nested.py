@@ -100,7 +100,7 @@ class NestedTools:
         return bounded_repr(value, self._runner.limits.repr_chars)
 
     def _list(self):
-        listed = variables.listing(self._runner.namespace, self._injected(), False, self._runner.limits)
+        listed = variables.listing(self._runner.namespace, self._injected(), {"private": False}, self._runner.limits)
         lines = []
         for each in listed["variables"]:
             shape = " " + each["shape"] if each["shape"] else ""

@@ -171,7 +171,9 @@ class Runner:
             self._cells.run(frame)
             self._end_if_done()
         elif kind == "variables":
-            answer = variables.listing(self.namespace, self._injected(), frame, self.limits)
+            answer = variables.listing(
+                self.namespace, self._injected(), frame, self.limits, variables.LookInTime()
+            )
             answer["request"] = frame["request"]
             self.send(wire.VARIABLES_DONE, wire.encode_json(answer))
             self._end_if_done()

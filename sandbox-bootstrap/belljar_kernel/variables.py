@@ -19,15 +19,13 @@ _NOT_SHOWN = "<not shown>"
 _ARRAY_MODULES = ("numpy", "pandas", "polars", "torch", "xarray", "scipy")
 
 
-def listing(namespace, injected, frame, limits):
-    """The answer to a `variables` frame, without its request number."""
+def listing(namespace, injected, frame, limits, look=None):
+    """The answer to a `variables` frame, without its request number. `look` looks at a value."""
     if frame.get("imports"):
         injected = {}
     names = [name for name, value in list(namespace.items()) if _is_listed(name, value, injected, frame)]
     names.sort()
-    _signal.signal(_signal.SIGALRM, _give_up)
-    until = time.monotonic() + SHOW_VALUES_S
-    shown = [_variable(name, namespace[name], limits, until) for name in names[: limits.variables]]
+    shown = [_variable(name, namespace[name], limits, look or _guarded) for name in names[: limits.variables]]
     return {"type": "variables", "variables": shown, "total": len(names)}
 
 
@@ -41,35 +39,47 @@ def _is_listed(name, value, injected, frame):
     return name not in injected or injected[name] is not value
 
 
-def _give_up(_signal, _frame):
-    raise TimeoutError
-
-
-def _variable(name, value, limits, until):
-    shape = _guarded(_shape, value, until)
-    preview = _guarded(lambda it: _preview(it, limits.preview_chars, shape), value, until) or _NOT_SHOWN
+def _variable(name, value, limits, look):
+    shape = look(_shape, value)
+    preview = look(lambda it: _preview(it, limits.preview_chars, shape), value) or _NOT_SHOWN
     return {
         "name": cut(name, limits.preview_chars),
         "type": cut(type_name(type(value)), limits.preview_chars),
         "preview": cut(preview, limits.preview_chars),
-        "bytes": _guarded(_size, value, until),
+        "bytes": look(_size, value),
         "shape": shape and cut(shape, limits.preview_chars),
     }
 
 
-def _guarded(function, value, until):
-    """In its time: what belongs to the user may load, compute or wait when it is looked at."""
-    seconds = min(SHOW_VALUE_S, until - time.monotonic())
-    if seconds <= 0:
-        return None
+def _guarded(function, value):
     try:
-        _signal.setitimer(_signal.ITIMER_REAL, seconds)
-        try:
-            return function(value)
-        finally:
-            _signal.setitimer(_signal.ITIMER_REAL, 0)
+        return function(value)
     except BaseException:
         return None
+
+
+class LookInTime:
+    """For a copy, whose clock is nobody else's: what is looked at may load, compute or wait."""
+
+    def __init__(self):
+        self._until = time.monotonic() + SHOW_VALUES_S
+        _signal.signal(_signal.SIGALRM, self._give_up)
+
+    def __call__(self, function, value):
+        seconds = min(SHOW_VALUE_S, self._until - time.monotonic())
+        if seconds <= 0:
+            return None
+        try:
+            _signal.setitimer(_signal.ITIMER_REAL, seconds)
+            try:
+                return function(value)
+            finally:
+                _signal.setitimer(_signal.ITIMER_REAL, 0)
+        except BaseException:
+            return None
+
+    def _give_up(self, _number, _frame):
+        raise TimeoutError
 
 
 def _preview(value, chars, shape):
