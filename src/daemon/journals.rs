@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::actors::jobs::{self, ARTIFACTS_COUNTED};
+use crate::actors::jobs::{self, NewArtifacts};
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
@@ -15,7 +15,6 @@ use crate::store::{Journal, JournalError};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(10);
-const _: () = assert!(ARTIFACTS_COUNTED.as_secs() >= 2 * LOOK.as_secs());
 /// How it stands among what uses a quota.
 const NAME: &str = "removed sessions and files of jobs";
 
@@ -29,11 +28,25 @@ enum Thing {
     Artifacts(JobId, PathBuf),
 }
 
-pub async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: Ledger) {
+/// Keeps all of it within the quotas. Jobs tell of new artifacts.
+pub fn watch(launcher: &Arc<Launcher>, journal: &Journal, ledger: &Ledger) -> NewArtifacts {
+    let new_artifacts = NewArtifacts::default();
+    let (launcher, journal, ledger) = (Arc::clone(launcher), journal.clone(), ledger.clone());
+    tokio::spawn(keep_within_quotas(launcher, journal, ledger, new_artifacts.clone()));
+    new_artifacts
+}
+
+async fn keep_within_quotas(
+    launcher: Arc<Launcher>,
+    journal: Journal,
+    ledger: Ledger,
+    new_artifacts: NewArtifacts,
+) {
     // What a removed session has does not change any more.
     let mut sizes = HashMap::new();
     let mut kept = BTreeMap::new();
     loop {
+        new_artifacts.seen();
         if let Err(error) = look(&launcher, &journal, &ledger, &mut sizes, &mut kept).await {
             tracing::warn!(%error, "the journals of removed sessions cannot be looked at");
         }

@@ -131,7 +131,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         let who = identities.of(owner, None).await;
         ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
     }
-    tokio::spawn(journals::keep_within_quotas(Arc::clone(&launcher), journal.clone(), ledger.clone()));
+    let new_artifacts = journals::watch(&launcher, &journal, &ledger);
     let args = SupervisorArgs {
         journal: journal.clone(),
         launcher: Arc::clone(&launcher),
@@ -154,6 +154,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         supervisor: supervisor.clone(),
         inputs: inputs.clone(),
         ledger: ledger.clone(),
+        new_artifacts,
         shutdown: shutdown.clone(),
         fuse: Arc::new(Fuse::of("jobs")),
     };

@@ -4,7 +4,7 @@ use ractor::ActorStatus;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +30,21 @@ use crate::store::{EventLog, JobRecord};
 
 /// The one cell of a job.
 pub const CELL: CellNumber = 1;
-/// By then whoever looks at what is kept has seen new artifacts.
-pub const ARTIFACTS_COUNTED: Duration = Duration::from_secs(20);
+/// What new artifacts count for, until whoever looks at all that is kept has seen them.
+#[derive(Clone, Default)]
+pub struct NewArtifacts(Arc<Mutex<Vec<Permit>>>);
+
+impl NewArtifacts {
+    fn add(&self, permit: Permit) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(permit);
+    }
+
+    /// From now on they are counted with the others.
+    pub fn seen(&self) {
+        drop(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)));
+    }
+}
+
 /// An end that the disk does not take is found by looking again.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -40,6 +53,7 @@ pub struct Carry {
     pub supervisor: SupervisorRef,
     pub launcher: Arc<Launcher>,
     pub ledger: Ledger,
+    pub new_artifacts: NewArtifacts,
     pub record: JobRecord,
     pub input: PathBuf,
     pub artifacts: PathBuf,
@@ -196,11 +210,7 @@ impl Carry {
     fn count_artifacts(&self) {
         let Ok(data) = std::fs::metadata(&self.artifacts) else { return };
         let (owner, name) = (self.record.view.owner, format!("job {}", self.record.view.id));
-        let permit = self.ledger.keep(owner, &name, Amounts::of([(Kind::Journal, data.len())]));
-        tokio::spawn(async move {
-            tokio::time::sleep(ARTIFACTS_COUNTED).await;
-            drop(permit);
-        });
+        self.new_artifacts.add(self.ledger.keep(owner, &name, Amounts::of([(Kind::Journal, data.len())])));
     }
 
     async fn gather(&self, handles: &Handles) -> std::io::Result<Gathered> {

@@ -9,6 +9,7 @@ use super::super::holding::Hold;
 use super::super::kept::Fuse;
 use super::super::supervisor::SupervisorRef;
 use super::Inputs;
+use super::carry::NewArtifacts;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob};
 use crate::protocol::problem::Problem;
@@ -91,6 +92,7 @@ pub struct JobsArgs {
     pub supervisor: SupervisorRef,
     pub inputs: Inputs,
     pub ledger: Ledger,
+    pub new_artifacts: NewArtifacts,
     pub shutdown: CancellationToken,
     pub fuse: Arc<Fuse>,
 }

@@ -121,7 +121,7 @@ fn a_person_decides_in_the_terminal_of_the_ask() {
             Keys("e\r"),
             Shows("accepted with changed code"),
             Shows("^edited$"),
-            Shows("thinking · step 4 · [0-9]+ s"),
+            Shows("thinking · step 4 · [0-9]+ tokens · [0-9]+ s"),
             Shows("All done."),
         ],
     );

@@ -52,7 +52,7 @@ pub fn files_tool_calls_and_threads_of_before_are_told_after() {
     let paths: Vec<&str> = list(&result, "artifacts").iter().map(|file| text(file, "path")).collect();
     assert!(paths.contains(&"early") && paths.contains(&"done"), "{result:#}");
     assert_eq!(result["state"]["completed_tool_calls"], json!(["session_info"]), "{result:#}");
-    assert!(text(&result, "/state/note").contains("1 threads"), "{result:#}");
+    assert!(text(&result, "/state/note").contains("1 thread and"), "{result:#}");
 }
 
 #[test]
