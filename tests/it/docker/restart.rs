@@ -9,7 +9,7 @@ use super::helpers::{
     value, wait_for_line, with_go, workspace, written,
 };
 use crate::support::invariants::{self, Canary};
-use crate::support::{Daemon, ROOT, User, docker_group, engine, eventually};
+use crate::support::{Daemon, User, docker_group, engine, eventually};
 
 /// Prints 0 to 79, which takes a while.
 const COUNT: &str =
@@ -267,7 +267,7 @@ pub fn restarts_one_after_the_other_lose_nothing() {
     }
     // Old cells and their results can still be asked for.
     assert_eq!(outcome(&daemon, 1)["code"], "x = 1");
-    invariants::assert_hold(&daemon, &[ROOT], &canary);
+    invariants::assert_hold(&daemon, &[daemon.owner()], &canary);
 }
 
 /// The n-th cell of a mixed load: the request, how it has to end and what it has to print.
@@ -339,7 +339,7 @@ pub fn no_cell_is_lost_or_run_twice_however_often_the_daemon_dies() {
         value(&daemon, "ran == sorted(set(ran)) and -1 not in ran, len(ran)"),
         format!("(True, {kept})")
     );
-    invariants::assert_hold(&daemon, &[ROOT], &canary);
+    invariants::assert_hold(&daemon, &[daemon.owner()], &canary);
 }
 
 #[test]
