@@ -14,7 +14,7 @@ _CO_COROUTINE = 0x80
 _AST_FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _CODE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
-_REHEARSAL = '{"type":"cell","cell":0,"code":"x = [0]\\nx","mode":"main","expression":false}'
+_REHEARSAL = b'{"type":"cell","cell":0,"code":"x = [0]\\nx","mode":"main","expression":false}'
 
 _now = time.perf_counter  # an own reference: a cell may replace what the module holds
 
@@ -67,18 +67,30 @@ class CellRunner:
         After a fork the first write to each page has to copy it. What every cell writes to is
         copied here, while nobody waits, rather than when the next one is to be answered.
         """
-        frame = wire.decode_json(_REHEARSAL)
+        reader = wire.MessageReader()
+        reader.feed(wire.pack(wire.HOST_FRAME, _REHEARSAL))
+        frame = wire.decode_json(reader.next()[1].decode())
+        name = f"<cell {frame['cell']}>"
+        self._displays.begin()
         self._refresh_workspace_imports()
+        started = _now()
+        self._keep_source(name, frame["code"])
+        linecache.cache.pop(self._sources.pop(), None)
         found = []
         body, last = _compile(
-            frame["code"], "<rehearsal>", frame["expression"], on_parsed=lambda tree: found.append(names.assigned_in(tree, 1))
+            frame["code"], name, frame["expression"], on_parsed=lambda tree: found.append(names.assigned_in(tree, 1))
         )
-        wire.pack(wire.CELL_BEGUN, wire.encode_json(found))
+        self._runner.rehearse_sending(wire.CELL_BEGUN, wire.encode_json(found))
         scope = {}
         eval(body, scope)
-        outcome = _outcome("success", "ok", result=self._view(eval(last, scope)))
-        outcome.update(cell=0, duration_ms=(_now() - _now()) * 1000, live=self._live())
-        wire.pack(wire.CELL_DONE, wire.encode_json(outcome))
+        value = eval(last, scope)
+        namespace = self._runner.namespace
+        if "_" in namespace:
+            namespace["_"] = namespace["_"]
+        outcome = _outcome("success", "ok", result=self._view(value))
+        outcome["duration_ms"] = (_now() - started) * 1000
+        outcome.update(type="cell_done", cell=0, displays_dropped=self._displays.dropped, live=self._live())
+        self._runner.rehearse_sending(wire.CELL_DONE, wire.encode_json(outcome))
 
     def _outcome(self, frame):
         try:

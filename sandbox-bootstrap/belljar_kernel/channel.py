@@ -16,13 +16,14 @@ class Channel:
     """Messages from and to one runner.
 
     `on_message(kind, payload)` is called for each one that comes. A runner that breaks the framing
-    or lets too much wait is reported by `on_broken()`.
+    or lets too much wait is reported by `on_broken()`, one that closes its end by `on_end()`.
     """
 
-    def __init__(self, poller, on_message, on_broken):
+    def __init__(self, poller, on_message, on_broken, on_end):
         self._poller = poller
         self._on_message = on_message
         self._on_broken = on_broken
+        self._on_end = on_end
         self._socket, self.runner_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         # Then the kernel says who sent a message, and a runner cannot lie about its pid.
@@ -93,6 +94,7 @@ class Channel:
         if not data:
             self._ended = True
             self._watch()
+            self._on_end()
             return False
         self._reader.feed(data)
         return self.handle_read()

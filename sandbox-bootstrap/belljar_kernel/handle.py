@@ -25,8 +25,8 @@ RETIRED = "retired"  # was a worker or checkpoint and is about to end
 class RunnerHandle:
     """A runner's channels and output pipes, and the cell it works on.
 
-    The owner has `runner_message(handle, kind, payload)`, `runner_broken(handle)`, `limits` and
-    `bridge`.
+    The owner has `runner_message(handle, kind, payload)`, `runner_broken(handle)`,
+    `runner_hung_up(handle)`, `limits` and `bridge`.
     """
 
     def __init__(self, owner, poller, index, role):
@@ -51,8 +51,8 @@ class RunnerHandle:
         self.variables_request = None
         self.preload_request = None  # until it has imported what it begins with
         self.resets = []  # requests that are answered when a fresh worker has taken its place
-        self.control = Channel(poller, self._on_message, self._on_broken)
-        self.tools = Channel(poller, self._on_message, self._on_broken)
+        self.control = Channel(poller, self._on_message, self._on_broken, self._on_end)
+        self.tools = Channel(poller, self._on_message, self._on_broken, self._on_end)
         self._pipes = {}  # stream -> read end
         self._runner_pipe_ends = []
         try:
@@ -189,6 +189,9 @@ class RunnerHandle:
 
     def _on_broken(self):
         self._owner.runner_broken(self)
+
+    def _on_end(self):
+        self._owner.runner_hung_up(self)
 
     def _pipe_callback(self, stream, descriptor):
         def ready(_events):

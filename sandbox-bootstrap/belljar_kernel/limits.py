@@ -28,15 +28,27 @@ RUNNER_QUEUE_BYTES = 256 * 1024 * 1024
 # Tool calls are numbered `runner index * CALLS_PER_RUNNER + n`, below 2**53 for JSON's sake.
 CALLS_PER_RUNNER = 2**32
 RUNNER_INDEXES = 2**21
-# Who goes when memory is short: first what only looks at code, then the worker, then checkpoints, and
-# the guardian, without which all is lost, not before the last of them.
-COMPUTE_OOM_SCORE = 950
-WORKER_OOM_SCORE = 900
-CHECKPOINT_OOM_MARGIN = 100  # above the guardian's
-# A copy that a runner was asked for when it died shows up within this, or never came to be.
-SETTLE_S = 0.5
-# A checkpoint answers within this that it is the worker now, or is given up.
-PROMOTE_S = 3.0
+# Who goes when memory is short: first what only looks at code, then the worker, then what was put by,
+# then checkpoints, and the guardian, without which all is lost, not before the last of them. The
+# system adds the thousandths of the memory that a process has to its score.
+COMPUTE_OOM_SCORE = 1000
+WORKER_OOM_SCORE = 980
+CHECKPOINT_OOM_MARGIN = 50  # above the guardian's
+# What is put by, from this part of the memory in use on: enough to put a checkpoint in the worker's place.
+BALLAST_BYTES = 16 * 1024 * 1024
+BALLAST_FROM = 0.5
+# A copy that a runner was asked for when it died shows up within this, or never came to be. That is
+# known at once where nobody holds its end of a socket, so this is for one that gets no CPU time.
+SETTLE_S = 5.0
+# A checkpoint answers within this that it is the worker now, or is given up. Both together are less
+# than the daemon waits for the end of a cell.
+PROMOTE_S = 5.0
+# The state that a cell leaves is put by this long after its answer, or before the next thing that is
+# asked of the worker: the fork would take time that the daemon needs to pass the answer on.
+CHECKPOINT_PAUSE_S = 0.003
+# Where processes or memory were short, it is tried again.
+CHECKPOINT_RETRY_S = 0.2
+CHECKPOINT_TRIES = 10
 # A listing of variables from a copy of a checkpoint.
 VIEW_S = 5.0
 # Of that, what a single variable may take to be shown, and all of them.
@@ -47,6 +59,9 @@ SHOW_VALUES_S = 3.0
 MEMORY_CHECK_S = 0.05
 MEMORY_SUM_S = 1.0
 MEMORY_ALARM_S = 0.2
+# With less than this left for so long, the largest process is ended where the system does not do it.
+BRIM_BYTES = 8 * 1024 * 1024
+BRIM_S = 2.0
 # From this part of the budget for checkpoints on, the last one may have to go too.
 BUDGET_SCARCE = 0.75
 WORKER_START_TRIES = 20
@@ -58,6 +73,8 @@ REAP_IDLE_S = 5.0
 REAP_WITHOUT_PIDFD_S = 0.02
 REAPED_REMEMBERED = 256
 KILL_ROUNDS = 50
+# More strays than these are stopped, all at once, before they are killed one by one.
+CROWD = 16
 
 # Cells.
 CELL_SOURCES_KEPT = 1000

@@ -9,9 +9,13 @@ import os
 import signal
 
 from . import memory, process, runner, wire
+from .ballast import Ballast
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
 from .limits import (
     BUDGET_SCARCE,
+    CHECKPOINT_PAUSE_S,
+    CHECKPOINT_RETRY_S,
+    CHECKPOINT_TRIES,
     MEMORY_ALARM_S,
     MEMORY_CHECK_S,
     MEMORY_SUM_S,
@@ -23,6 +27,7 @@ from .limits import (
 )
 
 _MEMORY_TIMER = "memory"
+_CHECKPOINT_TIMER = "checkpoint"
 LOST = "lost"
 
 
@@ -39,6 +44,8 @@ class MainLine:
         self._workspace = workspace
         self._on_hopeless = on_hopeless
         self._memory = memory.MemoryWatch()
+        self.ballast = Ballast()
+        self._ending = set()  # pids that were killed for their memory, and may still have it
         self.hello = None
         self.configure = None
         self.imports = None
@@ -49,6 +56,7 @@ class MainLine:
         self._lost = (None, b"")  # the code of the last cell that was lost, and names that it may have assigned
         self._at_worker_start = []  # frames that tell of it
         self._failed_starts = 0  # in a row
+        self._failed_checkpoints = 0  # of the present state
 
     def state_of(self):
         return 0 if self.worker is None else self.worker.state_of
@@ -88,6 +96,7 @@ class MainLine:
     # Cells.
 
     def start_cell(self, cell, text, code):
+        self._protect()
         self._started, self._code = text, code
         self._send_cell(cell, text)
 
@@ -97,13 +106,25 @@ class MainLine:
         self._poller.within(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
 
     def cell_done(self, cell):
-        """It has been answered. Now, off its way, the state that it left is put by."""
+        """It has been answered. Soon, off its way, the state that it left is put by."""
         self.worker.state_of = cell
         self.worker.position += 1
-        self._take_checkpoint()
+        self._failed_checkpoints = 0
+        self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_PAUSE_S, self._protect)
 
     def is_protected(self):
-        """Whether the state before the present cell can be had back."""
+        """Whether the state before the present cell can be had back.
+
+        A copy that was just asked for is as good as one that is there, unless such have failed before.
+        """
+        if self._ring and self._ring[-1].pid is None:
+            self._ring[-1].control.receive()  # the word that it is there, or its end, may wait to be read
+        if not self._has_newest():
+            return False
+        return self._ring[-1].pid is not None or not self._failed_checkpoints
+
+    def _has_newest(self):
+        """Whether a copy of the state before the present cell is there, or on its way."""
         return bool(self._ring) and self._ring[-1].position == self.worker.position
 
     def copy_for_cell(self, cell, text):
@@ -140,7 +161,20 @@ class MainLine:
             if checkpoint is not None:
                 self._ring.append(checkpoint)
 
+    def _protect(self):
+        """Put the present state by, unless that was done."""
+        self._poller.cancel(_CHECKPOINT_TIMER)
+        if self.is_idle() and not self._has_newest():
+            self._take_checkpoint()
+
+    def checkpoint_failed(self):
+        """There was no process or no memory for it, or it ended before it was there."""
+        self._failed_checkpoints += 1
+        if self._failed_checkpoints < CHECKPOINT_TRIES:
+            self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_RETRY_S, self._protect)
+
     def checkpoint_present(self):
+        self._failed_checkpoints = 0
         self._trim()
         self.check_memory()
 
@@ -171,12 +205,29 @@ class MainLine:
         relieved = due and self.check_memory()
         if not held:
             self._end_gluttons(sizes, due and not relieved)
-        busy = self._ring and self.worker is not None and self.worker.cell
-        if busy or (not held and any(handle.cell for handle in self._runners.all())):
+        else:
+            self._help_the_system()
+        if any(handle.cell for handle in self._runners.all()):
             self._poller.after(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
         elif not held:
             # Threads and processes of earlier cells may go on.
             self._poller.after(_MEMORY_TIMER, MEMORY_SUM_S, self._watch_memory)
+
+    def _help_the_system(self):
+        """Where it ends what takes too much, but too late or too little of it."""
+        if self._ring:
+            self.ballast.keep(self._memory.in_use(self._runners.limits, ()), self._bound())
+        if self._memory.is_brimful(self._bound()):
+            sizes = {pid: memory.resident(pid) for pid in self._active()}
+            for pid in sorted(sizes, key=sizes.get)[-1:]:
+                self._end_glutton(pid)
+
+    def _end_glutton(self, pid):
+        for handle in self._runners.all():
+            if handle.pid == pid:
+                handle.out_of_memory = True
+        self._ending.add(pid)
+        process.send_signal(pid, signal.SIGKILL)
 
     def _bound(self):
         limits = self._runners.limits
@@ -185,31 +236,32 @@ class MainLine:
     def _active(self):
         """Processes that can take more memory. What waits to be used only seems large, for what it shares."""
         waiting = {handle.pid for handle in self._runners.all() if not handle.cell and handle is not self.worker}
-        return [pid for pid in process.descendants() if pid not in waiting]
+        living = process.descendants()
+        self._ending.intersection_update(living)
+        return [pid for pid in living if pid not in waiting and pid not in self._ending]
 
     def _lasting(self):
         """All processes but those that are about to end."""
         ending = {handle.pid for handle in self._runners.all() if handle.role == RETIRED}
-        return [pid for pid in process.descendants() if pid not in ending]
+        return [pid for pid in process.descendants() if pid not in ending and pid not in self._ending]
 
     def _end_gluttons(self, sizes, together):
         """Kill the largest processes when there is no more memory, as the system does where it is told to.
 
         What all of them take `together` costs more to know, and comes after checkpoints that can go.
         """
-        handles = {handle.pid: handle for handle in self._runners.all()}
-        active = sorted(sizes, key=sizes.get, reverse=True)
-        if active and memory.resident_with_files(active[0]) > self._bound():
-            excess, active = 1, active[:1]
-        else:
-            excess = memory.total(self._lasting()) - self._bound() if together else 0
-        for pid in active:
-            if excess <= 0:
-                return
-            excess -= memory.held_alone(pid)
-            if pid in handles:
-                handles[pid].out_of_memory = True
-            process.send_signal(pid, signal.SIGKILL)
+        largest = max(sizes, key=sizes.get, default=None)
+        if largest is not None and memory.resident_with_files(largest) > self._bound():
+            self._end_glutton(largest)
+        elif together:
+            excess = memory.total(self._lasting()) - self._bound()
+            # Measured anew, because they grow: by the time of the sum another may be the largest.
+            alone = {pid: memory.held_alone(pid) for pid in sizes} if excess > 0 else {}
+            for pid in sorted(alone, key=alone.get, reverse=True):
+                if excess <= 0:
+                    return
+                excess -= alone[pid]
+                self._end_glutton(pid)
 
     def check_memory(self):
         """Above the session's own memory checkpoints go, one at a time, the oldest first.
@@ -224,7 +276,7 @@ class MainLine:
             return False  # what it held is free only when it has ended
         limits = self._runners.limits
         pids = [handle.pid for handle in (self.worker, *self._ring) if handle.pid]
-        in_use = self._memory.in_use(limits, pids)
+        in_use = self._memory.in_use(limits, pids) - self.ballast.held()
         if in_use <= limits.memory_bytes:
             return False
         if len(self._ring) == 1:
@@ -246,6 +298,7 @@ class MainLine:
 
     def undo(self, cells):
         """Put the state of that many cells ago in place. False if there is none."""
+        self._protect()
         self._trim()
         wanted = self.worker.position - cells
         target = next((handle for handle in self._ring if handle.position == wanted), None)
@@ -288,6 +341,7 @@ class MainLine:
 
     def worker_ended(self, handle, exit_code):
         """Its last words were taken. The daemon is told when another can take cells."""
+        self.ballast.release()
         cell, was_reset = handle.cell, bool(handle.resets)
         handle.end_cell()
         self.worker = None
@@ -344,7 +398,10 @@ class MainLine:
     def _tell_end(self, handle, cell, exit_code, after):
         if cell:
             self._lost = (self._code, handle.names[:NAMES_BYTES])
-            self._runners.send(handle.lost(cell, exit_code, after))
+            frame = handle.lost(cell, exit_code, after)
+            if after != LOST and self.worker.position != handle.position:
+                frame["older"] = True  # there was no checkpoint of the state before the cell
+            self._runners.send(frame)
         elif not handle.resets:
             self._runners.send({"type": "worker_replaced", "exit_code": exit_code, "after": after})
         for request in handle.resets:

@@ -3,14 +3,16 @@
 import os
 import time
 
-# `(in use, bound, statistics, key of the cache that can be had back at once)`, cgroup v2 and v1.
+from .limits import BRIM_BYTES, BRIM_S
+
+# `(in use, bound, statistics, what comes before their names)`, cgroup v2 and v1.
 _COUNTERS = (
-    ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.stat", b"inactive_file"),
+    ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.stat", b""),
     (
         "/sys/fs/cgroup/memory/memory.usage_in_bytes",
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",
         "/sys/fs/cgroup/memory/memory.stat",
-        b"total_inactive_file",
+        b"total_",
     ),
 )
 
@@ -37,6 +39,7 @@ class MemoryWatch:
     def __init__(self):
         self._counters = None
         self._looked_at = 0.0
+        self._brimful_since = None
 
     def is_held(self, limits):
         """Whether the system itself ends what takes more than the sandbox has."""
@@ -56,10 +59,27 @@ class MemoryWatch:
         """Bytes. A page that checkpoints share counts once."""
         if not self.is_held(limits):
             return total(pids)
-        in_use, _, statistics, cache_key = self._counters
-        used = _number(in_use) or 0
+        used = _number(self._counters[0]) or 0
         # The statistics cost more to read, and are of interest only then.
-        return used - _statistic(statistics, cache_key) if used > limits.memory_bytes else used
+        return used - self._cached(b"inactive_file") if used > limits.memory_bytes else used
+
+    def is_brimful(self, bound):
+        """Whether nearly all is in use that cannot be had back. For a good while now, that is.
+
+        The system may then spend its time on reading the same pages of programs in again and again,
+        rather than end what takes too much.
+        """
+        used = _number(self._counters[0]) or 0
+        now = time.monotonic()
+        if used <= bound - BRIM_BYTES or used - self._cached(b"inactive_file", b"active_file") <= bound - BRIM_BYTES:
+            self._brimful_since = None
+        elif self._brimful_since is None:
+            self._brimful_since = now
+        return self._brimful_since is not None and now >= self._brimful_since + BRIM_S
+
+    def _cached(self, *keys):
+        _, _, statistics, prefix = self._counters
+        return sum(_statistics(statistics, {prefix + key for key in keys}))
 
 
 def _own_counters(most):
@@ -79,15 +99,13 @@ def _number(path):
         return None  # not there, or `max`
 
 
-def _statistic(path, key):
+def _statistics(path, keys):
     try:
         with open(path, "rb") as file:
-            for line in file:
-                if line.startswith(key + b" "):
-                    return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
-    return 0
+            rows = [line.split() for line in file]
+        return [int(row[1]) for row in rows if row[0] in keys]
+    except (OSError, ValueError, IndexError):
+        return []
 
 
 def total(pids):

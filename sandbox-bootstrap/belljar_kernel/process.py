@@ -5,7 +5,7 @@ import os
 import posix  # for what runs in a runner: user code may replace functions of `os`
 import signal
 
-from .limits import KILL_ROUNDS
+from .limits import CROWD, KILL_ROUNDS
 
 _PR_SET_DUMPABLE = 4
 _PR_GET_DUMPABLE = 3
@@ -123,7 +123,7 @@ def kill_descendants(spared):
         except ProcessLookupError:
             pass
         return
-    _kill_rounds(lambda processes: _descendants(processes, own_pid, spared))
+    _kill_rounds(lambda processes: _descendants(processes, own_pid, spared), spared)
 
 
 def descendants():
@@ -148,32 +148,48 @@ def kill_younger(pid, spared):
             if (processes[each].started, each) > (oldest.started, pid) and processes[each].session not in spared
         ]
 
-    _kill_rounds(select)
+    _kill_rounds(select, spared)
 
 
-def kill_session(session):
+def kill_session(session, spared):
     """Kill what is left of a session whose leader, a descendant of ours, has ended."""
     own_pid = os.getpid()
     _kill_rounds(
         lambda processes: [
             pid for pid in _descendants(processes, own_pid, frozenset()) if processes[pid].session == session
-        ]
+        ],
+        spared,
     )
 
 
-def _kill_rounds(select):
+def _kill_rounds(select, spared):
+    """Kill what is selected until nothing is.
+
+    A crowd of busy processes takes the CPU time that it needs to find them, and forks meanwhile. In
+    a pid namespace of our own one call stops them all; what lives on is then let go on.
+    """
     for _ in range(KILL_ROUNDS):
-        found = select(_processes())
-        if not found:
-            return
+        processes = _processes()
+        crowded = os.getpid() == 1 and len(processes) > len(spared) + CROWD
+        if crowded:
+            stood = {pid for pid, row in processes.items() if row.is_stopped}
+            send_signal(-1, signal.SIGSTOP)
+            processes = _processes()
+        found = select(processes)
         for pid in found:
             send_signal(pid, signal.SIGKILL)
+        if crowded:
+            for pid in set(processes).difference(found, stood):
+                send_signal(pid, signal.SIGCONT)
+        if crowded or not found:
+            return
 
 
 class _Row:
-    __slots__ = ("parent", "session", "started")
+    __slots__ = ("is_stopped", "parent", "session", "started")
 
-    def __init__(self, parent, session, started):
+    def __init__(self, is_stopped, parent, session, started):
+        self.is_stopped = is_stopped
         self.parent = parent
         self.session = session
         self.started = started  # in clock ticks since the machine's start
@@ -196,7 +212,7 @@ def _processes():
         except OSError:
             continue
         if fields[0] not in (b"Z", b"X"):
-            rows[int(name)] = _Row(int(fields[1]), int(fields[3]), int(fields[19]))
+            rows[int(name)] = _Row(fields[0] == b"T", int(fields[1]), int(fields[3]), int(fields[19]))
     return rows
 
 

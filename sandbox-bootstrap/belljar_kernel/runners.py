@@ -134,6 +134,11 @@ class Runners:
     def runner_broken(self, handle):
         handle.kill()
 
+    def runner_hung_up(self, handle):
+        """A checkpoint that has not said a word will not: code of the session may end every copy at once."""
+        if handle.role == CHECKPOINT and handle.pid is None and self.by_index(handle.index) is handle:
+            self._copy_missing(handle)
+
     def _cell_done(self, handle, payload):
         self._poller.cancel(("kill", handle.index))
         is_main, cell = handle is self.line.worker, handle.cell
@@ -170,6 +175,8 @@ class Runners:
         cell, request = handle.cell, handle.variables_request
         self.line.forget_checkpoint(handle)
         self.drop(handle)
+        if handle.role == CHECKPOINT:
+            self.line.checkpoint_failed()
         if cell or request is not None:
             frame = {"cell": cell} if cell else {"request": request}
             self.refuse("no_process", "the sandbox cannot start another process", frame)
@@ -186,7 +193,7 @@ class Runners:
             return
         self.line.forget_checkpoint(handle)
         if handle.role == FORK:
-            process.kill_session(handle.pid)
+            process.kill_session(handle.pid, self.living())
         self._copy_lost(handle, exit_code)
         if handle.role in (CHECKPOINT, RETIRED):
             self.line.check_memory()
@@ -225,7 +232,7 @@ class Runners:
             handle = self._by_pid.get(pid)
             if handle is not None:
                 self._runner_ended(handle, exit_code)
-            elif not self._computes.ended(pid, exit_code):
+            elif not self._computes.ended(pid, exit_code) and not self.line.ballast.ended(pid):
                 self._reaped.pop(pid, None)
                 self._reaped[pid] = exit_code
                 if len(self._reaped) > REAPED_REMEMBERED:

@@ -64,6 +64,8 @@ pub enum Ending {
     Lost {
         exit_code: i32,
         after: StateAfter,
+        /// There was no checkpoint of the state right before the cell, only an older one.
+        older: bool,
         /// Names that the cell may have assigned.
         names: Vec<String>,
     },
@@ -84,6 +86,8 @@ pub struct Cause {
     /// The cgroup counted a refused fork.
     pub forks_refused: bool,
     pub completed_tool_calls: Vec<String>,
+    /// Names of those that ended with the cell.
+    pub unanswered_tool_calls: Vec<String>,
     /// What earlier cells had left running in the worker.
     pub live: Live,
 }
@@ -94,6 +98,8 @@ pub enum EndedBy {
     Interrupt,
     Cancel,
     Policy(String),
+    /// There was no room for its process.
+    Pids(String),
 }
 
 pub struct Changes {
@@ -190,6 +196,7 @@ fn killed_by(cause: &Cause) -> Option<(Status, Reason)> {
         EndedBy::Interrupt => (Status::Interrupted, Reason::ByUser),
         EndedBy::Cancel => (Status::Interrupted, Reason::ByCancel),
         EndedBy::Policy(_) => (Status::Crashed, Reason::PolicyViolation),
+        EndedBy::Pids(_) => (Status::Crashed, Reason::Pids),
     })
 }
 
@@ -207,7 +214,7 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
     };
     let mut notes: Vec<String> = start.note.iter().cloned().collect();
     match &cause.ended_by {
-        Some(EndedBy::Policy(why)) => notes.push(why.clone()),
+        Some(EndedBy::Policy(why) | EndedBy::Pids(why)) => notes.push(why.clone()),
         Some(EndedBy::Cancel) => notes.push("The session was reset or removed while the cell ran.".into()),
         Some(EndedBy::Interrupt) if !matches!(ending, Ending::Done { .. }) => {
             notes.push("The cell did not stop when it was interrupted, so its process was killed.".into());
@@ -219,11 +226,23 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
     {
         notes.push("No checkpoint was left to go back to.".into());
     }
+    if matches!(ending, Ending::Lost { older: true, after: StateAfter::Restored(_), .. }) {
+        notes.push(
+            "There was no checkpoint of the state right before this cell: what the cells since then assigned is gone too."
+                .into(),
+        );
+    }
     if kind != StateKind::Kept && (cause.live.threads > 0 || cause.live.tasks > 0) {
         notes.push(format!(
             "What earlier cells had left running is gone: {} and {}, with their connections. Locks, queues and open files that they were using may be stuck: make new ones.",
             counted(cause.live.threads, "thread"),
             counted(cause.live.tasks, "asyncio task")
+        ));
+    }
+    if !cause.unanswered_tool_calls.is_empty() {
+        notes.push(format!(
+            "Tool calls that had no answer yet ended with the cell: {}. How far they came is not known.",
+            cause.unanswered_tool_calls.join(", ")
         ));
     }
     let (unprotected, as_before) = match ending {
@@ -292,7 +311,7 @@ mod tests {
     #[test]
     fn a_lost_worker_is_told_by_its_cause() {
         use Mode::{Fork, Main};
-        let lost = |exit_code, after| Ending::Lost { exit_code, after, names: Vec::new() };
+        let lost = |exit_code, after| Ending::Lost { exit_code, after, older: false, names: Vec::new() };
         let back = |exit_code| lost(exit_code, StateAfter::Restored(3));
         let none = Cause::default;
         let oom = Cause { out_of_memory: true, ..Cause::default() };
@@ -334,6 +353,16 @@ mod tests {
         for (mode, ending, cause, expected) in cases {
             assert_eq!(ended(mode, ending.clone(), cause), expected, "{ending:?}");
         }
+    }
+
+    #[test]
+    fn calls_that_ended_with_the_cell_are_named() {
+        let cause = Cause { unanswered_tool_calls: vec!["pay".into(), "mail".into()], ..Cause::default() };
+        let changes = Changes { artifacts: Vec::new(), cut: false };
+        let (start, record) = (start(Mode::Main), CellRecord::default());
+        let result = conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO);
+        let note = result.state.note.unwrap_or_default();
+        assert!(note.contains("ended with the cell: pay, mail."), "{note}");
     }
 
     #[test]

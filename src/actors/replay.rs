@@ -32,6 +32,7 @@ pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport
             replay: Some(ReplayOf { cell, calls: was.calls }),
             origin: None,
             rules: None,
+            keyed: None,
         };
         let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         let replayed_as = ticket.cell;

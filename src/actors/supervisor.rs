@@ -33,6 +33,7 @@ pub struct ForJob {
 pub enum SupervisorMsg {
     /// Admit and start a session. Answered when its first sandbox is ready, or could not be made.
     Create {
+        id: SessionId,
         peer: u32,
         request: Box<NewSession>,
         /// A cell of the owner's wants it and waits for it.
@@ -75,6 +76,8 @@ pub enum SupervisorMsg {
     /// the last actor has ended.
     Shutdown {
         remove: bool,
+        /// Time for programs of the host to end in sessions that are left.
+        within: Duration,
         reply_to: RpcReplyPort<()>,
     },
 }
@@ -163,8 +166,8 @@ impl Actor for Supervisor {
         state: &mut SupervisorState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            SupervisorMsg::Create { peer, request, nested, job, reply_to } => {
-                state.create(&myself, peer, *request, (nested, job), reply_to).await;
+            SupervisorMsg::Create { id, peer, request, nested, job, reply_to } => {
+                state.create(&myself, (id, peer), *request, (nested, job), reply_to).await;
             }
             SupervisorMsg::OfJobs { reply_to } => {
                 let sessions = state.sessions.values();
@@ -205,13 +208,13 @@ impl Actor for Supervisor {
                     let _ = reply_to.send(Ok(()));
                 }
             }
-            SupervisorMsg::Shutdown { remove, reply_to } => {
+            SupervisorMsg::Shutdown { remove, within, reply_to } => {
                 state.shutting_down.get_or_insert_default().push(reply_to);
                 for entry in state.sessions.values() {
                     let _ = entry.session.cast(if remove {
                         SessionMsg::Remove { reply_to: None }
                     } else {
-                        SessionMsg::Leave
+                        SessionMsg::Leave { within }
                     });
                 }
                 state.answer_shutdown();
@@ -247,7 +250,7 @@ impl SupervisorState {
     async fn create(
         &mut self,
         myself: &SupervisorRef,
-        peer: u32,
+        (id, peer): (SessionId, u32),
         request: NewSession,
         (nested, job): (bool, Option<ForJob>),
         reply_to: Answer<SessionView>,
@@ -262,7 +265,7 @@ impl SupervisorState {
             }
         };
         let record = SessionRecord {
-            id: SessionId::fresh(),
+            id,
             owner: peer,
             name,
             created_at: clock::now(),

@@ -1,9 +1,10 @@
 //! The size of a conversation, and what goes when it nears what fits into the model.
 //!
 //! A provider's own count is the truth; between two of them tokens are estimated from bytes. First
-//! old results are shortened, then old turns are replaced by one line each, last the newest results
-//! are shortened too. The request of the user, calls without their answers and answers without
-//! their calls are never what is left.
+//! old results are shortened, then old turns are replaced by one line each, then the results of the
+//! newest turns are shortened too. What the model has not seen yet is left whole as long as it fits,
+//! and else keeps as much as does. The request of the user, calls without their answers and answers
+//! without their calls are never what is left.
 
 use super::report::shortened;
 use super::words::Words;
@@ -41,23 +42,32 @@ pub fn tokens_of_text(text: &str) -> u64 {
     (text.len() as u64).div_ceil(BYTES_PER_TOKEN)
 }
 
-/// How much has to go: none as long as the conversation is not near the limit.
-pub(super) fn excess(size: u64, context: u64) -> Option<u64> {
-    (size > context.saturating_mul(NEAR) / 100)
-        .then(|| size.saturating_sub(context.saturating_mul(ENOUGH) / 100))
+/// Tokens that are too many.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Excess {
+    /// So that there is room for a while.
+    pub wanted: u64,
+    /// Of these, what has to go even from results that the model has not seen yet.
+    pub needed: u64,
 }
 
-/// Cuts about `excess` tokens from the conversation. `anchor` is the place of the message that has
-/// to stay, and is kept up to date. Says what was cut; none if nothing could be.
+/// How much has to go: none as long as the conversation is not near the limit.
+pub(super) fn excess(size: u64, context: u64) -> Option<Excess> {
+    let above = |hundredths| size.saturating_sub(context.saturating_mul(hundredths) / 100);
+    let needed = above(NEAR);
+    (needed > 0).then(|| Excess { wanted: above(ENOUGH), needed })
+}
+
+/// Cuts about the tokens of `excess` from the conversation. `anchor` is the place of the message that
+/// has to stay, and is kept up to date. Says what was cut; none if nothing could be.
 pub(super) fn cut(
     messages: &mut Vec<Message>,
     anchor: &mut usize,
-    excess: u64,
+    excess: Excess,
     words: Words,
 ) -> Option<String> {
-    let before: u64 = messages.iter().map(tokens).sum();
-    let goal = before.saturating_sub(excess);
-    let size = |messages: &[Message]| messages.iter().map(tokens).sum::<u64>();
+    let before = size(messages);
+    let goal = before.saturating_sub(excess.wanted);
 
     let old = newest(messages);
     let mut short = shorten(&mut messages[..old], goal, before, words);
@@ -67,13 +77,19 @@ pub(super) fn cut(
         turns += gone;
     }
     let left = size(messages);
-    if left > goal {
-        short += shorten(messages, goal, left, words);
-    }
+    let first_unseen = unseen(messages);
+    let (seen, new) = messages.split_at_mut(first_unseen);
+    short += shorten(seen, goal, left, words);
+    let room = before.saturating_sub(excess.needed).saturating_sub(size(seen));
+    short += fit(new, room, words);
     (short + turns > 0).then(|| {
         let after = size(messages);
         format!("the conversation nears what fits into the model: shortened {short} results and summarised {turns} turns, about {before} tokens are now {after}")
     })
+}
+
+fn size(messages: &[Message]) -> u64 {
+    messages.iter().map(tokens).sum()
 }
 
 /// Where the newest turns begin.
@@ -85,6 +101,54 @@ fn newest(messages: &[Message]) -> usize {
 /// A turn is what a user says, or what a model says together with the results of its calls.
 fn is_start(message: &Message) -> bool {
     matches!(message.role, Role::User | Role::Assistant)
+}
+
+/// Where that begins which the model has not seen yet: after what it said last. A call in the old form
+/// that came along with others is recorded as a message of its own, behind the results of those.
+fn unseen(messages: &[Message]) -> usize {
+    let said = |end: usize| messages[..end].iter().rposition(|message| message.role == Role::Assistant);
+    let Some(last) = said(messages.len()) else { return 0 };
+    let message = &messages[last];
+    let is_second = message.function_call.is_some()
+        && message.content.is_empty()
+        && last.checked_sub(1).is_some_and(|before| messages[before].role == Role::Tool);
+    let first = if is_second { said(last) } else { None };
+    first.unwrap_or(last) + 1
+}
+
+/// Shortens results no further than to share the room, and never below what an old one keeps: short
+/// ones stay whole, and what they leave goes to the long ones. Returns how many.
+fn fit(messages: &mut [Message], room: u64, words: Words) -> usize {
+    let within = |message: &Message, limit: usize| {
+        let chars = message.content.chars().count();
+        let is_long = !is_start(message) && chars > limit;
+        is_long.then(|| shortened(&message.content, chars, limit, &|left_out| words.left_out(left_out)))
+    };
+    let fits = |messages: &[Message], limit: usize| {
+        let tokens = |message: &Message| match within(message, limit) {
+            Some(content) => tokens(&Message { content, ..message.clone() }),
+            None => tokens(message),
+        };
+        messages.iter().map(tokens).sum::<u64>() <= room
+    };
+    let longest = messages.iter().map(|message| message.content.chars().count()).max().unwrap_or(0);
+    let (mut least, mut most) = (SHORT_CHARS, longest.max(SHORT_CHARS));
+    while least < most {
+        let middle = least + (most - least).div_ceil(2);
+        if fits(messages, middle) {
+            least = middle;
+        } else {
+            most = middle - 1;
+        }
+    }
+    let mut count = 0;
+    for message in messages {
+        if let Some(content) = within(message, least) {
+            message.content = content;
+            count += 1;
+        }
+    }
+    count
 }
 
 /// The oldest first, until the goal is reached. Returns how many.
@@ -177,11 +241,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::agent::history::{repair, tool_result};
+    use crate::agent::history::{function_result, repair, tool_result};
     use crate::protocol::ask::Language;
-    use crate::protocol::chat::ToolCall;
+    use crate::protocol::chat::{FunctionCall, ToolCall};
 
     const WORDS: Words = Words(Language::Chinese);
+    /// Of the notice how much was left out.
+    const NUMBER_CHARS: usize = 6;
 
     fn turn(number: usize, calls: usize, size: usize) -> Vec<Message> {
         if calls == 0 {
@@ -202,7 +268,7 @@ mod tests {
         fn cutting_keeps_what_has_to_stay(
             turns in proptest::collection::vec((0..3_usize, 0..3_000_usize), 0..20),
             later in proptest::collection::vec((1..3_usize, 0..3_000_usize), 0..10),
-            share in 0..100_u64,
+            (wanted, needed) in (0..100_u64, 0..100_u64),
         ) {
             let number = turns.len();
             let turns = turns.into_iter().enumerate();
@@ -210,12 +276,52 @@ mod tests {
             let mut anchor = messages.len();
             messages.push(Message::new(Role::User, "the request"));
             messages.extend(later.into_iter().enumerate().flat_map(|(index, (calls, size))| turn(number + index, calls, size)));
-            let before: u64 = messages.iter().map(tokens).sum();
+            let before = size(&messages);
+            let excess = Excess { wanted: before * wanted / 100, needed: before * wanted.min(needed) / 100 };
 
-            let note = cut(&mut messages, &mut anchor, before * share / 100, WORDS);
+            let note = cut(&mut messages, &mut anchor, excess, WORDS);
             prop_assert_eq!(&messages[anchor].content, "the request");
             prop_assert_eq!(repair(&mut messages, WORDS), Vec::<String>::new());
-            prop_assert_eq!(note.is_none(), messages.iter().map(tokens).sum::<u64>() == before);
+            prop_assert_eq!(note.is_none(), size(&messages) == before);
+        }
+
+        #[test]
+        fn what_is_new_keeps_all_that_fits(
+            earlier in proptest::collection::vec((1..3_usize, 0..3_000_usize), 0..6),
+            sizes in proptest::collection::vec(0..6_000_usize, 1..4),
+            is_legacy in any::<bool>(),
+            share in 0..100_u64,
+        ) {
+            let mut messages = vec![Message::new(Role::User, "the request")];
+            messages.extend(earlier.into_iter().enumerate().flat_map(|(index, (calls, size))| turn(index, calls, size)));
+            let new = messages.len() + 1;
+            let mut said = turn(99, sizes.len(), 0);
+            for (message, size) in said[1..].iter_mut().zip(&sizes) {
+                message.content = "new ".repeat(*size);
+            }
+            messages.extend(said);
+            if is_legacy {
+                let mut second = Message::new(Role::Assistant, "");
+                second.function_call = Some(FunctionCall { name: "old".into(), arguments: "{}".into() });
+                messages.extend([second, function_result("old", "new ".repeat(1_000))]);
+            }
+            let (whole, before) = (messages[new..].to_vec(), size(&messages));
+            let needed = before * share / 100;
+
+            cut(&mut messages, &mut 0, Excess { wanted: before, needed }, WORDS);
+            let start = messages.len() - whole.len();
+            let after = size(&messages);
+            let short = |message: &Message| message.content.chars().count() <= SHORT_CHARS;
+            prop_assert!(messages[1..start].iter().filter(|message| !is_start(message)).all(short));
+            prop_assert!(after <= before - needed || messages[start..].iter().filter(|message| !is_start(message)).all(short));
+            let cut: Vec<_> = messages[start..].iter().zip(&whole).filter(|(left, whole)| left != whole).collect();
+            for (left, _) in &cut {
+                prop_assert!(left.content.chars().count() + NUMBER_CHARS >= SHORT_CHARS);
+                prop_assert!(left.content.starts_with("new ") && left.content.ends_with("new "));
+            }
+            // One more character of each would not fit.
+            let slack = (cut.len() * NUMBER_CHARS) as u64;
+            prop_assert!(cut.is_empty() || after + slack >= before - needed, "{after} of {}", before - needed);
         }
     }
 
@@ -224,9 +330,9 @@ mod tests {
         let mut messages = vec![Message::new(Role::User, "the request")];
         messages.extend((0..6).flat_map(|number| turn(number, 1, 2_000)));
         let mut anchor = 0;
-        let note = cut(&mut messages, &mut anchor, 3_000, WORDS).unwrap();
+        let note = cut(&mut messages, &mut anchor, Excess { wanted: 3_000, needed: 0 }, WORDS).unwrap();
         assert!(note.contains("shortened 3 results and summarised 0 turns"), "{note}");
-        let note = cut(&mut messages, &mut anchor, 3_500, WORDS).unwrap();
+        let note = cut(&mut messages, &mut anchor, Excess { wanted: 3_500, needed: 0 }, WORDS).unwrap();
         assert!(note.contains("shortened 1 results and summarised 4 turns"), "{note}");
         assert!(messages.last().unwrap().content.chars().count() > 2_000);
         assert!(messages[1].content.starts_with(WORDS.summary()), "{}", messages[1].content);

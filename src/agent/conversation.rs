@@ -1,6 +1,6 @@
 //! The conversation of an ask: valid, and within what fits into the model.
 
-use super::budget;
+use super::budget::{self, Excess};
 use super::history;
 use super::words::Words;
 use crate::protocol::chat::{ChatReply, Message, Role, Usage};
@@ -70,10 +70,11 @@ impl Conversation {
 
     /// For a provider that finds it too long and knows better than the estimate.
     pub fn halve(&mut self) -> Option<String> {
-        self.cut(self.messages.iter().map(budget::tokens).sum::<u64>() / 2)
+        let half = self.messages.iter().map(budget::tokens).sum::<u64>() / 2;
+        self.cut(Excess { wanted: half, needed: half })
     }
 
-    fn cut(&mut self, excess: u64) -> Option<String> {
+    fn cut(&mut self, excess: Excess) -> Option<String> {
         let note = budget::cut(&mut self.messages, &mut self.anchor, excess, self.words)?;
         self.counted = None;
         Some(note)

@@ -52,6 +52,10 @@ pub enum Input {
         usage: Usage,
         steps: u32,
     },
+    /// What was spent on the present request before it broke off.
+    Unanswered {
+        tokens: u64,
+    },
     /// Of the tokens that it shares with other asks, too few are left for the next request.
     OutOfTokens,
     /// Of the steps that it shares with other asks, none is left.
@@ -59,6 +63,29 @@ pub enum Input {
     Cancel,
     /// The wall time of the ask is over.
     TimeUp,
+}
+
+impl Input {
+    /// Whether it ends an ask from outside, whatever is under way.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        match self {
+            Self::SandboxFailed { .. }
+            | Self::OutOfTokens
+            | Self::OutOfSteps
+            | Self::Cancel
+            | Self::TimeUp => true,
+            Self::Begin
+            | Self::ModelReplied { .. }
+            | Self::ModelFailed { .. }
+            | Self::CellFinished { .. }
+            | Self::CellRefused { .. }
+            | Self::ToolFinished { .. }
+            | Self::Decided { .. }
+            | Self::SpentWithin { .. }
+            | Self::Unanswered { .. } => false,
+        }
+    }
 }
 
 /// What has to be done. `AskModel`, `RunCell`, `CallTool` and `AskPerson` want an answer; until it
@@ -92,6 +119,15 @@ pub enum Effect {
 }
 
 impl Effect {
+    /// The cell or call that it is about.
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        match self {
+            Self::RunCell { id, .. } | Self::CallTool { id, .. } | Self::AskPerson { id, .. } => Some(id),
+            Self::AskModel { .. } | Self::Note { .. } | Self::Finish { .. } => None,
+        }
+    }
+
     /// The end of the ask, if it is that.
     #[must_use]
     pub fn into_end(self) -> Option<AskEnd> {
@@ -120,7 +156,7 @@ pub struct Setup {
     pub told_chars: usize,
     /// False: tools that run Python stay described, but are answered with a refusal.
     pub python: bool,
-    /// Failed Python calls in a row after which the ask goes on without Python; 0: never.
+    /// Replies in a row whose Python failed, after which the ask goes on without Python; 0: never.
     pub degrade_after: u32,
     /// Tokens of a whole conversation that fit into the model.
     pub context_tokens: u64,

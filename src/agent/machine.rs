@@ -4,6 +4,8 @@
 //! an actor that journals inputs can feed them again after its daemon died, drop the effects, and
 //! carry on with what [`Machine::outstanding`] names.
 
+mod answers;
+
 use super::answer;
 use super::arguments::{PLAN_TOOL, Toolbox, Work};
 use super::budget::one_line;
@@ -12,16 +14,13 @@ use super::dialect::{Call, Format, Intent, Said, Scene, Speech, Wish, speech};
 use super::effects::{Effect, Input, Setup};
 use super::ids::Ids;
 use super::prompts;
-use super::report::{report, shortened};
 use super::schema::Checker;
 use super::turn::{Answered, Rules, Turn, Verdict};
 use super::words::Words;
-use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec, Decision};
+use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec};
 use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, Message, ModelFailure, ModelFailureKind, Role, Usage,
 };
-use crate::protocol::event::ToolOutcome;
-use crate::protocol::result::{ExecutionResult, Status};
 
 /// Characters that a note has of a call that was not made, and of its name.
 const NOTE_CHARS: usize = 400;
@@ -43,7 +42,7 @@ pub struct Machine {
     /// Requests of asks within this one; they count for it.
     steps_within: u32,
     usage: Usage,
-    /// Calls that failed in a row, and of these in Python.
+    /// Replies in a row whose calls failed, and those whose Python did.
     failures: u32,
     python_failures: u32,
     python: bool,
@@ -115,6 +114,11 @@ impl Machine {
             Input::SpentWithin { usage, steps } => {
                 self.usage += usage;
                 self.steps_within = self.steps_within.saturating_add(steps);
+                Vec::new()
+            }
+            Input::Unanswered { tokens } => {
+                let prompt_tokens = self.conversation.tokens().min(tokens);
+                self.usage += Usage { prompt_tokens, completion_tokens: tokens - prompt_tokens };
                 Vec::new()
             }
             Input::OutOfTokens => {
@@ -335,22 +339,10 @@ impl Machine {
 
     fn end_turn(&mut self) -> Vec<Effect> {
         let answered = self.close_turn();
-        let mut streak_over = false;
-        for answer in &answered {
-            match answer.verdict {
-                Verdict::Good => self.failures = 0,
-                Verdict::Bad => self.failures += 1,
-                Verdict::Neither => {}
-            }
-            match (answer.python, answer.verdict) {
-                (true, Verdict::Good) => self.python_failures = 0,
-                (true, Verdict::Bad) => self.python_failures += 1,
-                _ => {}
-            }
-            streak_over |= self.failures > 0 && self.failures >= self.spec.limits.failures;
-        }
-        if streak_over {
-            let message = format!("{} calls in a row failed", self.spec.limits.failures);
+        self.failures = in_a_row(self.failures, answered.iter());
+        self.python_failures = in_a_row(self.python_failures, answered.iter().filter(|answer| answer.python));
+        if self.failures > 0 && self.failures >= self.spec.limits.failures {
+            let message = format!("the calls of {} replies in a row failed", self.failures);
             return self.finish(AskOutcome::FailureLimit, None, Some(message));
         }
         let mut effects = Vec::new();
@@ -379,9 +371,12 @@ impl Machine {
             return None;
         } else if self.failures.saturating_add(1) == limit {
             let told = self.words.skip(self.toolbox.has(PLAN_TOOL));
-            (told, format!("{} calls in a row failed; one more ends the ask", self.failures))
+            (told, format!("the calls of {} replies in a row failed; one more ends the ask", self.failures))
         } else if self.failures >= limit.div_ceil(2) {
-            (self.words.try_otherwise(self.failures), format!("{} calls in a row failed", self.failures))
+            (
+                self.words.try_otherwise(self.failures),
+                format!("the calls of {} replies in a row failed", self.failures),
+            )
         } else {
             return None;
         };
@@ -400,72 +395,6 @@ impl Machine {
             }
             Phase::New | Phase::Thinking { .. } | Phase::Ended => Vec::new(),
         }
-    }
-
-    fn cell_finished(&mut self, id: &str, result: &ExecutionResult) -> Vec<Effect> {
-        if !self.running_cell(id) {
-            return Vec::new();
-        }
-        let verdict = if result.status == Status::Success { Verdict::Good } else { Verdict::Bad };
-        let mut text = report(result, self.spec.language, self.setup.told_chars);
-        if matches!(&self.phase, Phase::Acting { turn } if turn.is_edited(id)) {
-            text.insert_str(0, &self.words.person_changed_code(&self.told(&result.code)));
-        }
-        self.answered(id, text, verdict)
-    }
-
-    fn cell_refused(&mut self, id: &str, why: &str) -> Vec<Effect> {
-        if !self.running_cell(id) {
-            return Vec::new();
-        }
-        let text = self.words.not_run(&self.told(why));
-        self.answered(id, text, Verdict::Bad)
-    }
-
-    fn running_cell(&self, id: &str) -> bool {
-        matches!(&self.phase, Phase::Acting { turn } if matches!(turn.running(id), Some(Work::Cell { .. })))
-    }
-
-    fn tool_finished(&mut self, id: &str, outcome: ToolOutcome) -> Vec<Effect> {
-        let Phase::Acting { turn } = &self.phase else { return Vec::new() };
-        let Some(Work::Tool { .. }) = turn.running(id) else { return Vec::new() };
-        let (text, verdict) = match outcome {
-            ToolOutcome::Value(serde_json::Value::String(text)) => (text, Verdict::Good),
-            ToolOutcome::Value(value) => (value.to_string(), Verdict::Good),
-            ToolOutcome::Failure(failure) => (self.words.call_failed(&failure.message), Verdict::Bad),
-        };
-        let text = self.told(&text);
-        self.answered(id, text, verdict)
-    }
-
-    fn decided(&mut self, id: &str, decision: Decision) -> Vec<Effect> {
-        let rules = Rules::of(&self.spec, &self.setup);
-        let Phase::Acting { turn } = &mut self.phase else { return Vec::new() };
-        if turn.asked(id).is_none() {
-            return Vec::new();
-        }
-        match decision {
-            Decision::Accept { code } => turn.accept(id, code, &rules).into_iter().collect(),
-            Decision::Reject { reason } => {
-                let message = reason.unwrap_or_else(|| "a person refused to let it run".to_owned());
-                self.finish(AskOutcome::Rejected, None, Some(message))
-            }
-            Decision::Respond { text } => {
-                let told = self.words.person_responds(&self.told(&text));
-                self.answered(id, told, Verdict::Neither)
-            }
-            Decision::Edit { text } => {
-                let told = self.words.person_edits(&self.told(&text));
-                self.answered(id, told, Verdict::Neither)
-            }
-        }
-    }
-
-    /// Within the characters that a model is told of one result.
-    fn told(&self, text: &str) -> String {
-        shortened(text, text.chars().count(), self.setup.told_chars, &|left_out| {
-            self.words.left_out(left_out)
-        })
     }
 
     fn failed(&mut self, failure: ModelFailure) -> Vec<Effect> {
@@ -500,6 +429,12 @@ impl Machine {
     fn scene(&self) -> Scene<'_> {
         Scene { spec: &self.spec, setup: &self.setup, words: self.words }
     }
+}
+
+/// The calls of one reply count once: the model made them before it knew of any failure.
+fn in_a_row<'a>(before: u32, answered: impl Iterator<Item = &'a Answered> + Clone) -> u32 {
+    let has = |verdict| answered.clone().any(|answer| answer.verdict == verdict);
+    if has(Verdict::Good) { 0 } else { before + u32::from(has(Verdict::Bad)) }
 }
 
 /// Nothing else shows people a call of which nothing comes.

@@ -51,7 +51,7 @@ pub(super) fn system(scene: Scene) -> String {
     let placeholders = [
         ("tools", tool_lines(scene)),
         ("workspace", scene.setup.workspace.clone()),
-        ("dependencies", scene.setup.dependencies.join(", ")),
+        ("dependencies", scene.words.dependencies(&scene.setup.dependencies)),
         ("contract", contract(scene)),
         ("answer", scene.spec.schema.as_ref().map(Value::to_string).unwrap_or_default()),
         ("context", context_names(scene)),

@@ -128,8 +128,8 @@ impl Words {
 
     pub fn try_otherwise(self, failures: u32) -> String {
         self.pick(
-            || format!("{failures} calls in a row have failed. Find out the cause, then take another way instead of repeating what failed."),
-            || format!("已连续 {failures} 次调用失败。请分析原因，换一种方法，不要重复失败的操作。"),
+            || format!("The calls of {failures} replies in a row have failed. Find out the cause, then take another way instead of repeating what failed."),
+            || format!("已连续 {failures} 次回复中的调用失败。请分析原因，换一种方法，不要重复失败的操作。"),
         )
     }
 
@@ -221,11 +221,20 @@ impl Words {
         )
     }
 
-    pub fn missing_dependencies(self, missing: &str, available: &str) -> String {
+    pub fn missing_dependencies(self, missing: &str, available: &[String]) -> String {
+        let there = self.dependencies(available);
         self.call_failed(&self.pick(
-            || format!("the code was not run, because these packages are not installed and cannot be installed here: {missing}. Installed are: {available}. Write the code with these and the standard library."),
-            || format!("代码没有执行，因为以下软件包没有安装，也无法在此安装：{missing}。已安装的有：{available}。请使用这些软件包和标准库编写代码。"),
+            || format!("the code was not run, because these packages are not installed and cannot be installed here: {missing}. Beside the standard library there is: {there}. Write the code with that."),
+            || format!("代码没有执行，因为以下软件包没有安装，也无法在此安装：{missing}。除标准库外可以使用：{there}。请据此编写代码。"),
         ))
+    }
+
+    /// The packages that the image has, as far as it is known.
+    pub fn dependencies(self, available: &[String]) -> String {
+        if available.is_empty() {
+            return self.pick(|| "no package that is known of".to_owned(), || "没有已知的软件包".to_owned());
+        }
+        available.join(", ")
     }
 
     pub fn never_answered(self) -> String {

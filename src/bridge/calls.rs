@@ -52,11 +52,15 @@ impl<H> Calls<H> {
         self.open.remove(&call)
     }
 
-    /// Takes out the calls of a cell that ended.
-    pub fn cancel_cell(&mut self, cell: CellNumber) -> Vec<Call<H>> {
-        let ids: Vec<u64> =
-            self.open.iter().filter(|(_, call)| call.cell == Some(cell)).map(|(id, _)| *id).collect();
-        ids.into_iter().filter_map(|id| self.open.remove(&id)).collect()
+    pub fn handles(&self) -> impl Iterator<Item = &H> {
+        self.open.values().map(|call| &call.handle)
+    }
+
+    /// Takes out the calls of a cell that ended, in their order.
+    pub fn cancel_cell(&mut self, cell: CellNumber) -> Vec<(u64, Call<H>)> {
+        let mut cancelled: Vec<_> = self.open.extract_if(|_, call| call.cell == Some(cell)).collect();
+        cancelled.sort_unstable_by_key(|(id, _)| *id);
+        cancelled
     }
 }
 

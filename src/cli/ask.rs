@@ -72,7 +72,7 @@ pub(super) struct Ask {
     /// Requests to the model at most.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     steps: Option<u32>,
-    /// Cells or tools that may fail one after the other.
+    /// Replies one after the other of whose cells and tools none may work.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     max_failures: Option<u32>,
     /// Tokens at most, of all requests and replies together.

@@ -157,6 +157,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::ModelText { .. }
         | EventBody::ModelReplied { .. }
         | EventBody::ModelFailed { .. }
+        | EventBody::ModelSpent { .. }
         | EventBody::AskSpentWithin { .. }
         | EventBody::AskWaitsWithin { .. }
         | EventBody::AskToolCalled { .. }
@@ -211,7 +212,9 @@ pub(super) fn show_end(screen: &mut Screen, result: &ExecutionResult, script: bo
     if result.truncated.artifacts {
         screen.note("file: … the list is incomplete, there are too many files to look at")?;
     }
-    match state_note(result) {
+    // The variables of a script go with it; why it was ended may still be said.
+    let note = if script { result.state.note.clone() } else { state_note(result) };
+    match note {
         Some(note) => screen.warn(&note),
         None => Ok(()),
     }
@@ -272,12 +275,17 @@ pub(super) fn state_note(result: &ExecutionResult) -> Option<String> {
         // With the session its files may be gone.
         (_, StateKind::Lost, _) if result.reason == Reason::ByCancel => "all variables are gone".to_owned(),
         (_, StateKind::Lost, _) => "all variables are gone; files in the workspace remain".to_owned(),
-        (Mode::Main, StateKind::Restored, None | Some(0)) => {
-            "variables are back as before the cell".to_owned()
-        }
+        (Mode::Main, StateKind::Restored, None) => "variables are back as before the cell".to_owned(),
+        (Mode::Main, StateKind::Restored, Some(0)) => "variables are back as at the start".to_owned(),
         (Mode::Main, StateKind::Restored, Some(cell)) => format!("variables are back as after cell {cell}"),
         (Mode::Main, StateKind::Kept, _) | (Mode::Fork, StateKind::Kept | StateKind::Restored, _) => {
-            return result.state.as_before.map(as_before).or_else(|| result.state.note.clone());
+            let unprotected = "the cell ran without a checkpoint to go back to".to_owned();
+            return result
+                .state
+                .as_before
+                .map(as_before)
+                .or_else(|| result.state.note.clone())
+                .or(result.state.unprotected.then_some(unprotected));
         }
     };
     if let Some(more) = &result.state.note {

@@ -1,6 +1,7 @@
 //! The HTTP client: one connection a request, over the daemon's unix socket.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use futures_util::{Stream, TryStreamExt as _};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
 use hyper::body::{Body as _, Frame, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, TE};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -38,6 +39,7 @@ pub(super) struct Client {
     socket: PathBuf,
     /// Without it, a daemon that is not there is an error.
     starter: Option<Starter>,
+    was_connected: AtomicBool,
 }
 
 /// A JSON answer, as it came.
@@ -61,7 +63,7 @@ impl Answer {
 
 impl Client {
     pub fn new(socket: PathBuf, starter: Option<Starter>) -> Self {
-        Self { socket, starter }
+        Self { socket, starter, was_connected: AtomicBool::new(false) }
     }
 
     pub async fn get(&self, path: &str) -> Result<Answer, Failure> {
@@ -203,9 +205,17 @@ impl Client {
 
     async fn connect(&self) -> Result<UnixStream, Failure> {
         let error = match connect(&self.socket).await {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                self.was_connected.store(true, Ordering::Relaxed);
+                return Ok(stream);
+            }
             Err(error) => error,
         };
+        if error.kind() == std::io::ErrorKind::NotFound && self.was_connected.load(Ordering::Relaxed) {
+            // A daemon that dies leaves its socket behind. Whoever stopped this one does not want another.
+            return Err(Failure::new("the daemon was stopped")
+                .hint("any other command starts one again; what runs in sandboxes goes on meanwhile"));
+        }
         let absent =
             matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused);
         let failed = |e: &std::io::Error| {
@@ -217,10 +227,8 @@ impl Client {
                 Box::pin(starter.start(&self.socket)).await?;
                 connect(&self.socket).await.map_err(|e| failed(&e))
             }
-            (_, std::io::ErrorKind::PermissionDenied) => {
-                Err(failed(&error)
-                    .hint("the daemon of the machine is open to members of the group `belljar`"))
-            }
+            (_, std::io::ErrorKind::PermissionDenied) => Err(failed(&error)
+                .hint("it is open to the members of the socket's group, which `ls -l` on it shows")),
             (None, _) if absent => {
                 Err(Failure::new(format!("no daemon listens at `{}`", self.socket.display()))
                     .hint("start it with `belljar daemon`"))
@@ -241,7 +249,7 @@ pub(super) async fn connect(socket: &std::path::Path) -> std::io::Result<UnixStr
 }
 
 fn builder(method: Method, path: &str) -> hyper::http::request::Builder {
-    Request::builder().method(method).uri(path).header(HOST, "belljar")
+    Request::builder().method(method).uri(path).header(HOST, "belljar").header(TE, "trailers")
 }
 
 /// Why there is no answer.
@@ -337,18 +345,21 @@ fn no_sense(error: &serde_json::Error) -> Failure {
 
 /// The next bytes of a body; none at its end.
 pub(super) async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
-    while !body.is_end_stream() {
-        match body.frame().await {
-            None => return Ok(None),
-            Some(Err(e)) => return Err(Failure::new(format!("the connection to the daemon broke: {e}"))),
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    return Ok(Some(data));
-                }
-            }
+    while let Some(frame) = next_frame(body).await? {
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
         }
     }
     Ok(None)
+}
+
+/// The same, with what may follow the last bytes.
+pub(super) async fn next_frame(body: &mut Incoming) -> Result<Option<Frame<Bytes>>, Failure> {
+    if body.is_end_stream() {
+        return Ok(None);
+    }
+    let frame = body.frame().await.transpose();
+    frame.map_err(|e| Failure::new(format!("the connection to the daemon broke: {e}")))
 }
 
 /// A path below `/v1/sessions/{s}/files/`, with everything escaped that a URL would understand.

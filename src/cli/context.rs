@@ -61,11 +61,16 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
         let said = welcome(&mut Screen::new(Color::Auto));
         return Start::Done(ExitCode::from(said.map_or_else(|failure| failure.exit, |()| exit::SUCCESS)));
     }
+    let json = asks_for_json(&args);
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // If nobody reads it, nobody needs it.
-            let _ = error.print();
+            if error.use_stderr() && json {
+                Screen::new(Color::Never).failure(&Failure::from(&error), true);
+            } else {
+                // If nobody reads it, nobody needs it.
+                let _ = error.print();
+            }
             return Start::Done(ExitCode::from(exit_of(&error)));
         }
     };
@@ -91,6 +96,11 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
         screen.failure(&failure, json);
         failure.exit
     })))
+}
+
+/// Known also where the rest of the line makes no sense.
+fn asks_for_json(args: &[OsString]) -> bool {
+    args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json")
 }
 
 /// Help and version are asked for; all else is a mistake.

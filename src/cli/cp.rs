@@ -10,17 +10,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use futures_util::{Stream, TryStreamExt as _, stream};
-use hyper::Response;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming};
 use hyper::header::CONTENT_TYPE;
+use hyper::{HeaderMap, Response};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 use tokio_util::io::ReaderStream;
 
-use crate::protocol::api::FileKind;
+use crate::protocol::api::{FileKind, LEFT_OUT};
 
-use super::client::{Client, escaped_path, next_chunk};
+use super::client::{Client, escaped_path, next_frame};
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
@@ -227,7 +227,8 @@ async fn download(
         response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == TAR.as_bytes());
     let name =
         Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(session.as_str()).to_owned();
-    let mut received = Received { body: response, bytes: 0, shown: tokio::time::Instant::now() };
+    let shown = tokio::time::Instant::now();
+    let mut received = Received { body: response, bytes: 0, left_out: 0, shown };
     match target {
         None => {
             while let Some(chunk) = received.next(context).await? {
@@ -237,15 +238,17 @@ async fn download(
         Some(target) => {
             let inside = target.is_dir() || target.as_os_str().as_encoded_bytes().ends_with(b"/");
             let target = if inside { target.join(name) } else { target };
-            let kind = if is_folder {
-                download_folder(context, &mut received, target.clone()).await?;
-                FileKind::Folder
+            let mut told = json!({ "path": target });
+            told["kind"] = if is_folder {
+                told["left_out"] = json!(download_folder(context, &mut received, target).await?);
+                json!(FileKind::Folder)
             } else {
                 download_file(context, &mut received, &target).await?;
-                FileKind::File
+                json!(FileKind::File)
             };
+            told["bytes"] = json!(received.bytes);
             if context.json {
-                context.screen.json(&json!({ "path": target, "kind": kind, "bytes": received.bytes }))?;
+                context.screen.json(&told)?;
             }
         }
     }
@@ -261,18 +264,24 @@ async fn download_file(context: &mut Context, received: &mut Received, target: &
     file.flush().await.map_err(failed)
 }
 
+/// Gives how much was left out.
 async fn download_folder(
     context: &mut Context,
     received: &mut Received,
     target: PathBuf,
-) -> Result<(), Failure> {
+) -> Result<usize, Failure> {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let unpacking = tokio::task::spawn_blocking(move || unpack(receiver, &target));
     let whole = pass_on(context, received, sender).await;
     let unpacked = unpacking.await.map_err(|e| Failure::new(format!("failed to unpack: {e}")))?;
-    whole?;
-    let skipped = unpacked.map_err(|e| Failure::io("failed to unpack", &e))?;
-    tell_skipped(context, &skipped)
+    whole.map_err(|failure| {
+        failure
+            .hint("only a part has arrived; if the daemon still runs, its log names what it could not send")
+    })?;
+    let mut skipped = unpacked.map_err(|e| Failure::io("failed to unpack", &e))?;
+    skipped.count += received.left_out;
+    tell_skipped(context, &skipped)?;
+    Ok(skipped.count)
 }
 
 /// Ends early when unpacking has ended with an error.
@@ -290,25 +299,38 @@ async fn pass_on(
 }
 
 fn tell_skipped(context: &mut Context, skipped: &Skipped) -> Result<(), Failure> {
-    match skipped.count {
-        0 => Ok(()),
-        count => context.screen.warn(&format!(
-            "{count} left out, being neither plain files nor folders, such as `{}`",
-            skipped.example.display()
-        )),
+    if skipped.count == 0 {
+        return Ok(());
     }
+    // Of what the daemon left out only the number is known.
+    let example = match skipped.example.to_string_lossy() {
+        example if example.is_empty() => String::new(),
+        example => format!(", such as `{example}`"),
+    };
+    let count = skipped.count;
+    context.screen.warn(&format!("{count} left out, being neither plain files nor folders{example}"))
 }
 
 /// An answer's body, counted.
 struct Received {
     body: Response<Incoming>,
     bytes: u64,
+    /// What the daemon did not send, as it says at the end.
+    left_out: usize,
     shown: tokio::time::Instant,
 }
 
 impl Received {
     async fn next(&mut self, context: &mut Context) -> Result<Option<Bytes>, Failure> {
-        let chunk = next_chunk(self.body.body_mut()).await?;
+        let chunk = loop {
+            match next_frame(self.body.body_mut()).await?.map(Frame::into_data) {
+                None => break None,
+                Some(Ok(data)) => break Some(data),
+                Some(Err(frame)) => {
+                    self.left_out = frame.trailers_ref().and_then(left_out).unwrap_or_default();
+                }
+            }
+        };
         self.bytes += chunk.as_ref().map_or(0, Bytes::len) as u64;
         if self.shown.elapsed() > PROGRESS {
             self.shown = tokio::time::Instant::now();
@@ -316,6 +338,10 @@ impl Received {
         }
         Ok(chunk)
     }
+}
+
+fn left_out(trailers: &HeaderMap) -> Option<usize> {
+    trailers.get(LEFT_OUT)?.to_str().ok()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use serde_json::{Value, json};
+
 use crate::protocol::problem::{Code, Problem};
 
 use super::exit;
@@ -48,13 +50,62 @@ impl Failure {
         self.message.is_empty()
     }
 
+    /// For programs: as errors of the API, with codes of its own for what is the command line's.
+    pub fn json(&self) -> Value {
+        let code = match &self.problem {
+            Some(problem) => json!(problem.code),
+            None if self.exit == exit::USAGE => json!("usage"),
+            None => json!("failed"),
+        };
+        let mut told = json!({"code": code, "message": self.message});
+        if let Some(hint) = &self.hint {
+            told["hint"] = json!(hint);
+        }
+        told
+    }
+
     pub fn has_code(&self, code: Code) -> bool {
         self.problem.as_ref().is_some_and(|problem| problem.code == code)
+    }
+}
+
+/// What the grammar of the command line says, without its colours and its call for help.
+impl From<&clap::Error> for Failure {
+    fn from(error: &clap::Error) -> Self {
+        let text = error.to_string();
+        let mut parts = text.split("\n\n").map(str::trim).filter(|part| !part.is_empty());
+        let message = parts.next().unwrap_or_default();
+        let failure = Self::usage(message.strip_prefix("error: ").unwrap_or(message));
+        let rest: Vec<&str> = parts.filter(|part| !part.starts_with("For more information")).collect();
+        if rest.is_empty() { failure } else { failure.hint(rest.join("\n")) }
     }
 }
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
         Self { hint: problem.hint.clone(), problem: Some(problem.clone()), ..Self::new(problem.message) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_told_of_every_failure_in_one_form() {
+        let problem = Problem::new(Code::NoSuchSession, "there is no session `a`");
+        for (failure, expected) in [
+            (
+                Failure::from(problem).hint("make it"),
+                json!({"code": "no_such_session", "message": "there is no session `a`", "hint": "make it"}),
+            ),
+            (Failure::new("it broke"), json!({"code": "failed", "message": "it broke"})),
+            (
+                Failure::usage("not so").hint("but so"),
+                json!({"code": "usage", "message": "not so", "hint": "but so"}),
+            ),
+        ] {
+            assert_eq!(failure.json(), expected);
+        }
     }
 }

@@ -1,8 +1,9 @@
-//! `belljar interrupt`: stop the running cell of a session.
+//! `belljar interrupt`: stop the running cell of a session, or an ask.
 
 use clap::Args;
 
 use crate::protocol::api::Interrupted;
+use crate::protocol::ask::{AskNumber, AskOutcome, AskView};
 
 use super::args::SessionArg;
 use super::context::Context;
@@ -14,11 +15,28 @@ use super::failure::Failure;
 pub(super) struct Interrupt {
     #[command(flatten)]
     session: SessionArg,
+    /// Cancel the ask of this number, with what runs for it.
+    #[arg(long, value_name = "N")]
+    ask: Option<AskNumber>,
 }
 
 impl Interrupt {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let session = self.session.resolve()?;
+        if let Some(ask) = self.ask {
+            let answer =
+                context.client().post_empty(&format!("/v1/sessions/{session}/asks/{ask}/cancel")).await?;
+            if context.json {
+                context.screen.line(&answer.text())?;
+                return Ok(exit::SUCCESS);
+            }
+            let view: AskView = answer.parse()?;
+            context.screen.note(&match view.end.map(|end| end.outcome) {
+                Some(AskOutcome::Cancelled) => format!("ask {ask} is cancelled"),
+                _ => format!("ask {ask} had ended already"),
+            })?;
+            return Ok(exit::SUCCESS);
+        }
         let answer = context.client().post_empty(&format!("/v1/sessions/{session}/interrupt")).await?;
         if context.json {
             context.screen.line(&answer.text())?;

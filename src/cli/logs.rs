@@ -64,7 +64,10 @@ impl Logs {
                 continue;
             }
             if let Some(line) = milestone(&event.body) {
-                context.screen.end_line(Stream::Stdout)?;
+                // Anything else may come in the middle of a line that the cell is still writing.
+                if matches!(event.body, EventBody::CellFinished { .. }) {
+                    context.screen.end_line(Stream::Stdout)?;
+                }
                 context.screen.note(&line)?;
             } else {
                 show_event(&mut context.screen, &event.body)?;
@@ -150,6 +153,9 @@ fn milestone(event: &EventBody) -> Option<String> {
         EventBody::ModelFailed { ask, failure, retry_in_s, .. } => {
             let again = retry_in_s.map(|s| format!(", again in {s:.1} s")).unwrap_or_default();
             format!("-- ask {ask}: the model failed: {}{again}", short(&failure.message))
+        }
+        EventBody::ModelSpent { ask, tokens, .. } => {
+            format!("-- ask {ask}: a request without a reply cost about {tokens} tokens")
         }
         EventBody::AskSpentWithin { ask, usage, .. } => {
             format!("-- ask {ask}: an ask within it used {} tokens", usage.total())

@@ -1,12 +1,14 @@
 //! `belljar run`: run a script in a session of its own that ends with it.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::json;
 
 use crate::protocol::api::{NewSession, RunCell, SessionView};
 use crate::protocol::receipt::Backend;
-use crate::protocol::result::{Change, Mode};
+use crate::protocol::result::{Change, ExecutionResult, Mode, Status};
 
 use super::args::{SandboxArgs, seconds};
 use super::cell::{End, Stops, show_end, stream};
@@ -19,7 +21,8 @@ use super::session_key::SessionKey;
 
 /// Run a script in a sandbox of its own, which is removed afterwards.
 ///
-/// The exit code is the script's own.
+/// The exit code is the script's own. It has its arguments in `sys.argv`, as with `python FILE ARGS`;
+/// those that begin with a hyphen have to follow `--`.
 #[derive(Debug, Args)]
 pub(super) struct Run {
     #[command(flatten)]
@@ -29,22 +32,30 @@ pub(super) struct Run {
     timeout: Option<f64>,
     /// The script, or `-` to read it from stdin.
     file: PathBuf,
+    /// Arguments for the script.
+    #[arg(value_name = "ARGS")]
+    args: Vec<String>,
 }
 
 impl Run {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let cell = RunCell { code: self.code()?, timeout_s: self.timeout, mode: Mode::Main };
+        let (file, circumstances) = (self.file.display().to_string(), self.circumstances());
         let client = context.client();
         // From here on no signal may end us before the session is removed again.
         let mut stops = Stops::new()?;
         let keeps_files = self.sandbox.workspace.is_some();
         let session = ThrowAway::make(&client, self.sandbox).await?;
         session.tell_backend(context)?;
-        let end = stream(context, &client, &session.name, &cell, &mut stops).await;
+        let end = match prepare(&client, &session.name, circumstances).await {
+            Ok(()) => stream(context, &client, &session.name, &cell, &mut stops).await,
+            Err(failure) => Err(failure),
+        };
         let (name, removed) = session.remove(&client).await;
         let code = match end? {
             End::Left(code) => code,
-            End::Finished(result) => {
+            End::Finished(mut result) => {
+                name_file(&mut result, &file);
                 if context.json {
                     context.screen.json(&result)?;
                 } else {
@@ -65,6 +76,20 @@ impl Run {
         Ok(code)
     }
 
+    /// What a script finds when Python itself runs it. A cell of its own, so that the script's lines keep
+    /// their numbers, and its first ones may be what has to come first.
+    fn circumstances(&self) -> String {
+        let file = self.file.display().to_string();
+        let argv: Vec<&str> =
+            std::iter::once(file.as_str()).chain(self.args.iter().map(String::as_str)).collect();
+        let mut code = format!("__import__('sys').argv = {}", json!(argv));
+        if let Some(name) = self.file.file_name().filter(|name| *name != "-") {
+            // It is not there, but what lies beside it may be.
+            let _ = write!(code, "\n__file__ = {}", json!(format!("/workspace/{}", name.to_string_lossy())));
+        }
+        code
+    }
+
     fn code(&self) -> Result<String, Failure> {
         let read = if self.file.as_os_str() == "-" {
             std::io::read_to_string(std::io::stdin())
@@ -76,6 +101,24 @@ impl Run {
             Failure::io(format_args!("failed to read `{}`", self.file.display()), &e)
                 .hint("name a script in UTF-8, or `-` to read it from stdin")
         })
+    }
+}
+
+async fn prepare(client: &Client, session: &SessionKey, code: String) -> Result<(), Failure> {
+    let cell = RunCell { code, timeout_s: None, mode: Mode::Main };
+    let answer = client.post(&format!("/v1/sessions/{session}/cells?wait=true"), &cell).await?;
+    let result: ExecutionResult = answer.parse()?;
+    match result.status {
+        Status::Success => Ok(()),
+        status => Err(Failure::new(format!("the script could not be given its arguments: {status:?}"))),
+    }
+}
+
+/// Who has one script knows its name, and not that it is a cell.
+fn name_file(result: &mut ExecutionResult, file: &str) {
+    let cell = format!("File \"<cell {}>\"", result.cell);
+    if let Some(exception) = &mut result.exception {
+        exception.traceback = exception.traceback.replace(&cell, &format!("File \"{file}\""));
     }
 }
 
@@ -116,5 +159,25 @@ impl ThrowAway {
     pub async fn remove(self, client: &Client) -> (SessionKey, Result<(), Failure>) {
         let removed = client.delete(&format!("/v1/sessions/{}", self.name)).await.map(|_| ());
         (self.name, removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::{Cli, Command};
+    use clap::Parser as _;
+
+    #[test]
+    fn a_script_has_the_arguments_that_are_not_ours() {
+        let circumstances = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
+            Command::Run(run) => (run.timeout, run.circumstances()),
+            _ => unreachable!(),
+        };
+        let given = ["belljar", "run", "a/b.py", "é\"\n", "--timeout", "2s", "--", "--timeout", "-"];
+        let expected = r#"__import__('sys').argv = ["a/b.py","é\"\n","--timeout","-"]"#;
+        let file = "\n__file__ = \"/workspace/b.py\"";
+        assert_eq!(circumstances(&given), (Some(2.0), format!("{expected}{file}")));
+        let stdin = circumstances(&["belljar", "run", "-"]);
+        assert_eq!(stdin.1, r#"__import__('sys').argv = ["-"]"#);
     }
 }

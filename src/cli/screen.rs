@@ -279,9 +279,9 @@ impl Screen {
     }
 
     fn try_failure(&mut self, failure: &Failure, json: bool) -> Result<(), Failure> {
-        if let (true, Some(problem)) = (json, &failure.problem) {
-            let text = serde_json::to_string(problem).unwrap_or_default();
-            return writeln!(io::stderr().lock(), "{text}").map_err(|e| Failure::write(&e));
+        if json {
+            self.end_line(Stream::Stderr)?;
+            return writeln!(io::stderr().lock(), "{}", failure.json()).map_err(|e| Failure::write(&e));
         }
         self.error(&failure.message)?;
         if let Some(hint) = &failure.hint {

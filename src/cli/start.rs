@@ -4,7 +4,7 @@
 //! the others exit with [`ALREADY_RUNNING`], and all commands then talk to the one that stayed.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,8 @@ impl Starter {
         while Instant::now() < deadline {
             if let Ok(Ok(_)) = timeout(READY, client.get("/v1/health")).await {
                 if self.announce && other_since.is_none() {
-                    eprintln!("started the daemon (pid {})", child.id());
+                    // Not `eprintln`, which dies of a stderr that nobody reads any more.
+                    let _ = writeln!(io::stderr(), "started the daemon (pid {})", child.id());
                 }
                 return Ok(());
             }
@@ -81,6 +82,12 @@ impl Starter {
                 }
                 Ok(Some(status)) => {
                     let said = tail(&log, log_start);
+                    if let (true, Err(error)) = (said.is_empty(), probe(&log)) {
+                        let failed =
+                            format!("the daemon did not start ({status}): its home cannot be written");
+                        return Err(Failure::io(failed, &error)
+                            .hint("make room there, or set `BELLJAR_HOME` to a folder on another disk"));
+                    }
                     let failure = Failure::new(format!("the daemon did not start ({status}):\n{said}"))
                         .hint(format!("its log is `{}`", log.display()));
                     let is_usage = status.code() == Some(i32::from(exit::USAGE));
@@ -112,6 +119,11 @@ impl Starter {
         command.current_dir("/");
         Ok((command.spawn()?, log_start))
     }
+}
+
+/// Why a daemon may have had no words: on a full disk they go nowhere.
+fn probe(log: &Path) -> io::Result<()> {
+    OpenOptions::new().append(true).open(log)?.write_all(b"\n")
 }
 
 /// The last lines of what was written to the log after `start`.

@@ -17,7 +17,7 @@ use crate::protocol::limits::ARTIFACT_SCAN_DEPTH;
 /// Chunks that wait between the thread with the files and the connection.
 pub(super) const CHUNKS_WAITING: usize = 8;
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Folders within folders; deeper ones are refused.
+/// Folders within folders that are packed; deeper ones are refused.
 const DEPTH: usize = 4 * ARTIFACT_SCAN_DEPTH;
 
 /// Two empty blocks end an archive.
@@ -144,7 +144,7 @@ fn plain_parts(path: &Path) -> Option<Vec<OsString>> {
             Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
         }
     }
-    (parts.len() <= DEPTH).then_some(parts)
+    Some(parts)
 }
 
 /// Makes the folders that are missing.

@@ -33,7 +33,7 @@ pub struct Agent {
     pub depth: u32,
     /// False: the model keeps its tools' descriptions, but nothing is run (degraded mode).
     pub python: bool,
-    /// Failed cells in a row after which an ask goes on without Python; 0: never.
+    /// Replies in a row whose cells failed, after which an ask goes on without Python; 0: never.
     pub degrade_after: u32,
     /// Tools of every session; empty: all.
     pub tools: Vec<String>,

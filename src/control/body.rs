@@ -6,6 +6,7 @@ use axum::http::request::Parts;
 use futures_util::{Stream, TryStreamExt, stream};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
+use std::time::Duration;
 
 use super::peer::Place;
 use super::problems::Refused;
@@ -49,13 +50,20 @@ pub async fn read(body: Body, limit: usize) -> Result<bytes::Bytes, Problem> {
 
 /// A body that is read bit by bit, each in time: whoever stops sending holds nothing for long.
 pub fn in_time(body: Body) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send + Unpin {
-    Box::pin(stream::unfold(body.into_data_stream(), |mut body| async move {
-        let chunk = match tokio::time::timeout(REQUEST_BODY, body.try_next()).await {
+    each_within(REQUEST_BODY, body)
+}
+
+fn each_within(
+    time: Duration,
+    body: Body,
+) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send + Unpin {
+    Box::pin(stream::unfold(body.into_data_stream(), move |mut body| async move {
+        let chunk = match tokio::time::timeout(time, body.try_next()).await {
             Ok(Ok(chunk)) => Ok(chunk?),
             Ok(Err(error)) => Err(std::io::Error::other(error)),
             Err(_) => Err(std::io::Error::new(
                 std::io::ErrorKind::TimedOut,
-                format!("nothing came for {} s", REQUEST_BODY.as_secs()),
+                format!("nothing came for {} s", time.as_secs()),
             )),
         };
         Some((chunk, body))
@@ -116,6 +124,16 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
 mod tests {
     use super::*;
     use crate::protocol::api::RunCell;
+    use futures_util::StreamExt;
+
+    #[tokio::test]
+    async fn whoever_stops_sending_is_not_waited_for() {
+        let first = stream::iter([Ok::<_, std::io::Error>(bytes::Bytes::from_static(b"begun"))]);
+        let body = Body::from_stream(first.chain(stream::pending()));
+        let mut received = each_within(Duration::from_millis(10), body);
+        assert_eq!(received.try_next().await.unwrap().unwrap(), "begun");
+        assert_eq!(received.try_next().await.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    }
 
     #[test]
     fn a_wrong_body_is_told_with_its_place() {

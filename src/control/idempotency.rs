@@ -17,8 +17,9 @@ use tokio::sync::watch;
 use super::body;
 use super::peer::Peer;
 use super::problems::{Answer, Refused};
-use super::routes::{App, cells};
-use crate::protocol::ids::{CellNumber, Seq};
+use super::routes::{App, cells, sessions};
+use crate::actors::session::CellTarget;
+use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::store::{Answered, Claim, JournalError};
@@ -32,21 +33,10 @@ const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
 #[derive(Clone, Debug)]
 pub struct Key(pub String);
 
-/// What a request with a key makes: a cell, of which its client wants the result, or only the number.
-/// By the session's id, because its name may be another's by the time somebody asks.
+/// A session that a request with a key is about to make.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Target {
-    pub session: String,
-    pub cell: CellNumber,
-    #[serde(default = "yes")]
-    pub result: bool,
-    /// Its client wants the events after this one, until the cell has ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub events_after: Option<Seq>,
-}
-
-fn yes() -> bool {
-    true
+pub struct NewTarget {
+    pub new_session: SessionId,
 }
 
 /// Requests with a key that are being worked on: a repetition waits for the first.
@@ -121,17 +111,23 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
         }
     };
     match app.journal.claim(peer.uid, &key, &hash).await.map_err(|error| storage(&error))? {
-        Claim::Conflict => Err(conflict(&key).into()),
-        Claim::Known { answer: Some(answer), .. } => Ok(again(answer)),
-        Claim::Known { answer: None, target } => resume(&app, peer, target).await,
-        Claim::New => {
-            let mut request = Request::from_parts(parts, Body::from(bytes));
-            request.extensions_mut().insert(Key(key.clone()));
-            // The client may leave: the work and its answer are for whoever asks again.
-            let done = tokio::spawn(act(app, peer, key, request, next, work));
-            done.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))?
+        Claim::Conflict => return Err(conflict(&key).into()),
+        Claim::Known { answer: Some(answer), .. } => return Ok(again(answer)),
+        Claim::Known { answer: None, target } if parts.uri.path() == sessions::PATH => {
+            if let Some(answer) = made_before(&app, &peer, target).await? {
+                return Ok(answer);
+            }
         }
+        // A key leads to its cell as soon as there is one.
+        Claim::Known { answer: None, target: None } if cells::is_path(parts.uri.path()) => {}
+        Claim::Known { answer: None, target } => return resume(&app, peer, target).await,
+        Claim::New => {}
     }
+    let mut request = Request::from_parts(parts, Body::from(bytes));
+    request.extensions_mut().insert(Key(key.clone()));
+    // The client may leave: the work and its answer are for whoever asks again.
+    let done = tokio::spawn(act(app, peer, key, request, next, work));
+    done.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))?
 }
 
 async fn act(
@@ -195,8 +191,8 @@ fn again(answer: Answered) -> Response {
 
 /// The daemon died over the first request. What it was about to make may tell the answer.
 async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response> {
-    let target = target.and_then(|target| serde_json::from_value::<Target>(target).ok());
-    if let Some(Target { session, cell, result, events_after }) = target {
+    let target = target.and_then(|target| serde_json::from_value::<CellTarget>(target).ok());
+    if let Some(CellTarget { session, cell, result, events_after }) = target {
         let session = app.session(&peer, &session).await?;
         if let Some(after) = events_after {
             return cells::events_of(app, &session, after, cell).await;
@@ -213,11 +209,23 @@ async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response
     ))
 }
 
+/// The session that the first request made. None if it came to nothing: one that was never ready did not
+/// outlive the daemon, and what had no target was not begun.
+async fn made_before(app: &App, peer: &Peer, target: Option<Value>) -> Answer<Option<Response>> {
+    let target = target.and_then(|target| serde_json::from_value::<NewTarget>(target).ok());
+    let Some(NewTarget { new_session: id }) = target else { return Ok(None) };
+    if !app.journal.was_ready(id).map_err(|error| storage(&error))? {
+        return Ok(None);
+    }
+    let view = sessions::view_of(app, peer, &id.to_string()).await?;
+    Ok(Some((StatusCode::CREATED, axum::Json(view)).into_response()))
+}
+
 fn conflict(key: &str) -> Problem {
     Problem::new(Code::KeyReused, format!("the key `{}` was used for another request", key.escape_default()))
         .hint("use a new key for each request, and the same one only to repeat it")
 }
 
-fn storage(error: &JournalError) -> Problem {
+pub fn storage(error: &JournalError) -> Problem {
     Problem::new(Code::Storage, error.to_string()).hint("free some space where the daemon's home is")
 }

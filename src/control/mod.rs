@@ -2,6 +2,7 @@
 //! into messages for the actors and answers back into HTTP, and knows nothing of containers.
 
 mod body;
+mod hang_ups;
 mod idempotency;
 pub mod identity;
 pub mod openapi;

@@ -5,13 +5,14 @@ use axum::Router;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
-use super::peer::{Peer, Places};
+use super::hang_ups::HangUps;
+use super::peer::{Peer, Place, Places};
 use super::routes::App;
 use crate::protocol::limits::{DRAIN, REQUEST_HEAD};
 
@@ -25,6 +26,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
     // A daemon of one user serves nobody else, however the socket came to be open to them.
     let only = (!app.launcher.paths.system()).then(|| rustix::process::geteuid().as_raw());
     let tasks = TaskTracker::new();
+    let mut hang_ups = HangUps::default();
     loop {
         let accepted = tokio::select! {
             biased;
@@ -39,20 +41,14 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
                 continue;
             }
         };
-        let (uid, gid) = match stream.peer_cred() {
-            Ok(credentials) => (credentials.uid(), credentials.gid()),
-            Err(error) => {
-                tracing::warn!(%error, "a peer without credentials was hung up on");
+        let (uid, gid, place) = match let_in(&stream, only, &connections) {
+            Ok(peer) => peer,
+            Err(why) => {
+                if let Some(count) = hang_ups.add(Instant::now()) {
+                    tracing::warn!(count, last = why, "connections were hung up on");
+                }
                 continue;
             }
-        };
-        if only.is_some_and(|own| uid != own && uid != 0) {
-            tracing::warn!(uid, "somebody else was hung up on");
-            continue;
-        }
-        let Some(place) = connections.take(uid) else {
-            tracing::warn!(uid, "too many connections; one was hung up on");
-            continue;
         };
         let (app, router, shutdown) = (app.clone(), router.clone(), shutdown.clone());
         tasks.spawn(async move {
@@ -66,6 +62,17 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
     if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
         tracing::warn!(connections = tasks.len(), "connections were still open at the end of the drain");
     }
+}
+
+/// Whose connection it is, with a place for it; or why it gets none.
+fn let_in(stream: &UnixStream, only: Option<u32>, places: &Places) -> Result<(u32, u32, Place), String> {
+    let credentials = stream.peer_cred().map_err(|error| format!("it has no credentials: {error}"))?;
+    let (uid, gid) = (credentials.uid(), credentials.gid());
+    if only.is_some_and(|own| uid != own && uid != 0) {
+        return Err(format!("user {uid} is not the one who is served"));
+    }
+    let place = places.take(uid).ok_or_else(|| format!("user {uid} has too many"))?;
+    Ok((uid, gid, place))
 }
 
 /// Who it is, what it may have, and whether it may see what others have.

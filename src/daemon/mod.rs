@@ -6,11 +6,12 @@ mod notify;
 mod socket;
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -73,7 +74,9 @@ pub fn main(config: Option<PathBuf>, serving: Serving) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let text = error.to_string();
-            eprintln!("{}{text}", if text.starts_with("error:") { "" } else { "error: " });
+            let prefix = if text.starts_with("error:") { "" } else { "error: " };
+            // Not `eprintln`: stderr may be a file on a full disk, and the exit code has to come through.
+            let _ = writeln!(std::io::stderr(), "{prefix}{text}");
             ExitCode::from(error.exit_code())
         }
     }
@@ -195,12 +198,14 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     if !remove {
         launcher.leave_all();
     }
+    let drained_by = Instant::now() + DRAIN;
     let orderly = async {
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
         // From here on sandboxes have no owner in this process.
         reaper.stop();
-        let removed =
-            supervisor.call(|reply_to| SupervisorMsg::Shutdown { remove, reply_to }, Some(REMOVAL)).await;
+        let within = drained_by.saturating_duration_since(Instant::now());
+        let end = |reply_to| SupervisorMsg::Shutdown { remove, within, reply_to };
+        let removed = supervisor.call(end, Some(REMOVAL)).await;
         tracing::info!(orderly = removed.is_ok(), "sessions ended");
         // One that is being made would else go on without a daemon.
         let patience = if remove { REMOVAL } else { LAUNCHES };

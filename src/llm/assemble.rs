@@ -9,9 +9,9 @@ use super::client::Delta;
 use super::failure::AttemptFailure;
 use crate::protocol::chat::{ChatReply, Finish, FunctionCall, Message, Role, ToolCall, Usage};
 
-/// Bytes of all texts and arguments of one reply together.
 /// More than any context holds.
 const USAGE_TOKENS: u64 = 16 << 20;
+/// Bytes of all texts and arguments of one reply together.
 const REPLY_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of one call's arguments.
 const ARGUMENTS_BYTES: usize = 4 * 1024 * 1024;
@@ -89,6 +89,17 @@ impl Assembler {
     /// Whether the reply can be taken as whole when nothing more comes.
     pub fn is_whole(&self) -> bool {
         self.answered && (self.done || self.finish.is_some())
+    }
+
+    /// Bytes of all texts and arguments so far.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The reply as far as it came, as if its provider had kept it that short.
+    pub fn cut_short(mut self) -> Self {
+        self.finish = Some(Finish::Length);
+        self
     }
 
     pub fn is_answered(&self) -> bool {

@@ -6,6 +6,9 @@ use super::strict::strict;
 use crate::config::{Model, Provider};
 use crate::protocol::chat::{ChatReply, ChatRequest, Message, ModelTool, Role};
 
+/// Tokens of a reply that every model can write.
+const TAKEN_BY_ALL: u64 = 4_096;
+
 /// `POST …/chat/completions`
 pub(super) fn body(model: &Model, request: &ChatRequest) -> Value {
     let mut body = Map::new();
@@ -33,12 +36,27 @@ pub(super) fn body(model: &Model, request: &ChatRequest) -> Value {
     if let Some(temperature) = model.temperature {
         set("temperature", temperature.into());
     }
-    if let Some(tokens) = model.max_tokens.into_iter().chain(request.reply_tokens).min() {
+    let left = request.reply_tokens.filter(|tokens| takes(model, *tokens));
+    if let Some(tokens) = model.max_tokens.into_iter().chain(left).min() {
         // OpenAI's newer models refuse the name that all others know.
         let key = if model.provider == Provider::OpenAi { "max_completion_tokens" } else { "max_tokens" };
         set(key, tokens.into());
     }
     body.into()
+}
+
+/// Whether a provider takes that many tokens for the longest reply. Some refuse a request for more than
+/// the model can write; what they write beyond the limit is not read.
+fn takes(model: &Model, tokens: u64) -> bool {
+    let takes_any = match model.provider {
+        Provider::Ollama | Provider::LlamaCpp | Provider::Script | Provider::Replay => true,
+        Provider::OpenAi
+        | Provider::DashScope
+        | Provider::Vllm
+        | Provider::OpenRouter
+        | Provider::Compatible => false,
+    };
+    takes_any || tokens <= model.max_tokens.unwrap_or(TAKEN_BY_ALL)
 }
 
 fn message(message: &Message) -> Value {
@@ -195,13 +213,16 @@ mod tests {
 
     #[test]
     fn a_reply_is_as_long_as_all_allow() {
-        for (configured, left, sent) in [
-            ("", None, None),
-            ("", Some(7), Some(7)),
-            ("max_tokens = 9\n", Some(7), Some(7)),
-            ("max_tokens = 9\n", Some(70), Some(9)),
+        for (provider, configured, left, sent) in [
+            ("dashscope", "", None, None),
+            ("dashscope", "", Some(7), Some(7)),
+            ("dashscope", "", Some(100_000), None),
+            ("dashscope", "max_tokens = 9\n", Some(7), Some(7)),
+            ("dashscope", "max_tokens = 9\n", Some(70), Some(9)),
+            ("dashscope", "max_tokens = 9000\n", Some(8_000), Some(8_000)),
+            ("ollama", "model = \"m\"\n", Some(100_000), Some(100_000)),
         ] {
-            let model = model(&format!("provider = \"dashscope\"\n{configured}"));
+            let model = model(&format!("provider = \"{provider}\"\n{configured}"));
             let body = body(&model, &ChatRequest { reply_tokens: left, ..request() });
             assert_eq!(body.get("max_tokens").and_then(Value::as_u64), sent, "{configured} {left:?}");
         }

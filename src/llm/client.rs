@@ -11,7 +11,7 @@ use super::failure::AttemptFailure;
 use super::http::Http;
 use super::retry;
 use super::script;
-use super::secret::Secret;
+use super::secret::{Pieces, Secret};
 use crate::config::{Model, Provider};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
 
@@ -107,8 +107,11 @@ impl Client {
         let file = self.model.file.as_deref();
         let reply = match &self.source {
             Source::Http(http) => {
-                let mut without_key = |delta| deltas(self.redacted(delta));
-                self.ask(http, request, &mut without_key).await.map(|reply| self.without_key(reply))?
+                let mut veil = Veil { key: self.key.as_ref(), ..Veil::default() };
+                let mut without_key = |delta| veil.through(delta).into_iter().for_each(&mut deltas);
+                let reply = self.ask(http, request, &mut without_key).await?;
+                veil.rest().for_each(&mut deltas);
+                self.without_key(reply)
             }
             Source::Script => script::play(file, request, &mut deltas).await.map_err(alone)?,
             Source::Replay(replayer) => {
@@ -138,7 +141,8 @@ impl Client {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let attempt = http.attempt(sent.clone(), key, request.messages.len(), deltas);
+            let turn = request.messages.len();
+            let attempt = http.attempt(sent.clone(), key, turn, request.reply_tokens, deltas);
             let failure = match timeout_at(end_by, attempt).await {
                 Ok(Ok(reply)) => return Ok(unbend(&self.model, request, reply)),
                 Ok(Err(failure)) => failure,
@@ -174,22 +178,14 @@ impl Client {
         Ok(self.key.as_ref())
     }
 
-    /// What a provider repeats of the key is in no event, and not shown. A piece of it in one piece of the
-    /// text is not known for what it is; the whole reply is.
-    fn redacted(&self, delta: Delta) -> Delta {
-        match delta {
-            Delta::Text(text) => Delta::Text(self.clean(text)),
-            Delta::Reasoning(text) => Delta::Reasoning(self.clean(text)),
-            restarted @ Delta::Restarted { .. } => restarted,
-        }
-    }
-
+    /// What a provider repeats of the key is in no event.
     fn without_key(&self, mut reply: ChatReply) -> ChatReply {
         let message = &mut reply.message;
-        let arguments = message.tool_calls.iter_mut().map(|call| &mut call.arguments);
-        let arguments = arguments.chain(message.function_call.iter_mut().map(|call| &mut call.arguments));
-        let texts =
-            arguments.chain([&mut message.content]).chain(&mut reply.reasoning).chain(&mut reply.refusal);
+        let calls = message.tool_calls.iter_mut();
+        let calls = calls.flat_map(|call| [&mut call.id, &mut call.name, &mut call.arguments]);
+        let legacy = message.function_call.iter_mut();
+        let calls = calls.chain(legacy.flat_map(|call| [&mut call.name, &mut call.arguments]));
+        let texts = calls.chain([&mut message.content]).chain(&mut reply.reasoning).chain(&mut reply.refusal);
         texts.for_each(|text| *text = self.clean(std::mem::take(text)));
         reply
     }
@@ -207,4 +203,37 @@ impl Client {
         let message = self.key.as_ref().map_or_else(|| message.clone(), |key| key.redact(&message));
         ModelFailure { kind: failure.kind, message, attempts }
     }
+}
+
+/// Before the pieces of a reply: they are shown, and put into the journal, before the whole is known.
+#[derive(Default)]
+struct Veil<'a> {
+    key: Option<&'a Secret>,
+    text: Pieces,
+    reasoning: Pieces,
+}
+
+impl Veil<'_> {
+    fn through(&mut self, delta: Delta) -> Option<Delta> {
+        let Some(key) = self.key else { return Some(delta) };
+        match delta {
+            Delta::Text(text) => shown(self.text.next(&text, key), Delta::Text),
+            Delta::Reasoning(text) => shown(self.reasoning.next(&text, key), Delta::Reasoning),
+            restarted @ Delta::Restarted { .. } => {
+                // What is held back is of no reply.
+                (self.text, self.reasoning) = Default::default();
+                Some(restarted)
+            }
+        }
+    }
+
+    /// When the reply is whole.
+    fn rest(&mut self) -> impl Iterator<Item = Delta> {
+        let reasoning = shown(self.reasoning.rest(), Delta::Reasoning);
+        reasoning.into_iter().chain(shown(self.text.rest(), Delta::Text))
+    }
+}
+
+fn shown(text: String, as_delta: fn(String) -> Delta) -> Option<Delta> {
+    (!text.is_empty()).then(|| as_delta(text))
 }

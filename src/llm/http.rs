@@ -18,6 +18,9 @@ use crate::protocol::chat::{ChatReply, ModelFailureKind};
 
 /// Bytes of a whole stream. Each token comes in some hundred bytes of JSON, and none are kept.
 const STREAM_BYTES: usize = 512 * 1024 * 1024;
+/// Bytes of a token where the provider has not counted yet: rather too many than too few, so that no
+/// reply is cut that would fit.
+const BYTES_PER_TOKEN: usize = 4;
 /// Bytes of an answer that comes in one piece.
 const WHOLE_BYTES: usize = 32 * 1024 * 1024;
 /// Bytes of an error that are looked at, and the time to read them.
@@ -54,12 +57,14 @@ impl Http {
         Ok(Self { client, url, first_byte: model.first_byte, idle: model.idle })
     }
 
-    /// Sends the request once. `turn` is handed on to [`Assembler::reply`].
+    /// Sends the request once. `turn` is handed on to [`Assembler::reply`]. Of a reply with more than
+    /// `reply_tokens`, the rest is not waited for.
     pub async fn attempt(
         &self,
         body: Bytes,
         key: Option<&Secret>,
         turn: usize,
+        reply_tokens: Option<u64>,
         deltas: &mut (impl FnMut(Delta) + Send),
     ) -> Result<ChatReply, AttemptFailure> {
         let mut request = self
@@ -80,7 +85,9 @@ impl Http {
             return Err(refused(response).await);
         }
         let kind = content_type(&response);
-        let mut body = Body { http: self, begin_by: Some(begin_by), read: 0 };
+        let most = reply_tokens.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
+        let reply_bytes = most.map_or(usize::MAX, |tokens| tokens.saturating_mul(BYTES_PER_TOKEN));
+        let mut body = Body { http: self, begin_by: Some(begin_by), read: 0, reply_bytes };
         match kind.as_str() {
             "text/event-stream" | "" => body.stream(&mut response, deltas).await,
             "application/json" => body.whole(&mut response, deltas).await,
@@ -130,6 +137,8 @@ struct Body<'h> {
     /// The deadline of the first byte, until it is there.
     begin_by: Option<Instant>,
     read: usize,
+    /// Bytes of texts and arguments after which it is hung up.
+    reply_bytes: usize,
 }
 
 impl Body<'_> {
@@ -177,6 +186,9 @@ impl Body<'_> {
                 assembler.event(&event)?.into_iter().for_each(&mut *deltas);
                 if assembler.is_done() {
                     return whole(assembler);
+                }
+                if assembler.bytes() > self.reply_bytes {
+                    return Ok(assembler.cut_short());
                 }
             }
         }

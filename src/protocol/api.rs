@@ -242,6 +242,10 @@ pub struct VariableList {
     pub as_before: Option<CellNumber>,
 }
 
+/// Trailer of a folder that is sent as tar, for clients that say `TE: trailers`: how many links, pipes and
+/// the like were left out.
+pub const LEFT_OUT: &str = "belljar-left-out";
+
 /// `GET /v1/sessions/{s}/files/{path}` for a folder, with `Accept: application/json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FolderView {
@@ -252,6 +256,8 @@ pub struct FolderView {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileEntry {
+    /// Bytes that are no UTF-8 are shown as U+FFFD. Such a name cannot be used in a path; in the tar of its
+    /// folder it is as it is.
     pub name: String,
     pub kind: FileKind,
     pub bytes: u64,
@@ -301,6 +307,7 @@ pub struct Health {
     pub status: HealthStatus,
     /// What is wrong, if something is.
     pub problems: Vec<String>,
+    /// Of the caller; for administrators those of all users.
     pub sessions: usize,
 }
 

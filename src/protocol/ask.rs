@@ -82,7 +82,7 @@ pub struct AskLimitsWanted {
 pub struct AskLimits {
     /// Requests to the model.
     pub steps: u32,
-    /// Cells or tools that failed one after the other.
+    /// Replies one after the other of whose cells and tools none worked.
     pub failures: u32,
     /// Tokens of all requests and replies together.
     pub tokens: u64,

@@ -78,7 +78,7 @@ pub struct ChatRequest {
     /// The reply has to be JSON of this schema, where the provider can do that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerSchema>,
-    /// Tokens that the reply may have, if that is less than usual.
+    /// Tokens that may still be spent, so that the reply cannot have more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_tokens: Option<u64>,
 }

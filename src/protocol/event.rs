@@ -169,6 +169,13 @@ pub enum EventBody {
         failure: ModelFailure,
         retry_in_s: Option<f64>,
     },
+    /// A request that brought no reply, because it broke off or nobody waited for it any more, and what it
+    /// cost nevertheless, as estimated.
+    ModelSpent {
+        ask: AskNumber,
+        step: u32,
+        tokens: u64,
+    },
     /// An ask within this one, made by its code, used tokens and steps. They count for this one, too.
     AskSpentWithin {
         ask: AskNumber,
@@ -277,6 +284,7 @@ impl EventBody {
             Self::ModelText { .. } => "model_text",
             Self::ModelReplied { .. } => "model_replied",
             Self::ModelFailed { .. } => "model_failed",
+            Self::ModelSpent { .. } => "model_spent",
             Self::AskSpentWithin { .. } => "ask_spent_within",
             Self::AskWaitsWithin { .. } => "ask_waits_within",
             Self::AskToolCalled { .. } => "ask_tool_called",
@@ -323,6 +331,7 @@ impl EventBody {
             | Self::ModelText { .. }
             | Self::ModelReplied { .. }
             | Self::ModelFailed { .. }
+            | Self::ModelSpent { .. }
             | Self::AskSpentWithin { .. }
             | Self::AskWaitsWithin { .. }
             | Self::AskToolCalled { .. }
@@ -344,6 +353,7 @@ impl EventBody {
             | Self::ModelText { ask, .. }
             | Self::ModelReplied { ask, .. }
             | Self::ModelFailed { ask, .. }
+            | Self::ModelSpent { ask, .. }
             | Self::AskSpentWithin { ask, .. }
             | Self::AskWaitsWithin { ask, .. }
             | Self::AskToolCalled { ask, .. }

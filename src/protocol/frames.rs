@@ -162,6 +162,9 @@ pub enum KernelFrame {
         /// The guardian ended it, because it took more memory than there is and nobody else holds it to that.
         #[serde(default)]
         out_of_memory: bool,
+        /// The state that was put in place is older than the one before this cell.
+        #[serde(default)]
+        older: bool,
         /// What the main line is now. The next cell can be sent at once.
         after: StateAfter,
     },

@@ -98,8 +98,8 @@ pub const KILL_GRACE: Duration = Duration::from_millis(100);
 /// Time an interrupted cell has to stop by itself before its worker is killed.
 pub const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
 /// Time the guardian has to report the end of a worker it was told to kill, before the whole
-/// sandbox is given up.
-pub const KILL_REPORT: Duration = Duration::from_secs(5);
+/// sandbox is given up. It may have to wait for a checkpoint that gets no CPU time, and to kill a crowd.
+pub const KILL_REPORT: Duration = Duration::from_secs(15);
 /// Time a sandbox has from its start until its kernel has said hello.
 pub const KERNEL_HELLO: Duration = Duration::from_secs(30);
 /// Time for one call to the container engine that should be quick, and for create and start.
@@ -129,6 +129,9 @@ pub const UNHELD: Duration = Duration::from_secs(10);
 /// Largest file that goes in or out through the API, and most entries of a folder.
 pub const FILE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 pub const FOLDER_ENTRIES: usize = 10_000;
+/// How many times what it may have on disk a workspace, or all of a user's, may take before no cell runs any
+/// more: up to there cells can tidy up, and beyond it only growth could follow.
+pub const DISK_TOLERANCE: u64 = 2;
 /// Time sessions have to end after SIGTERM before the daemon exits anyway.
 pub const DRAIN: Duration = Duration::from_secs(10);
 /// Backtracking that a pattern of a JSON Schema may do, and bytes that it takes compiled.

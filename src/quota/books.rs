@@ -159,6 +159,23 @@ impl Books {
         self.check_kind(uid, kind, 0)
     }
 
+    /// Whether the user has at most so many times the limit, as what is measured can be above it.
+    pub fn tolerates(&self, uid: u32, kind: Kind, times: u64) -> Result<(), Refusal> {
+        let used = self.used(uid, kind);
+        match self.limit(uid, kind) {
+            Some(limit) if used > limit.saturating_mul(times) => {
+                let by = self.shares(uid, kind);
+                Err(Refusal { kind, whose: Whose::User, wanted: 0, used, limit, by })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    #[must_use]
+    pub fn held(&self, uid: u32, id: HoldId, kind: Kind) -> u64 {
+        self.held.get(&uid).and_then(|holds| holds.get(&id)).map_or(0, |hold| hold.amounts.get(kind))
+    }
+
     pub fn release(&mut self, uid: u32, id: HoldId) {
         let Some(holds) = self.held.get_mut(&uid) else { return };
         holds.remove(&id);
@@ -272,7 +289,10 @@ mod tests {
         books.measure(1, a, Kind::Workspace, 70).unwrap();
         let refusal = books.measure(1, b, Kind::Workspace, 50).unwrap_err();
         assert_eq!((refusal.used, refusal.limit), (120, 100));
+        assert!(books.tolerates(1, Kind::Workspace, 1).is_err());
+        books.tolerates(1, Kind::Workspace, 2).unwrap();
         books.measure(1, a, Kind::Workspace, 10).unwrap();
+        assert_eq!((books.held(1, a, Kind::Workspace), books.held(2, a, Kind::Workspace)), (10, 0));
     }
 
     #[test]

@@ -184,6 +184,17 @@ impl Gauge {
         self.ledger.room(self.uid, kind)
     }
 
+    /// What was measured last.
+    #[must_use]
+    pub fn own(&self, kind: Kind) -> u64 {
+        self.ledger.inner().books.held(self.uid, self.id, kind)
+    }
+
+    /// An error if the user has more than so many times the limit.
+    pub fn tolerates(&self, kind: Kind, times: u64) -> Result<(), Refusal> {
+        self.ledger.inner().books.tolerates(self.uid, kind, times)
+    }
+
     /// An error if the user has too much now. Nothing is noted once the permit is gone.
     pub fn measure(&self, kind: Kind, amount: u64) -> Result<(), Refusal> {
         self.ledger.inner().books.measure(self.uid, self.id, kind, amount)

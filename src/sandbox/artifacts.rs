@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::files::{beneath, join, names, size, stat_at};
+use super::files::{beneath, size, stat_at};
+use super::walk::{Folders, names};
 use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES, ARTIFACTS};
 use crate::protocol::result::{Artifact, Change};
 
@@ -31,28 +32,28 @@ pub fn scan(root: &OwnedFd) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let mut looked_at = 0_usize;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    // By name, not open: a guest can make more folders than the daemon may have descriptors.
-    let mut pending = vec![(String::new(), 0_usize)];
-    while let Some((prefix, depth)) = pending.pop() {
-        let Ok(folder) = beneath(root.as_fd(), &prefix, flags, Mode::empty()) else { continue };
-        for name in names(folder.as_fd()).unwrap_or_default() {
+    let mut folders = Folders::from_root();
+    while folders.advance() {
+        let Ok(folder) = beneath(root.as_fd(), folders.path(), flags, Mode::empty()) else { continue };
+        let Ok(names) = names(folder.as_fd()) else { continue };
+        for name in names.flatten() {
             looked_at += 1;
             if looked_at > ARTIFACT_SCAN_ENTRIES {
                 snapshot.cut = true;
                 return snapshot;
             }
             let Ok(found) = stat_at(folder.as_fd(), &name) else { continue };
-            let path = join(&prefix, &name.to_string_lossy());
             match FileType::from_raw_mode(found.st_mode) {
-                FileType::Directory if depth + 1 >= ARTIFACT_SCAN_DEPTH => snapshot.cut = true,
-                FileType::Directory => pending.push((path, depth + 1)),
+                FileType::Directory if folders.depth() + 1 >= ARTIFACT_SCAN_DEPTH => snapshot.cut = true,
+                FileType::Directory => snapshot.cut |= folders.later(name).is_err(),
                 FileType::RegularFile => {
                     let version = Version {
                         bytes: size(&found),
                         inode: found.st_ino,
                         modified: (found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or(0)),
                     };
-                    snapshot.files.insert(path, version);
+                    // What is no UTF-8 is shown as U+FFFD, as it is in the list of a folder.
+                    snapshot.files.insert(folders.join(&name).to_string_lossy().into_owned(), version);
                 }
                 _ => {}
             }

@@ -12,8 +12,17 @@ const ROOT: &str = "/sys/fs/cgroup";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cgroup {
-    V1 { memory: PathBuf, pids: PathBuf, cpu: PathBuf, freezer: Option<PathBuf> },
-    V2 { folder: PathBuf },
+    V1 {
+        memory: PathBuf,
+        pids: PathBuf,
+        cpu: PathBuf,
+        /// Where CPU time is counted apart from `cpu`.
+        cpuacct: Option<PathBuf>,
+        freezer: Option<PathBuf>,
+    },
+    V2 {
+        folder: PathBuf,
+    },
 }
 
 impl Cgroup {
@@ -34,7 +43,8 @@ impl Cgroup {
             })
         };
         if let (Some(memory), Some(pids), Some(cpu)) = (below("memory"), below("pids"), below("cpu")) {
-            return Some(Self::V1 { memory, pids, cpu, freezer: below("freezer") });
+            let (cpuacct, freezer) = (below("cpuacct"), below("freezer"));
+            return Some(Self::V1 { memory, pids, cpu, cpuacct, freezer });
         }
         let unified = text.lines().find_map(|line| line.strip_prefix("0::"))?;
         Some(Self::V2 { folder: root.join(unified.trim_start_matches('/')) })
@@ -75,11 +85,9 @@ impl Cgroup {
         let number = |path: PathBuf| read_small(&path).ok()?.trim().parse::<u64>().ok();
         let of = |path: PathBuf, key| keyed(&read_small(&path).ok()?, key);
         let (memory, cache, cpu_us) = match self {
-            Self::V1 { memory, cpu, .. } => {
-                // Mounted together with `cpu`, or on its own.
-                let below = cpu.strip_prefix(Path::new(ROOT).join("cpu")).unwrap_or(cpu);
-                let apart = Path::new(ROOT).join("cpuacct").join(below);
-                let time = number(cpu.join("cpuacct.usage")).or_else(|| number(apart.join("cpuacct.usage")));
+            Self::V1 { memory, cpu, cpuacct, .. } => {
+                let mut counting = [Some(cpu), cpuacct.as_ref()].into_iter().flatten();
+                let time = counting.find_map(|folder| number(folder.join("cpuacct.usage")));
                 let cache = of(memory.join("memory.stat"), "total_inactive_file");
                 (number(memory.join("memory.usage_in_bytes"))?, cache, time? / 1000)
             }
@@ -163,6 +171,7 @@ mod tests {
                 memory: "/sys/fs/cgroup/memory/docker/abc".into(),
                 pids: "/sys/fs/cgroup/pids/docker/abc".into(),
                 cpu: "/sys/fs/cgroup/cpu/docker/abc".into(),
+                cpuacct: Some("/sys/fs/cgroup/cpuacct/docker/abc".into()),
                 freezer: Some("/sys/fs/cgroup/freezer/docker/abc".into()),
             })
         );

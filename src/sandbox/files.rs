@@ -4,16 +4,20 @@
 //! `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`), opened without blocking and checked to be a regular
 //! file or a folder. So a link, a pipe or a device in the way is an error, never a door.
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
-use std::ffi::CStr;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::path::Arg;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
 
+use super::removal;
+use super::usage;
+use super::walk::{Folders, TooMany, names};
 use super::workspace::{Service, Workspace};
 use crate::protocol::api::{FileEntry, FileKind};
-use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, FILE_BYTES, FOLDER_ENTRIES};
+use crate::protocol::limits::{FILE_BYTES, FOLDER_ENTRIES};
 use crate::protocol::problem::{Code, Problem};
 
 /// What a path names.
@@ -25,34 +29,39 @@ pub enum Opened {
 
 /// A path as a client wrote it, made relative and free of `..`.
 pub fn clean(path: &str) -> Result<String, Problem> {
-    let mut parts = Vec::new();
-    for component in Path::new(path).components() {
+    if path.contains('\0') {
+        return Err(Problem::new(Code::BadRequest, "a path holds a zero byte").hint(BELOW));
+    }
+    clean_path(Path::new(path)).map(|path| path.to_string_lossy().into_owned())
+}
+
+const BELOW: &str = "use a path below the workspace, without `..`";
+
+fn clean_path(path: &Path) -> Result<PathBuf, Problem> {
+    let mut parts = PathBuf::new();
+    for component in path.components() {
         match component {
-            Component::Normal(part) => parts.push(part.to_str().unwrap_or_default()),
+            Component::Normal(part) => parts.push(part),
             Component::RootDir | Component::CurDir => {}
             Component::ParentDir | Component::Prefix(_) => {
                 return Err(Problem::new(
                     Code::BadRequest,
-                    format!("`{}` leaves the workspace", path.escape_default()),
+                    format!("`{}` leaves the workspace", shown(path)),
                 )
-                .hint("use a path below the workspace, without `..`"));
+                .hint(BELOW));
             }
         }
     }
     // `/workspace/x` is how the code in a cell calls it.
-    if path.starts_with('/') && parts.first() == Some(&"workspace") {
-        parts.remove(0);
+    match parts.strip_prefix("workspace") {
+        Ok(inside) if path.is_absolute() => Ok(inside.to_owned()),
+        _ => Ok(parts),
     }
-    if path.contains('\0') {
-        return Err(Problem::new(Code::BadRequest, "a path holds a zero byte")
-            .hint("use a path below the workspace, without `..`"));
-    }
-    Ok(parts.join("/"))
 }
 
 pub(super) fn beneath(
     root: BorrowedFd<'_>,
-    path: &str,
+    path: impl Arg,
     flags: OFlags,
     mode: Mode,
 ) -> rustix::io::Result<OwnedFd> {
@@ -60,25 +69,23 @@ pub(super) fn beneath(
         | ResolveFlags::NO_SYMLINKS
         | ResolveFlags::NO_MAGICLINKS
         | ResolveFlags::NO_XDEV;
-    let path = if path.is_empty() { "." } else { path };
-    rustix::fs::openat2(
-        root,
-        path,
-        flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK,
-        mode,
-        resolve,
-    )
+    let path = path.as_cow_c_str()?;
+    let path = if path.is_empty() { c"." } else { &*path };
+    // A path handle never blocks, and the kernel refuses to be told so.
+    let at_once = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
+    rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | at_once, mode, resolve)
 }
 
 /// Opens a regular file or a folder for reading.
-pub fn open(workspace: &Workspace, path: &str) -> Result<Opened, Problem> {
+pub fn open(workspace: &Workspace, path: impl AsRef<Path>) -> Result<Opened, Problem> {
+    let path = path.as_ref();
     let fd = beneath(workspace.root.as_fd(), path, OFlags::RDONLY, Mode::empty())
         .map_err(|error| explain(path, error))?;
     let found = rustix::fs::fstat(&fd).map_err(|error| explain(path, error))?;
     match FileType::from_raw_mode(found.st_mode) {
         FileType::RegularFile if size(&found) > FILE_BYTES => Err(Problem::new(
             Code::TooLarge,
-            format!("`{}` has {} bytes, more than {FILE_BYTES}", path.escape_default(), size(&found)),
+            format!("`{}` has {} bytes, more than {FILE_BYTES}", shown(path), size(&found)),
         )
         .hint("split the file, or use a workspace of your own (`--workspace DIR`)")),
         FileType::RegularFile => Ok(Opened::File { bytes: size(&found), file: File::from(fd) }),
@@ -88,15 +95,16 @@ pub fn open(workspace: &Workspace, path: &str) -> Result<Opened, Problem> {
 }
 
 /// Lists a folder by name; says when it was cut.
-pub fn list(folder: &OwnedFd, path: &str) -> Result<(Vec<FileEntry>, bool), Problem> {
+pub fn list(folder: &OwnedFd, path: &Path) -> Result<(Vec<FileEntry>, bool), Problem> {
     let mut entries = Vec::new();
     let mut cut = false;
     for name in names(folder.as_fd()).map_err(|error| explain(path, error))? {
+        let name = name.map_err(|error| explain(path, error))?;
         if entries.len() == FOLDER_ENTRIES {
             cut = true;
             break;
         }
-        let Ok(found) = stat_at(folder.as_fd(), &name) else { continue };
+        let Ok(found) = stat_at(folder.as_fd(), name.as_c_str()) else { continue };
         let kind = match FileType::from_raw_mode(found.st_mode) {
             FileType::RegularFile => FileKind::File,
             FileType::Directory => FileKind::Folder,
@@ -112,8 +120,9 @@ pub fn list(folder: &OwnedFd, path: &str) -> Result<(Vec<FileEntry>, bool), Prob
 pub struct Upload {
     folder: OwnedFd,
     temporary: String,
-    name: String,
-    shown: String,
+    name: OsString,
+    /// As the client knows it.
+    path: PathBuf,
     file: Option<File>,
     written: u64,
     /// Bytes that the workspace still has room for.
@@ -122,29 +131,34 @@ pub struct Upload {
 
 impl Upload {
     /// Makes the parents and a temporary file beside the target.
-    pub fn begin(workspace: &Workspace, service: Service, path: &str, room: u64) -> Result<Self, Problem> {
-        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        if name.is_empty() {
+    pub fn begin(
+        workspace: &Workspace,
+        service: Service,
+        path: impl AsRef<Path>,
+        room: u64,
+    ) -> Result<Self, Problem> {
+        let path = path.as_ref();
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Problem::new(Code::BadRequest, "a file needs a name")
                 .hint("put the file's name after the folder"));
-        }
+        };
         let folder = make_folders(workspace, service, parent)?;
         // A folder in the way would only show when the upload is over.
-        if stat_name(folder.as_fd(), name)
+        if stat_at(folder.as_fd(), name)
             .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
         {
-            return Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", path.escape_default()))
+            return Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", shown(path)))
                 .hint("name the file that is to be written in it"));
         }
         let temporary = format!(".belljar-{}", uuid::Uuid::new_v4().simple());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let fd = beneath(folder.as_fd(), &temporary, flags, Mode::from_raw_mode(0o644))
+        let fd = beneath(folder.as_fd(), temporary.as_str(), flags, Mode::from_raw_mode(0o644))
             .map_err(|error| explain(path, error))?;
         let upload = Self {
             folder,
             temporary,
             name: name.to_owned(),
-            shown: path.to_owned(),
+            path: path.to_owned(),
             file: Some(File::from(fd)),
             written: 0,
             room,
@@ -164,10 +178,7 @@ impl Upload {
         }
         match &mut self.file {
             Some(file) => file.write_all(bytes).map_err(|error| {
-                Problem::new(
-                    Code::Storage,
-                    format!("`{}` cannot be written: {error}", self.shown.escape_default()),
-                )
+                Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", shown(&self.path)))
             }),
             None => Ok(()),
         }
@@ -177,7 +188,7 @@ impl Upload {
     pub fn finish(mut self) -> Result<u64, Problem> {
         self.file = None;
         rustix::fs::renameat(&self.folder, &self.temporary, &self.folder, &self.name)
-            .map_err(|error| explain(&self.shown, error))?;
+            .map_err(|error| explain(&self.path, error))?;
         self.temporary.clear();
         Ok(self.written)
     }
@@ -192,10 +203,10 @@ impl Drop for Upload {
 }
 
 /// Makes a folder and its parents, one name after the other.
-pub fn make_folders(workspace: &Workspace, service: Service, path: &str) -> Result<OwnedFd, Problem> {
+pub fn make_folders(workspace: &Workspace, service: Service, path: &Path) -> Result<OwnedFd, Problem> {
     let mut folder = beneath(workspace.root.as_fd(), "", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
         .map_err(|error| explain(path, error))?;
-    for part in path.split('/').filter(|part| !part.is_empty()) {
+    for part in path {
         let made = match rustix::fs::mkdirat(&folder, part, Mode::from_raw_mode(0o755)) {
             Ok(()) => true,
             Err(rustix::io::Errno::EXIST) => false,
@@ -211,142 +222,112 @@ pub fn make_folders(workspace: &Workspace, service: Service, path: &str) -> Resu
 }
 
 /// Removes a file, a link as such, or a folder with all in it.
-pub fn remove(workspace: &Workspace, path: &str) -> Result<(), Problem> {
-    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-    if name.is_empty() {
+pub fn remove(workspace: &Workspace, path: impl AsRef<Path>) -> Result<(), Problem> {
+    let path = path.as_ref();
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Problem::new(Code::BadRequest, "the workspace itself cannot be removed")
             .hint("use `belljar rm` for the session"));
-    }
+    };
     let folder = beneath(workspace.root.as_fd(), parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
         .map_err(|error| explain(path, error))?;
-    let found = stat_name(folder.as_fd(), name).map_err(|error| explain(path, error))?;
+    let found = stat_at(folder.as_fd(), name).map_err(|error| explain(path, error))?;
     if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
         let inner = beneath(folder.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
             .map_err(|error| explain(path, error))?;
-        empty_folder(&inner, 0).map_err(|error| explain(path, error))?;
+        removal::empty_folder(&inner).map_err(|error| explain(path, error))?;
         rustix::fs::unlinkat(&folder, name, AtFlags::REMOVEDIR).map_err(|error| explain(path, error))
     } else {
         rustix::fs::unlinkat(&folder, name, AtFlags::empty()).map_err(|error| explain(path, error))
     }
 }
 
-fn empty_folder(folder: &OwnedFd, depth: usize) -> rustix::io::Result<()> {
-    if depth > ARTIFACT_SCAN_DEPTH * 8 {
-        return Err(rustix::io::Errno::LOOP);
+/// Writes a folder as a tar stream: regular files and folders. Gives how much else there was. After an
+/// error the stream has no end mark.
+pub fn write_tar(root: &OwnedFd, out: impl Write) -> std::io::Result<usize> {
+    let mut builder = tar::Builder::new(Cut { out: Some(out) });
+    let written = write_folders(root, &mut builder);
+    if written.is_err() {
+        // The builder would write the mark when it is dropped.
+        builder.get_mut().out = None;
+        return written;
     }
-    for name in names(folder.as_fd())? {
-        let found = stat_at(folder.as_fd(), &name)?;
-        if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let inner = rustix::fs::openat(folder, name.as_c_str(), flags, Mode::empty())?;
-            empty_folder(&inner, depth + 1)?;
-            rustix::fs::unlinkat(folder, name.as_c_str(), AtFlags::REMOVEDIR)?;
-        } else {
-            rustix::fs::unlinkat(folder, name.as_c_str(), AtFlags::empty())?;
-        }
-    }
-    Ok(())
+    builder.finish()?;
+    written
 }
 
-/// Folders within folders that are held open at once while a tree is removed.
-const REMOVAL_DEPTH: usize = 32;
-
-/// Removes all in a folder whose guest is gone. A guest can nest folders deeper than a stack or a
-/// limit on descriptors reaches, so what lies too deep is moved up to the top first; and it can take
-/// its own user's rights away, so they are given back where they are missing.
-pub fn empty_tree(root: &OwnedFd) -> std::io::Result<()> {
-    let mut moved = 0;
-    empty_below(root, root, 0, &mut moved)?;
-    Ok(())
+/// A stream that can be ended where it is.
+struct Cut<W> {
+    out: Option<W>,
 }
 
-fn empty_below(root: &OwnedFd, folder: &OwnedFd, depth: usize, moved: &mut u64) -> rustix::io::Result<()> {
+impl<W: Write> Write for Cut<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.out.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?.flush()
+    }
+}
+
+fn write_folders<W: Write>(root: &OwnedFd, builder: &mut tar::Builder<W>) -> std::io::Result<usize> {
     use rustix::io::Errno;
-    let found = rustix::fs::fstat(folder)?;
-    if found.st_mode & 0o700 != 0o700 {
-        rustix::fs::fchmod(folder, Mode::from_raw_mode(0o700))?;
+    /// Gone meanwhile, or something else by now.
+    fn gone(error: Errno) -> bool {
+        matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO)
     }
-    loop {
-        // Never more than a bounded number at once, so until none is left.
-        let names = names(folder.as_fd())?;
-        if names.is_empty() {
-            return Ok(());
-        }
-        for name in names {
-            match rustix::fs::unlinkat(folder, name.as_c_str(), AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => continue,
-                Err(Errno::ISDIR | Errno::PERM) => {}
-                Err(error) => return Err(error),
-            }
-            let inner = open_unlocked(folder, &name)?;
-            if depth < REMOVAL_DEPTH {
-                empty_below(root, &inner, depth + 1, moved)?;
-                rustix::fs::unlinkat(folder, name.as_c_str(), AtFlags::REMOVEDIR)?;
-            } else {
-                *moved += 1;
-                let place = format!(".belljar-{}-{moved}", uuid::Uuid::new_v4().simple());
-                rustix::fs::renameat(folder, name.as_c_str(), root, place)?;
-            }
-        }
-    }
-}
-
-/// Opens a folder, with its owner's rights given back if they are missing.
-fn open_unlocked(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(parent, name, flags | OFlags::RDONLY, Mode::empty());
-    let Err(rustix::io::Errno::ACCESS) = opened else { return opened };
-    // Opening for reading needs the right that is missing; a path handle does not.
-    let handle = rustix::fs::openat(parent, name, flags | OFlags::PATH, Mode::empty())?;
-    rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_raw_fd()), Mode::from_raw_mode(0o700))?;
-    rustix::fs::openat(parent, name, flags | OFlags::RDONLY, Mode::empty())
-}
-
-/// Writes a folder as a tar stream: regular files and folders; anything else is left out.
-pub fn write_tar(root: &OwnedFd, out: impl Write) -> std::io::Result<()> {
-    let mut builder = tar::Builder::new(out);
-    // By name, not open: a guest can make more folders than the daemon may have descriptors.
-    let mut pending = vec![(String::new(), 0_usize)];
-    let mut entries = 0_usize;
-    while let Some((prefix, depth)) = pending.pop() {
-        let folder = beneath(root.as_fd(), &prefix, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        for name in names(folder.as_fd())? {
-            entries += 1;
-            if entries > FOLDER_ENTRIES || depth > ARTIFACT_SCAN_DEPTH {
-                return Err(std::io::Error::other(format!(
-                    "more than {FOLDER_ENTRIES} entries, or too deep"
-                )));
-            }
-            let path = join(&prefix, &name.to_string_lossy());
-            let found = stat_at(folder.as_fd(), &name)?;
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let (mut folders, mut left_out) = (Folders::from_root(), 0);
+    while folders.advance() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let folder = match beneath(root.as_fd(), folders.path(), flags, Mode::empty()) {
+            Err(error) if gone(error) => continue,
+            opened => opened.map_err(|error| unsent(folders.path(), error))?,
+        };
+        for name in names(folder.as_fd()).map_err(|error| unsent(folders.path(), error))? {
+            let name = name.map_err(|error| unsent(folders.path(), error))?;
+            let path = folders.join(&name);
+            let found = match stat_at(folder.as_fd(), name.as_c_str()) {
+                Err(error) if gone(error) => continue,
+                found => found.map_err(|error| unsent(&path, error))?,
+            };
             match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => {
-                    append(&mut builder, &path, tar::EntryType::Directory, &found, 0, std::io::empty())?;
-                    pending.push((path, depth + 1));
+                    append(builder, &path, tar::EntryType::Directory, &found, 0, std::io::empty())?;
+                    folders
+                        .later(name)
+                        .map_err(|TooMany| std::io::Error::other("there are too many folders"))?;
                 }
                 FileType::RegularFile => {
-                    let fd = rustix::fs::openat(&folder, name.as_c_str(), flags, Mode::empty())?;
+                    let fd = match beneath(folder.as_fd(), name.as_c_str(), OFlags::RDONLY, Mode::empty()) {
+                        Err(error) if gone(error) => continue,
+                        opened => opened.map_err(|error| unsent(&path, error))?,
+                    };
                     let opened = rustix::fs::fstat(&fd)?;
                     if FileType::from_raw_mode(opened.st_mode) != FileType::RegularFile {
+                        left_out += 1;
                         continue;
                     }
                     // The guest may shorten or lengthen the file meanwhile: exactly the announced
                     // number of bytes has to follow the header.
                     let bytes = size(&opened);
                     let data = File::from(fd).chain(std::io::repeat(0)).take(bytes);
-                    append(&mut builder, &path, tar::EntryType::Regular, &opened, bytes, data)?;
+                    append(builder, &path, tar::EntryType::Regular, &opened, bytes, data)?;
                 }
-                _ => {}
+                _ => left_out += 1,
             }
         }
     }
-    builder.finish()
+    Ok(left_out)
+}
+
+fn unsent(path: &Path, error: rustix::io::Errno) -> std::io::Error {
+    let error = std::io::Error::from(error);
+    std::io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))
 }
 
 fn append<W: Write>(
     builder: &mut tar::Builder<W>,
-    path: &str,
+    path: &Path,
     kind: tar::EntryType,
     found: &Stat,
     bytes: u64,
@@ -365,32 +346,33 @@ fn append<W: Write>(
 pub fn read_tar(
     workspace: &Workspace,
     service: Service,
-    path: &str,
+    path: impl AsRef<Path>,
     input: impl Read,
     mut room: u64,
 ) -> Result<u64, Problem> {
     let bad = |error: std::io::Error| {
         Problem::new(Code::BadRequest, format!("the tar stream cannot be read: {error}"))
     };
-    make_folders(workspace, service, path)?;
+    make_folders(workspace, service, path.as_ref())?;
     let mut archive = tar::Archive::new(input);
     let mut files = 0;
     for (number, entry) in archive.entries().map_err(bad)?.enumerate() {
-        if number >= FOLDER_ENTRIES {
+        if number >= usage::ENTRIES {
             return Err(Problem::new(
                 Code::TooLarge,
-                format!("a folder may have {FOLDER_ENTRIES} entries at most"),
-            ));
+                format!("a workspace may hold {} files and folders at most", usage::ENTRIES),
+            )
+            .hint("send fewer of them"));
         }
         let mut entry = entry.map_err(bad)?;
-        let name = entry.path().map_err(bad)?.to_string_lossy().into_owned();
-        if Path::new(&name).is_absolute() {
+        let name = entry.path().map_err(bad)?.into_owned();
+        if name.is_absolute() {
             return Err(Problem::new(
                 Code::BadRequest,
-                format!("the tar entry `{}` is absolute", name.escape_default()),
+                format!("the tar entry `{}` is absolute", shown(&name)),
             ));
         }
-        let target = join(path, &clean(&name)?);
+        let target = path.as_ref().join(clean_path(&name)?);
         match entry.header().entry_type() {
             tar::EntryType::Directory => drop(make_folders(workspace, service, &target)?),
             tar::EntryType::Regular => {
@@ -409,10 +391,7 @@ pub fn read_tar(
             _ => {
                 return Err(Problem::new(
                     Code::BadRequest,
-                    format!(
-                        "the tar entry `{}` is neither a regular file nor a folder",
-                        name.escape_default()
-                    ),
+                    format!("the tar entry `{}` is neither a regular file nor a folder", shown(&name)),
                 )
                 .hint("leave links and special files out"));
             }
@@ -421,36 +400,7 @@ pub fn read_tar(
     Ok(files)
 }
 
-pub(super) fn join(prefix: &str, name: &str) -> String {
-    match (prefix.is_empty(), name.is_empty()) {
-        (true, _) => name.to_owned(),
-        (false, true) => prefix.to_owned(),
-        (false, false) => format!("{prefix}/{name}"),
-    }
-}
-
-/// Names in a folder, without `.` and `..`; read through a descriptor of its own, so that the
-/// position in the folder is not shared.
-pub(super) fn names(folder: BorrowedFd<'_>) -> rustix::io::Result<Vec<std::ffi::CString>> {
-    let mut found = Vec::new();
-    for entry in Dir::read_from(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name != c"." && name != c".." {
-            found.push(name.to_owned());
-        }
-        if found.len() > FOLDER_ENTRIES * 4 {
-            break;
-        }
-    }
-    Ok(found)
-}
-
-pub(super) fn stat_at(folder: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Stat> {
-    rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-}
-
-fn stat_name(folder: BorrowedFd<'_>, name: &str) -> rustix::io::Result<Stat> {
+pub(super) fn stat_at(folder: BorrowedFd<'_>, name: impl Arg) -> rustix::io::Result<Stat> {
     rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
@@ -458,22 +408,26 @@ pub(super) fn size(found: &Stat) -> u64 {
     u64::try_from(found.st_size).unwrap_or(0)
 }
 
-fn not_a_file(path: &str) -> Problem {
-    Problem::new(
-        Code::BadRequest,
-        format!("`{}` is neither a regular file nor a folder", path.escape_default()),
-    )
-    .hint("links, pipes, sockets and devices of a workspace are never opened")
+/// As it is told: what is no UTF-8 is shown as U+FFFD.
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().escape_default().to_string()
 }
 
-fn explain(path: &str, error: rustix::io::Errno) -> Problem {
+fn not_a_file(path: &Path) -> Problem {
+    Problem::new(Code::BadRequest, format!("`{}` is neither a regular file nor a folder", shown(path)))
+        .hint("links, pipes, sockets and devices of a workspace are never opened")
+}
+
+fn explain(path: &Path, error: rustix::io::Errno) -> Problem {
     use rustix::io::Errno;
-    let shown =
-        if path.is_empty() { "the workspace".to_owned() } else { format!("`{}`", path.escape_default()) };
+    let is_root = path.as_os_str().is_empty();
+    let shown = if is_root { "the workspace".to_owned() } else { format!("`{}`", shown(path)) };
     match error {
         Errno::NOENT => Problem::new(Code::NoSuchFile, format!("{shown} is not in the workspace"))
             .hint("list the folder with `belljar exec -s NAME 'import os; print(os.listdir())'`"),
         Errno::LOOP | Errno::XDEV | Errno::NXIO => not_a_file(path),
+        Errno::NOTEMPTY => Problem::new(Code::BadRequest, format!("{shown} fills while it is emptied"))
+            .hint("end the cell that writes to it first"),
         Errno::NOSPC | Errno::DQUOT | Errno::ROFS => Problem::new(Code::Storage, format!("{shown}: {error}")),
         other => Problem::new(Code::BadRequest, format!("{shown}: {other}")),
     }

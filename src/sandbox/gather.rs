@@ -9,7 +9,8 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use super::files::{beneath, clean, join, names, size, stat_at};
+use super::files::{beneath, clean, size, stat_at};
+use super::walk::{Folders, names};
 use crate::protocol::glob;
 use crate::protocol::job::JobArtifact;
 use crate::protocol::limits::{
@@ -103,16 +104,20 @@ pub fn gather(root: &OwnedFd, patterns: &[String], out: impl Write) -> std::io::
     let mut gathered = Gathered::default();
     let mut builder = tar::Builder::new(out);
     let (mut looked_at, mut bytes) = (0_usize, 0_u64);
-    let mut pending = vec![(String::new(), 0_usize)];
-    while let Some((prefix, depth)) = pending.pop() {
+    let mut folders = Folders::from_root();
+    while folders.advance() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Ok(folder) = beneath(root.as_fd(), &prefix, flags, Mode::empty()) else {
+        let opened = beneath(root.as_fd(), folders.path(), flags, Mode::empty());
+        let found = opened.and_then(|folder| {
+            let names = names(folder.as_fd())?.take(ARTIFACT_SCAN_ENTRIES + 1);
+            Ok((names.collect::<Result<Vec<_>, _>>()?, folder))
+        });
+        let Ok((mut names, folder)) = found else {
             gathered.cut = true;
             continue;
         };
-        let mut found = names(folder.as_fd()).unwrap_or_default();
-        found.sort();
-        for name in found {
+        names.sort();
+        for name in names {
             looked_at += 1;
             if looked_at > ARTIFACT_SCAN_ENTRIES {
                 gathered.cut = true;
@@ -121,10 +126,10 @@ pub fn gather(root: &OwnedFd, patterns: &[String], out: impl Write) -> std::io::
             let Ok(stat) = stat_at(folder.as_fd(), &name) else { continue };
             let kind = FileType::from_raw_mode(stat.st_mode);
             let usable = name.to_str().ok().filter(|name| !name.chars().any(char::is_control));
-            let path = usable.map(|name| join(&prefix, name));
+            let path = usable.and_then(|_| folders.join(&name).into_os_string().into_string().ok());
             match (kind, path) {
-                (FileType::Directory, Some(path)) if depth + 1 < ARTIFACT_SCAN_DEPTH => {
-                    pending.push((path, depth + 1));
+                (FileType::Directory, Some(_)) if folders.depth() + 1 < ARTIFACT_SCAN_DEPTH => {
+                    gathered.cut |= folders.later(name).is_err();
                 }
                 (FileType::Directory, _) | (FileType::RegularFile, None) => gathered.cut = true,
                 (FileType::RegularFile, Some(path)) => {

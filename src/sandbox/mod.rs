@@ -21,6 +21,8 @@ pub mod jail;
 pub mod kernel_files;
 mod kernels;
 pub mod launch;
+mod removal;
 pub mod spec;
 pub mod usage;
+mod walk;
 pub mod workspace;

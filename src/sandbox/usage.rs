@@ -1,5 +1,6 @@
 //! How much of the disk a workspace takes: a walk of its own, because it must not be possible to hide
-//! from it in depth or in numbers, as it is from the short list of artifacts.
+//! from it in depth or in numbers, as it is from the short list of artifacts. What it cannot see into
+//! counts as too much.
 //!
 //! This is a watch: a guest is ahead of it by what it writes between two looks. Where the file system
 //! has project quotas (ext4 and xfs, mounted with `prjquota`) the kernel could hold the limit instead: a
@@ -8,20 +9,37 @@
 //! `CONFIG_QFMT_V2` or `CONFIG_XFS_QUOTA` to see it work, and what was not seen to work does not guard.
 
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::HashSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
-use super::files::{beneath, join, names, stat_at};
+use super::files::{beneath, stat_at};
+use super::walk::{Folders, TooMany, names};
+use super::workspace::Workspace;
+use crate::protocol::limits::DISK_TOLERANCE;
 
 /// Files and folders that a workspace may hold.
 pub const ENTRIES: usize = 200_000;
+/// Files and folders that are looked at: enough beyond the limit that somebody who is above it can be
+/// seen to tidy up.
+const ENTRIES_LOOKED_AT: usize = 2 * ENTRIES;
+
+/// Why there may be more than was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hidden {
+    TooMany,
+    /// Deeper than a path reaches.
+    TooDeep,
+    /// Somebody closes folders as fast as they are opened again.
+    Closed,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub bytes: u64,
     pub entries: usize,
-    /// Some of it lies deeper than a path reaches, so it cannot be measured.
-    pub too_deep: bool,
+    pub hidden: Option<Hidden>,
 }
 
 impl Usage {
@@ -29,75 +47,216 @@ impl Usage {
     #[must_use]
     pub fn beyond(&self, bytes: u64) -> Option<String> {
         if self.bytes > bytes {
-            Some(format!("The workspace held {} bytes, more than the {bytes} that it may hold.", self.bytes))
-        } else if self.entries > ENTRIES {
-            Some(format!("The workspace held more than {ENTRIES} files and folders."))
-        } else if self.too_deep {
-            Some("The workspace held folders that are nested too deep to be measured.".into())
-        } else {
-            None
+            return Some(format!(
+                "The workspace held {} bytes, more than the {bytes} that it may hold.",
+                self.bytes
+            ));
+        }
+        let what = match self.hidden {
+            None if self.entries > ENTRIES => {
+                return Some(format!("The workspace held more than {ENTRIES} files and folders."));
+            }
+            None => return None,
+            Some(Hidden::TooMany) => "so many files and folders that they cannot be counted",
+            Some(Hidden::TooDeep) => "folders that are nested too deep to be measured",
+            Some(Hidden::Closed) => "folders that were closed while they were measured",
+        };
+        Some(format!("The workspace held {what}."))
+    }
+
+    /// What it counts as, if a workspace may hold `most`: what is hidden, as more than is tolerated.
+    #[must_use]
+    pub fn counted(&self, most: u64) -> u64 {
+        match self.hidden {
+            Some(_) => self.bytes.max(most.saturating_mul(DISK_TOLERANCE).saturating_add(1)),
+            None => self.bytes,
         }
     }
 }
 
 /// Walks without following links and stops when there are too many entries. Files that were deleted
-/// and are still held open are not seen.
-#[must_use]
-pub fn measure(root: &OwnedFd) -> Usage {
+/// and are still held open are not seen. An error is one of this machine, never of what a guest did.
+pub fn measure(workspace: &Workspace) -> rustix::io::Result<Usage> {
     let mut usage = Usage::default();
     let mut linked = HashSet::new();
-    let mut pending = vec![String::new()];
-    while let Some(prefix) = pending.pop() {
-        let folder = match beneath(root.as_fd(), &prefix, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+    let mut folders = Folders::from_root();
+    while folders.advance() {
+        let folder = match open(workspace, folders.path()) {
             Ok(folder) => folder,
-            Err(rustix::io::Errno::NAMETOOLONG) => {
-                usage.too_deep = true;
+            Err(error) => {
+                usage.note(error, workspace.managed)?;
                 continue;
             }
-            // Gone meanwhile, or closed to this user, whose own disk it then is.
-            Err(_) => continue,
         };
-        for name in names(folder.as_fd()).unwrap_or_default() {
+        for name in names(folder.as_fd())? {
+            let name = match name {
+                Ok(name) => name,
+                Err(error) => {
+                    usage.note(error, workspace.managed)?;
+                    break;
+                }
+            };
             usage.entries += 1;
-            if usage.entries > ENTRIES {
-                return usage;
+            if usage.entries > ENTRIES_LOOKED_AT {
+                usage.hidden = Some(Hidden::TooMany);
+                return Ok(usage);
             }
-            let Ok(found) = stat_at(folder.as_fd(), &name) else { continue };
+            let found = match stat_at(folder.as_fd(), &name) {
+                Ok(found) => found,
+                Err(error) => {
+                    usage.note(error, workspace.managed)?;
+                    continue;
+                }
+            };
+            let is_folder = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
             // A file with several names takes its space once.
-            if found.st_nlink < 2 || linked.insert(found.st_ino) || is_folder(found.st_mode) {
+            if found.st_nlink < 2 || is_folder || linked.insert(found.st_ino) {
                 usage.bytes += u64::try_from(found.st_blocks).unwrap_or(0) * 512;
             }
-            if is_folder(found.st_mode) {
-                pending.push(join(&prefix, &name.to_string_lossy()));
+            if is_folder && folders.later(name) == Err(TooMany) {
+                usage.hidden = Some(Hidden::TooMany);
             }
         }
     }
-    usage
+    Ok(usage)
 }
 
-fn is_folder(mode: u32) -> bool {
-    FileType::from_raw_mode(mode) == FileType::Directory
+impl Usage {
+    fn note(&mut self, error: Errno, managed: bool) -> rustix::io::Result<()> {
+        match error {
+            Errno::NAMETOOLONG => {
+                self.hidden = Some(Hidden::TooDeep);
+                Ok(())
+            }
+            Errno::ACCESS | Errno::PERM if managed => {
+                self.hidden = Some(Hidden::Closed);
+                Ok(())
+            }
+            // Gone meanwhile, or something else by now; or, in a folder of the caller's, somebody else's.
+            Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS | Errno::PERM => Ok(()),
+            other => Err(other),
+        }
+    }
+}
+
+/// Opens a folder to look into it. A guest of the daemon's own user can close folders to that user, so
+/// in a workspace that the daemon made the rights are given back.
+fn open(workspace: &Workspace, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let (root, look_into) = (workspace.root.as_fd(), Mode::RUSR | Mode::XUSR);
+    if !workspace.managed {
+        return beneath(root, path, flags, Mode::empty());
+    }
+    match beneath(root, path, flags, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            // Opening for reading needs the right that is missing; a path handle does not.
+            let handle = beneath(root, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+            let mode = Mode::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode) | look_into;
+            rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_raw_fd()), mode)?;
+            beneath(handle.as_fd(), "", flags, Mode::empty())
+        }
+        opened => {
+            let folder = opened?;
+            let found = rustix::fs::fstat(&folder)?;
+            let mode = Mode::from_raw_mode(found.st_mode);
+            if !mode.contains(look_into) && found.st_uid == rustix::process::geteuid().as_raw() {
+                rustix::fs::fchmod(&folder, mode | look_into)?;
+            }
+            Ok(folder)
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
 
-    fn look(folder: &std::path::Path) -> Usage {
-        measure(&OwnedFd::from(std::fs::File::open(folder).unwrap()))
+    use crate::protocol::receipt::Backend;
+    use crate::sandbox::choice::Choice;
+    use crate::sandbox::engine::EngineMode;
+    use crate::sandbox::workspace::Service;
+
+    /// A workspace of the user who runs the tests.
+    fn workspace(folder: &tempfile::TempDir) -> Workspace {
+        let service = Service { system: false, ..Service::of_this_process() };
+        let (path, choice) =
+            (folder.path().join("w"), Choice { backend: Backend::Process, why: String::new() });
+        Workspace::managed(path, service, EngineMode::Rootful, choice, 0).unwrap()
     }
 
     #[test]
     fn depth_does_not_hide_and_links_count_once() {
         let folder = tempfile::tempdir().unwrap();
-        let deep = (0..60).fold(folder.path().to_owned(), |path, _| path.join("d"));
+        let workspace = workspace(&folder);
+        let deep = (0..60).fold(workspace.path.clone(), |path, _| path.join("d"));
         std::fs::create_dir_all(&deep).unwrap();
         std::fs::write(deep.join("file"), vec![1; 1 << 20]).unwrap();
-        let once = look(folder.path());
+        let once = measure(&workspace).unwrap();
         assert!(once.bytes >= 1 << 20, "{once:?}");
-        std::fs::hard_link(deep.join("file"), folder.path().join("again")).unwrap();
-        assert!(look(folder.path()).bytes < once.bytes + (1 << 19));
+        std::fs::hard_link(deep.join("file"), workspace.path.join("again")).unwrap();
+        assert!(measure(&workspace).unwrap().bytes < once.bytes + (1 << 19));
         assert_eq!(once.beyond(1 << 30), None);
         assert!(once.beyond(1 << 19).unwrap().contains("more than"));
+    }
+
+    #[test]
+    fn no_name_hides() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = workspace(&folder);
+        let hidden = workspace.path.join(OsStr::from_bytes(b"\xff\xfe"));
+        std::fs::create_dir(&hidden).unwrap();
+        std::fs::write(hidden.join(OsStr::from_bytes(b"big\xff")), vec![1; 1 << 20]).unwrap();
+        let usage = measure(&workspace).unwrap();
+        assert!(usage.bytes >= 1 << 20, "{usage:?}");
+    }
+
+    /// Before, what came after the first 40,000 names of a folder was not seen.
+    #[test]
+    fn numbers_do_not_hide() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = workspace(&folder);
+        for number in 0..45_000 {
+            std::fs::write(workspace.path.join(number.to_string()), "").unwrap();
+        }
+        let usage = measure(&workspace).unwrap();
+        assert_eq!((usage.entries, usage.beyond(1 << 30)), (45_000, None));
+    }
+
+    #[test]
+    fn what_lies_deeper_than_a_path_reaches_counts_as_too_much() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = workspace(&folder);
+        let name = "d".repeat(250);
+        let mut here = workspace.root.try_clone().unwrap();
+        for _ in 0..20 {
+            rustix::fs::mkdirat(&here, &name, Mode::from_raw_mode(0o700)).unwrap();
+            here =
+                rustix::fs::openat(&here, &name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        }
+        let usage = measure(&workspace).unwrap();
+        assert_eq!(usage.hidden, Some(Hidden::TooDeep));
+        assert!(usage.beyond(1 << 30).unwrap().contains("too deep"));
+        assert!(usage.counted(1 << 30) > DISK_TOLERANCE << 30);
+    }
+
+    /// For root no folder is closed, so this shows something for other users only.
+    #[test]
+    fn a_folder_that_is_closed_to_its_owner_does_not_hide() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = workspace(&folder);
+        let close = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for (name, mode) in [("closed", 0o000), ("listed", 0o600), ("entered", 0o300)] {
+            let inner = workspace.path.join(name);
+            std::fs::create_dir(&inner).unwrap();
+            std::fs::write(inner.join("big"), vec![1; 1 << 20]).unwrap();
+            close(&inner, mode);
+        }
+        let usage = measure(&workspace).unwrap();
+        assert!(usage.bytes >= 3 << 20 && usage.hidden.is_none(), "{usage:?}");
     }
 }

@@ -146,7 +146,7 @@ pub fn remove_tree(path: &Path) -> std::io::Result<()> {
     if !found.is_dir() {
         return std::fs::remove_file(path);
     }
-    super::files::empty_tree(&open_folder_of_ours(path)?)?;
+    super::removal::empty_tree(&open_folder_of_ours(path)?)?;
     std::fs::remove_dir(path)
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
+use super::idempotency::Aim;
 use super::journal::Core;
 use super::rows::{self, Applied, Carry, Content, Entry, Recorded, Rendered, Row};
 use super::spill::Range;
@@ -116,12 +117,12 @@ impl EventLog {
 
     /// Numbers an event and has it written. Readers see it when it is committed.
     pub fn append(&self, body: EventBody) -> Seq {
-        self.push(vec![Draft::of(body, None)], Durability::Normal, None)
+        self.push(vec![Draft::of(body, None)], Durability::Normal, None, None)
     }
 
     /// Likewise, as the effect of a kernel's frame.
     pub fn append_applied(&self, body: EventBody, applied: Applied) -> Seq {
-        self.push(vec![Draft::of(body, Some(applied))], Durability::Normal, None)
+        self.push(vec![Draft::of(body, Some(applied))], Durability::Normal, None, None)
     }
 
     /// Likewise; `on_commit` runs on the writer's thread once the event is committed and visible.
@@ -132,7 +133,18 @@ impl EventLog {
         applied: Option<Applied>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
-        self.push(vec![Draft::of(body, applied)], Durability::Normal, Some(Box::new(on_commit)))
+        self.push(vec![Draft::of(body, applied)], Durability::Normal, None, Some(Box::new(on_commit)))
+    }
+
+    /// Like [`Self::append_then`], for an event that begins what a request with a key is about: the key
+    /// leads there as soon as there is anything to be found, and not before.
+    pub fn append_aimed_then(
+        &self,
+        body: EventBody,
+        aim: Option<Aim>,
+        on_commit: impl FnOnce() + Send + 'static,
+    ) -> Seq {
+        self.push(vec![Draft::of(body, None)], Durability::Normal, aim, Some(Box::new(on_commit)))
     }
 
     /// Like [`Self::append_then`], for an intent whose effect is outside of the journal: when
@@ -143,18 +155,19 @@ impl EventLog {
         applied: Option<Applied>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
-        self.push(vec![Draft::of(body, applied)], Durability::Full, Some(Box::new(on_commit)))
+        self.push(vec![Draft::of(body, applied)], Durability::Full, None, Some(Box::new(on_commit)))
     }
 
     /// Several that are committed together or not at all; the number of the last.
     pub(super) fn append_group(&self, drafts: Vec<Draft>) -> Seq {
-        self.push(drafts, Durability::Normal, None)
+        self.push(drafts, Durability::Normal, None, None)
     }
 
     fn push(
         &self,
         drafts: Vec<Draft>,
         durability: Durability,
+        aim: Option<Aim>,
         on_commit: Option<Box<dyn FnOnce() + Send>>,
     ) -> Seq {
         self.core.queue.wait_for_room();
@@ -171,7 +184,7 @@ impl EventLog {
         }
         let newest = inner.next - 1;
         // Under the lock, so that the writer gets the events in the order of their numbers.
-        let group = Group { log: Arc::clone(&self.state), rows, durability, on_commit };
+        let group = Group { log: Arc::clone(&self.state), rows, durability, aim, on_commit };
         let refused = self.core.queue.push_events(group).err();
         if refused.is_some() {
             inner.abandoned = true;

@@ -32,6 +32,25 @@ pub struct Answered {
     pub body: Value,
 }
 
+/// What a claimed request makes, so that it can be found if there is never an answer.
+#[derive(Clone, Debug)]
+pub struct Aim {
+    pub owner: u32,
+    pub key: String,
+    pub target: Value,
+}
+
+impl Aim {
+    pub(super) fn note(&self, file: &Connection) -> rusqlite::Result<()> {
+        aim(file, self.owner, &self.key, Some(&self.target.to_string()))
+    }
+}
+
+fn aim(file: &Connection, owner: u32, key: &str, target: Option<&str>) -> rusqlite::Result<()> {
+    let query = "UPDATE idempotency SET target = ?3 WHERE owner = ?1 AND key = ?2";
+    file.prepare_cached(query)?.execute(params![owner, key, target]).map(drop)
+}
+
 impl Journal {
     /// Durable when it returns, so that what is done afterwards is never done twice.
     pub async fn claim(&self, owner: u32, key: &str, body_hash: &str) -> Result<Claim, JournalError> {
@@ -58,14 +77,12 @@ impl Journal {
         self.core.queue.ask(Durability::Full, Patience::Fail, claim).await
     }
 
-    /// Notes what a claimed request is about to make, so that it can be found if there is never an answer.
-    pub async fn aim(&self, owner: u32, key: &str, target: &Value) -> Result<(), JournalError> {
-        let (key, target) = (key.to_owned(), target.to_string());
-        let aim = move |file: &Connection, _: &Blobs| {
-            let query = "UPDATE idempotency SET target = ?3 WHERE owner = ?1 AND key = ?2";
-            Ok(file.execute(query, params![owner, key, target])?)
-        };
-        self.core.queue.ask(Durability::Full, Patience::Wait, aim).await.map(drop)
+    /// Notes what a claimed request is about to make, so that it can be found if there is never an answer;
+    /// or that nothing came of it.
+    pub async fn aim(&self, owner: u32, key: &str, target: Option<&Value>) -> Result<(), JournalError> {
+        let (key, target) = (key.to_owned(), target.map(Value::to_string));
+        let note = move |file: &Connection, _: &Blobs| Ok(aim(file, owner, &key, target.as_deref())?);
+        self.core.queue.ask(Durability::Full, Patience::Wait, note).await
     }
 
     /// Keeps the answer of a claimed request for whoever repeats it.

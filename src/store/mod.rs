@@ -25,7 +25,7 @@ mod writer;
 
 pub use capture::{Captured, OutputCaps};
 pub use event_log::{EventLog, Gone};
-pub use idempotency::{Answered, Claim, KEY_LIFE};
+pub use idempotency::{Aim, Answered, Claim, KEY_LIFE};
 pub use jobs::JobRecord;
 pub use journal::Journal;
 pub use recorder::{CellRecord, Placeholders, Recorder};

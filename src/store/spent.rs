@@ -29,7 +29,7 @@ impl Journal {
         Ok(self.core.read(|file, blobs| {
             let query = "SELECT sessions.owner, sessions.name, events.json, events.blob
                 FROM events JOIN sessions ON sessions.id = events.session
-                WHERE events.name = 'model_replied' AND events.at >= ?1";
+                WHERE events.name IN ('model_replied', 'model_spent') AND events.at >= ?1";
             let mut statement = file.prepare(query)?;
             let spent = statement.query_map([day], |row| {
                 let json = match (row.get::<_, Option<String>>(2)?, row.get::<_, Option<String>>(3)?) {
@@ -64,6 +64,7 @@ impl Journal {
 fn tokens(json: &str) -> u64 {
     let counted = match serde_json::from_str::<Event>(json).map(|event| event.body) {
         Ok(EventBody::ModelReplied { reply, .. }) => reply.usage.map(Usage::total),
+        Ok(EventBody::ModelSpent { tokens, .. }) => Some(tokens),
         _ => None,
     };
     counted.unwrap_or(json.len() as u64 / BYTES_PER_TOKEN)

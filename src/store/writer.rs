@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::blobs::Blobs;
 use super::crash::CrashAt;
 use super::event_log::LogState;
+use super::idempotency::Aim;
 use super::rows::Row;
 use super::schema;
 
@@ -73,6 +74,8 @@ pub(super) struct Group {
     pub log: Arc<LogState>,
     pub rows: Vec<Row>,
     pub durability: Durability,
+    /// The key of the request that they begin.
+    pub aim: Option<Aim>,
     pub on_commit: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -107,7 +110,10 @@ impl Command {
 
     fn apply(&mut self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError> {
         match self {
-            Self::Events(group) => group.rows.iter().try_for_each(|row| row.insert(connection, blobs)),
+            Self::Events(group) => {
+                group.rows.iter().try_for_each(|row| row.insert(connection, blobs))?;
+                Ok(group.aim.iter().try_for_each(|aim| aim.note(connection))?)
+            }
             Self::Request(work) => work.apply(connection, blobs),
         }
     }

@@ -263,8 +263,10 @@ fn shown(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::Allowed;
     use crate::tools::Caller;
     use serde_json::json;
+    use std::collections::BTreeSet;
 
     fn weather(output: Option<Value>) -> ClientTool {
         ClientTool {
@@ -388,6 +390,13 @@ mod tests {
         let named = |name: &str| ClientTool { name: name.into(), ..weather(None) };
         for name in ["file_reader", "file_read", "exec_code"] {
             assert_eq!(clients.register(vec![named("fine"), named(name)], &built_in).err(), collision(name));
+        }
+        // Also where a session may not use the tool itself.
+        for allowed in [Allowed::All, Allowed::only(["list_variables"]), Allowed::Only(BTreeSet::new())] {
+            let few = built_in.narrowed(&allowed).unwrap().narrowed(&Allowed::All).unwrap();
+            for name in ["exec_code", "execute_python_code", "file_read", "update_recursive_plan_tree"] {
+                assert_eq!(clients.register(vec![named(name)], &few).err(), collision(name), "{allowed:?}");
+            }
         }
         let twice = clients.register(vec![named("twice"), named("twice")], &built_in);
         assert_eq!(twice.err(), collision("twice"));

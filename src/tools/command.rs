@@ -50,6 +50,7 @@ impl Command {
         }
         let definition = Definition {
             output: settings.output.clone(),
+            program: true,
             ..Definition::new(name, settings.description.clone(), parameters)
         };
         Ok(Self { definition, settings: Arc::new(settings.clone()) })

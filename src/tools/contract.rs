@@ -27,6 +27,8 @@ pub struct Definition {
     pub local: bool,
     /// Only there if it is asked for by name.
     pub on_request: bool,
+    /// A program of the host: a daemon that ends waits for it for a while.
+    pub program: bool,
     /// Other names that models give it.
     pub aliases: &'static [&'static str],
     /// Other names that models give its parameters, and the right ones.
@@ -43,6 +45,7 @@ impl Definition {
             output: None,
             local: false,
             on_request: false,
+            program: false,
             aliases: &[],
             parameter_aliases: &[],
         }

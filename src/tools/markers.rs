@@ -19,7 +19,7 @@ pub fn marker(call: u64) -> String {
 }
 
 /// What the tools of a session said, for markers to come. The oldest goes when it gets too much.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Responses {
     kept: BTreeMap<u64, (String, Vec<Image>)>,
     order: VecDeque<u64>,

@@ -62,6 +62,9 @@ struct Entry {
 #[derive(Clone, Default)]
 pub struct Registry {
     tools: BTreeMap<String, Entry>,
+    /// Names of tools that were left out. No other one may go by them: a model or a program that knows
+    /// the tool would be mistaken, and cells are known by the name of theirs.
+    left_out: BTreeSet<String>,
 }
 
 impl Registry {
@@ -89,7 +92,7 @@ impl Registry {
             return Err(RegistryError::BadName(shown(&definition.name)));
         }
         for name in std::iter::once(definition.name.as_str()).chain(definition.aliases.iter().copied()) {
-            if self.find(name).is_some() {
+            if self.find(name).is_some() || self.left_out.contains(&tool_name(name)) {
                 return Err(RegistryError::Collision(name.to_owned()));
             }
         }
@@ -123,7 +126,14 @@ impl Registry {
                 }
             }
         }
-        Ok(Self { tools })
+        let mut left_out = self.left_out.clone();
+        for definition in self.tools.values().map(|entry| &entry.definition) {
+            if !tools.contains_key(&definition.name) {
+                left_out.insert(definition.name.clone());
+                left_out.extend(definition.aliases.iter().map(|alias| (*alias).to_owned()));
+            }
+        }
+        Ok(Self { tools, left_out })
     }
 
     #[must_use]
@@ -236,7 +246,7 @@ impl Entry {
         }
         let mut arguments = Value::Object(arguments);
         schema::drop_nulls(&mut arguments, &self.definition.parameters);
-        problems.extend(schema::problems(&self.arguments, &arguments));
+        problems.extend(schema::problems(&self.arguments, &arguments, "arguments"));
         match arguments {
             Value::Object(arguments) if problems.is_empty() => Ok(arguments),
             _ => Err(failure(
@@ -265,7 +275,7 @@ impl Entry {
             return Err(failure("too_large", message));
         }
         let problems = match (&output, &self.output) {
-            (ToolOutput::Value(value), Some(validator)) => schema::problems(validator, value),
+            (ToolOutput::Value(value), Some(validator)) => schema::problems(validator, value, "answer"),
             (ToolOutput::Text(_) | ToolOutput::Parts { .. }, None) => return Ok(output),
             (_, Some(_)) => vec!["it is text, though the tool has an output schema".into()],
             (_, None) => vec!["it is a value, though the tool has no output schema".into()],

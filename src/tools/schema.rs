@@ -88,15 +88,16 @@ pub fn compile(schema: &Value) -> Result<Validator, String> {
         .map_err(|error| format!("no valid JSON Schema: {}", shortened(&error.to_string())))
 }
 
-/// What is wrong with a value: each line says where, what is there, and what should be.
-pub fn problems(validator: &Validator, value: &Value) -> Vec<String> {
+/// What is wrong with a value: each line says where, what is there, and what should be. `whole` is what
+/// the value is called.
+pub fn problems(validator: &Validator, value: &Value, whole: &str) -> Vec<String> {
     let mut found = Vec::new();
     for error in validator.iter_errors(value) {
         if found.len() == PROBLEMS_TOLD {
             found.push("and more".into());
             break;
         }
-        let at = path_of(error.instance_path.as_str());
+        let at = path_of(error.instance_path.as_str(), whole);
         // The masked text says what was expected without the value, which may be long.
         let expected = error.masked_with("the value");
         found.push(format!("{at}: {expected} (it is {})", shown(&error.instance)));
@@ -105,7 +106,7 @@ pub fn problems(validator: &Validator, value: &Value) -> Vec<String> {
 }
 
 /// `/tree_nodes/0/status` as `tree_nodes[0].status`.
-fn path_of(pointer: &str) -> String {
+fn path_of(pointer: &str, whole: &str) -> String {
     let mut path = String::new();
     for part in pointer.split('/').skip(1) {
         let part = part.replace("~1", "/").replace("~0", "~");
@@ -118,7 +119,7 @@ fn path_of(pointer: &str) -> String {
             path.push_str(&part);
         }
     }
-    if path.is_empty() { "arguments".into() } else { format!("`{}`", shortened(&path)) }
+    if path.is_empty() { whole.to_owned() } else { format!("`{}`", shortened(&path)) }
 }
 
 fn shown(value: &Value) -> String {

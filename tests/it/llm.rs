@@ -127,6 +127,79 @@ async fn a_wrong_key_is_not_tried_again_and_not_repeated() {
     assert_eq!(failure.message, "model `m`: the provider answered 401: Incorrect API key provided: [key]");
 }
 
+/// A provider, or whoever stands in for it, may send the key back in any part of a reply.
+#[tokio::test]
+async fn a_key_that_comes_back_in_a_reply_is_not_passed_on() {
+    let reply = Reply {
+        content: Some(format!("the key is {KEY}!")),
+        reasoning: Some(format!("I was given {KEY}")),
+        function_call: Some(("old".into(), json!({ "key": KEY }).to_string())),
+        ..Reply::call("run", json!({"code": format!("print('{KEY}')")}))
+    };
+    let refusal = Reply { refusal: Some(format!("not with {KEY}")), ..Reply::text("") };
+    let whole = json!({"choices": [{"index": 0, "finish_reason": "stop",
+        "message": {"role": "assistant", "content": format!("{KEY} at once")}}]});
+    let whole = Fault::Raw("application/json", whole.to_string());
+    let server = ModelServer::start_with_key([reply.into(), refusal.into(), whole.into()], KEY);
+    let client = client(&server, "");
+    for parts in [
+        &["the key is [key]!", "I was given [key]", "print('[key]')", "{\\\"key\\\":\\\"[key]\\\"}"][..],
+        &["not with [key]"],
+    ] {
+        let (reply, _) = ask(&client).await;
+        let reply = serde_json::to_string(&reply.unwrap()).unwrap();
+        assert!(!reply.contains(KEY), "{reply}");
+        assert!(parts.iter().all(|part| reply.contains(part)), "{reply}");
+    }
+    // What is shown while it comes has no key that came in one piece.
+    let (reply, deltas) = ask(&client).await;
+    assert_eq!(reply.unwrap().message.content, "[key] at once");
+    assert_eq!(deltas, [Delta::Text("[key] at once".into())]);
+}
+
+#[tokio::test]
+async fn a_reply_for_which_there_are_no_tokens_is_hung_up_on() {
+    let long = || Play::from(Reply::text(&"word ".repeat(1_000)));
+    let code = || Play::from(Reply::call("run", json!({"code": "x".repeat(5_000)})));
+    let server = ModelServer::start([long(), code(), long()]);
+    let client = client(&server, "");
+    let mut wanted = ChatRequest { reply_tokens: Some(100), ..request() };
+    for _ in 0..2 {
+        let reply = client.chat(&wanted, |_| {}).await.unwrap();
+        let bytes = reply.message.content.len()
+            + reply.message.tool_calls.iter().map(|call| call.arguments.len()).sum::<usize>();
+        assert_eq!((reply.finish, reply.usage), (Finish::Length, None));
+        assert!((350..450).contains(&bytes), "{bytes}");
+    }
+    wanted.reply_tokens = Some(1_250);
+    let reply = client.chat(&wanted, |_| {}).await.unwrap();
+    assert_eq!((reply.finish, reply.message.content.len()), (Finish::Stop, 5_000));
+    let sent: Vec<_> = server.received().iter().map(|received| received.body["max_tokens"].clone()).collect();
+    assert_eq!(sent, [json!(100), json!(100), json!(1_250)]);
+}
+
+#[tokio::test]
+async fn a_key_that_is_echoed_in_pieces_is_not_shown() {
+    let reply = Reply {
+        content: Some(format!("the key is {KEY}, not sk-loop")),
+        reasoning: Some(format!("I was given {KEY}")),
+        ..Reply::text("")
+    };
+    let server = ModelServer::start_with_key([reply.into()], KEY);
+    let (reply, deltas) = ask(&client(&server, "")).await;
+    let reply = reply.unwrap();
+    assert_eq!(text_of(&deltas), "the key is [key], not sk-loop");
+    assert_eq!(text_of(&deltas), reply.message.content);
+    let thought: String = deltas
+        .iter()
+        .filter_map(|delta| if let Delta::Reasoning(text) = delta { Some(text.as_str()) } else { None })
+        .collect();
+    assert_eq!(
+        (thought.as_str(), reply.reasoning.as_deref()),
+        ("I was given [key]", Some("I was given [key]"))
+    );
+}
+
 #[tokio::test]
 async fn a_missing_key_names_its_variable_and_the_setting() {
     let failure = ask(&client_of("provider = \"dashscope\"\n")).await.0.unwrap_err();

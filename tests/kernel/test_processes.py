@@ -201,7 +201,7 @@ class Guardian(KernelTest):
                 self.assertNotIn((opened.st_dev, opened.st_ino), [(file.st_dev, file.st_ino) for file in held])
 
     def test_the_worker_is_dumpable_and_first_to_go_when_memory_is_short(self):
-        self.assertEqual(self.value("open('/proc/self/oom_score_adj').read().strip()"), "'900'")
+        self.assertEqual(self.value("open('/proc/self/oom_score_adj').read().strip()"), "'980'")
 
     def test_the_guardian_handles_no_signals(self):
         with open(f"/proc/{self.kernel.process.pid}/status", encoding="ascii") as file:

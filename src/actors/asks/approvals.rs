@@ -19,6 +19,9 @@ const WORDS_BYTES: usize = 1024 * 1024;
 /// Time for an approval to get into the journal before it is left out of a list.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 
+/// Why nobody is asked any more for a call within a cell.
+pub(super) const CALLER_ENDED: &str = "the cell that wanted it has ended";
+
 pub(super) struct Pending {
     approval: Approval,
     asked: Instant,
@@ -135,14 +138,14 @@ impl AsksState {
             return;
         }
         let call = Some(call.to_string());
-        let gone: Vec<String> = self
-            .approvals
-            .iter()
-            .filter(|(_, pending)| pending.approval.cell == Some(cell) && pending.approval.call == call)
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in gone {
-            self.withdraw(&id, "the cell that wanted it has ended");
+        self.withdraw_all(|approval| approval.cell == Some(cell) && approval.call == call, CALLER_ENDED);
+    }
+
+    /// Its calls may have waited in a sandbox that this daemon never had.
+    pub(super) fn cell_ended(&mut self, cell: CellNumber) {
+        if !self.leaving {
+            self.early.retain(|(of, _), _| *of != cell);
+            self.withdraw_all(|approval| approval.cell == Some(cell), CALLER_ENDED);
         }
     }
 
@@ -155,14 +158,14 @@ impl AsksState {
     }
 
     pub(super) fn withdraw_all_of(&mut self, ask: AskNumber) {
-        let ids: Vec<String> = self
-            .approvals
-            .iter()
-            .filter(|(_, pending)| pending.is_of(ask))
-            .map(|(id, _)| id.clone())
-            .collect();
+        self.withdraw_all(|approval| approval.ask == Some(ask), "the ask has ended");
+    }
+
+    fn withdraw_all(&mut self, which: impl Fn(&Approval) -> bool, reason: &str) {
+        let pending = self.approvals.values().map(Pending::approval);
+        let ids: Vec<String> = pending.filter(|it| which(it)).map(|it| it.id.clone()).collect();
         for id in ids {
-            self.withdraw(&id, "the ask has ended");
+            self.withdraw(&id, reason);
         }
     }
 

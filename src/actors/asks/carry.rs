@@ -29,6 +29,11 @@ const TEXT_EVERY: Duration = Duration::from_millis(50);
 impl AsksState {
     /// Gives the machine of the present ask an input that is in the journal.
     pub(super) fn take(&mut self, myself: &AsksRef, input: Input) {
+        if input.ends()
+            && let Some(ask) = self.current.as_ref().map(|current| current.ask)
+        {
+            self.note_heard(ask);
+        }
         let Some(current) = &mut self.current else { return };
         for effect in current.machine.step(input) {
             self.carry_out(myself, effect);
@@ -112,7 +117,8 @@ impl AsksState {
             Err(Short::Tokens) => return self.take(myself, Input::OutOfTokens),
             Err(Short::Steps) => return self.take(myself, Input::OutOfSteps),
         };
-        request.reply_tokens = (reserved.reply < reply).then_some(reserved.reply);
+        // What is kept for the reply of a model without a bound is a guess; the whole rest is the limit.
+        request.reply_tokens = Some(reserved.reply.saturating_add(current.ledger.left().tokens));
         current.reserved = Some(reserved);
         (current.request_tokens, current.heard_tokens) = (tokens, 0);
         self.args.log.append(EventBody::ModelAsked { ask, step });
@@ -180,6 +186,17 @@ impl AsksState {
         self.args.quotas.spend(self.args.owner, clock::today(), self.args.name.as_str(), tokens);
     }
 
+    /// What was heard of a request of which no reply comes counts, and the journal knows.
+    pub(super) fn note_heard(&mut self, ask: AskNumber) {
+        let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
+        let (step, tokens) = (current.machine.steps(), std::mem::take(&mut current.heard_tokens));
+        if tokens > 0 {
+            self.args.log.append(EventBody::ModelSpent { ask, step, tokens });
+            // Nothing follows from it before the next request.
+            let _ = current.machine.step(Input::Unanswered { tokens });
+        }
+    }
+
     pub(super) fn model_done(
         &mut self,
         myself: &AsksRef,
@@ -194,7 +211,7 @@ impl AsksState {
             // So that the next daemon counts the same.
             reply.usage = Some(cost);
         }
-        let heard = std::mem::take(&mut current.heard_tokens);
+        let heard = current.heard_tokens;
         if let Some(reserved) = current.reserved.take() {
             reserved.spent(cost.total().max(heard));
         }
@@ -205,6 +222,7 @@ impl AsksState {
         }
         let (event, input) = match outcome {
             Ok(reply) => {
+                current.heard_tokens = 0;
                 let reply = Box::new(reply);
                 (
                     EventBody::ModelReplied { ask, step, reply: reply.clone() },
@@ -216,6 +234,7 @@ impl AsksState {
                 Input::ModelFailed { step, failure },
             ),
         };
+        self.note_heard(ask);
         self.args.log.append(event);
         self.take(myself, input);
     }
@@ -238,6 +257,7 @@ impl AsksState {
             replay: None,
             origin: Some(CellOrigin { ask, id: id.clone() }),
             rules: Some(Arc::new(CellRules { restricted, ..CellRules::of_ask(&current.spec) })),
+            keyed: None,
         };
         let (session, asks, cell_id) = (self.args.session.clone(), myself.clone(), id.clone());
         let task = Task::spawn(async move {
@@ -297,6 +317,7 @@ impl AsksState {
         let context =
             crate::tools::Context::new(serde_json::json!({ "session": self.args.name })).with_port(port);
         let tools = Arc::clone(&current.tools);
+        let is_program = tools.definition(&name).is_some_and(|definition| definition.program);
         let (asks, call_id) = (myself.clone(), id.clone());
         let (committed, written) = tokio::sync::oneshot::channel();
         let called = EventBody::AskToolCalled {
@@ -309,7 +330,7 @@ impl AsksState {
         self.args.log.append_durably_then(called, None, move || {
             let _ = committed.send(());
         });
-        let task = Task::spawn(async move {
+        let mut task = Task::spawn(async move {
             if written.await.is_err() {
                 return;
             }
@@ -323,10 +344,14 @@ impl AsksState {
             };
             let _ = asks.cast(AsksMsg::ToolDone { ask, id: call_id, outcome });
         });
+        task.is_program = is_program;
         current.tasks.insert(id, task);
     }
 
     pub(super) fn tool_done(&mut self, myself: &AsksRef, ask: AskNumber, id: String, outcome: ToolOutcome) {
+        if self.leaving {
+            return self.last_program_done(ask, id, outcome);
+        }
         let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
         current.tasks.remove(&id);
         let answered = EventBody::AskToolAnswered { ask, id: id.clone(), outcome: outcome.clone() };
@@ -336,8 +361,7 @@ impl AsksState {
 
     fn finish_current(&mut self, myself: &AsksRef, end: AskEnd) {
         let Some(current) = self.current.take() else { return };
-        let cell_runs = current.machine_ran_cell();
-        let ask = current.ask;
+        let (ask, cell_runs) = (current.ask, current.machine_ran_cell());
         self.history = current.machine.into_history();
         if cell_runs {
             let _ = self.args.session.cast(SessionMsg::CancelCells { ask });

@@ -1,7 +1,8 @@
-//! How an ask begins, and how those of before are taken up again.
+//! How an ask begins, how it is left to the next daemon, and how those of before are taken up again.
 
+use ractor::RpcReplyPort;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,18 +10,57 @@ use super::super::session::SessionMsg;
 use super::messages::Answer;
 use super::recall::Recalled;
 use super::wish::{self, Outer};
-use super::{ASKS_SHOWN, ASKS_WAITING, AsksMsg, AsksRef, AsksState, Clock, Current, Waiting};
+use super::{ASKS_SHOWN, ASKS_WAITING, AsksMsg, AsksRef, AsksState, Clock, Current, Task, Waiting};
 use crate::agent::{Effect, Input, Machine};
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
-use crate::protocol::event::EventBody;
+use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
 use crate::tools::Registry;
 
 /// Told of an ask that cannot be gone on with.
 const STRAYED: &str = "the daemon was started anew, and the ask cannot go on from where it was: its tools or the configuration have changed";
 
+/// Programs of the host that run when the daemon is to end, for the ask that was worked on.
+pub(super) struct LastPrograms {
+    ask: AskNumber,
+    tasks: HashMap<String, Task>,
+    reply_to: RpcReplyPort<()>,
+}
+
 impl AsksState {
+    /// Programs may end and have their answers noted; the ask goes on with these in the next daemon.
+    /// All else is begun again there.
+    pub(super) fn leave(&mut self, reply_to: RpcReplyPort<()>) {
+        self.leaving = true;
+        self.waiting.clear();
+        if let Some(ask) = self.current.as_ref().map(|current| current.ask) {
+            self.note_heard(ask);
+        }
+        let programs = self.current.take().map(|Current { ask, mut tasks, .. }| {
+            tasks.retain(|_, task| task.is_program);
+            (ask, tasks)
+        });
+        match programs {
+            Some((ask, tasks)) if !tasks.is_empty() => {
+                self.last_programs = Some(LastPrograms { ask, tasks, reply_to });
+            }
+            _ => drop(reply_to.send(())),
+        }
+    }
+
+    pub(super) fn last_program_done(&mut self, ask: AskNumber, id: String, outcome: ToolOutcome) {
+        let Some(mut last) = self.last_programs.take_if(|last| last.ask == ask) else { return };
+        if last.tasks.remove(&id).is_some() {
+            self.args.log.append(EventBody::AskToolAnswered { ask, id, outcome });
+        }
+        if last.tasks.is_empty() {
+            let _ = last.reply_to.send(());
+        } else {
+            self.last_programs = Some(last);
+        }
+    }
+
     pub(super) fn start(
         &mut self,
         myself: &AsksRef,
@@ -68,8 +108,10 @@ impl AsksState {
             return Err(Problem::new(Code::ShuttingDown, "the daemon ends"));
         }
         if self.waiting.len() >= ASKS_WAITING {
-            return Err(Problem::new(Code::Busy, format!("{ASKS_WAITING} asks wait already"))
-                .hint("wait for one to end, or cancel one"));
+            return Err(Problem::new(Code::Busy, format!("{ASKS_WAITING} asks wait already")).hint(format!(
+                "wait for one to end, or cancel one with `belljar interrupt {} --ask N`",
+                self.args.name
+            )));
         }
         let tools = (self.args.tools)();
         let around = wish::Circumstances {
@@ -159,10 +201,14 @@ impl AsksState {
             // Of one that had begun, for sandboxes to come: in the present one its cells may have changed them.
             self.seed(recalled.spec.context.clone(), untouched);
             let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
+            let begun = recalled.begun();
             let inputs = std::mem::take(&mut recalled.inputs);
             let effects: Vec<Effect> = inputs.into_iter().flat_map(|input| machine.step(input)).collect();
             (view.steps, view.usage) = (machine.steps_in_all(), machine.usage());
             self.asks.insert(ask, view);
+            let wanted: BTreeSet<&str> = effects.iter().filter_map(Effect::id).collect();
+            let strayed =
+                machine.steps() < recalled.asked || begun.iter().any(|id| !wanted.contains(id.as_str()));
             // The daemon may have ended between the input that ended the ask and its end.
             let unwritten = effects.into_iter().find_map(Effect::into_end).filter(|_| recalled.end.is_none());
             if recalled.end.is_some() || unwritten.is_some() {
@@ -173,9 +219,9 @@ impl AsksState {
                 }
                 continue;
             }
-            if machine.steps() < recalled.asked {
+            if strayed {
                 // Tools or settings are not what they were, and with them it takes another way: what was done
-                // since would be done again.
+                // would be done again, or be told to have never been done.
                 let end = AskEnd {
                     outcome: AskOutcome::Cancelled,
                     answer: None,

@@ -75,6 +75,10 @@ pub enum AsksMsg {
         cell: CellNumber,
         call: u64,
     },
+    /// Nothing that its calls wait for is to be decided any more.
+    CellEnded {
+        cell: CellNumber,
+    },
     /// An ask within this one used tokens and steps.
     Spent {
         ask: AskNumber,
@@ -88,7 +92,10 @@ pub enum AsksMsg {
         approvals: Vec<Approval>,
     },
     /// The daemon ends: the next one goes on from the journal, in which nothing may come of that.
-    Leave,
+    /// Answered when no program of the host runs any more and what came of them is noted.
+    Leave {
+        reply_to: RpcReplyPort<()>,
+    },
 
     /// A piece of what the model says.
     ModelText {

@@ -36,8 +36,9 @@ use crate::quota;
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, PlanTree, Registry};
 
-use approvals::Pending;
+use approvals::{CALLER_ENDED, Pending};
 use ledger::{Above, Ledger, Left, Reserved};
+use life::LastPrograms;
 use messages::Answer;
 use recall::{Memory, Recalled};
 
@@ -93,6 +94,8 @@ pub struct AsksState {
     early: BTreeMap<(CellNumber, u64), Decision>,
     /// The daemon ends.
     leaving: bool,
+    /// What it waits for.
+    last_programs: Option<LastPrograms>,
 }
 
 /// An ask that waits for its turn.
@@ -157,17 +160,21 @@ impl Current {
 }
 
 /// Ends with its owner.
-struct Task(tokio::task::AbortHandle);
+struct Task {
+    handle: tokio::task::AbortHandle,
+    /// A program of the host runs for it.
+    is_program: bool,
+}
 
 impl Task {
     fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(work).abort_handle())
+        Self { handle: tokio::spawn(work).abort_handle(), is_program: false }
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.0.abort();
+        self.handle.abort();
     }
 }
 
@@ -221,8 +228,12 @@ impl Actor for Asks {
             next_approval: memory.approvals_wanted + 1,
             early: memory.early,
             leaving: false,
+            last_programs: None,
         };
         state.recall(&myself, memory.asks, memory.approvals);
+        for id in &memory.void {
+            state.withdraw(id, CALLER_ENDED);
+        }
         myself.send_interval(TICK, || AsksMsg::Tick);
         Ok(state)
     }
@@ -256,13 +267,10 @@ impl Actor for Asks {
                 state.want_permit(cell, call, name, arguments, reply_to);
             }
             AsksMsg::PermitDropped { cell, call } => state.permit_dropped(cell, call),
+            AsksMsg::CellEnded { cell } => state.cell_ended(cell),
             AsksMsg::Spent { ask, usage, steps } => state.spent_within(&myself, ask, usage, steps),
             AsksMsg::WaitsWithin { ask, within, approvals } => state.waits_within(ask, within, approvals),
-            AsksMsg::Leave => {
-                state.leaving = true;
-                state.current = None;
-                state.waiting.clear();
-            }
+            AsksMsg::Leave { reply_to } => state.leave(reply_to),
             AsksMsg::ModelText { ask, step, text } => {
                 state.heard(ask, &text);
                 if state.current.as_ref().is_some_and(|current| current.ask == ask) {
@@ -270,9 +278,7 @@ impl Actor for Asks {
                 }
             }
             AsksMsg::ModelRetries { ask, step, failure, pause } => {
-                if let Some(current) = state.current.as_mut().filter(|current| current.ask == ask) {
-                    current.heard_tokens = 0;
-                }
+                state.note_heard(ask);
                 let retry_in_s = Some(pause.as_secs_f64());
                 state.args.log.append(EventBody::ModelFailed { ask, step, failure, retry_in_s });
             }

@@ -68,8 +68,16 @@ impl Port {
     ) -> PortFuture<ExecutionResult> {
         let session = self.session.clone();
         Box::pin(async move {
-            let request =
-                CellRequest { code, mode, expression, timeout, replay: None, origin: None, rules: None };
+            let request = CellRequest {
+                code,
+                mode,
+                expression,
+                timeout,
+                replay: None,
+                origin: None,
+                rules: None,
+                keyed: None,
+            };
             let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
             Ok((*ticket.result(&session).await?).clone())
         })
@@ -165,6 +173,7 @@ impl Port {
             Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
         let peer = self.owner;
         let made = ask(&self.supervisor, |reply_to| SupervisorMsg::Create {
+            id: SessionId::fresh(),
             peer,
             request,
             nested: true,

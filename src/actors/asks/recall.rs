@@ -36,6 +36,27 @@ pub struct Recalled {
 }
 
 impl Recalled {
+    /// The calls and cells of which something has happened.
+    pub fn begun(&self) -> BTreeSet<String> {
+        let answered = self.inputs.iter().filter_map(|input| match input {
+            Input::CellFinished { id, .. }
+            | Input::CellRefused { id, .. }
+            | Input::ToolFinished { id, .. }
+            | Input::Decided { id, .. } => Some(id),
+            Input::Begin
+            | Input::ModelReplied { .. }
+            | Input::ModelFailed { .. }
+            | Input::SandboxFailed { .. }
+            | Input::SpentWithin { .. }
+            | Input::Unanswered { .. }
+            | Input::OutOfTokens
+            | Input::OutOfSteps
+            | Input::Cancel
+            | Input::TimeUp => None,
+        });
+        answered.chain(&self.called).chain(self.cells.keys()).cloned().collect()
+    }
+
     /// Time that it took of its own; `since` is when a person was asked who has not decided yet.
     pub fn spent(&self, since: Option<&str>) -> Duration {
         let waits = since.map_or(Duration::ZERO, clock::since);
@@ -48,6 +69,8 @@ pub struct Memory {
     pub asks: BTreeMap<AskNumber, Recalled>,
     /// Approvals without a decision.
     pub approvals: Vec<Approval>,
+    /// Ids of those of them whose call or cell has ended.
+    pub void: Vec<String>,
     /// How many approvals there were in all.
     pub approvals_wanted: u64,
     pub plans: Vec<PlanVersion>,
@@ -104,6 +127,7 @@ impl Fold {
             EventBody::ModelFailed { ask, step, failure, retry_in_s: None } => {
                 self.input(ask, Input::ModelFailed { step, failure });
             }
+            EventBody::ModelSpent { ask, tokens, .. } => self.input(ask, Input::Unanswered { tokens }),
             EventBody::AskSpentWithin { ask, usage, steps } => {
                 self.input(ask, Input::SpentWithin { usage, steps });
             }
@@ -114,8 +138,13 @@ impl Fold {
                 }
             }
             EventBody::ToolBegun { cell, call } => drop(self.memory.early.remove(&(cell, call))),
-            EventBody::ToolAnswered { call, .. } => self.memory.early.retain(|(_, early), _| *early != call),
+            EventBody::ToolAnswered { call, .. } => {
+                self.memory.early.retain(|(_, early), _| *early != call);
+                let call = Some(call.to_string());
+                self.void(|approval| approval.cell.is_some() && approval.call == call);
+            }
             EventBody::CellFinished { result } => {
+                self.void(|approval| approval.cell == Some(result.cell));
                 self.memory.early.retain(|(cell, _), _| *cell != result.cell);
                 if let Some((ask, id)) = self.origins.remove(&result.cell)
                     && let Some(recalled) = self.memory.asks.get_mut(&ask)
@@ -167,6 +196,11 @@ impl Fold {
         if let (Some(ask), Some(call), None) = (approval.ask, approval.call, approval.cell) {
             self.input(ask, Input::Decided { id: call, decision });
         }
+    }
+
+    fn void(&mut self, which: impl Fn(&Approval) -> bool) {
+        let void = self.memory.approvals.iter().filter(|approval| which(approval));
+        self.memory.void.extend(void.map(|approval| approval.id.clone()));
     }
 
     fn ended(&mut self, ask: AskNumber, end: AskEnd) {
@@ -291,6 +325,17 @@ mod tests {
         let answered = EventBody::ToolAnswered { call: 7, outcome: ToolOutcome::Value(1.into()) };
         for body in [EventBody::ToolBegun { cell: 4, call: 7 }, answered] {
             assert!(early(Some(body)).is_empty());
+        }
+    }
+
+    #[test]
+    fn approvals_of_calls_that_have_ended_are_void() {
+        let EventBody::ApprovalWanted { mut approval } = wanted("a", 2) else { unreachable!() };
+        (approval.cell, approval.call) = (Some(4), Some("7".into()));
+        let answered = |call| EventBody::ToolAnswered { call, outcome: ToolOutcome::Value(1.into()) };
+        for (call, void) in [(7, &["a"][..]), (8, &[])] {
+            let wanted = EventBody::ApprovalWanted { approval: approval.clone() };
+            assert_eq!(memory([(1, started()), (2, wanted), (3, answered(call))]).void, void);
         }
     }
 

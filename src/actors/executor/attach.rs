@@ -6,6 +6,7 @@ use super::super::launch::Ready;
 use super::super::outcome::{EndedBy, Ending};
 use super::super::past::{OpenCall, WaitingCall};
 use super::super::session::SessionMsg;
+use super::calls::cell_ended;
 use super::cells::Running;
 use super::requests::Request;
 use super::{ExecutorRef, ExecutorState, Resumed};
@@ -34,6 +35,7 @@ impl ExecutorState {
         let (known, unknown): (Vec<_>, Vec<_>) =
             attach.running.into_iter().partition(|resumed| resumed.start.cell <= hello.last_cell);
         self.tell(SessionMsg::SandboxAttached(receipt));
+        *self.said.lock() = attach.said;
         self.take_in(myself, ready);
         self.recall_notes(!known.is_empty());
         self.frost.again = attach.frozen;
@@ -58,9 +60,14 @@ impl ExecutorState {
             if late && let Some(running) = self.running.get_mut(&cell) {
                 running.ended_by = Some(EndedBy::Deadline);
             }
-            self.finish(myself, cell, Ending::Lost { exit_code, after, names: Vec::new() }, None);
+            self.finish(
+                myself,
+                cell,
+                Ending::Lost { exit_code, after, older: false, names: Vec::new() },
+                None,
+            );
         }
-        self.answer_open_calls(myself, attach.open_calls);
+        self.answer_open_calls(myself, attach.open_calls, &hello.running);
         // The journal knew of these before the kernel did.
         for Resumed { start, .. } in unknown {
             self.run(myself, start);
@@ -75,24 +82,29 @@ impl ExecutorState {
         myself.stop(None);
     }
 
-    fn answer_open_calls(&mut self, myself: &ExecutorRef, calls: Vec<OpenCall>) {
+    /// `running` are the cells of which the kernel says that they run: nobody is asked for the others.
+    fn answer_open_calls(&mut self, myself: &ExecutorRef, calls: Vec<OpenCall>, running: &[CellNumber]) {
         for OpenCall { call, recorded, waits } in calls {
-            if let Some(WaitingCall { cell, name, arguments }) = waits {
-                self.tool_called_again(myself, call, cell, name, arguments);
-                continue;
+            match (waits, recorded) {
+                (Some(WaitingCall { cell, name, arguments }), _)
+                    if running.contains(&cell) && self.running.contains_key(&cell) =>
+                {
+                    self.tool_called_again(myself, call, cell, name, arguments);
+                }
+                (Some(_), _) => self.settle(call, cell_ended()),
+                (None, Some(Ok(value))) => {
+                    let outcome = ToolOutcome::Value(value.clone());
+                    self.args.log.append(EventBody::ToolAnswered { call, outcome });
+                    self.send(myself, &HostFrame::ToolResult { call, value });
+                }
+                (None, Some(Err(error))) => self.settle(call, error),
+                (None, None) => {
+                    let message = "the daemon was started anew while the tool ran; it is not known whether \
+                                   it took effect";
+                    let (code, message) = ("interrupted".into(), message.into());
+                    self.settle(call, ToolFailure { code, message });
+                }
             }
-            let error = ToolFailure {
-                code: "interrupted".into(),
-                message:
-                    "the daemon was started anew while the tool ran; it is not known whether it took effect"
-                        .into(),
-            };
-            let (outcome, frame) = match recorded.unwrap_or(Err(error)) {
-                Ok(value) => (ToolOutcome::Value(value.clone()), HostFrame::ToolResult { call, value }),
-                Err(error) => (ToolOutcome::Failure(error.clone()), HostFrame::ToolFailed { call, error }),
-            };
-            self.args.log.append(EventBody::ToolAnswered { call, outcome });
-            self.send(myself, &frame);
         }
     }
 
@@ -106,7 +118,12 @@ impl ExecutorState {
                 continue;
             }
             let after = StateAfter::Restored(fence.state_of);
-            self.finish(myself, *cell, Ending::Lost { exit_code: -9, after, names: Vec::new() }, None);
+            self.finish(
+                myself,
+                *cell,
+                Ending::Lost { exit_code: -9, after, older: false, names: Vec::new() },
+                None,
+            );
         }
         if std::mem::take(&mut self.frost.again) {
             self.freeze(myself, None);

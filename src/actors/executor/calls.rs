@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::task::JoinHandle;
 
 use super::super::rules::CellRules;
@@ -18,18 +19,22 @@ use crate::store::{Applied, CellRecord};
 use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
 
 /// Stops a tool when nobody waits for it any more.
-pub(super) struct CallGuard(JoinHandle<()>);
+pub(super) struct CallGuard {
+    task: JoinHandle<()>,
+    /// A program of the host runs for it.
+    pub program_runs: Arc<AtomicBool>,
+}
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
 /// What will be the answer.
 enum Begun {
     Known(Result<ToolOutput, ToolFailure>),
-    Works { work: ToolFuture, permit: Option<Permit> },
+    Works { work: ToolFuture, permit: Option<Permit>, is_program: bool },
 }
 
 impl ExecutorState {
@@ -70,15 +75,8 @@ impl ExecutorState {
             Some(outcome) => Begun::Known(outcome),
             None => self.begin(myself, cell, call, name, arguments),
         };
-        let executor = myself.clone();
-        let task = tokio::spawn(async move {
-            if written.await.is_err() {
-                return;
-            }
-            let outcome = begun.outcome().await;
-            let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });
-        });
-        self.calls.begin(call, cell, shown, CallGuard(task));
+        let guard = begun.spawn(myself, call, Some(written));
+        self.calls.begin(call, cell, shown, guard);
     }
 
     /// A call that a person had to allow and that was not made yet when the daemon ended.
@@ -94,12 +92,8 @@ impl ExecutorState {
             return;
         }
         let begun = self.begin(myself, Some(cell), call, &name, arguments);
-        let executor = myself.clone();
-        let task = tokio::spawn(async move {
-            let outcome = begun.outcome().await;
-            let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });
-        });
-        self.calls.begin(call, Some(cell), name, CallGuard(task));
+        let guard = begun.spawn(myself, call, None);
+        self.calls.begin(call, Some(cell), name, guard);
     }
 
     /// A call names the cell that runs, not the one whose code makes it: what a model may not do without a
@@ -132,6 +126,7 @@ impl ExecutorState {
         let own = running.map_or(&self.last_rules, |running| &running.start.rules);
         let rules = self.rules_of_all(own);
         let definition = self.args.tools.definition(name);
+        let is_program = definition.is_some_and(|definition| definition.program);
         if let Some(definition) = definition.filter(|definition| definition.local) {
             return refused(format!("`{}` runs in the sandbox itself, not through a call", definition.name));
         }
@@ -163,7 +158,7 @@ impl ExecutorState {
             None => context,
         };
         match self.args.tools.call(name, arguments, Caller::Code, context) {
-            Ok(work) => Begun::Works { work, permit },
+            Ok(work) => Begun::Works { work, permit, is_program },
             Err(failure) => Begun::Known(Err(failure)),
         }
     }
@@ -210,11 +205,32 @@ impl ExecutorState {
             Ok(output) => HostFrame::ToolResult { call, value: self.said.lock().answer(call, output) },
             Err(error) => HostFrame::ToolFailed { call, error },
         };
-        if let Some(cage) = &self.cage
-            && cage.link.send(&frame).is_err()
-        {
-            let error =
-                ToolFailure { code: "failed".into(), message: "the tool's answer is too large".into() };
+        let sent = self.cage.as_ref().and_then(|cage| {
+            cage.link.send(&frame).ok().or_else(|| {
+                let error =
+                    ToolFailure { code: "failed".into(), message: "the tool's answer is too large".into() };
+                cage.link.send(&HostFrame::ToolFailed { call, error }).ok()
+            })
+        });
+        self.last_program_done(sent);
+    }
+
+    /// Calls of a cell that has ended, by their names. The journal says so of each, so that no later
+    /// daemon takes it for open, and a thread that the cell left behind does not wait for ever.
+    pub(super) fn cancel_calls(&mut self, cell: CellNumber) -> Vec<String> {
+        let cancelled = self.calls.cancel_cell(cell);
+        for (call, _) in &cancelled {
+            self.settle(*call, cell_ended());
+        }
+        cancelled.into_iter().map(|(_, call)| call.name).take(TOOL_CALLS_LISTED).collect()
+    }
+
+    /// The answer to a call that is not made, or of which nobody knows how far it came.
+    pub(super) fn settle(&self, call: u64, error: ToolFailure) {
+        let outcome = ToolOutcome::Failure(error.clone());
+        self.args.log.append(EventBody::ToolAnswered { call, outcome });
+        if let Some(cage) = &self.cage {
+            // A kernel that does not take it takes nothing else either, which is noticed elsewhere.
             let _ = cage.link.send(&HostFrame::ToolFailed { call, error });
         }
     }
@@ -246,13 +262,41 @@ impl ExecutorState {
     }
 }
 
+pub(super) fn cell_ended() -> ToolFailure {
+    ToolFailure { code: "cancelled".into(), message: "the cell that made this call has ended".into() }
+}
+
 impl Begun {
-    async fn outcome(self) -> Result<ToolOutput, ToolFailure> {
+    /// Not before the call is in the journal.
+    fn spawn(
+        self,
+        executor: &ExecutorRef,
+        call: u64,
+        written: Option<tokio::sync::oneshot::Receiver<()>>,
+    ) -> CallGuard {
+        let begins = matches!(&self, Self::Works { permit: None, is_program: true, .. });
+        let program_runs = Arc::new(AtomicBool::new(begins));
+        let (executor, runs) = (executor.clone(), Arc::clone(&program_runs));
+        let task = tokio::spawn(async move {
+            if let Some(written) = written
+                && written.await.is_err()
+            {
+                return;
+            }
+            let outcome = self.outcome(&runs).await;
+            let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });
+        });
+        CallGuard { task, program_runs }
+    }
+
+    async fn outcome(self, program_runs: &AtomicBool) -> Result<ToolOutput, ToolFailure> {
         match self {
             Self::Known(outcome) => outcome,
-            Self::Works { work, permit: None } => work.await,
-            Self::Works { work, permit: Some(permit) } => {
-                permit.given().await?;
+            Self::Works { work, permit, is_program } => {
+                if let Some(permit) = permit {
+                    permit.given().await?;
+                }
+                program_runs.store(is_program, Ordering::Relaxed);
                 work.await
             }
         }

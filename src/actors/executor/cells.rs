@@ -16,6 +16,7 @@ use crate::protocol::quota::Kind;
 use crate::protocol::result::Mode;
 use crate::sandbox::artifacts;
 use crate::sandbox::usage::{self, Usage};
+use crate::sandbox::workspace::Workspace;
 use crate::store::{Applied, CellRecord};
 
 /// Looks in a row that find a too large workspace growing, with no cell to blame.
@@ -133,7 +134,10 @@ impl ExecutorState {
         self.running.insert(cell, running);
         self.arm(myself, cell, timeout);
         match sent {
-            Some(Err(SendError::TooLarge)) => self.cannot_run(myself, cell, "its code is too large"),
+            Some(Err(SendError::TooLarge)) => {
+                let why = "The sandbox could not run the cell: its code is too large.";
+                self.cannot_run(myself, cell, EndedBy::Policy(why.into()));
+            }
             Some(Err(SendError::Gone)) => {
                 self.give_up(myself, "the kernel does not take cells any more".into());
             }
@@ -240,11 +244,11 @@ impl ExecutorState {
                     self.set_live(live);
                 }
             }
-            KernelFrame::CellLost { cell, exit_code, after, out_of_memory, killed: _ } => {
+            KernelFrame::CellLost { cell, exit_code, after, out_of_memory, older, killed: _ } => {
                 if let Some(running) = self.running.get_mut(&cell) {
                     running.out_of_memory = out_of_memory;
                 }
-                let ending = Ending::Lost { exit_code, after, names: Vec::new() };
+                let ending = Ending::Lost { exit_code, after, older, names: Vec::new() };
                 self.finish(myself, cell, ending, Some(turn));
                 if after != StateAfter::Kept {
                     self.set_live(Live::default());
@@ -264,7 +268,7 @@ impl ExecutorState {
     ) {
         let Some(mut running) = self.running.remove(&cell) else { return };
         self.cell_ended_since_look = true;
-        drop(self.calls.cancel_cell(cell));
+        let unanswered = self.cancel_calls(cell);
         let before = running.start.before;
         let after = self.cage.as_ref().map_or(before, |cage| cage.sandbox.counters());
         let cause = Cause {
@@ -272,6 +276,7 @@ impl ExecutorState {
             out_of_memory: running.out_of_memory || after.oom_kills > before.oom_kills,
             forks_refused: after.forks_refused > before.forks_refused,
             completed_tool_calls: std::mem::take(&mut running.completed),
+            unanswered_tool_calls: unanswered,
             live: self.live,
         };
         let asks_names =
@@ -330,12 +335,11 @@ impl ExecutorState {
     }
 
     /// Nothing of it ran, so nothing but the cell is lost.
-    pub(super) fn cannot_run(&mut self, myself: &ExecutorRef, cell: CellNumber, why: &str) {
+    pub(super) fn cannot_run(&mut self, myself: &ExecutorRef, cell: CellNumber, why: EndedBy) {
         if let Some(running) = self.running.get_mut(&cell) {
-            let why = format!("The sandbox could not run the cell: {why}.");
-            running.ended_by.get_or_insert(EndedBy::Policy(why));
+            running.ended_by.get_or_insert(why);
         }
-        let ending = Ending::Lost { exit_code: 1, after: StateAfter::Kept, names: Vec::new() };
+        let ending = Ending::Lost { exit_code: 1, after: StateAfter::Kept, older: false, names: Vec::new() };
         self.finish(myself, cell, ending, None);
     }
 
@@ -377,23 +381,31 @@ impl ExecutorState {
         self.tell(SessionMsg::PutBack(running.start.clone()));
     }
 
-    pub(super) fn look_at_quota(&self, myself: &ExecutorRef) {
+    /// One look at a time: a guest decides how long it takes.
+    pub(super) fn look_at_quota(&mut self, myself: &ExecutorRef) {
+        if self.quota_look.as_ref().is_some_and(|look| !look.is_finished()) {
+            return;
+        }
         let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
-        tokio::task::spawn_blocking(move || {
-            let _ = executor.cast(ExecutorMsg::QuotaLooked(usage::measure(&workspace.root)));
-        });
+        self.quota_look = Some(tokio::spawn(async move {
+            if let Some(usage) = measured(workspace).await {
+                let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
+            }
+        }));
     }
 
     /// Only growth is held against anybody: a workspace that is too large and stays as it is may still
     /// be read and tidied up. A cell under which it grew is ended. Growth that no running cell can be
     /// blamed for ends the sandbox if it goes on: something that an earlier cell left behind writes.
+    /// What cannot be seen grows; but a folder of the caller's is the caller's disk.
     pub(super) fn quota_looked(&mut self, myself: &ExecutorRef, usage: Usage) {
         let before = self.usage.replace(usage);
         let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
-        let grew = before.is_some_and(|before| usage.bytes > before.bytes || usage.entries > before.entries);
+        let seen = |before: Usage| usage.bytes > before.bytes || usage.entries > before.entries;
+        let grew = before.is_some_and(seen) || usage.hidden.is_some() && self.args.workspace.managed;
         let limit = self.args.launcher.settings.sandbox.workspace_bytes;
         let of_user = self.args.gauge.as_ref();
-        let of_user = of_user.and_then(|gauge| gauge.measure(Kind::Workspace, usage.bytes).err());
+        let of_user = of_user.and_then(|gauge| gauge.measure(Kind::Workspace, usage.counted(limit)).err());
         let why = usage.beyond(limit).or_else(|| of_user.map(|refusal| refusal.sentence()));
         let Some(why) = why.filter(|_| grew) else {
             self.growing_looks = 0;
@@ -411,6 +423,12 @@ impl ExecutorState {
             self.give_up(myself, why);
         }
     }
+}
+
+/// Off the actor's thread; nothing if the machine has trouble of its own.
+pub(super) async fn measured(workspace: Arc<Workspace>) -> Option<Usage> {
+    let measured = tokio::task::spawn_blocking(move || usage::measure(&workspace)).await.ok()?;
+    measured.inspect_err(|error| tracing::warn!(%error, "a workspace cannot be measured")).ok()
 }
 
 impl Finishing {

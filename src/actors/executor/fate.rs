@@ -1,16 +1,29 @@
 //! The end of a sandbox: by itself, by a fault, or because it is no longer wanted.
 
 use ractor::RpcReplyPort;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::super::launch::Ready;
 use super::super::outcome::{Cause, Ending};
 use super::super::session::SessionMsg;
 use super::cells::Finishing;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState, preload};
-use crate::bridge::Closed;
+use crate::bridge::{Closed, Delivery};
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::SandboxEnd;
+
+/// Time until it is looked again whether the last answers have got into the kernel's socket.
+const LOOK_AT_SOCKET: Duration = Duration::from_millis(5);
+
+/// What a daemon that ends waits for.
+pub(super) struct LastPrograms {
+    /// Answers on their way to the kernel.
+    unsent: Vec<Delivery>,
+    /// None if who waits has been told.
+    reply_to: Option<RpcReplyPort<()>>,
+}
 
 impl ExecutorState {
     pub(super) fn closed(&mut self, myself: &ExecutorRef, closed: Closed) {
@@ -90,6 +103,29 @@ impl ExecutorState {
             }
             myself.stop(None);
         }
+    }
+
+    pub(super) fn end_programs(&mut self, reply_to: RpcReplyPort<()>) {
+        self.last_programs = Some(LastPrograms { unsent: Vec::new(), reply_to: Some(reply_to) });
+        self.last_program_done(None);
+    }
+
+    /// A call was answered. When no other one waits for a program, who waits for that is told.
+    pub(super) fn last_program_done(&mut self, sent: Option<Delivery>) {
+        let Some(last) = &mut self.last_programs else { return };
+        last.unsent.extend(sent);
+        if self.calls.handles().any(|call| call.program_runs.load(Ordering::Relaxed)) {
+            return;
+        }
+        let Some(reply_to) = last.reply_to.take() else { return };
+        let unsent = std::mem::take(&mut last.unsent);
+        tokio::spawn(async move {
+            // What the journal has as answered, nobody answers again.
+            while !unsent.iter().all(Delivery::is_made) && !reply_to.is_closed() {
+                tokio::time::sleep(LOOK_AT_SOCKET).await;
+            }
+            let _ = reply_to.send(());
+        });
     }
 
     /// The kernel goes on alone; the next daemon finds it.

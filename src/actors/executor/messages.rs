@@ -19,7 +19,7 @@ use crate::protocol::result::ExecutionResult;
 use crate::sandbox::artifacts::Snapshot;
 use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::usage::Usage;
-use crate::tools::{self, ToolOutput};
+use crate::tools::{self, Responses, ToolOutput};
 
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
 
@@ -67,6 +67,11 @@ pub enum ExecutorMsg {
     Thaw,
     /// The engine has let them go on.
     Thawed,
+    /// The daemon ends: take nothing more from the kernel, which tells it the next daemon. Answered when
+    /// no program of the host runs for a call any more and the kernel has its answer.
+    EndPrograms {
+        reply_to: RpcReplyPort<()>,
+    },
     /// Leave the sandbox running for the next daemon, and end.
     Leave {
         reply_to: RpcReplyPort<()>,
@@ -126,6 +131,8 @@ pub struct Attach {
     pub running: Vec<Resumed>,
     /// Tool calls that wait for an answer which nobody works on any more.
     pub open_calls: Vec<OpenCall>,
+    /// What tools have said to it.
+    pub said: Responses,
     /// Of the newest cell of the main line that has begun.
     pub last_rules: Arc<CellRules>,
     /// Of all cells that models wrote.

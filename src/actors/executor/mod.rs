@@ -50,7 +50,8 @@ pub(super) use messages::Answer;
 pub use messages::{Attach, ExecutorMsg, ExecutorRef, Overdue, Resumed};
 
 use calls::CallGuard;
-use cells::{Finishing, Running};
+use cells::{Finishing, Running, measured};
+use fate::LastPrograms;
 use frost::Frost;
 use requests::Request;
 use said::Said;
@@ -112,6 +113,7 @@ pub struct ExecutorState {
     snapshot_unnoted: bool,
     /// The size of the workspace when it was last looked at.
     usage: Option<Usage>,
+    quota_look: Option<tokio::task::JoinHandle<()>>,
     cell_ended_since_look: bool,
     growing_looks: u32,
     frost: Frost,
@@ -121,6 +123,10 @@ pub struct ExecutorState {
     concluding: usize,
     /// Why there is no sandbox any more.
     gone: Option<String>,
+    /// The daemon ends: who waits for the programs that run for calls.
+    last_programs: Option<LastPrograms>,
+    /// Of a frame that is for the next daemon.
+    kept_turn: Option<Turn>,
 }
 
 struct Cage {
@@ -164,6 +170,10 @@ impl Actor for Executor {
         tokio::spawn(async move {
             let message = match adopted {
                 None => {
+                    // Before any cell runs, so that all that the first one writes is seen to grow.
+                    if let Some(usage) = measured(Arc::clone(&workspace)).await {
+                        let _ = myself.cast(ExecutorMsg::QuotaLooked(usage));
+                    }
                     let progress = pull_progress(log);
                     ExecutorMsg::Launched(Box::new(
                         Box::pin(launch(launcher, wanted, workspace, progress)).await,
@@ -195,12 +205,15 @@ impl Actor for Executor {
             snapshot_is_old: false,
             snapshot_unnoted: true,
             usage: None,
+            quota_look: None,
             cell_ended_since_look: false,
             growing_looks: 0,
             frost: Frost::default(),
             live: Live::default(),
             concluding: 0,
             gone: None,
+            last_programs: None,
+            kept_turn: None,
         })
     }
 
@@ -251,8 +264,11 @@ impl Actor for Executor {
                 state.thaw(&myself);
             }
             ExecutorMsg::Thawed => state.thawed(&myself),
+            ExecutorMsg::EndPrograms { reply_to } => state.end_programs(reply_to),
             ExecutorMsg::Leave { reply_to } => state.leave(&myself, reply_to),
             ExecutorMsg::Shutdown { reply_to } => state.shut_down(&myself, reply_to),
+            // Not given back, so not acknowledged, either.
+            ExecutorMsg::Arrived(_, turn) if state.last_programs.is_some() => state.kept_turn = Some(turn),
             ExecutorMsg::Arrived(frame, turn) => state.arrived(&myself, *frame, turn),
             ExecutorMsg::Closed(closed) => state.closed(&myself, closed),
             ExecutorMsg::Overdue(what) => state.overdue(&myself, what),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::outcome::EndedBy;
 use super::super::session::SessionMsg;
 use super::attach::Fence;
 use super::{Answer, ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
@@ -135,7 +136,14 @@ impl ExecutorState {
             if code == RefusedCode::NoProcess && self.waits_for_worker(myself, cell) {
                 return;
             }
-            self.cannot_run(myself, cell, &message);
+            let why = format!("The sandbox could not run the cell: {message}.");
+            let ended_by = match code {
+                RefusedCode::NoProcess => EndedBy::Pids(format!(
+                    "{why} End the threads and processes that earlier cells left running, or start the session with more `--pids`."
+                )),
+                RefusedCode::Busy | RefusedCode::OutOfReach | RefusedCode::Malformed => EndedBy::Policy(why),
+            };
+            self.cannot_run(myself, cell, ended_by);
         }
     }
 

@@ -15,7 +15,7 @@ use super::super::supervisor::{ForJob, SupervisorMsg, SupervisorRef};
 use super::{JobsMsg, JobsRef, Started, script, verdict};
 use crate::protocol::api::NewSession;
 use crate::protocol::event::{Event, EventBody};
-use crate::protocol::ids::{CellNumber, JobId};
+use crate::protocol::ids::{CellNumber, JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, NewJob};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
@@ -138,8 +138,8 @@ impl Carry {
         let (job, view) = (&self.record.job, &self.record.view);
         let request = Box::new(request(job));
         let job = Some(ForJob { id: view.id, room });
-        let create =
-            |reply_to| SupervisorMsg::Create { peer: view.owner, request, nested: false, job, reply_to };
+        let (id, peer) = (SessionId::fresh(), view.owner);
+        let create = |reply_to| SupervisorMsg::Create { id, peer, request, nested: false, job, reply_to };
         ask(&self.supervisor, create).await?;
         let session = session_of(&self.supervisor, view.id).await;
         session.ok_or_else(|| Problem::new(Code::SandboxFailed, "its sandbox has just ended"))
@@ -173,6 +173,7 @@ impl Carry {
             replay: None,
             origin: None,
             rules: Some(Arc::new(CellRules { allowed: Some([].into()), ..CellRules::default() })),
+            keyed: None,
         };
         ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await.map(drop)
     }

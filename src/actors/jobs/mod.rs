@@ -309,8 +309,12 @@ impl JobsState {
     }
 
     /// Not yet told to anybody: its sandbox is still there.
-    fn judged(&mut self, id: JobId, end: Box<JobEnd>, reply_to: Answer<()>) {
+    fn judged(&mut self, id: JobId, mut end: Box<JobEnd>, reply_to: Answer<()>) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
+        // Nobody waited for the result that would have said how long it ran.
+        if let (Verdict::Cancelled, Some(at)) = (end.verdict, &entry.record.view.started_at) {
+            end.duration_ms = clock::since(at).as_secs_f64() * 1000.0;
+        }
         entry.record.judged = Some(end);
         let (record, journal) = (entry.record.clone(), self.args.journal.clone());
         tokio::spawn(async move {
@@ -348,6 +352,9 @@ impl JobsState {
     /// Nobody hears of a verdict that a death of the daemon could undo.
     fn conclude(&mut self, id: JobId, mut end: JobEnd) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
+        if let Some(judged) = entry.record.judged.take() {
+            end = *judged;
+        }
         if entry.forsaken && end.verdict == Verdict::Cancelled {
             end.reason.push_str(", because nobody waited for it any more");
         }
@@ -356,7 +363,6 @@ impl JobsState {
         entry.record.view.end = Some(end);
         // Values may be secrets, and are not needed any more.
         entry.record.job.env.clear();
-        entry.record.judged = None;
         let (record, journal, jobs) = (entry.record.clone(), self.args.journal.clone(), self.myself.clone());
         tokio::spawn(async move {
             if let Err(error) = journal.put_job(&record).await {

@@ -108,7 +108,7 @@ mod tests {
     }
 
     fn exited(exit_code: i32) -> Ending {
-        Ending::Lost { exit_code, after: StateAfter::Lost, names: Vec::new() }
+        Ending::Lost { exit_code, after: StateAfter::Lost, older: false, names: Vec::new() }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::protocol::frames::StateAfter;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_CALLS_LISTED;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
+use crate::tools::{Responses, ToolOutput};
 
 /// A cell that has not ended.
 struct Open {
@@ -143,6 +144,7 @@ impl Fold {
                 past.preloaded.clone_from(preloaded);
                 past.reset = false;
                 past.bound = CellRules::default();
+                past.said = Responses::default();
                 past.sandbox = Some((**receipt).clone());
                 past.last_sandbox.clone_from(&past.sandbox);
                 self.fresh_since = past.cells;
@@ -195,6 +197,7 @@ impl Fold {
             | EventBody::ModelText { .. }
             | EventBody::ModelReplied { .. }
             | EventBody::ModelFailed { .. }
+            | EventBody::ModelSpent { .. }
             | EventBody::AskSpentWithin { .. }
             | EventBody::AskWaitsWithin { .. }
             | EventBody::AskToolCalled { .. }
@@ -322,6 +325,9 @@ impl Fold {
 
     fn answered(&mut self, call: u64, outcome: &ToolOutcome) {
         let Some(Call { cell, name, .. }) = self.calls.remove(&call) else { return };
+        if let ToolOutcome::Value(Value::String(text)) = outcome {
+            self.past.said.answer(call, ToolOutput::Text(text.clone()));
+        }
         if let (ToolOutcome::Value(_), Some(open)) = (outcome, cell.and_then(|cell| self.open.get_mut(&cell)))
             && open.completed.len() < TOOL_CALLS_LISTED
         {

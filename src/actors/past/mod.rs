@@ -17,6 +17,7 @@ use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::receipt::Receipt;
+use crate::tools::Responses;
 
 use fold::Fold;
 
@@ -40,6 +41,8 @@ pub struct Past {
     pub frozen_since: Option<String>,
     /// Tool calls without an answer.
     pub open_calls: Vec<OpenCall>,
+    /// What tools said to the sandbox, for which its code may hold markers.
+    pub said: Responses,
     /// A replay had begun and not ended.
     pub replaying: bool,
     /// A reset came last; the kernel may not have heard of it.

@@ -170,6 +170,15 @@ fn a_replay_that_is_broken_off_can_be_made_again() {
 }
 
 #[test]
+fn what_tools_said_is_known_for_markers_to_come() {
+    let said = |call: u64| EventBody::ToolAnswered { call, outcome: ToolOutcome::Value("noted".into()) };
+    let mut bodies = vec![queued(1, Mode::Main), started(1), called(1, 1), said(1)];
+    assert_eq!(past(&bodies).said.text(1), Some("noted"));
+    bodies.push(kept(1));
+    assert_eq!(past(&bodies).said.text(1), Some("noted"));
+}
+
+#[test]
 fn a_replay_that_goes_on_does_not_call_tools() {
     let mut bodies = vec![queued(1, Mode::Main), started(1)];
     for call in 1..=3 {

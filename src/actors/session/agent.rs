@@ -17,7 +17,7 @@ use crate::protocol::result::ExecutionResult;
 use crate::protocol::tool::ClientTool;
 use crate::sandbox::kernel_files;
 use crate::store::EventLog;
-use crate::tools::{self, ClientTools, Lease, Registry};
+use crate::tools::{self, ClientTools, Lease, Registry, RegistryError};
 
 /// What the session, its asks and its tools share.
 #[derive(Default)]
@@ -212,10 +212,17 @@ impl SessionActorState {
     }
 
     pub(super) fn lend(&self, tools: Vec<ClientTool>, reply_to: Answer<Lease>) {
-        let lease = self
-            .clients
-            .register(tools, &self.args.tools)
-            .map_err(|error| Problem::new(Code::BadRequest, error.to_string()));
+        let lease = self.clients.register(tools, &self.args.tools).map_err(|error| {
+            let problem = Problem::new(Code::BadRequest, error.to_string());
+            match error {
+                RegistryError::Collision(_) => problem.hint(
+                    "call it otherwise; names of Belljar's own tools are taken also where these are not allowed",
+                ),
+                RegistryError::BadName(_)
+                | RegistryError::BadSchema { .. }
+                | RegistryError::Unknown { .. } => problem,
+            }
+        });
         let _ = reply_to.send(lease);
     }
 

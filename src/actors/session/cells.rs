@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::super::asks::AsksMsg;
 use super::super::executor::ExecutorMsg;
 use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::super::queue::Job;
@@ -13,8 +14,10 @@ use super::{
     Answer, CellRequest, Pending, SandboxPhase, SessionActorState, SessionMsg, SessionRef, Standing, Ticket,
 };
 use crate::bridge::Turn;
+use crate::config::show_size;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::DISK_TOLERANCE;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::result::{ExecutionResult, Mode};
@@ -70,9 +73,10 @@ impl SessionActorState {
             ..CellStart::default()
         };
         self.queue.push(Job::Cell { start, patient: false });
+        let aim = request.keyed.map(|keyed| keyed.aim(self.args.id, cell, events_after));
         let (session, ticket) =
             (myself.clone(), Ticket { session: self.args.id, cell, events_after, done: receiver });
-        self.append_and(queued, move |written| {
+        self.append_aimed_and(queued, aim, move |written| {
             if written {
                 let _ = reply_to.send(Ok(ticket));
             } else {
@@ -87,12 +91,37 @@ impl SessionActorState {
         }
         self.can_write()?;
         self.args.gauge.measure(Kind::Journal, self.log.stored())?;
+        self.has_disk()?;
         let limit = self.args.launcher.settings.cells.queue;
         if self.queue.waiting() >= limit {
             return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
                 .hint("wait for one to end, or `belljar interrupt` the session"));
         }
         Ok(())
+    }
+
+    /// A cell that grows what is too large already is ended, but each could add what it writes until then.
+    fn has_disk(&self) -> Result<(), Problem> {
+        // A folder of the caller's is the caller's disk.
+        if self.args.workspace.is_some() {
+            return Ok(());
+        }
+        let most = self.args.launcher.settings.sandbox.workspace_bytes;
+        let own = self.args.gauge.own(Kind::Workspace);
+        let checked = if own > most.saturating_mul(DISK_TOLERANCE) {
+            Err(Problem::new(
+                Code::QuotaExceeded,
+                format!("the workspace holds {}, and it may hold {}", show_size(own), show_size(most)),
+            ))
+        } else {
+            self.args.gauge.tolerates(Kind::Workspace, DISK_TOLERANCE).map_err(Problem::from)
+        };
+        checked.map_err(|problem| {
+            problem.hint(format!(
+                "cells run again when files were removed: `DELETE /v1/sessions/{}/files/PATH`, or `belljar rm` for a whole session",
+                self.args.name
+            ))
+        })
     }
 
     /// Nobody was told of the cell, so it does not run, unless it does already.
@@ -180,6 +209,7 @@ impl SessionActorState {
         self.queue.ended(result.cell);
         self.turns.ended(result.cell);
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
+        let _ = self.asks.cast(AsksMsg::CellEnded { cell: result.cell });
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
         let applied = turn.as_ref().and_then(|turn| self.applied(turn));

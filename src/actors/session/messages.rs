@@ -12,6 +12,7 @@ use super::super::holding::Hold;
 use super::super::outcome::{CellStart, Replay};
 use super::super::rules::CellRules;
 use super::ending::Noted;
+use super::keyed::Keyed;
 use super::written::JOURNALLED;
 use crate::bridge::Turn;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList, Which};
@@ -47,6 +48,7 @@ pub struct CellRequest {
     pub origin: Option<CellOrigin>,
     /// What its code may do with tools; none: what the settings say.
     pub rules: Option<Arc<CellRules>>,
+    pub keyed: Option<Keyed>,
 }
 
 /// A cell that once ran, and the tool calls that it made.
@@ -224,8 +226,11 @@ pub enum SessionMsg {
     },
     /// The sandbox of before is there, with its variables.
     SandboxAttached(Box<Receipt>),
-    /// End, and leave the sandbox running for the next daemon. The session itself stays.
-    Leave,
+    /// End, and leave the sandbox running for the next daemon. The session itself stays. Programs of
+    /// the host that run for it may end within this time.
+    Leave {
+        within: Duration,
+    },
     /// The executor has let go; the actor can end.
     Left,
     SandboxFailed(Problem),

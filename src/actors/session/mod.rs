@@ -36,6 +36,7 @@ mod cells;
 mod ending;
 mod frost;
 mod holding;
+mod keyed;
 mod messages;
 mod restore;
 mod sandbox;
@@ -46,6 +47,7 @@ mod written;
 
 pub(super) use agent::result_of;
 pub(super) use ending::Noted;
+pub use keyed::{CellTarget, Keyed, Wants};
 pub use messages::{CellRequest, Handles, ReplayOf, SessionMsg, SessionRef, Standing, Ticket, unwritten};
 pub(super) use restore::events as events_of;
 
@@ -363,7 +365,7 @@ impl Actor for Session {
                 state.attached_or_gone();
                 state.pump(&myself).await;
             }
-            SessionMsg::Leave => state.leave(&myself),
+            SessionMsg::Leave { within } => state.leave(&myself, within),
             SessionMsg::Left => {
                 state.log.flushed().await;
                 state.log.close();

@@ -80,6 +80,7 @@ impl SessionActorState {
             receipt,
             running: past.running.into_iter().map(ran).collect(),
             open_calls: past.open_calls,
+            said: past.said,
             last_rules: past.last_rules,
             bound: past.bound,
             frozen: self.frozen,
@@ -115,16 +116,25 @@ impl SessionActorState {
     }
 
     /// Ends the actor and leaves everything else as it is.
-    pub(super) fn leave(&mut self, myself: &SessionRef) {
+    pub(super) fn leave(&mut self, myself: &SessionRef, within: Duration) {
         self.removing = true;
-        // Before the executor does, whose open calls would take their questions back.
-        let _ = self.asks.cast(AsksMsg::Leave);
         let executor = match std::mem::replace(&mut self.sandbox, SandboxPhase::None) {
             SandboxPhase::None => None,
             SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),
         };
-        let session = myself.clone();
+        let (session, asks) = (myself.clone(), self.asks.clone());
         tokio::spawn(async move {
+            let of_asks = asks.call(|reply_to| AsksMsg::Leave { reply_to }, None);
+            let of_cells = async {
+                if let Some(executor) = &executor {
+                    let _ = executor.call(|reply_to| ExecutorMsg::EndPrograms { reply_to }, None).await;
+                }
+            };
+            // The asks are told before the executor leaves, whose open calls would take their questions back.
+            let programs = async { tokio::join!(of_asks, of_cells) };
+            if tokio::time::timeout(within, programs).await.is_err() {
+                tracing::warn!("programs of tools were still running at the end of the drain");
+            }
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Leave { reply_to }, None).await;
             }

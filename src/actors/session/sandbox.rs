@@ -176,9 +176,10 @@ impl SessionActorState {
         let Some(workspace) = self.workspace.clone().filter(|_| self.args.workspace.is_none()) else {
             return;
         };
-        let gauge = self.args.gauge.clone();
-        tokio::task::spawn_blocking(move || {
-            let _ = gauge.measure(Kind::Workspace, usage::measure(&workspace.root).bytes);
+        let (gauge, most) = (self.args.gauge.clone(), self.args.launcher.settings.sandbox.workspace_bytes);
+        tokio::task::spawn_blocking(move || match usage::measure(&workspace) {
+            Ok(usage) => drop(gauge.measure(Kind::Workspace, usage.counted(most))),
+            Err(error) => tracing::warn!(%error, "a workspace cannot be measured"),
         });
     }
 

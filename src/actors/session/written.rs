@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::SessionActorState;
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
-use crate::store::Applied;
+use crate::store::{Aim, Applied};
 
 /// Time for an event to get into the journal. It takes some tens of microseconds; a disk that hangs
 /// longer than this must not hold a session or a client.
@@ -27,6 +27,16 @@ impl SessionActorState {
         self.append_applied_and(body, None, then);
     }
 
+    /// Likewise, with what a key leads to from then on.
+    pub(super) fn append_aimed_and(
+        &self,
+        body: EventBody,
+        aim: Option<Aim>,
+        then: impl FnOnce(bool) + Send + 'static,
+    ) {
+        self.log.append_aimed_then(body, aim, when_written(then));
+    }
+
     /// Likewise, as the effect of a kernel's frame.
     pub(super) fn append_applied_and(
         &self,
@@ -34,13 +44,7 @@ impl SessionActorState {
         applied: Option<Applied>,
         then: impl FnOnce(bool) + Send + 'static,
     ) {
-        let (committed, written) = oneshot::channel();
-        self.log.append_then(body, applied, move || {
-            let _ = committed.send(());
-        });
-        tokio::spawn(async move {
-            then(matches!(tokio::time::timeout(JOURNALLED, written).await, Ok(Ok(()))));
-        });
+        self.log.append_then(body, applied, when_written(then));
     }
 
     /// What became of something that the journal does not have yet.
@@ -48,5 +52,16 @@ impl SessionActorState {
         let trouble = self.args.journal.healthy().err().unwrap_or_else(|| "it is slow".into());
         Problem::new(Code::Storage, format!("{outcome}, because the journal cannot be written: {trouble}"))
             .hint("free some space where the daemon's home is")
+    }
+}
+
+/// To be called when something is committed. `then` hears whether that was in time.
+fn when_written(then: impl FnOnce(bool) + Send + 'static) -> impl FnOnce() + Send + 'static {
+    let (committed, written) = oneshot::channel();
+    tokio::spawn(async move {
+        then(matches!(tokio::time::timeout(JOURNALLED, written).await, Ok(Ok(()))));
+    });
+    move || {
+        let _ = committed.send(());
     }
 }

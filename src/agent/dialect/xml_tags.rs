@@ -80,8 +80,7 @@ impl Speech for XmlTags {
         let wish = if missing.is_empty() {
             Wish::Cell(code.join("\n"))
         } else {
-            let available = scene.setup.dependencies.join(", ");
-            Wish::Impossible(words.missing_dependencies(&missing.join(", "), &available))
+            Wish::Impossible(words.missing_dependencies(&missing.join(", "), &scene.setup.dependencies))
         };
         let id = format!("step_{}", step.saturating_sub(1));
         let mut message = only_text(reply);

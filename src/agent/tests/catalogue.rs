@@ -248,7 +248,7 @@ fn e11_failures_in_a_row_lead_to_advice_and_then_to_the_end() {
         advice.push(last_told(&effects).content.lines().last().unwrap().to_owned());
     }
     assert!(!advice[0].contains("in a row"), "{advice:#?}");
-    assert!(advice[1].starts_with("2 calls in a row have failed."), "{advice:#?}");
+    assert!(advice[1].starts_with("The calls of 2 replies in a row have failed."), "{advice:#?}");
     assert!(advice[2].contains("Mark this sub-task as skipped in the plan tree"), "{advice:#?}");
     reply(&mut machine, calls("giving up", &[("d", "telepathy", "{}")]));
     let (mut machine, _) = tool_calls();
@@ -260,6 +260,38 @@ fn e11_failures_in_a_row_lead_to_advice_and_then_to_the_end() {
     let effects = reply(&mut machine, calls("still", &[("d", "telepathy", "{}")]));
     assert_eq!(end(&effects).outcome, AskOutcome::FailureLimit);
     assert_eq!(end(&effects).answer.as_deref(), Some("still"));
+}
+
+#[test]
+fn e11_calls_of_one_reply_fail_together_and_the_model_hears_of_it() {
+    let mut limited = spec(Dialect::ToolCalls);
+    limited.limits.failures = 2;
+    let (mut machine, _) = started(limited, Setup { degrade_after: 2, ..setup() });
+    let unknown = ["a", "b", "c", "d", "e"].map(|id| (id, "telepathy", "{}"));
+    let effects = reply(&mut machine, calls("", &unknown));
+    assert_eq!(request(&effects).messages.iter().filter(|told| told.role == Role::Tool).count(), 5);
+    assert!(last_told(&effects).content.contains("Mark this sub-task as skipped"), "{effects:#?}");
+    // One that worked is progress, whatever became of the others.
+    reply(&mut machine, calls("", &[("f", "get_secret", "{}"), ("g", "telepathy", "{}")]));
+    gave(&mut machine, "f", json!(1));
+    let code = json!({"python_code_snippet": "open('x')"}).to_string();
+    reply(&mut machine, calls("", &["h", "i", "j"].map(|id| (id, "execute_python_code", code.as_str()))));
+    let mut effects = Vec::new();
+    for id in ["h", "i", "j"] {
+        effects = raised(&mut machine, id, "FileNotFoundError: x");
+    }
+    assert!(!last_told(&effects).content.contains("switched off"), "{effects:#?}");
+    let effects = reply(&mut machine, calls("still", &[("k", "telepathy", "{}")]));
+    assert_eq!(end(&effects).message.as_deref(), Some("the calls of 2 replies in a row failed"));
+}
+
+#[test]
+fn e11_what_broke_off_counts_among_the_tokens() {
+    let (mut machine, effects) = tool_calls();
+    let [Effect::AskModel { tokens: asked, .. }] = &effects[..] else { panic!("{effects:#?}") };
+    assert!(machine.step(Input::Unanswered { tokens: asked + 7 }).is_empty());
+    let effects = machine.step(Input::Cancel);
+    assert_eq!(end(&effects).usage, Usage { prompt_tokens: *asked, completion_tokens: 7 });
 }
 
 #[test]

@@ -133,8 +133,20 @@ fn packages_that_the_image_lacks_are_named_and_the_code_does_not_run() {
     };
     let effects = reply(&mut machine, with("numpy, torch, json, torch"));
     let told = &last_told(&effects).content;
-    assert!(told.contains("cannot be installed here: torch. Installed are: numpy, pandas."), "{told}");
+    assert!(
+        told.contains(
+            "cannot be installed here: torch. Beside the standard library there is: numpy, pandas."
+        ),
+        "{told}"
+    );
     assert_eq!(shown(&reply(&mut machine, with("Pandas>=2"))), ["cell step_1 1"]);
+    let (mut machine, effects) =
+        started(spec(Dialect::XmlTags), Setup { dependencies: Vec::new(), ..setup() });
+    let none = "Beside the standard library there is: no package that is known of.";
+    let asked_with = |effects: &[Effect]| format!("{effects:?}");
+    assert!(asked_with(&effects).contains(none), "{effects:?}");
+    let effects = reply(&mut machine, with("torch"));
+    assert!(last_told(&effects).content.contains(none), "{effects:?}");
 }
 
 #[test]

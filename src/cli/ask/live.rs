@@ -206,6 +206,7 @@ impl Live {
             | EventBody::SessionCreated { .. }
             | EventBody::Undone { .. }
             | EventBody::AskStarted { .. }
+            | EventBody::ModelSpent { .. }
             | EventBody::AskFinished { .. } => Vec::new(),
         }
     }

@@ -90,9 +90,18 @@ pub(super) async fn watch(
         } else {
             watcher.show(&event.body)?;
         }
-        if let EventBody::AskFinished { end, .. } = event.body {
-            let told = end.answer.as_deref().is_some_and(|answer| watcher.live.has_told(answer));
-            return Ok(Watched::Ended { end, told });
+        match event.body {
+            EventBody::AskFinished { end, .. } => {
+                let told = end.answer.as_deref().is_some_and(|answer| watcher.live.has_told(answer));
+                return Ok(Watched::Ended { end, told });
+            }
+            EventBody::SessionRemoved => {
+                return Err(Failure::new("the ask ended with its session").hint(format!(
+                    "press Ctrl-C, or use `belljar interrupt {session} --ask {}`, to end an ask and keep its session",
+                    view.ask
+                )));
+            }
+            _ => {}
         }
     }
 }

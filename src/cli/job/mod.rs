@@ -3,8 +3,10 @@
 mod github;
 mod junit;
 mod look;
+mod place;
 mod plan;
 mod report;
+mod room;
 mod round;
 mod run;
 mod show;

@@ -180,6 +180,18 @@ pub(super) fn matrix(text: &str) -> Result<(String, Vec<String>), String> {
     Ok((key.to_owned(), values.split(',').map(ToOwned::to_owned).collect()))
 }
 
+/// Of a name that is given twice, one list of values would win in silence.
+pub(super) fn check_matrix(matrix: &Matrix) -> Result<(), Failure> {
+    for (at, (key, values)) in matrix.iter().enumerate() {
+        if let Some((_, before)) = matrix.iter().take(at).find(|(other, _)| other == key) {
+            let all: Vec<_> = before.iter().chain(values).map(String::as_str).collect();
+            return Err(Failure::usage(format!("`--matrix` has the name `{key}` twice"))
+                .hint(format!("give all its values at once: `--matrix {key}={}`", all.join(","))));
+        }
+    }
+    Ok(())
+}
+
 /// `NAME=VALUE`, or `NAME` for the value that it has here.
 pub(super) fn variables(
     given: &[String],
@@ -254,5 +266,14 @@ mod tests {
         assert_eq!(variables(&["AWAY".into()], own).unwrap_err().exit, 64);
         assert_eq!(matrix("a=1,2"), Ok(("a".into(), vec!["1".into(), "2".into()])));
         assert!(matrix("a").is_err() && matrix("=1").is_err());
+    }
+
+    #[test]
+    fn a_name_of_the_matrix_is_given_once() {
+        let given = |all: &[&str]| all.iter().map(|text| matrix(text).unwrap()).collect::<Matrix>();
+        assert!(check_matrix(&given(&["a=1,2", "b=1,2"])).is_ok());
+        let failure = check_matrix(&given(&["a=1", "b=1", "a=2,3"])).unwrap_err();
+        assert_eq!(failure.exit, 64);
+        assert!(failure.hint.unwrap().contains("`--matrix a=1,2,3`"));
     }
 }

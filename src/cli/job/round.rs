@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::mpsc;
 
+use crate::protocol::api::QuotaView;
 use crate::protocol::ids::{InputId, JobId};
 use crate::protocol::job::NewJob;
 use crate::protocol::problem::Code;
+use crate::protocol::quota::Kind;
 
 use super::super::cell::Stops;
 use super::super::client::Client;
@@ -16,6 +19,7 @@ use super::super::exit;
 use super::super::failure::Failure;
 use super::plan::{Plan, Planned};
 use super::report::{Fate, Outcome};
+use super::room::Room;
 use super::show::Show;
 use super::watch::{self, Told};
 
@@ -34,6 +38,10 @@ pub(super) struct Round {
     folders: BTreeSet<String>,
     /// How many may wait or run.
     ahead: usize,
+    /// For the next one, as far as the daemon is concerned.
+    room: Room,
+    /// It was said that there is none.
+    said_full: bool,
     fail_fast: bool,
     /// The exit code that a signal asks for.
     stopped: Option<u8>,
@@ -57,6 +65,8 @@ impl Round {
             folders: BTreeSet::new(),
             plan,
             ahead,
+            room: Room::default(),
+            said_full: false,
             fail_fast,
             stopped: None,
         }
@@ -72,15 +82,17 @@ impl Round {
         let (sender, mut receiver) = mpsc::channel(TOLD);
         let alone = self.plan.jobs.len() == 1;
         loop {
-            if self.running.len() < self.ahead
-                && let Some(place) = self.waiting.pop_front()
-            {
+            if let Some(place) = self.next_to_begin() {
                 // A signal waits for this: a job that nobody knows of could not be cancelled.
                 match self.begin(context, place).await {
                     Ok(id) => {
+                        self.room.granted();
                         self.running.insert(place, id);
                         let (client, live) = (Arc::clone(&self.client), show.is_live(context));
                         tokio::spawn(watch::follow(client, id, place, live, sender.clone()));
+                    }
+                    Err(failure) if self.shall_wait(context, &failure).await? => {
+                        self.waiting.push_front(place);
                     }
                     // Nothing was run, and nothing else will be.
                     Err(failure) if alone => return Err(failure),
@@ -91,7 +103,7 @@ impl Round {
                 while let Ok(told) = receiver.try_recv() {
                     self.told(context, show, told).await?;
                 }
-                if !self.waiting.is_empty() && self.running.len() < self.ahead {
+                if self.can_begin() {
                     tokio::select! {
                         biased;
                         code = stops.next() => self.stop(context, code).await?,
@@ -103,6 +115,7 @@ impl Round {
             if self.running.is_empty() && self.waiting.is_empty() {
                 break;
             }
+            let again = self.room.again().filter(|_| !self.waiting.is_empty());
             tokio::select! {
                 code = stops.next() => {
                     if self.stopped.is_some() {
@@ -116,12 +129,45 @@ impl Round {
                         self.told(context, show, told).await?;
                     }
                 }
+                () = until(again) => {}
             }
         }
         let jobs = self.plan.jobs.iter().zip(self.outcomes);
         let outcomes =
             jobs.map(|(planned, outcome)| outcome.unwrap_or_else(|| ended(planned, Fate::Skipped)));
         Ok((outcomes.collect(), self.stopped))
+    }
+
+    fn can_begin(&self) -> bool {
+        !self.waiting.is_empty() && self.running.len() < self.ahead && self.room.may_try(Instant::now())
+    }
+
+    fn next_to_begin(&mut self) -> Option<usize> {
+        if self.can_begin() { self.waiting.pop_front() } else { None }
+    }
+
+    /// Whether what the daemon did not take is only too much for the moment.
+    async fn shall_wait(&mut self, context: &mut Context, failure: &Failure) -> Result<bool, Failure> {
+        let full = failure.has_code(Code::QuotaExceeded) || failure.has_code(Code::TooMany);
+        if !full || !self.room.refused(Instant::now(), self.running.len()) {
+            return Ok(false);
+        }
+        if self.running.is_empty() && !self.said_full {
+            if self.may_have_none().await {
+                self.room.give_up();
+                return Ok(false);
+            }
+            self.said_full = true;
+            context.screen.note(&format!("waiting for room: {}", failure.message))?;
+        }
+        Ok(true)
+    }
+
+    /// For whom jobs are not meant there is never room.
+    async fn may_have_none(&self) -> bool {
+        let view = self.client.get("/v1/quota").await.and_then(|answer| answer.parse::<QuotaView>());
+        let none = |view: QuotaView| view.quotas.iter().any(|q| q.kind == Kind::Jobs && q.limit == Some(0));
+        view.is_ok_and(none)
     }
 
     async fn begin(&mut self, context: &mut Context, place: usize) -> Result<JobId, Failure> {
@@ -170,6 +216,7 @@ impl Round {
             }
             Told::Ended { place, seen } => {
                 self.running.remove(&place);
+                self.room.freed();
                 match *seen {
                     Err(failure) => self.ended(context, show, place, Fate::Refused(failure)).await,
                     Ok(seen) => {
@@ -257,6 +304,14 @@ impl Round {
             async move { drop(client.post_empty(&path).await) }
         });
         futures_util::future::join_all(cancelled).await;
+    }
+}
+
+/// Never, if there is no such time.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -12,7 +12,8 @@ use super::super::cell::Stops;
 use super::super::context::Context;
 use super::super::failure::Failure;
 use super::junit;
-use super::plan::{Matrix, Plan, matrix, variables};
+use super::place::{self, Report};
+use super::plan::{Matrix, Plan, check_matrix, matrix, variables};
 use super::report;
 use super::round::Round;
 use super::show::Show;
@@ -100,12 +101,15 @@ impl Run {
             return Err(Failure::usage("`--artifacts-to` has nothing to put there")
                 .hint("say which files with `--artifacts GLOB`"));
         }
+        let report = self.junit.as_deref().map(Report::prepare).transpose()?;
+        if let Some(folder) = &self.artifacts_to {
+            place::check_folder(folder)?;
+        }
         let mut show = Show::new(self.quiet, self.github, plan.jobs.len() > 1);
         let round = Round::new(context.client(), plan, ahead, fail_fast, self.artifacts_to.clone());
         let (outcomes, stopped) = round.go(context, &mut show, &mut stops).await?;
-        if let Some(path) = &self.junit {
-            std::fs::write(path, junit::report(&outcomes))
-                .map_err(|e| Failure::io(format_args!("failed to write `{}`", path.display()), &e))?;
+        if let Some(report) = report {
+            report.write(&junit::report(&outcomes))?;
         }
         if context.json {
             context.screen.json(&report::summary(&outcomes))?;
@@ -140,6 +144,7 @@ impl Run {
             ephemeral: true,
             ..NewJob::default()
         };
+        check_matrix(&self.matrix)?;
         let matrix: Matrix = if self.matrix.is_empty() {
             let words = |values: &Vec<_>| values.iter().map(super::spec::Word::text).collect();
             spec.matrix.iter().map(|(key, values)| (key.clone(), words(values))).collect()

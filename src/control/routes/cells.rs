@@ -5,13 +5,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
-use serde_json::json;
 use std::time::Duration;
 
-use super::{App, ask, ask_patiently};
-use crate::actors::session::{CellRequest, SessionMsg, SessionRef, Standing, Ticket, unwritten};
+use super::{App, ask, ask_patiently, sessions};
+use crate::actors::session::{
+    CellRequest, Keyed, SessionMsg, SessionRef, Standing, Ticket, Wants, unwritten,
+};
 use crate::control::body::{JsonBody, Path, Query};
-use crate::control::idempotency::{Key, Target};
+use crate::control::idempotency::Key;
 use crate::control::peer::Peer;
 use crate::control::problems::Answer;
 use crate::control::sse::{self, Until};
@@ -33,6 +34,11 @@ pub struct RunQuery {
     stream: bool,
 }
 
+/// Whether this is where cells are asked for.
+pub fn is_path(path: &str) -> bool {
+    path.strip_prefix(sessions::PATH).is_some_and(|rest| rest.ends_with("/cells"))
+}
+
 /// Of a cell, until its end.
 pub async fn events_of(app: &App, session: &SessionRef, after: Seq, cell: CellNumber) -> Answer<Response> {
     let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
@@ -49,6 +55,12 @@ pub async fn run(
 ) -> Answer<Response> {
     let session = app.session(&peer, &key).await?;
     let timeout = timeout(&app, body.timeout_s)?;
+    let key = idempotency.map(|Extension(Key(key))| key);
+    let wants = match query {
+        RunQuery { stream: true, .. } => Wants::Events,
+        RunQuery { wait: true, .. } => Wants::Result,
+        RunQuery { .. } => Wants::Number,
+    };
     let request = CellRequest {
         code: body.code,
         mode: body.mode,
@@ -57,20 +69,16 @@ pub async fn run(
         replay: None,
         origin: None,
         rules: None,
+        keyed: key.clone().map(|key| Keyed { owner: peer.uid, key, wants }),
     };
-    let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-    if let Some(Extension(Key(idempotency_key))) = idempotency {
-        // If the daemon dies over it, this is where the answer will be.
-        let target = json!(Target {
-            session: ticket.session.to_string(),
-            cell: ticket.cell,
-            result: query.wait || query.stream,
-            events_after: query.stream.then_some(ticket.events_after),
-        });
-        if let Err(error) = app.journal.aim(peer.uid, &idempotency_key, &target).await {
-            tracing::warn!(%error, "the target of a key is not noted");
-        }
+    let taken = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await;
+    if let (Err(refused), Some(key)) = (&taken, &key)
+        && refused.0.code == Code::Storage
+        && let Err(error) = app.journal.aim(peer.uid, key, None).await
+    {
+        tracing::warn!(%error, "a key is kept for a cell that was not run");
     }
+    let ticket = taken?;
     if query.stream {
         return events_of(&app, &session, ticket.events_after, ticket.cell).await;
     }
@@ -187,6 +195,7 @@ pub async fn eval(
         replay: None,
         origin: None,
         rules: None,
+        keyed: None,
     };
     let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     finished(&session, ticket).await

@@ -3,11 +3,15 @@
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
 use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::{App, ask_patiently};
@@ -15,7 +19,7 @@ use crate::actors::session::{Handles, SessionMsg, SessionRef};
 use crate::control::body::{Path, in_time, upload_place};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
-use crate::protocol::api::{Done, FolderView};
+use crate::protocol::api::{Done, FolderView, LEFT_OUT};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::sandbox::files::{self, Opened, Upload};
@@ -77,24 +81,40 @@ pub async fn get(
         Opened::Folder(folder) if as_json => {
             let (entries, truncated) = blocking({
                 let shown = shown.clone();
-                move || files::list(&folder, &shown)
+                move || files::list(&folder, shown.as_ref())
             })
             .await?;
             Ok(Json(FolderView { path: shown, entries, truncated }).into_response())
         }
         Opened::Folder(folder) => {
             let (reader, writer) = tokio::io::duplex(CHUNK);
+            let (told, outcome) = oneshot::channel();
             tokio::task::spawn_blocking(move || {
                 let mut writer = SyncIoBridge::new(writer);
-                if let Err(error) = files::write_tar(&folder, &mut writer) {
-                    // The stream ends without tar's end mark, so the client notices.
+                let written = files::write_tar(&folder, &mut writer);
+                if let Err(error) = &written {
                     tracing::warn!(%error, "a folder could not be sent whole");
                 }
+                // Before the stream is seen to end: then it is known how.
+                let _ = told.send(written);
                 let _ = writer.shutdown();
             });
-            Ok(([(header::CONTENT_TYPE, TAR)], Body::from_stream(ReaderStream::new(reader))).into_response())
+            let kind = [(header::CONTENT_TYPE, TAR), (header::TRAILER, LEFT_OUT)];
+            let data = ReaderStream::new(reader).map_ok(Frame::data);
+            // Half a folder ends as a body that broke off, never as one that is over.
+            let end = stream::once(outcome)
+                .map(|outcome| outcome.unwrap_or_else(|gone| Err(std::io::Error::other(gone))).map(trailer));
+            Ok((kind, Body::new(StreamBody::new(data.chain(end)))).into_response())
         }
     }
+}
+
+/// What is known only when all was sent.
+fn trailer(left_out: usize) -> Frame<bytes::Bytes> {
+    Frame::trailers(HeaderMap::from_iter([(
+        header::HeaderName::from_static(LEFT_OUT),
+        HeaderValue::from(left_out),
+    )]))
 }
 
 fn accepts_json(headers: &HeaderMap) -> bool {
@@ -130,7 +150,9 @@ pub async fn put(
         let received = target.map_err(|Refused(problem)| problem).and_then(|(session, handles)| {
             let workspace = handles.workspace;
             let path = files::clean(&path)?;
-            let used = usage::measure(&workspace.root);
+            let used = usage::measure(&workspace).map_err(|error| {
+                Problem::new(Code::Storage, format!("the workspace cannot be measured: {error}"))
+            })?;
             if let Some(why) = used.beyond(limit) {
                 return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
             }
@@ -183,9 +205,18 @@ pub async fn remove(
     peer: Peer,
     Path((key, path)): Path<(String, String)>,
 ) -> Answer<Json<Done>> {
-    let (session, workspace) = workspace(&app, &peer, &key).await?;
+    let (session, handles) = handles(&app, &peer, &key).await?;
     let path = files::clean(&path)?;
-    blocking(move || files::remove(&workspace, &path)).await?;
+    let most = app.settings.sandbox.workspace_bytes;
+    blocking(move || {
+        files::remove(&handles.workspace, &path)?;
+        // Whoever removes files to get room has it when this is answered.
+        if let (Some(gauge), Ok(usage)) = (handles.gauge, usage::measure(&handles.workspace)) {
+            let _ = gauge.measure(Kind::Workspace, usage.counted(most));
+        }
+        Ok(())
+    })
+    .await?;
     let _ = session.cast(SessionMsg::FilesChanged);
     Ok(Json(Done {}))
 }

@@ -14,8 +14,9 @@ use crate::protocol::api::{Done, Health, HealthStatus, Shutdown, Version};
 use crate::protocol::limits::BRIDGE_VERSION;
 use crate::protocol::problem::{Code, Problem};
 
-pub async fn health(State(app): State<App>) -> Answer<Json<Health>> {
-    let sessions = ask(&app.supervisor, |reply_to| SupervisorMsg::Count { reply_to }).await?;
+pub async fn health(State(app): State<App>, peer: Peer) -> Answer<Json<Health>> {
+    let seen = (!peer.admin).then_some(peer.uid);
+    let sessions = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: seen, reply_to }).await?.len();
     let mut problems = app.launcher.troubles().await;
     let journal = app.journal.healthy().err();
     problems.extend(journal.map(|trouble| format!("the journal cannot be written: {trouble}")));

@@ -11,7 +11,7 @@ mod images;
 mod jobs;
 mod machine;
 mod quota;
-mod sessions;
+pub mod sessions;
 
 use axum::Router;
 use axum::extract::FromRequestParts;
@@ -79,7 +79,7 @@ impl App {
             .route("/v1/quota", get(quota::show))
             .route("/v1/approvals", get(approvals::list))
             .route("/v1/approvals/{approval}", post(approvals::decide))
-            .route("/v1/sessions", get(sessions::list).post(sessions::create))
+            .route(sessions::PATH, get(sessions::list).post(sessions::create))
             .route("/v1/sessions/{session}", get(sessions::show).delete(sessions::remove))
             .route("/v1/sessions/{session}/cells", post(cells::run))
             .route("/v1/sessions/{session}/cells/{cell}", get(cells::show))

@@ -1,33 +1,51 @@
 //! Sessions: make, list, show, remove; and what acts on a session as a whole.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use serde::Deserialize;
+use serde_json::json;
 
 use super::{App, answered, ask, ask_patiently};
 use crate::actors::replay;
 use crate::actors::session::SessionMsg;
 use crate::actors::supervisor::SupervisorMsg;
 use crate::control::body::{JsonBody, Path, Query};
+use crate::control::idempotency::{self, Key, NewTarget};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::protocol::api::{
     Done, Interrupted, NewSession, ReplayReport, SessionList, SessionView, Undo, Undone, VariableList, Which,
 };
+use crate::protocol::ids::SessionId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 
+pub const PATH: &str = "/v1/sessions";
+
 pub async fn create(
     State(app): State<App>,
-    peer: Peer,
+    Peer { uid, .. }: Peer,
+    idempotency: Option<Extension<Key>>,
     JsonBody(request): JsonBody<NewSession>,
 ) -> Answer<(StatusCode, Json<SessionView>)> {
-    let request = Box::new(request);
+    let (id, request) = (SessionId::fresh(), Box::new(request));
+    let key = idempotency.map(|Extension(Key(key))| key);
+    if let Some(key) = &key {
+        // Before it is there: a daemon that dies over it leaves its name to whoever asks again.
+        let target = json!(NewTarget { new_session: id });
+        let noted = app.journal.aim(uid, key, Some(&target)).await;
+        noted.map_err(|error| idempotency::storage(&error))?;
+    }
     let message =
-        |reply_to| SupervisorMsg::Create { peer: peer.uid, request, nested: false, job: None, reply_to };
-    let view = answered(app.supervisor.call(message, None).await)?.map_err(Refused)?;
-    Ok((StatusCode::CREATED, Json(view)))
+        |reply_to| SupervisorMsg::Create { id, peer: uid, request, nested: false, job: None, reply_to };
+    let made = answered(app.supervisor.call(message, None).await).and_then(|made| made.map_err(Refused));
+    if let (Err(_), Some(key)) = (&made, &key)
+        && let Err(error) = app.journal.aim(uid, key, None).await
+    {
+        tracing::warn!(%error, "a key is kept for a session that was not made");
+    }
+    Ok((StatusCode::CREATED, Json(made?)))
 }
 
 #[derive(Deserialize)]
@@ -59,8 +77,13 @@ pub async fn list(
 }
 
 pub async fn show(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<SessionView>> {
-    let session = app.session(&peer, &key).await?;
-    Ok(Json(ask(&session, |reply_to| SessionMsg::View { reply_to }).await?))
+    view_of(&app, &peer, &key).await.map(Json)
+}
+
+/// A session as it stands.
+pub async fn view_of(app: &App, peer: &Peer, key: &str) -> Answer<SessionView> {
+    let session = app.session(peer, key).await?;
+    ask(&session, |reply_to| SessionMsg::View { reply_to }).await
 }
 
 pub async fn remove(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {

@@ -117,8 +117,11 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     line.add(&["--tmpfs", "/dev/shm", "--remount-ro", "/dev"]);
     line.add(&["--perms", "1777", "--size", &limits.tmp_bytes.to_string(), "--tmpfs", "/tmp"]);
     match host.group {
-        // The guardian watches the memory that is left.
-        Some(Cgroup::V1 { memory, .. }) => line.mount("--ro-bind", memory, "/sys/fs/cgroup/memory"),
+        // The guardian watches the memory that is left, and lets workers give way where CPU time is short.
+        Some(Cgroup::V1 { memory, cpu, .. }) => {
+            line.mount("--ro-bind", memory, "/sys/fs/cgroup/memory");
+            line.mount("--ro-bind", cpu, "/sys/fs/cgroup/cpu");
+        }
         Some(Cgroup::V2 { folder }) => line.mount("--ro-bind", folder, "/sys/fs/cgroup"),
         None => {}
     }

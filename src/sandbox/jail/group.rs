@@ -41,7 +41,16 @@ impl Group {
     #[must_use]
     pub fn find(name: &str) -> Option<Self> {
         let group = Self::named(Path::new(ROOT), name);
-        group.folders().iter().all(|folder| folder.is_dir()).then_some(group)
+        let is_there = match &group.cgroup {
+            // Jails of earlier daemons have no group that counts their time.
+            Cgroup::V1 { cpuacct, .. } => {
+                let mut folders =
+                    group.folders().into_iter().filter(|folder| Some(*folder) != cpuacct.as_ref());
+                folders.all(|folder| folder.is_dir())
+            }
+            Cgroup::V2 { folder } => folder.is_dir(),
+        };
+        is_there.then_some(group)
     }
 
     fn named(root: &Path, name: &str) -> Self {
@@ -53,6 +62,7 @@ impl Group {
                 memory: below("memory"),
                 pids: below("pids"),
                 cpu: below("cpu"),
+                cpuacct: is_apart(root).then(|| below("cpuacct")),
                 freezer: Some(below("freezer")),
             }
         };
@@ -61,8 +71,8 @@ impl Group {
 
     fn folders(&self) -> Vec<&PathBuf> {
         match &self.cgroup {
-            Cgroup::V1 { memory, pids, cpu, freezer } => {
-                [memory, pids, cpu].into_iter().chain(freezer).collect()
+            Cgroup::V1 { memory, pids, cpu, cpuacct, freezer } => {
+                [memory, pids, cpu].into_iter().chain(cpuacct).chain(freezer).collect()
             }
             Cgroup::V2 { folder } => vec![folder],
         }
@@ -135,6 +145,12 @@ impl Group {
             gone && (removed.is_ok() || !folder.exists())
         })
     }
+}
+
+/// Whether CPU time is counted in a hierarchy of its own; else `cpu` and `cpuacct` are two names of one.
+fn is_apart(root: &Path) -> bool {
+    let real = |name| std::fs::canonicalize(root.join(name)).ok();
+    real("cpuacct").is_some_and(|cpuacct| Some(cpuacct) != real("cpu"))
 }
 
 fn write(path: &Path, value: &str) -> std::io::Result<()> {

@@ -72,7 +72,7 @@ async fn a_key_stands_for_one_request_of_one_owner_for_a_day() {
     assert_eq!(claim(1, "h1", now).await, Claim::Known { target: None, answer: None });
     assert_eq!(claim(1, "h2", now).await, Claim::Conflict);
     assert_eq!(claim(2, "h2", now).await, Claim::New);
-    journal.aim(1, "key", &json!({ "cell": 4 })).await.unwrap();
+    journal.aim(1, "key", Some(&json!({ "cell": 4 }))).await.unwrap();
     journal.answer(1, "key", 202, &json!({ "ok": true }), None).await.unwrap();
     journal.release(2, "key").await.unwrap();
     journal.close();
@@ -84,6 +84,13 @@ async fn a_key_stands_for_one_request_of_one_owner_for_a_day() {
     journal.release(1, "key").await.unwrap();
     assert_eq!(journal.claim(1, "key", "h1").await.unwrap(), known, "an answered key is not given back");
     assert_eq!(journal.claim(2, "key", "h3").await.unwrap(), Claim::New);
+    // One that had a target is given back when nothing came of it.
+    journal.aim(2, "key", Some(&json!({ "cell": 5 }))).await.unwrap();
+    journal.release(2, "key").await.unwrap();
+    assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), Claim::Conflict);
+    journal.aim(2, "key", None).await.unwrap();
+    journal.release(2, "key").await.unwrap();
+    assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), Claim::New);
     let later = now + KEY_LIFE;
     assert_eq!(journal.claim_at(1, "key", "h9", later).await.unwrap(), Claim::New);
     assert_eq!(journal.tidy(later + 2 * SECOND, KEEP_REMOVED).await.unwrap().keys, 1);

@@ -53,7 +53,19 @@ pub fn problems(tree: &PlanTree) -> Vec<String> {
             }
         }
     }
-    if let Some(circle) = circle(&nodes) {
+    let within_itself = parts_that_wait(&nodes);
+    for (part, whole) in &within_itself {
+        found.add(|| {
+            format!(
+                "`{part}` depends on `{whole}`, of which it is a part: a task is done when its parts are, so \
+                 leave out that dependency"
+            )
+        });
+    }
+    // Such a dependency makes a circle, too, of which enough is said.
+    if within_itself.is_empty()
+        && let Some(circle) = circle(&nodes)
+    {
         found.add(|| format!("tasks wait for each other in a circle: {}", circle.join(" → ")));
     }
     found.0
@@ -121,6 +133,25 @@ fn unique<'a>(found: &mut Problems, field: &str, values: impl Iterator<Item = &'
         }
     }
     seen
+}
+
+/// Tasks that depend on one that they are a part of, with that one.
+fn parts_that_wait<'a>(nodes: &[(&'a PlanNode, Option<&'a PlanNode>)]) -> Vec<(&'a str, &'a str)> {
+    let wholes: BTreeMap<&str, &str> = nodes
+        .iter()
+        .filter_map(|(node, whole)| Some((node.task_name.as_str(), (*whole)?.task_name.as_str())))
+        .collect();
+    let mut found = Vec::new();
+    for (node, _) in nodes {
+        // Names may come twice, so that the way up is bounded by itself.
+        let up = std::iter::successors(wholes.get(node.task_name.as_str()), |name| wholes.get(**name));
+        for whole in up.take(DEPTH) {
+            if node.dependencies.iter().flatten().any(|wanted| wanted == whole) {
+                found.push((node.task_name.as_str(), *whole));
+            }
+        }
+    }
+    found
 }
 
 /// Tasks that wait for each other, in order and with the first one again at the end. A task waits
@@ -201,9 +232,6 @@ mod tests {
             {"task_name": "c", "dependencies": ["a"]},
         ]});
         assert_eq!(problems_of(tree), ["tasks wait for each other in a circle: a → b → c → a"]);
-        let part = json!({"task_name": "part", "dependencies": ["whole"]});
-        let tree = json!({"core_goal": "g", "tree_nodes": [{"task_name": "whole", "children": [part]}]});
-        assert_eq!(problems_of(tree), ["tasks wait for each other in a circle: part → whole → part"]);
         let diamond = json!({"core_goal": "g", "tree_nodes": [
             {"task_name": "a", "dependencies": ["b", "c"]},
             {"task_name": "b", "dependencies": ["d"]},
@@ -211,6 +239,16 @@ mod tests {
             {"task_name": "d"},
         ]});
         assert!(problems_of(diamond).is_empty());
+    }
+
+    #[test]
+    fn a_part_that_depends_on_its_whole_is_told_why_that_cannot_be() {
+        let part = json!({"task_name": "part", "dependencies": ["whole"]});
+        let between = json!({"task_name": "between", "children": [part]});
+        let tree = json!({"core_goal": "g", "tree_nodes": [{"task_name": "whole", "children": [between]}]});
+        let found = problems_of(tree);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("`part` depends on `whole`, of which it is a part:"), "{found:?}");
     }
 
     #[test]

@@ -56,7 +56,7 @@ async fn with_an_output_schema_json_comes_out_as_a_value() {
     let value = run(typed.clone(), json!({"x": [1]}), MemoryPort::default()).await;
     assert_eq!(value, Ok(ToolOutput::Value(json!({"x": [1]}))));
     let wrong = run(typed.clone(), json!({}), MemoryPort::default()).await.unwrap_err();
-    assert!(wrong.message.contains("not as promised"), "{wrong:?}");
+    assert!(wrong.message.contains("not as promised:\n- answer: "), "{wrong:?}");
     let no_json = CommandTool { argv: vec!["echo".into(), "hello".into()], ..typed };
     assert!(run_here(no_json).await.unwrap_err().message.contains("did not print JSON"));
 }
@@ -129,6 +129,22 @@ async fn helpers_that_a_program_leaves_behind_do_not_hold_up_its_answer() {
     let output = run_here(tool(&["sh", "-c", "sleep 1000 & echo $!"])).await.unwrap();
     assert!(started.elapsed() < Duration::from_secs(10));
     is_gone(&output.told()).await;
+}
+
+/// What is in a session of its own is not of the group.
+#[tokio::test]
+async fn a_leftover_that_holds_the_output_open_does_not_hold_up_the_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let pid = file.display();
+    let script = format!(
+        "setsid sh -c 'echo $$ > {pid}; exec sleep 1000' & while [ ! -s {pid} ]; do sleep 0.01; done; echo done"
+    );
+    let output = run_here(tool(&["sh", "-c", &script])).await;
+    let leftover = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    let leftover = rustix::process::Pid::from_raw(leftover).unwrap();
+    rustix::process::kill_process(leftover, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(output, Ok(ToolOutput::Text("done".into())));
 }
 
 #[tokio::test]

@@ -128,6 +128,47 @@ fn a_call_that_was_allowed_is_made_after_a_restart_unless_it_was_begun() {
     }
 }
 
+/// Whether the cell ends before the daemon does or while there is none: nobody is asked for its call.
+#[test]
+fn a_call_of_a_cell_that_has_ended_is_neither_asked_for_again_nor_made() {
+    let call = "import os, threading\nthreading.Thread(target=lambda: note(line='late')).start()\n";
+    for (ending, status) in [("", "success"), ("os._exit(3)", "crashed")] {
+        for ends_first in [true, false] {
+            let (_folder, file) = notebook();
+            let cell = with_go(&format!("{call}wait_for_go()\n{ending}"));
+            let script = [runs(&cell), says("done")].concat();
+            let Some(mut daemon) = scripted(&noting_tool("note", &file), &script) else { return };
+            let ask = begin(&daemon, json!({"text": "note it", "approval": {"tools": ["note"]}}));
+            let wanted = approval(&daemon);
+            if ends_first {
+                go(&daemon);
+                end_of(&daemon, ask);
+                restart_by(&mut daemon, "KILL");
+            } else {
+                let signal = workspace(&daemon).join("go");
+                end(&mut daemon, "KILL");
+                std::fs::write(signal, "").expect("a file");
+                daemon.restart();
+            }
+            assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
+            let result = outcome(&daemon, number(&wanted, "/cell"));
+            assert_eq!(text(&result, "status"), status);
+            // What a cell does after the restart comes after all that the restart did.
+            assert_eq!(text(&outcome(&daemon, queue(&daemon, &json!({"code": "1"}))), "status"), "success");
+            eventually("nothing waits", || approvals(&daemon).is_empty().then_some(()));
+            let of_call = |name| events_of(&daemon, name).len();
+            assert_eq!((of_call("approval_wanted"), of_call("approval_decided")), (1, 1), "{status}");
+            let answered = events_of(&daemon, "tool_answered");
+            let codes: Vec<&str> =
+                answered.iter().map(|event| text(event, "/outcome/failure/code")).collect();
+            assert_eq!(codes, ["cancelled"], "{status} {ends_first}");
+            assert_eq!(notes(&file), Vec::<String>::new());
+            gapless(&daemon, S);
+            daemon.assert_sound();
+        }
+    }
+}
+
 /// The daemon dies at one commit of an approved call after the other.
 #[test]
 fn a_death_at_any_commit_of_an_approved_call_makes_it_once_at_most() {
@@ -229,6 +270,90 @@ fn a_tool_that_ran_is_not_run_again() {
         assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
         assert!(told(&daemon)[0].contains(said), "{:?}", told(&daemon));
         assert_eq!(notes(&file), [line]);
+        gapless(&daemon, S);
+        daemon.assert_sound();
+    }
+}
+
+#[test]
+fn a_program_may_end_when_the_daemon_is_told_to_stop() {
+    let (_folder, file) = notebook();
+    let script = [
+        conversation("itself", &[calls("note", &json!({"line": "itself", "wait": 1})), says("done")]),
+        conversation(
+            "code",
+            &[runs("said = note(line='from code', wait=1)"), runs("print(said)"), says("done")],
+        ),
+    ]
+    .concat();
+    for (text_of_ask, line) in [("itself", "itself"), ("code", "from code")] {
+        let Some(mut daemon) = scripted(&noting_tool("note", &file), &script) else { return };
+        let _ = std::fs::remove_file(&file);
+        let ask = begin(&daemon, json!({"text": text_of_ask}));
+        eventually("the tool runs", || (notes(&file) == [line]).then_some(()));
+        daemon.cli(["daemon", "stop"]).ok();
+        assert_eq!(daemon.wait(), Some(0), "{}", daemon.stderr());
+        daemon.restart();
+        assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
+        let noted = format!("noted {line}");
+        assert!(told(&daemon).iter().any(|told| told.contains(&noted)), "{:?}", told(&daemon));
+        assert_eq!(notes(&file), [line]);
+        gapless(&daemon, S);
+        daemon.assert_sound();
+    }
+}
+
+#[test]
+fn a_program_that_does_not_end_in_time_is_killed_with_the_daemon() {
+    let (_folder, file) = notebook();
+    let script = [calls("note", &json!({"line": "$PID", "wait": 1_000})), says("done")].concat();
+    let tool = noting_tool("note", &file)
+        .replace("json.load(sys.stdin)", "json.load(sys.stdin); import os")
+        .replace("wanted['line']", "str(os.getpid())");
+    let Some(mut daemon) = scripted(&tool, &script) else { return };
+    let ask = begin(&daemon, json!({"text": "go"}));
+    let pid = eventually("the tool runs", || notes(&file).pop());
+    restart_by(&mut daemon, "TERM");
+    assert!(!std::path::Path::new("/proc").join(&pid).exists(), "{pid} lives on");
+    assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
+    assert!(told(&daemon)[0].contains("whether it had its effect is not known"), "{:?}", told(&daemon));
+    assert_eq!(notes(&file), [pid]);
+    daemon.assert_sound();
+}
+
+/// What was done stays done: with other tools or settings the same replies may mean something else.
+#[test]
+fn an_ask_that_would_go_another_way_after_a_restart_ends_and_nothing_is_called() {
+    let (_folder, file) = notebook();
+    let with = |line: &str| json!({"line": line, "tool_call_purpose": "p"});
+    let fits = |name: &str| noting_tool(name, &file);
+    let unfit = |name: &str| fits(name).replace("required = [\"line\"]", "required = [\"wait\"]");
+    let tools = [fits("note"), unfit("later")].concat();
+    for changed in [
+        // A call that could not be made could be now.
+        [fits("note"), fits("later")].concat(),
+        // One that was made does not fit any more, so that the model would be told that it was not.
+        [unfit("note"), unfit("later")].concat(),
+    ] {
+        let _ = std::fs::remove_file(&file);
+        let reply = Reply::call("note", with("once")).and_call("later", with("never"));
+        let server =
+            ModelServer::start([reply.into(), Fault::StallInStream.into(), Reply::text("never").into()]);
+        let model = served(&server, "").replace("\"1s\"", "\"60s\"");
+        let Some(mut daemon) = session_with(&format!("{tools}{model}"), json!({"image": "belljar/base"}))
+        else {
+            return;
+        };
+        let ask = begin(&daemon, json!({"text": "note it"}));
+        eventually("it is asked again", || (server.received().len() == 2).then_some(()));
+        end(&mut daemon, "KILL");
+        std::fs::write(daemon.home().join("config.toml"), format!("{changed}{model}"))
+            .expect("a configuration");
+        daemon.restart();
+        let end = end_of(&daemon, ask);
+        assert_eq!(text(&end, "outcome"), "cancelled");
+        assert!(text(&end, "message").contains("its tools or the configuration have changed"), "{end}");
+        assert_eq!((notes(&file), server.received().len()), (vec!["once".to_owned()], 2));
         gapless(&daemon, S);
         daemon.assert_sound();
     }

@@ -1,6 +1,7 @@
 //! Asks from their text to their end: types, templates, limits, cancelling, dialects, recordings.
 
 use serde_json::{Value, json};
+use std::process::Stdio;
 
 use super::asking::{
     answer, ask, begin, calls, conversation, end_of, events_of, runs, says, scripted, served, told, view,
@@ -58,6 +59,25 @@ fn an_answer_has_the_type_that_was_asked_for() {
         assert!(ran.code != Some(0) && ran.stderr.contains("error: "), "{ran:?}");
         assert!(ran.stderr.contains("hint: ") && ran.stderr.contains("add"), "{ran:?}");
     }
+}
+
+#[test]
+fn an_ask_can_be_ended_without_its_session_and_whoever_removes_it_is_told() {
+    let Some(daemon) = scripted("", &[slowly("late"), slowly("later")].concat()) else { return };
+    let detached = daemon.cli(["ask", "-s", S, "--detach", "one"]).ok();
+    let interrupt = ["interrupt", S, "--ask", detached.stdout.trim()];
+    assert!(daemon.cli(interrupt).ok().stderr.contains("ask 1 is cancelled"));
+    assert_eq!(text(&end_of(&daemon, 1), "outcome"), "cancelled");
+    let mut asking = daemon.command(["ask", "-s", S, "two"]);
+    let asking = asking.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("belljar runs");
+    eventually("it speaks", || {
+        events_of(&daemon, "model_text").iter().any(|event| event["ask"] == 2).then_some(())
+    });
+    daemon.cli(["rm", S]).ok();
+    let ended = asking.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("`belljar interrupt s --ask 2`"), "{said}");
+    assert_eq!(ended.status.code(), Some(125), "{said}");
 }
 
 #[test]

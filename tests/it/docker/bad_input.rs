@@ -73,6 +73,18 @@ fn the_command_line_explains_mistakes() {
     let line = format!("{}{}", json.stdout, json.stderr);
     let problem: Value = serde_json::from_str(line.trim()).expect("one JSON document");
     assert!(problem.to_string().contains("no_such_session"), "{problem}");
+    for (arguments, exit, code) in [
+        (&["run", "/nonexistent.py", "--json"][..], 125, "failed"),
+        (&["--json", "run", "/nonexistent.py"], 125, "failed"),
+        (&["--json", "cp", "a", "b"], 64, "usage"),
+        (&["ps", "--json", "--nope"], 64, "usage"),
+        (&["--json"], 64, "usage"),
+    ] {
+        let ran = cli(arguments).exits(exit);
+        let told: Value = serde_json::from_str(&ran.stderr).expect("one JSON document");
+        assert_eq!(told["code"], code, "{arguments:?}: {told}");
+        assert!(told["message"].as_str().is_some_and(|message| !message.is_empty()), "{told}");
+    }
     daemon.assert_sound();
 }
 

@@ -79,6 +79,10 @@ except RuntimeError:
     print(count < 48)
 ";
     assert_eq!(daemon.run("bomb", threads)["stdout"], "True\n");
+    // No process is left for a copy, which is no fault of its code.
+    let copy = daemon.run_with("bomb", json!({"code": "count", "mode": "fork"}));
+    assert_eq!((&copy["reason"], &copy["state"]["kind"]), (&json!("pids"), &json!("kept")), "{copy}");
+    assert!(copy["state"]["note"].as_str().is_some_and(|note| note.contains("`--pids`")), "{copy}");
     answers(&daemon, "other");
     daemon.assert_sound();
 }
@@ -110,6 +114,34 @@ pub fn memory_is_bounded_wherever_it_is_taken() {
     let grown = daemon_memory(&daemon).saturating_sub(before);
     assert!(grown < 64 << 20, "the daemon grew by {grown} bytes");
     daemon.assert_sound();
+}
+
+/// Files in memory stay when the worker has ended: without it the guardian's next page cost a checkpoint.
+#[test]
+pub fn memory_is_put_by_before_it_runs_out() {
+    if !engine() {
+        return;
+    }
+    // After what can be had anew, before checkpoints.
+    const TURN: std::ops::Range<u32> = 600..980;
+    let daemon = Daemon::start();
+    daemon.session("a", small());
+    let first = daemon.first_process("a");
+    let put_by = || {
+        let has_its_turn = |pid: &u32| {
+            let score = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj"));
+            score.is_ok_and(|score| score.trim().parse().is_ok_and(|score| TURN.contains(&score)))
+        };
+        beside(first).into_iter().find(has_its_turn)
+    };
+    assert_eq!(put_by(), None);
+    daemon.run("a", "import time; held = bytearray(b'x') * (400 << 20); time.sleep(0.5)");
+    let holder = eventually("memory is put by", put_by);
+    // The session may look into it, so it is no copy of the guardian.
+    let program = std::fs::read(format!("/proc/{holder}/cmdline")).expect("it runs");
+    assert!(program.starts_with(b"belljar-reserve\0"), "{}", String::from_utf8_lossy(&program));
+    let result = daemon.run("a", "import os; os.kill(os.getpid(), 9)");
+    assert_eq!(result["state"]["kind"], "restored", "{result}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Files of a workspace go in and out, and no link that a guest wrote is ever followed.
 
 use serde_json::{Value, json};
-use std::io::Write;
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -154,7 +156,10 @@ pub fn cp_copies_both_ways() {
         &daemon,
         "open('tree/three', 'w').write('3')\nos.symlink('/etc/passwd', 'tree/evil')\nos.mkfifo('tree/pipe')",
     );
-    daemon.cli(["cp", "a:tree", &path("back")]).ok();
+    let copied = daemon.cli(["cp", "a:tree", &path("back"), "--json"]).ok();
+    assert!(copied.stderr.contains("2 left out"), "{copied:?}");
+    let told: Value = serde_json::from_str(&copied.stdout).expect("JSON");
+    assert_eq!((&told["left_out"], &told["kind"]), (&json!(2), &json!("folder")), "{told}");
     assert_eq!(std::fs::read_to_string(local.path().join("back/three")).expect("copied"), "3");
     assert_eq!(std::fs::read_to_string(local.path().join("back/deep/two")).expect("copied"), "2");
     assert!(!local.path().join("back/evil").is_symlink() && !local.path().join("back/pipe").exists());
@@ -169,6 +174,71 @@ pub fn cp_copies_both_ways() {
     daemon.cli(["cp", "a:tree/evil", &path("never")]).exits(125);
     daemon.cli(["cp", "a:../x", "-"]).exits(64);
     daemon.cli(["cp", "a:x", "b:y"]).exits(64);
+}
+
+#[test]
+pub fn a_folder_arrives_whole_whatever_is_in_it() {
+    if !engine() {
+        return;
+    }
+    let daemon = started();
+    let local = tempfile::tempdir().expect("a folder");
+    std::fs::set_permissions(local.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    let path = |name: &str| local.path().join(name).to_str().expect("UTF-8").to_owned();
+    ran(
+        &daemon,
+        "
+import os
+for n in range(12_000):
+    open(f'f{n}', 'w').write('data')
+os.makedirs('/'.join('d' * 80))
+open('/'.join('d' * 80) + '/deep', 'w').write('data')
+for n in range(12):
+    os.mkdir(f's{n}'); open(f's{n}/file', 'w').write('data')
+os.mkdir(b'\\xff')
+open(b'\\xff/caf\\xe9.txt', 'w').write('data')
+",
+    );
+    daemon.cli(["cp", "a:", &path("out")]).ok();
+    let out = local.path().join("out");
+    let count = |folder: &Path| std::fs::read_dir(folder).expect("a folder").count();
+    assert_eq!(count(&out), 12_000 + 1 + 12 + 1);
+    assert!((0..12).all(|n| out.join(format!("s{n}/file")).is_file()));
+    assert!(out.join(format!("{}deep", "d/".repeat(80))).is_file());
+    let odd = Path::new(OsStr::from_bytes(b"\xff/caf\xe9.txt"));
+    assert_eq!(std::fs::read_to_string(out.join(odd)).expect("as it was called"), "data");
+    // The same way back, and away.
+    std::fs::remove_dir_all(out.join("d")).expect("removed");
+    daemon.cli(["cp", &path("out"), "a:back"]).ok();
+    let root = workspace(&daemon);
+    assert_eq!(std::fs::read_to_string(root.join("back").join(odd)).expect("as it was called"), "data");
+    assert_eq!(delete(&daemon, "back").status, 200);
+    assert!(!root.join("back").exists());
+}
+
+#[test]
+pub fn half_a_folder_is_never_taken_for_a_whole_one() {
+    if !engine() {
+        return;
+    }
+    let daemon = started();
+    let local = tempfile::tempdir().expect("a folder");
+    std::fs::set_permissions(local.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    // Deeper than a path reaches, for which the watch of the workspace may end it when it is done.
+    daemon.run("a", "import os\nfor _ in range(20):\n    os.mkdir('d' * 250); os.chdir('d' * 250)");
+    let target = local.path().join("out");
+    let told = daemon.cli(["cp", "a:", target.to_str().expect("UTF-8")]).exits(125);
+    assert!(told.stderr.contains("hint: only a part has arrived"), "{told:?}");
+    let mut stream = daemon.connect().expect("it serves");
+    stream
+        .write_all(b"GET /v1/sessions/a/files/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .expect("it reads");
+    let mut answer = Vec::new();
+    // A connection that is cut is an end, too.
+    let _ = stream.read_to_end(&mut answer);
+    let ended = answer.windows(5).any(|bytes| bytes == b"\r\n0\r\n");
+    assert!(answer.starts_with(b"HTTP/1.1 200") && !ended, "it ended as if whole");
+    assert!(daemon.log().contains("could not be sent whole"));
 }
 
 #[test]

@@ -65,6 +65,7 @@ fn each_user_works_in_its_own_and_administrators_in_all() {
     run(&daemon, BOB, "data", "secret = 'of bob'");
     assert_eq!(run(&daemon, ALICE, "data", "secret")["result"]["repr"], "'of alice'");
     assert_eq!(run(&daemon, BOB, "data", "secret")["result"]["repr"], "'of bob'");
+    assert_eq!(ask(&daemon, BOB, "GET", "/v1/health", Value::Null).expect_status(200)["sessions"], 1);
     let id = alices["id"].as_str().expect("an id");
     for path in [format!("/v1/sessions/{id}"), format!("/v1/sessions/{id}/variables")] {
         assert_eq!(ask(&daemon, BOB, "GET", &path, Value::Null).status, 404);

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::asking::{conversation, says};
 use super::many_users::{ALICE, BOB, ask, run, session, shared, used};
+use crate::model_server::{Fault, ModelServer};
 use crate::support::{Daemon, engine, eventually};
 
 /// A sandbox of 256 MiB with as much for its checkpoints.
@@ -151,6 +152,45 @@ fn a_user_whose_workspaces_are_full_loses_the_cell_that_fills_them() {
 }
 
 #[test]
+fn the_disk_of_a_user_is_bounded_whatever_cells_come() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::with_config(&format!("{SMALL}[quota]\nworkspace = \"24MiB\"\n"));
+    create(&daemon, "a").expect_status(201);
+    // All is written before anybody can have looked.
+    let grow = "import time\nopen('large', 'wb').write(bytes(100 << 20))\ntime.sleep(20)";
+    assert_eq!(daemon.run("a", grow)["reason"], "policy_violation");
+    let again = json!({"code": "open('more', 'wb').write(bytes(100 << 20))"}).to_string();
+    let refused = daemon.http("POST", "/v1/sessions/a/cells", again.as_bytes());
+    let hint = refused.expect_status(429)["hint"].as_str().expect("a hint").to_owned();
+    assert!(hint.contains("/v1/sessions/a/files/"), "{hint}");
+    daemon.http("DELETE", "/v1/sessions/a/files/large", b"").expect_status(200);
+    assert_eq!(daemon.run("a", "import os; os.listdir()")["result"]["repr"], "[]");
+}
+
+/// Each of these was not seen once: what lies in a folder whose name is no UTF-8, and what comes after the
+/// first names of a folder.
+#[test]
+fn neither_names_nor_numbers_hide_from_the_quota() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::with_config(&format!("{SMALL}[quota]\nworkspace = \"200MiB\"\n"));
+    let named = "import os\nos.mkdir(b'/workspace/\\xff')\nplace = b'/workspace/\\xff/big'";
+    let numbered = "for n in range(45_000): open(f'/workspace/f{n}', 'w').close()\nplace = b'/workspace/zzz'";
+    for (name, hide) in [("named", named), ("numbered", numbered)] {
+        create(&daemon, name).expect_status(201);
+        assert_eq!(daemon.run(name, hide)["status"], "success", "{name}");
+        let grow = "import time\nwith open(place, 'wb') as file:\n    for _ in range(300):\n        file.write(bytes(1 << 20)); time.sleep(0.02)\ntime.sleep(20)";
+        let result = daemon.run(name, grow);
+        assert_eq!(result["reason"], "policy_violation", "{name}: {result}");
+        assert!(own(&daemon, "workspace") > 200 << 20, "{name}");
+        daemon.cli(["rm", name]).ok();
+    }
+}
+
+#[test]
 fn a_user_whose_journal_is_full_runs_no_more_cells_until_a_session_goes() {
     if !engine() {
         return;
@@ -195,6 +235,34 @@ fn tokens_of_a_day_are_counted_across_restarts_and_removed_sessions() {
     assert!(own(&daemon, "tokens") > 20, "the journal knows");
     daemon.session(super::helpers::S, json!({"image": "belljar/base"}));
     refused(&daemon);
+}
+
+#[test]
+fn tokens_of_requests_that_broke_off_or_were_cancelled_are_counted_across_restarts() {
+    let server = ModelServer::start([Fault::Cut.into(), Fault::StallInStream.into()]);
+    let config = super::asking::served(&server, "retries = 0").replace("\"1s\"", "\"60s\"");
+    let Some(mut daemon) = super::helpers::session_with(&config, json!({"image": "belljar/base"})) else {
+        return;
+    };
+    let end = super::asking::ask(&daemon, json!({"text": "hello"}));
+    assert_eq!(end["outcome"], "model_failed", "{end}");
+    let broken = own(&daemon, "tokens");
+    let count = |ask: &Value, of: &str| ask["usage"][of].as_u64();
+    let used = |ask: &Value| Some(count(ask, "prompt_tokens")? + count(ask, "completion_tokens")?);
+    assert_eq!(used(&end), Some(broken), "{end}");
+    let cancelled = super::asking::begin(&daemon, json!({"text": "again"}));
+    eventually("it speaks", || (own(&daemon, "tokens") > broken).then_some(()));
+    daemon.http("POST", &format!("/v1/sessions/s/asks/{cancelled}/cancel"), b"").expect_status(200);
+    let noted = super::asking::events_of(&daemon, "model_spent");
+    let noted: Vec<u64> = noted.iter().filter_map(|event| event["tokens"].as_u64()).collect();
+    assert_eq!((noted.len(), noted.iter().sum::<u64>()), (2, own(&daemon, "tokens")), "{noted:?}");
+    assert!(broken > 0 && noted[0] == broken, "{noted:?}");
+    let end = super::asking::end_of(&daemon, cancelled);
+    assert_eq!(used(&end), Some(noted[1]), "{end}");
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(own(&daemon, "tokens"), noted.iter().sum::<u64>(), "the journal knows");
+    assert_eq!(used(&super::asking::view(&daemon, cancelled)), Some(noted[1]));
 }
 
 #[test]

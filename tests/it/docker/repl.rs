@@ -95,6 +95,10 @@ pub fn a_person_types_python_and_comes_back() {
             Shows(PROMPT),
             Keys("numbers_o\t.mean([1, 3])\r"),
             Shows("^2$"),
+            // What is typed or pasted beyond the Enter is the next line.
+            Line("first = 20\rsecond = 22"),
+            Line("first + second"),
+            Shows("^42$"),
             // What was undone is gone.
             Line("gone = 1"),
             Line(":undo"),

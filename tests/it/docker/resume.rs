@@ -7,7 +7,7 @@ use super::helpers::{
     S, assert_ended, base, end, gapless, list, number, outcome, post, printed, queue, replay_behind,
     restart_by, session_with, take_away, text, value, wait_for_line, with_go, workspace,
 };
-use crate::support::{Daemon, eventually};
+use crate::support::{Daemon, engine, eventually};
 
 /// How long no daemon runs after the cell has ended.
 const DOWN: Duration = Duration::from_secs(2);
@@ -190,12 +190,12 @@ pub fn a_session_without_a_sandbox_is_described_as_before() {
     assert_eq!(after["state"], "asleep");
 }
 
-/// A `POST cells` with a key; none if the daemon dies over it.
-fn post_keyed(daemon: &Daemon, key: &str) -> Option<(u16, serde_json::Value)> {
+/// A `POST` with a key; none if the daemon dies over it.
+fn post_keyed(daemon: &Daemon, path: &str, key: &str, body: &Value) -> Option<(u16, Value)> {
     use std::io::{Read, Write};
     let mut stream = daemon.connect().ok()?;
-    let body = json!({"code": format!("ran.append({key:?})")}).to_string();
-    let head = "POST /v1/sessions/s/cells HTTP/1.1\r\nHost: b\r\nConnection: close";
+    let body = body.to_string();
+    let head = format!("POST {path} HTTP/1.1\r\nHost: b\r\nConnection: close");
     let length = body.len();
     write!(stream, "{head}\r\nIdempotency-Key: {key}\r\nContent-Length: {length}\r\n\r\n{body}").ok()?;
     let mut answer = String::new();
@@ -214,15 +214,14 @@ pub fn a_repeated_request_gets_what_the_first_would_have_got() {
         daemon.kill();
         daemon.set_environment(&[("BELLJAR_CRASH_AT", &format!("{n}:after"))]);
         let key = format!("key-{n}");
-        let first = if daemon.try_restart() { post_keyed(&daemon, &key) } else { None };
+        let body = json!({"code": format!("ran.append({key:?})")});
+        let post = |daemon: &Daemon| post_keyed(daemon, "/v1/sessions/s/cells", &key, &body);
+        let first = if daemon.try_restart() { post(&daemon) } else { None };
         unanswered += usize::from(first.is_none());
         daemon.kill();
         daemon.set_environment(&[]);
         daemon.restart();
-        let (status, view) = post_keyed(&daemon, &key).expect("an answer");
-        if status == 409 && view["code"] == "outcome_unknown" {
-            continue;
-        }
+        let (status, view) = post(&daemon).expect("an answer");
         assert_eq!(status, 202, "{n}: {view}");
         let cell = view["cell"].as_u64().expect("a CellView");
         assert!(view["state"].is_string() && view["status"].is_null(), "{view}");
@@ -230,6 +229,43 @@ pub fn a_repeated_request_gets_what_the_first_would_have_got() {
         assert_eq!(value(&daemon, &format!("ran.count({key:?})")), "1");
     }
     assert!(unanswered >= 3, "the daemon died {unanswered} times only");
+}
+
+#[test]
+pub fn a_session_that_is_asked_for_again_with_its_key_is_made_once() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    let body = json!({"name": "made", "image": daemon.image()});
+    let post = |daemon: &Daemon, key: &str| post_keyed(daemon, "/v1/sessions", key, &body);
+    let mut unanswered = 0;
+    for n in 1..=12 {
+        daemon.kill();
+        daemon.set_environment(&[("BELLJAR_CRASH_AT", &format!("{n}:after"))]);
+        let key = format!("new-{n}");
+        let first = if daemon.try_restart() { post(&daemon, &key) } else { None };
+        unanswered += usize::from(first.is_none());
+        daemon.kill();
+        daemon.set_environment(&[]);
+        daemon.restart();
+        let (status, view) = post(&daemon, &key).expect("an answer");
+        assert_eq!((status, &view["name"]), (201, &json!("made")), "{n}: {view}");
+        if let Some((_, first)) = first {
+            assert_eq!(first["id"], view["id"], "{n}");
+        }
+        // The same for whoever asks once more, and there is no other.
+        assert_eq!(post(&daemon, &key).expect("an answer").1["id"], view["id"], "{n}");
+        assert_eq!(daemon.run("made", "6 * 7")["result"]["repr"], "42", "{n}");
+        let listed = daemon.http("GET", "/v1/sessions", b"").expect_status(200);
+        assert_eq!(listed["sessions"].as_array().expect("a list").len(), 1, "{n}: {listed}");
+        daemon.http("DELETE", "/v1/sessions/made", b"").expect_status(200);
+    }
+    assert!(unanswered >= 4, "the daemon died {unanswered} times only");
+    // A request that came to nothing gives its key back, for a better one too.
+    let refused = json!({"name": "made", "cpus": 100_000});
+    assert_eq!(post_keyed(&daemon, "/v1/sessions", "new", &refused).expect("an answer").0, 400);
+    assert_eq!(post(&daemon, "new").expect("an answer").0, 201);
 }
 
 #[test]

@@ -13,3 +13,31 @@ fn a_variable_lives_from_cell_to_cell() {
     let answer = daemon.cli(["exec", "-s", "a", "x+1"]).ok();
     assert_eq!(answer.stdout, "42\n");
 }
+
+const SCRIPT: &str = r#"from __future__ import annotations
+import sys
+print(sys.argv[1:], __name__, __file__)
+def divide(by: nothing):
+    return 1 / by
+divide(0)
+"#;
+
+#[test]
+pub fn a_script_is_run_as_python_would_run_it() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let file = daemon.home().join("script.py");
+    std::fs::write(&file, SCRIPT).expect("written");
+    let file = file.to_str().expect("UTF-8");
+    let ran = daemon.cli(["run", "--image", daemon.image(), file, "a b", "--", "--c"]).exits(1);
+    assert_eq!(ran.stdout, "['a b', '--c'] __main__ /workspace/script.py\n");
+    for line in [format!("File \"{file}\", line 6"), format!("File \"{file}\", line 5, in divide")] {
+        assert!(ran.stderr.contains(&line), "{ran:?}");
+    }
+    assert!(!ran.stderr.contains("<cell"), "{ran:?}");
+    let piped =
+        daemon.cli_with_input(["run", "--image", daemon.image(), "-", "x"], "import sys; print(sys.argv)");
+    assert_eq!(piped.ok().stdout, "['-', 'x']\n");
+}

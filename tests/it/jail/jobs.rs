@@ -11,12 +11,12 @@ use crate::docker::many_users::{ADMINS, CAROL};
 use crate::support::invariants::{self, Canary};
 use crate::support::{Daemon, Journal, Pulse, User, assert_nothing_left, eventually, http_as};
 
-const ALICE: User = User { uid: 61_001, gid: 61_001, group: None };
-const BOB: User = User { uid: 61_002, gid: 61_002, group: None };
+pub const ALICE: User = User { uid: 61_001, gid: 61_001, group: None };
+pub const BOB: User = User { uid: 61_002, gid: 61_002, group: None };
 const SLOTS: usize = 4;
 
 /// A daemon of root that lets everybody in.
-fn shared(config: &str) -> Daemon {
+pub fn shared(config: &str) -> Daemon {
     shared_with(config, &[])
 }
 
@@ -28,7 +28,7 @@ fn shared_with(config: &str, environment: &[(&str, &str)]) -> Daemon {
 }
 
 /// The socket of a daemon that was started anew is a new one.
-fn open_to_all(daemon: &Daemon) {
+pub fn open_to_all(daemon: &Daemon) {
     for (path, mode) in [(daemon.home().to_owned(), 0o711), (daemon.socket(), 0o666)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
     }
@@ -193,6 +193,58 @@ fn a_user_has_so_many_jobs_and_no_more_and_others_have_theirs() {
     }
     assert_eq!(third(ALICE).status, 202);
     daemon.assert_sound();
+}
+
+#[test]
+fn more_jobs_than_a_user_may_have_wait_for_room() {
+    let daemon = shared("[quota]\njobs = 2\n[user.61002]\njobs = 0\n");
+    let folder = scripts(&[("a.py", "print('ran')")]);
+    let arguments = ["job", "run", path(&folder), "--matrix", "n=1,2,3,4,5,6", "--json"];
+    let summary = |output: &std::process::Output| {
+        let told = lines(&String::from_utf8_lossy(&output.stdout)).pop().expect("a summary");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (told["passed"].clone(), told["error"].clone(), said)
+    };
+    let ran = cli_as(ALICE, &daemon, &arguments).wait_with_output().expect("it ends");
+    assert_eq!(summary(&ran), (json!(6), json!(0), String::new()), "room that its own jobs have is no news");
+    // Others of the same user have all of it.
+    let endless = scripts(&[("a.py", ENDLESS)]);
+    let held = [(); 2].map(|()| submit_as(ALICE, &daemon, &endless, json!({"script": "a.py"})));
+    let mut waits = cli_as(ALICE, &daemon, &arguments);
+    let mut said = String::new();
+    let mut stderr = std::io::BufReader::new(waits.stderr.take().expect("a pipe"));
+    std::io::BufRead::read_line(&mut stderr, &mut said).expect("a line");
+    assert!(said.contains("waiting for room") && said.contains("2 of 2 are used"), "{said}");
+    for id in &held {
+        ask(&daemon, ALICE, "POST", &format!("/v1/jobs/{id}/cancel"), &Value::Null).expect_status(200);
+    }
+    let waited = waits.wait_with_output().expect("it ends");
+    assert_eq!(summary(&waited).0, json!(6), "{waited:?}");
+    said.clear();
+    std::io::Read::read_to_string(&mut stderr, &mut said).expect("the rest");
+    assert_eq!(said, "", "it says so once");
+    // Who may have none does not wait for it.
+    let refused = cli_as(BOB, &daemon, &arguments).wait_with_output().expect("it ends");
+    assert_eq!((summary(&refused).1, refused.status.code()), (json!(6), Some(1)), "{refused:?}");
+    assert_nothing_left(&daemon, &[]);
+}
+
+#[test]
+fn what_could_not_be_written_in_the_end_is_told_before_any_job_runs() {
+    let daemon = shared("");
+    let folder = scripts(&[("a.py", "print('ran')")]);
+    let within = folder.path().join("a.py/report").display().to_string();
+    for (wrong, told) in [
+        (vec!["--junit", &within], "the report cannot be written"),
+        (vec!["--junit", path(&folder)], "the report cannot be written"),
+        (vec!["--artifacts", "*", "--artifacts-to", &within], "artifacts cannot be put"),
+        (vec!["--matrix", "n=1", "--matrix", "n=2"], "`--matrix n=1,2`"),
+    ] {
+        let ran = daemon.cli([&["job", "run", path(&folder)], wrong.as_slice()].concat()).exits(64);
+        assert!(ran.stderr.contains(told) && ran.stderr.contains("hint"), "{ran:?}");
+    }
+    let list = daemon.http("GET", "/v1/jobs", b"").expect_status(200);
+    assert_eq!(list["jobs"], json!([]), "nothing was run");
 }
 
 const ENDLESS: &str = "import time\nprint('on', flush=True)\nwhile True: time.sleep(1)";

@@ -29,6 +29,20 @@ fn a_removed_jail_leaves_nothing() {
     jails::in_a_jail(Some(ANN), leaves_nothing);
 }
 
+/// A jail of root's has a group of its own, so what it takes is known.
+fn tells_its_load() {
+    let Some(daemon) = session() else { return };
+    printed(&daemon, "print(sum(range(1_000_000)))");
+    let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+    let load = |name: &str| view["load"][name].as_u64().unwrap_or_default();
+    assert!(load("cpu_us") > 0 && load("memory_bytes") > 0, "{view}");
+}
+
+#[test]
+fn what_a_jail_takes_is_told() {
+    jails::in_a_jail(None, tells_its_load);
+}
+
 /// A daemon that dies without a word is followed by one that removes what nobody owns.
 fn orphan_is_reaped() {
     let Some(mut daemon) = session() else { return };

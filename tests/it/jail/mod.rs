@@ -16,6 +16,7 @@
 //! - what is the daemon's alone, whatever holds the sandbox: asks, approvals, client tools, bad input, quotas,
 //!   two gigabytes of output, large files
 
+mod admission;
 mod choice;
 mod demo;
 mod escape;
@@ -79,12 +80,13 @@ both! {
         a_flood_while_no_cell_runs_belongs_to_none, output_while_no_cell_runs_is_an_event_without_a_cell,
         output_streams_while_the_cell_runs, events_are_numbered_without_gaps;
     modes: a_fork_cell_sees_everything_and_changes_nothing, eval_changes_nothing_and_takes_one_expression,
-        isolated_expressions_compute, isolated_expressions_cannot_get_out,
-        cells_run_first_in_first_out_and_the_queue_is_bounded, waiting_is_not_counted_as_run_time,
+        isolated_expressions_compute, isolated_expressions_cannot_get_out, tools_of_the_host_are_callables;
+    stops: cells_run_first_in_first_out_and_the_queue_is_bounded, waiting_is_not_counted_as_run_time,
         a_reset_ends_what_runs_and_what_waits_and_starts_afresh, a_removal_tells_the_running_cell,
         an_interrupt_keeps_the_state, an_interrupt_reaches_a_cell_however_early_it_comes,
         an_interrupt_of_a_stubborn_cell_ends_it, an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one,
-        a_sandbox_that_dies_is_replaced_and_the_loss_is_told, tools_of_the_host_are_callables;
+        a_sandbox_that_dies_is_replaced_and_the_loss_is_told;
+    smoke: a_script_is_run_as_python_would_run_it;
     preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
         families_are_imported_as_far_as_they_are_there;
     files: files_and_folders_go_in_and_out, cp_copies_both_ways,
@@ -120,6 +122,7 @@ both! {
         what_was_lost_between_cells_is_told_with_the_next_one_as_past,
         a_session_without_a_sandbox_is_described_as_before,
         a_repeated_request_gets_what_the_first_would_have_got,
+        a_session_that_is_asked_for_again_with_its_key_is_made_once,
         a_cell_that_comes_while_cells_are_undone_is_not_undone_with_them;
     gone: a_cell_that_comes_right_after_the_end_of_the_sandbox_runs_in_the_next_one,
         a_replay_right_after_the_end_of_the_sandbox_makes_a_new_one,
@@ -145,12 +148,12 @@ both! {
         a_plain_stop_leaves_the_sessions_to_the_next_daemon,
         a_second_sigterm_forces_and_the_next_start_goes_on, daemon_stop_returns_when_all_is_gone,
         a_daemon_that_is_just_starting_can_be_stopped, after_a_killed_daemon_the_next_one_goes_on,
-        a_container_that_a_stranger_pauses_goes_on_to_the_end_of_its_cell,
-        daemons_of_different_homes_leave_each_other_alone;
+        a_container_that_a_stranger_pauses_goes_on_to_the_end_of_its_cell;
+    one_daemon: daemons_of_different_homes_leave_each_other_alone;
 }
 
 // As root alone: folders that belong to root, and what is about the journal and takes long.
 again! { root_alone, None,
     restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
-    lifecycle: a_home_and_a_socket_have_one_daemon;
+    one_daemon: a_home_and_a_socket_have_one_daemon;
 }

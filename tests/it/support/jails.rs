@@ -94,9 +94,10 @@ pub fn name(folder: &Path) -> String {
 /// Control groups of jails with these names.
 pub fn groups(names: &[String]) -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
-    let parents = [root.join("belljar")]
-        .into_iter()
-        .chain(["cpu", "freezer", "memory", "pids"].map(|controller| root.join(controller).join("belljar")));
+    let parents = [root.join("belljar")].into_iter().chain(
+        ["cpu", "cpuacct", "freezer", "memory", "pids"]
+            .map(|controller| root.join(controller).join("belljar")),
+    );
     parents
         .flat_map(|parent| names.iter().map(move |name| parent.join(name)))
         .filter(|path| path.exists())

@@ -15,7 +15,7 @@ pub use http::Response;
 pub use journal::Journal;
 pub use leftovers::{assert_nothing_left, beside};
 pub use pulse::Pulse;
-pub use users::{docker_group, flood_as, http_as};
+pub use users::{connect_as, docker_group, flood_as, http_as};
 
 use serde_json::{Value, json};
 use std::ffi::OsStr;

@@ -1,0 +1,78 @@
+//! What came of the calls of a turn, in the words that the model is told.
+
+use super::{Machine, Phase};
+use crate::agent::arguments::Work;
+use crate::agent::effects::Effect;
+use crate::agent::report::{report, shortened};
+use crate::agent::turn::{Rules, Verdict};
+use crate::protocol::ask::{AskOutcome, Decision};
+use crate::protocol::event::ToolOutcome;
+use crate::protocol::result::{ExecutionResult, Status};
+
+impl Machine {
+    pub(super) fn cell_finished(&mut self, id: &str, result: &ExecutionResult) -> Vec<Effect> {
+        if !self.running_cell(id) {
+            return Vec::new();
+        }
+        let verdict = if result.status == Status::Success { Verdict::Good } else { Verdict::Bad };
+        let mut text = report(result, self.spec.language, self.setup.told_chars);
+        if matches!(&self.phase, Phase::Acting { turn } if turn.is_edited(id)) {
+            text.insert_str(0, &self.words.person_changed_code(&self.told(&result.code)));
+        }
+        self.answered(id, text, verdict)
+    }
+
+    pub(super) fn cell_refused(&mut self, id: &str, why: &str) -> Vec<Effect> {
+        if !self.running_cell(id) {
+            return Vec::new();
+        }
+        let text = self.words.not_run(&self.told(why));
+        self.answered(id, text, Verdict::Bad)
+    }
+
+    fn running_cell(&self, id: &str) -> bool {
+        matches!(&self.phase, Phase::Acting { turn } if matches!(turn.running(id), Some(Work::Cell { .. })))
+    }
+
+    pub(super) fn tool_finished(&mut self, id: &str, outcome: ToolOutcome) -> Vec<Effect> {
+        let Phase::Acting { turn } = &self.phase else { return Vec::new() };
+        let Some(Work::Tool { .. }) = turn.running(id) else { return Vec::new() };
+        let (text, verdict) = match outcome {
+            ToolOutcome::Value(serde_json::Value::String(text)) => (text, Verdict::Good),
+            ToolOutcome::Value(value) => (value.to_string(), Verdict::Good),
+            ToolOutcome::Failure(failure) => (self.words.call_failed(&failure.message), Verdict::Bad),
+        };
+        let text = self.told(&text);
+        self.answered(id, text, verdict)
+    }
+
+    pub(super) fn decided(&mut self, id: &str, decision: Decision) -> Vec<Effect> {
+        let rules = Rules::of(&self.spec, &self.setup);
+        let Phase::Acting { turn } = &mut self.phase else { return Vec::new() };
+        if turn.asked(id).is_none() {
+            return Vec::new();
+        }
+        match decision {
+            Decision::Accept { code } => turn.accept(id, code, &rules).into_iter().collect(),
+            Decision::Reject { reason } => {
+                let message = reason.unwrap_or_else(|| "a person refused to let it run".to_owned());
+                self.finish(AskOutcome::Rejected, None, Some(message))
+            }
+            Decision::Respond { text } => {
+                let told = self.words.person_responds(&self.told(&text));
+                self.answered(id, told, Verdict::Neither)
+            }
+            Decision::Edit { text } => {
+                let told = self.words.person_edits(&self.told(&text));
+                self.answered(id, told, Verdict::Neither)
+            }
+        }
+    }
+
+    /// Within the characters that a model is told of one result.
+    fn told(&self, text: &str) -> String {
+        shortened(text, text.chars().count(), self.setup.told_chars, &|left_out| {
+            self.words.left_out(left_out)
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! How a tree that a guest made is walked: by bytes, because a name need not be UTF-8, and by name and
+//! not open, because a guest can make more folders than the daemon may have descriptors.
+
+use rustix::fs::Dir;
+use std::ffi::{CStr, CString, OsStr};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What the names of folders that are still to be walked may take. It is room for more folders than a
+/// workspace may hold, unless their names are long on purpose.
+const PENDING_BYTES: usize = 32 * 1024 * 1024;
+/// What a name takes besides its own bytes.
+const PENDING_OVERHEAD: usize = 64;
+
+/// A folder that is still to be walked.
+#[derive(Debug)]
+struct Pending {
+    name: CString,
+    /// How much of the path at hand leads to its parent.
+    parent: usize,
+    depth: usize,
+}
+
+/// There are more folders than are kept in mind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooMany;
+
+/// The folders of a tree, from its root on. Only names are kept, never whole paths: one long path with
+/// many folders at its end would take any amount of memory.
+#[derive(Debug)]
+pub(super) struct Folders {
+    pending: Vec<Pending>,
+    pending_bytes: usize,
+    path: Vec<u8>,
+    depth: usize,
+}
+
+impl Folders {
+    pub fn from_root() -> Self {
+        let root = Pending { name: CString::default(), parent: 0, depth: 0 };
+        Self { pending: vec![root], pending_bytes: 0, path: Vec::new(), depth: 0 }
+    }
+
+    /// Goes to the next folder. What is told by `later` from then on lies in it.
+    pub fn advance(&mut self) -> bool {
+        let Some(next) = self.pending.pop() else { return false };
+        self.pending_bytes = self.pending_bytes.saturating_sub(cost(&next.name));
+        self.path.truncate(next.parent);
+        push(&mut self.path, &next.name);
+        self.depth = next.depth;
+        true
+    }
+
+    /// The path of the folder at hand, relative to the root.
+    pub fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.path))
+    }
+
+    /// Folders above the one at hand.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// The path of something in the folder at hand.
+    pub fn join(&self, name: &CStr) -> std::path::PathBuf {
+        self.path().join(OsStr::from_bytes(name.to_bytes()))
+    }
+
+    /// A folder in the one at hand, to be walked later.
+    pub fn later(&mut self, name: CString) -> Result<(), TooMany> {
+        let bytes = self.pending_bytes + cost(&name);
+        if bytes > PENDING_BYTES {
+            return Err(TooMany);
+        }
+        self.pending_bytes = bytes;
+        self.pending.push(Pending { name, parent: self.path.len(), depth: self.depth + 1 });
+        Ok(())
+    }
+}
+
+fn cost(name: &CStr) -> usize {
+    if name.is_empty() { 0 } else { name.count_bytes() + PENDING_OVERHEAD }
+}
+
+fn push(path: &mut Vec<u8>, name: &CStr) {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name.to_bytes());
+}
+
+/// Names in a folder, without `.` and `..`, as they come: a guest can make any number of them, so nobody
+/// has them all at once. They are read through a descriptor of its own, so that the position in the
+/// folder is not shared.
+pub(super) fn names(
+    folder: BorrowedFd<'_>,
+) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<CString>>> {
+    let names = Dir::read_from(folder)?.map(|entry| entry.map(|entry| entry.file_name().to_owned()));
+    Ok(names.filter(|name| !matches!(name, Ok(name) if name.as_c_str() == c"." || name.as_c_str() == c"..")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn every_folder_is_walked_once_whatever_bytes_its_name_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let names_there: [&[u8]; 6] = [b"a", b"a/b", b"a/b/\xff", b"\xfe\xff", b"\xfe\xff/c", b"d"];
+        let mut wanted: BTreeSet<&Path> = names_there.map(|name| Path::new(OsStr::from_bytes(name))).into();
+        for path in &wanted {
+            std::fs::create_dir(folder.path().join(path)).unwrap();
+        }
+        wanted.insert(Path::new(""));
+        let mut seen = BTreeSet::new();
+        let mut folders = Folders::from_root();
+        while folders.advance() {
+            assert_eq!(folders.depth(), folders.path().components().count());
+            let here = File::open(folder.path().join(folders.path())).unwrap();
+            for name in names(here.as_fd()).unwrap() {
+                folders.later(name.unwrap()).unwrap();
+            }
+            assert!(seen.insert(folders.path().to_owned()));
+        }
+        assert_eq!(seen.iter().map(std::path::PathBuf::as_path).collect::<BTreeSet<_>>(), wanted);
+        assert_eq!(folders.pending_bytes, 0);
+    }
+
+    #[test]
+    fn what_is_kept_in_mind_is_bounded() {
+        let mut folders = Folders::from_root();
+        assert!(folders.advance());
+        let long = CString::new([b'x'; 255]).unwrap();
+        let kept = (0..1_000_000).take_while(|_| folders.later(long.clone()).is_ok()).count();
+        assert_eq!(kept, PENDING_BYTES / (255 + PENDING_OVERHEAD));
+    }
+}
