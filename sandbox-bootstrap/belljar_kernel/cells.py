@@ -1,6 +1,7 @@
 """Runs a cell in the `__main__` namespace and reports how it went."""
 
 import ast
+import gc
 import linecache
 import posix  # not `os`, whose functions user code may replace
 import sys
@@ -8,15 +9,47 @@ import time
 from collections import deque
 
 from . import names, policy, report, wire
+from .late_imports import from_stdlib
 from .limits import CELL_SOURCES_KEPT, NAMES_BYTES, RECURSION_LIMIT_FLOOR, cut
 
 _CO_COROUTINE = 0x80
 _AST_FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _CODE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+# What only works while a loop runs, and what only works while none does.
+_IN_LOOP = frozenset(("create_task", "ensure_future", "get_running_loop"))
+_COMPREHENSIONS = frozenset(("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"))
+_LOOP_METHODS = frozenset(("run_forever", "run_until_complete"))
+_LOOP_MAKERS = frozenset(("Runner", "run"))  # of `asyncio`
 
 _REHEARSAL = b'{"type":"cell","cell":0,"code":"x = [0]\\nx","mode":"main","expression":false}'
 
 _now = time.perf_counter  # an own reference: a cell may replace what the module holds
+_collects, _stop_collecting, _go_on_collecting = gc.isenabled, gc.disable, gc.enable  # likewise
+
+
+def _wants_loop(codes):
+    """A cell that waits for something, or that only begins it for a later one to wait for."""
+    if any(code.co_flags & _CO_COROUTINE for code in codes):
+        return True
+    run_now = list(codes)
+    for code in run_now:  # grows meanwhile
+        run_now += [inner for inner in code.co_consts if getattr(inner, "co_name", None) in _COMPREHENSIONS]
+    if all(_IN_LOOP.isdisjoint(code.co_names) for code in run_now):
+        return False
+    return not any(_runs_own_loop(code) for code in run_now)
+
+
+def _runs_own_loop(code):
+    """Whether it runs a loop by itself, which cannot be done within another. `subprocess.run` is something else."""
+    before = None
+    for each in from_stdlib("dis").get_instructions(code):
+        if each.opname.startswith("LOAD_"):
+            if each.argval in _LOOP_METHODS:
+                return True
+            if each.argval in _LOOP_MAKERS and (before == "asyncio" or each.opname == "LOAD_NAME"):
+                return True
+            before = each.argval
+    return False
 
 
 class CellRunner:
@@ -155,13 +188,19 @@ class CellRunner:
 
     def _compiled(self, source, name, expression, on_parsed=None):
         namespace = self._runner.namespace if self._restricted else None
+        # Python 3.11 takes it amiss when code of a cell that is past runs while a tree is built.
+        collects = _collects()
+        _stop_collecting()
         try:
             return _compile(source, name, expression, namespace, on_parsed)
         except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as error:
             raise _NotCompiled from error
+        finally:
+            if collects:
+                _go_on_collecting()
 
     def _run_code(self, body, last):
-        if any(code is not None and code.co_flags & _CO_COROUTINE for code in (body, last)):
+        if _wants_loop([code for code in (body, last) if code is not None]):
             # All of it in the loop, so that tasks can be made by statements without an `await`.
             return self._loop.run(self._run_code_async(body, last))
         if body is not None:

@@ -6,7 +6,9 @@
 import posix  # not `os`, whose functions user code may replace
 
 from .late_imports import from_stdlib
-from .limits import CANCEL_WAIT_S
+from .limits import CANCEL_WAIT_S, IDLE_STARTS
+
+_POLLIN = 1
 
 
 class EventLoop:
@@ -28,12 +30,16 @@ class EventLoop:
             raise
 
     def idle(self, control):
-        """Let tasks of earlier cells go on until the guardian has something to say."""
-        if self._loop is None or self._loop.is_closed():
-            return
+        """Let tasks, servers and timers of earlier cells go on until the guardian has something to say."""
+        for _ in range(IDLE_STARTS):
+            if self._loop is None or self._loop.is_closed() or _is_readable(control):
+                return
+            self._run_for_a_while(control)
+
+    def _run_for_a_while(self, control):
+        """Any of the tasks may stop the loop, or end it with an exception that is none of its own."""
         try:
-            if from_stdlib("asyncio").all_tasks(self._loop):
-                self._run_until_readable(control)
+            self._run_until_readable(control)
         except BaseException as error:
             # A task raised SystemExit, or user code broke something that asyncio stands on. The
             # task has ended; the runner has not.
@@ -90,3 +96,9 @@ class EventLoop:
             self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
         return self._loop
+
+
+def _is_readable(control):
+    poll = from_stdlib("select").poll()
+    poll.register(control.fileno(), _POLLIN)
+    return bool(poll.poll(0))

@@ -5,6 +5,7 @@ import time
 
 from .limits import BRIM_BYTES, BRIM_S
 
+_NAMELESS = b"/dev/zero (deleted)"  # the system's name for shared memory without one
 # `(in use, bound, statistics, what comes before their names)`, cgroup v2 and v1.
 _COUNTERS = (
     ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.stat", b""),
@@ -110,8 +111,19 @@ def _statistics(path, keys):
 
 def total(pids):
     """What processes use together, where a page that n processes share counts as an nth for each."""
-    shares = [_mapped(pid, b"Pss:", b"Pss_Shmem:") for pid in pids]
-    return _with_files(sum(share - shared for share, shared in shares), sum(shared for _, shared in shares))
+    shares = [_share(pid) for pid in pids]
+    own, shared = sum(share - shared for share, shared in shares), sum(shared for _, shared in shares)
+    return _with_files(own, shared, _nameless(pids))
+
+
+def _share(pid):
+    """All that a process uses, and how much of it is shared memory."""
+    share, shared = _mapped(pid, b"Pss:", b"Pss_Shmem:")
+    if not share:
+        # It hides from us, or has ended. What it shares with others counts in full then.
+        own, shared = _kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:")
+        share = own + shared
+    return share, shared
 
 
 def resident(pid):
@@ -129,9 +141,26 @@ def held_alone(pid):
     return sum(_mapped(pid, b"Private_"))
 
 
-def _with_files(own, shared):
+def _with_files(own, shared, nameless=0):
     """Shared memory may be mapped files or not; no page is counted twice, at the price that some are not."""
-    return own + max(shared, sum(map(_files, _IN_MEMORY)))
+    return own + max(shared, nameless + sum(map(_files, _IN_MEMORY)))
+
+
+def _nameless(pids):
+    """Shared memory that is no file. A process can let go of its pages while they stay, so all of it counts."""
+    ends = {}
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/maps", "rb") as file:
+                for line in file:
+                    if _NAMELESS in line:
+                        span, _, offset, device, inode = line.split()[:5]
+                        start, end = span.split(b"-")
+                        key = (device, inode)
+                        ends[key] = max(ends.get(key, 0), int(offset, 16) + int(end, 16) - int(start, 16))
+        except (OSError, ValueError):
+            continue  # it has ended, or hides: then its own pages are all that can be seen
+    return sum(ends.values())
 
 
 def _files(folder):

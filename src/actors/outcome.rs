@@ -204,6 +204,18 @@ fn counted(number: u32, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
+/// What is said of threads and tasks that another process does not have.
+#[must_use]
+pub fn gone(live: Live) -> Option<String> {
+    (live.threads > 0 || live.tasks > 0).then(|| {
+        format!(
+            "What earlier cells had left running is gone: {} and {}, with their connections. Locks, queues and open files that they were using may be stuck: make new ones.",
+            counted(live.threads, "thread"),
+            counted(live.tasks, "asyncio task")
+        )
+    })
+}
+
 fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport {
     let (kind, restored_to) = match ending {
         Ending::Done { .. } | Ending::Cancelled | Ending::Lost { after: StateAfter::Kept, .. } => {
@@ -232,12 +244,8 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
                 .into(),
         );
     }
-    if kind != StateKind::Kept && (cause.live.threads > 0 || cause.live.tasks > 0) {
-        notes.push(format!(
-            "What earlier cells had left running is gone: {} and {}, with their connections. Locks, queues and open files that they were using may be stuck: make new ones.",
-            counted(cause.live.threads, "thread"),
-            counted(cause.live.tasks, "asyncio task")
-        ));
+    if kind != StateKind::Kept {
+        notes.extend(gone(cause.live));
     }
     if !cause.unanswered_tool_calls.is_empty() {
         notes.push(format!(

@@ -47,7 +47,7 @@ pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport
     Ok(report)
 }
 
-/// Tells the session when it is over, also if the client leaves in the middle of it.
+/// Tells the session when it is over, also if an error ends it.
 struct UnderWay<'a> {
     session: &'a SessionRef,
     finished: bool,

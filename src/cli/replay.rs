@@ -5,6 +5,7 @@ use clap::Args;
 use crate::protocol::api::ReplayReport;
 
 use super::args::SessionArg;
+use super::cell::Stops;
 use super::context::Context;
 use super::exit;
 use super::failure::Failure;
@@ -22,7 +23,24 @@ pub(super) struct Replay {
 impl Replay {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let session = self.session.resolve()?;
-        let answer = context.client().post_empty(&format!("/v1/sessions/{session}/replay")).await?;
+        let client = context.client();
+        let mut stops = Stops::new()?;
+        let path = format!("/v1/sessions/{session}/replay");
+        let mut answer = std::pin::pin!(client.post_empty(&path));
+        let mut interrupted = false;
+        let answer = loop {
+            tokio::select! {
+                answer = &mut answer => break answer?,
+                code = stops.next() => {
+                    if interrupted || code == exit::TERMINATED {
+                        return Ok(code);
+                    }
+                    interrupted = true;
+                    context.screen.note("interrupting the replay; press Ctrl-C again to leave it")?;
+                    client.post_empty(&format!("/v1/sessions/{session}/interrupt")).await?;
+                }
+            }
+        };
         let report: ReplayReport = answer.parse()?;
         let same = report.cells.iter().all(|cell| cell.differences.is_empty()) && report.not_run.is_empty();
         if context.json {

@@ -24,7 +24,15 @@ impl Undo {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let session = self.session.resolve()?;
         let path = format!("/v1/sessions/{session}/undo");
-        let answer = context.client().post(&path, &Request { cells: self.cells }).await?;
+        let answer =
+            context.client().post(&path, &Request { cells: self.cells }).await.map_err(|failure| {
+                match failure.problem {
+                    Some(_) => failure,
+                    None => failure.hint(
+                        "`belljar logs` shows whether the cells were undone; look before you repeat it",
+                    ),
+                }
+            })?;
         if context.json {
             context.screen.line(&answer.text())?;
             return Ok(exit::SUCCESS);
@@ -39,5 +47,6 @@ pub(super) fn show_undone(screen: &mut Screen, undone: &Undone) -> Result<(), Fa
         0 => "the variables are as at the start".to_owned(),
         cell => format!("the variables are as after cell {cell}"),
     })?;
-    undone.files_changed.iter().try_for_each(|file| screen.note(&format!("not rewound: {file}")))
+    undone.files_changed.iter().try_for_each(|file| screen.note(&format!("not rewound: {file}")))?;
+    undone.note.iter().try_for_each(|note| screen.warn(note))
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::protocol::api::{CellView, SessionView};
+use crate::protocol::api::{CellView, SessionState, SessionView};
 use crate::protocol::ask::{AskNumber, AskView};
 
 use super::args::SessionFlag;
@@ -40,10 +40,13 @@ impl Wait {
             }
             return Ok(ask_exit_code(end.outcome));
         }
-        let cell = match self.cell {
-            Some(cell) => cell,
-            None => client.get(&format!("/v1/sessions/{session}")).await?.parse::<SessionView>()?.cells,
-        };
+        let view = client.get(&format!("/v1/sessions/{session}")).await?.parse::<SessionView>()?;
+        if view.state == SessionState::Frozen {
+            context.screen.warn(&format!(
+                "the session is frozen: what runs in it goes on after `belljar thaw {session}`"
+            ))?;
+        }
+        let cell = self.cell.unwrap_or(view.cells);
         let answer = client.get_in_the_end(&format!("/v1/sessions/{session}/cells/{cell}?wait=true")).await?;
         let view: CellView = answer.parse()?;
         let Some(result) = view.result else { return Ok(exit::SUCCESS) };

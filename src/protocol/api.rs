@@ -197,6 +197,9 @@ pub struct Undone {
     pub state_of: CellNumber,
     /// Files that the undone cells changed: they are not rewound.
     pub files_changed: Vec<String>,
+    /// What else is not as it was: threads and tasks do not come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// `POST /v1/sessions/{s}/replay`

@@ -55,13 +55,13 @@ impl Refusal {
             Whose::Machine => format!("machine.{}", self.kind.name()),
         };
         let free = match (self.whose, self.kind) {
+            _ if self.wanted > self.limit => "ask for less",
             (Whose::Machine, _) | (_, Kind::Cells) => "try again later",
             (_, Kind::Tokens) => "wait until tomorrow (UTC)",
             (_, Kind::Jobs) => "wait for a job to end",
             (_, Kind::Workspace) => "remove files, or a session with `belljar rm`",
-            (_, Kind::Journal | Kind::Sessions | Kind::Memory | Kind::Cpus) => {
-                "remove a session with `belljar rm`"
-            }
+            (_, Kind::Journal) => "remove a session with `belljar rm`, or a job with `belljar job rm`",
+            (_, Kind::Sessions | Kind::Memory | Kind::Cpus) => "remove a session with `belljar rm`",
         };
         format!("{free}, or have `{setting}` raised; `belljar quota` shows all of it")
     }

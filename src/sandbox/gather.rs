@@ -31,12 +31,14 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// One digest for all of it.
+    /// One digest for all of it: that of a list as `sha256sum` writes it, with names of many lines escaped.
     #[must_use]
     pub fn sha256(&self) -> String {
         let mut digest = Sha256::new();
         for (path, sha256) in &self.files {
-            digest.update(format!("{sha256}  {path}\n"));
+            let escaped = path.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
+            let mark = if escaped == *path { "" } else { "\\" };
+            digest.update(format!("{mark}{sha256}  {escaped}\n"));
         }
         hex(digest)
     }

@@ -2,11 +2,8 @@
 //! from it in depth or in numbers, as it is from the short list of artifacts. What it cannot see into
 //! counts as too much.
 //!
-//! This is a watch: a guest is ahead of it by what it writes between two looks. Where the file system
-//! has project quotas (ext4 and xfs, mounted with `prjquota`) the kernel could hold the limit instead: a
-//! project for each managed workspace (`FS_IOC_FSSETXATTR` with the inherit flag on the folder while it
-//! is empty), its limits by `quotactl_fd`, both as root. It is not built: it takes a kernel with
-//! `CONFIG_QFMT_V2` or `CONFIG_XFS_QUOTA` to see it work, and what was not seen to work does not guard.
+//! This is a watch: a guest is ahead of it by what it writes between two looks. Where the file system can,
+//! the kernel itself holds the limit as well ([`super::project`]).
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -184,7 +181,7 @@ mod tests {
         let service = Service { system: false, ..Service::of_this_process() };
         let (path, choice) =
             (folder.path().join("w"), Choice { backend: Backend::Process, why: String::new() });
-        Workspace::managed(path, service, EngineMode::Rootful, choice, 0).unwrap()
+        Workspace::managed(path, service, EngineMode::Rootful, choice, 0, u64::MAX).unwrap()
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //! and is held open from then on.
 
 use rustix::fs::{AtFlags, Mode, OFlags};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::choice::Choice;
 use super::engine::EngineMode;
 use super::spec::GuestUser;
+use super::{project, usage};
 use crate::protocol::problem::{Code, Problem};
 
 /// Who serves: decides who guests are and who owns their files.
@@ -39,13 +40,15 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// A fresh folder for a guest. `slot` is a user id of the configured range.
+    /// A fresh folder for a guest, who may put so many bytes there. `slot` is a user id of the configured
+    /// range.
     pub fn managed(
         path: PathBuf,
         service: Service,
         engine: EngineMode,
         choice: Choice,
         slot: u32,
+        bytes: u64,
     ) -> Result<Self, Problem> {
         let user = guest(service, engine, slot);
         let storage = |error: std::io::Error| {
@@ -57,6 +60,13 @@ impl Workspace {
         rustix::fs::fchmod(&root, Mode::from_raw_mode(0o700)).map_err(|error| storage(error.into()))?;
         if service.system {
             give(&root, user).map_err(|error| storage(error.into()))?;
+            match project::hold(root.as_fd(), &path, bytes, usage::ENTRIES as u64) {
+                Ok(held) => {
+                    tracing::debug!(path = %path.display(), held, "the kernel's limit for a workspace");
+                }
+                // It is still watched.
+                Err(error) => tracing::warn!(%error, "the kernel takes no limit for a workspace"),
+            }
         }
         Ok(Self { path, root, managed: true, user, choice })
     }
@@ -146,8 +156,11 @@ pub fn remove_tree(path: &Path) -> std::io::Result<()> {
     if !found.is_dir() {
         return std::fs::remove_file(path);
     }
-    super::removal::empty_tree(&open_folder_of_ours(path)?)?;
-    std::fs::remove_dir(path)
+    let folder = open_folder_of_ours(path)?;
+    super::removal::empty_tree(&folder)?;
+    std::fs::remove_dir(path)?;
+    project::release(folder.as_fd());
+    Ok(())
 }
 
 /// A guest of the same user may have closed even the workspace itself.

@@ -349,6 +349,41 @@ class Await(KernelTest):
         self.wait_until(lambda: int(self.value("ticks")) > first + 5, "the task ticks on")
         self.run_ok("task.cancel()")
 
+    def test_a_task_is_begun_in_one_cell_and_awaited_in_another(self):
+        self.run_ok("import asyncio\nasync def late(value):\n    await asyncio.sleep(0.01)\n    return value")
+        self.run_ok("task = asyncio.create_task(late(7))")
+        self.assertEqual(self.value("await task"), "7")
+        run = self.kernel.run("asyncio.get_running_loop()\n1/0")
+        self.assertNotIn("belljar", run.end["exception"]["traceback"])
+        self.run_ok("import subprocess\nsubprocess.run(['true'])\ntask = asyncio.create_task(late(6))")
+        self.assertEqual(self.value("await task"), "6")
+        # A loop of its own can only be run where none runs.
+        self.assertEqual(
+            self.value("loop = asyncio.new_event_loop()\nt = loop.create_task(late(8))\nloop.run_until_complete(t)"), "8"
+        )
+        self.assertEqual(self.value("asyncio.run(late(9))"), "9")
+
+    def test_one_task_cannot_stop_the_others(self):
+        self.run_ok(
+            "import asyncio\nticks = 0\nasync def tick():\n    global ticks\n    while True:\n        ticks += 1\n"
+            "        await asyncio.sleep(0.005)\nasync def leave():\n    await asyncio.sleep(0.02)\n    raise SystemExit\n"
+            "async def stop():\n    await asyncio.sleep(0.04)\n    asyncio.get_running_loop().stop()\n"
+            "tasks = [asyncio.create_task(each()) for each in (tick, leave, stop)]"
+        )
+        time.sleep(0.5)
+        self.assertGreater(int(self.value("ticks")), 30)
+
+    def test_servers_and_timers_go_on_between_cells(self):
+        self.run_ok(
+            "import asyncio, socket, threading\nasync def greet(reader, writer):\n    writer.write(b'hello')\n    writer.close()\n"
+            "server = await asyncio.start_server(greet, '127.0.0.1', 0)\nplace = server.sockets[0].getsockname()\nheard = []\n"
+            "asyncio.get_running_loop().call_later(0.02, heard.append, 'timer')\n"
+            "def ask():\n    with socket.create_connection(place, 5) as s: heard.append(s.recv(10))\n"
+            "threading.Timer(0.05, ask).start()"
+        )
+        time.sleep(0.3)
+        self.assertEqual(self.value("sorted(map(str, heard))"), repr(["b'hello'", "timer"]))
+
     def test_asyncio_run_inside_a_cell(self):
         self.assertEqual(self.value("import asyncio\nasync def f(): return 9\nasyncio.run(f())"), "9")
         self.assertEqual(self.value("await f()"), "9")

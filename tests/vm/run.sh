@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # What the host's own kernel may not offer: cgroup v2, systemd's units and user managers, a rootless
-# engine. A virtual machine without a network boots, runs probe.sh and is thrown away.
+# engine, project quotas. A virtual machine without a network boots, runs probe.sh and is thrown away.
 #
-#   tests/vm/run.sh BELLJAR      (root, for mmdebstrap; minutes with KVM, half an hour without)
+#   tests/vm/run.sh BELLJAR [PART]   (root, for mmdebstrap; minutes with KVM, half an hour without)
 set -euo pipefail
 
-belljar=$(realpath "${1:?usage: tests/vm/run.sh BELLJAR}")
+belljar=$(realpath "${1:?usage: tests/vm/run.sh BELLJAR [PART]}")
+part=${2:-all}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # Emulated processors are some thirty times slower.
 readonly LIMIT_S=3600
@@ -37,7 +38,9 @@ cp "$here/../../config/systemd/belljar.socket" "$root/etc/systemd/system/"
 chroot "$root" groupadd --system belljar
 chroot "$root" useradd -m -s /bin/bash -G belljar ann
 chroot "$root" useradd -m -s /bin/bash -G belljar bob
-echo '/dev/vda / ext4 defaults 0 1' > "$root/etc/fstab"
+printf '%s\n' '/dev/vda / ext4 defaults 0 1' '/dev/vdb /var/lib/belljar ext4 prjquota 0 2' > "$root/etc/fstab"
+mkdir -p "$root/var/lib/belljar" "$root/etc/belljar"
+printf '[sandbox]\nworkspace = "64MiB"\n' > "$root/etc/belljar/config.toml"
 cat > "$root/etc/systemd/system/probe.service" <<'UNIT'
 [Unit]
 After=multi-user.target docker.service
@@ -53,13 +56,16 @@ mkdir -p "$root/etc/systemd/system/default.target.wants"
 ln -s ../probe.service "$root/etc/systemd/system/default.target.wants/probe.service"
 truncate -s 4G "$work/disk"
 mke2fs -q -t ext4 -d "$root" "$work/disk"
+truncate -s 1G "$work/quota"
+mke2fs -q -t ext4 -O quota,project -E quotatype=prjquota "$work/quota"
 
 echo "==> the machine"
 accel=tcg,thread=multi
 grep -q -E 'vmx|svm' /proc/cpuinfo && [ -w /dev/kvm ] && accel=kvm
 timeout "$LIMIT_S" qemu-system-x86_64 -accel "$accel" -cpu max -smp 2 -m 4096 -nic none -display none -no-reboot \
-    -kernel "$work/vmlinuz" -initrd "$work/initrd" -append 'root=/dev/vda rw console=ttyS0 quiet' \
-    -drive "file=$work/disk,if=virtio,format=raw,cache=unsafe" -serial "file:$work/console" &
+    -kernel "$work/vmlinuz" -initrd "$work/initrd" -append 'root=/dev/vda rw console=ttyS0 quiet belljar.part='"$part" \
+    -drive "file=$work/disk,if=virtio,format=raw,cache=unsafe" \
+    -drive "file=$work/quota,if=virtio,format=raw,cache=unsafe" -serial "file:$work/console" &
 qemu=$!
 tail -q --pid="$qemu" -F "$work/console" 2>/dev/null | stdbuf -oL tr -d '\r' | grep --line-buffered -a -E '^(ok|FAILED|==>|     |all of)' || true
 wait "$qemu" || true

@@ -11,7 +11,7 @@ use super::super::past::OpenCall;
 use super::super::rules::CellRules;
 use crate::bridge::{Closed, Turn};
 use crate::protocol::api::{Computed, VariableList, Which};
-use crate::protocol::frames::{KernelFrame, StateAfter, ToolFailure};
+use crate::protocol::frames::{KernelFrame, Live, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
@@ -24,6 +24,15 @@ use crate::tools::{self, Responses, ToolOutput};
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
 
 pub(in super::super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+
+/// Cells were undone.
+#[derive(Debug)]
+pub struct Back {
+    pub state_of: CellNumber,
+    /// What ran beside cells, and does not come back.
+    pub gone: Live,
+    pub turn: Turn,
+}
 
 pub enum ExecutorMsg {
     /// The launching task is done.
@@ -58,7 +67,7 @@ pub enum ExecutorMsg {
     /// Answered with the newest cell whose changes are still there, and the turn of the kernel's word.
     Undo {
         cells: u64,
-        reply_to: Answer<(CellNumber, Turn)>,
+        reply_to: Answer<Back>,
     },
     /// Stop all processes of the sandbox and the clocks of its cells.
     Freeze {

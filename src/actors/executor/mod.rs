@@ -47,7 +47,7 @@ use crate::store::{EventLog, Recorder};
 use crate::tools;
 
 pub(super) use messages::Answer;
-pub use messages::{Attach, ExecutorMsg, ExecutorRef, Overdue, Resumed};
+pub use messages::{Attach, Back, ExecutorMsg, ExecutorRef, Overdue, Resumed};
 
 use calls::CallGuard;
 use cells::{Finishing, Running, measured};

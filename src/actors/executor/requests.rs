@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::super::outcome::EndedBy;
 use super::super::session::SessionMsg;
 use super::attach::Fence;
-use super::{Answer, ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
+use super::{Answer, Back, ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
 use crate::bridge::Turn;
 use crate::protocol::api::{Computed, VariableList, Which};
-use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, RefusedCode};
+use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, Live, RefusedCode};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 
@@ -24,7 +24,7 @@ pub(super) enum Request {
     },
     Compute(Answer<Computed>),
     Reset(Answer<()>),
-    Undo(Answer<(CellNumber, Turn)>),
+    Undo(Answer<Back>),
     Preload,
     /// Answered when the kernel has told everything again that came before.
     Fence(Fence),
@@ -86,7 +86,11 @@ impl ExecutorState {
                 }
             }
             KernelFrame::Undone { request, state_of } => match self.requests.remove(&request) {
-                Some(Request::Undo(reply_to)) => drop(reply_to.send(Ok((state_of, turn)))),
+                Some(Request::Undo(reply_to)) => {
+                    let back = Back { state_of, gone: self.live, turn };
+                    self.set_live(Live::default());
+                    let _ = reply_to.send(Ok(back));
+                }
                 // The kernel tells again what the daemon before this one did not write down.
                 None if self.is_catching_up() => self.tell(SessionMsg::UndoneBefore { state_of, turn }),
                 _ => {}

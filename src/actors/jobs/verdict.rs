@@ -44,12 +44,11 @@ pub fn of_result(result: &ExecutionResult, begun: bool) -> JobEnd {
         },
         (Status::Crashed, reason, Some(code @ -127..=-1)) => {
             let why = match reason {
-                Reason::Pids => " (the limit on processes was hit)".to_owned(),
-                Reason::PolicyViolation => note(result),
-                _ => String::new(),
+                Reason::Pids => format!("signal {} ended it (the limit on processes was hit)", -code),
+                Reason::PolicyViolation => format!("it was stopped{}", first_sentence(result)),
+                _ => format!("signal {} ended it", -code),
             };
-            let exit_code = u8::try_from(128 - code).unwrap_or(KILLED);
-            (Verdict::Crashed, exit_code, format!("signal {} ended it{why}", -code))
+            (Verdict::Crashed, u8::try_from(128 - code).unwrap_or(KILLED), why)
         }
         (Status::Crashed, ..) => (Verdict::Error, OWN, format!("its sandbox was lost{}", note(result))),
         (Status::Success | Status::Failure, ..) => {
@@ -58,6 +57,13 @@ pub fn of_result(result: &ExecutionResult, begun: bool) -> JobEnd {
         }
     };
     ended(verdict, exit_code, reason, result.duration_ms)
+}
+
+/// The rest of a note is for sessions, which go on.
+fn first_sentence(result: &ExecutionResult) -> String {
+    let note = note(result);
+    let end = note.find(". ").unwrap_or(note.len());
+    note.get(..end).unwrap_or(&note).trim_end_matches('.').to_owned()
 }
 
 fn note(result: &ExecutionResult) -> String {

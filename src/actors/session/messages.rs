@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::super::asks::AsksRef;
 use super::super::calls;
+use super::super::executor::Back;
 use super::super::holding::Hold;
 use super::super::outcome::{CellStart, Replay};
 use super::super::rules::CellRules;
@@ -260,7 +261,7 @@ pub enum SessionMsg {
     PutBack(CellStart),
     /// The turn is given back when the journal has been told.
     UndoDone {
-        outcome: Result<(CellNumber, Turn), Problem>,
+        outcome: Result<Back, Problem>,
         reply_to: Answer<Undone>,
     },
     /// The daemon before this one had cells undone, and did not live to write it down.

@@ -85,7 +85,8 @@ pub(super) fn make_workspace(
                 return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));
             };
             let path = launcher.paths.workspaces_dir().join(id.to_string());
-            Ok((Workspace::managed(path, service, mode, choice, slot.uid)?, Some(slot)))
+            let bytes = launcher.settings.sandbox.workspace_bytes;
+            Ok((Workspace::managed(path, service, mode, choice, slot.uid, bytes)?, Some(slot)))
         };
         let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(make.await)));
     })

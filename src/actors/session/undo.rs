@@ -1,9 +1,9 @@
 //! Back again: the last cells of the main line are taken back in the kernel, then in the journal.
 
-use super::super::executor::ExecutorMsg;
+use super::super::executor::{Back, ExecutorMsg};
+use super::super::outcome;
 use super::cells::a_replay_goes_on;
 use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
-use crate::bridge::Turn;
 use crate::protocol::api::Undone;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
@@ -45,20 +45,17 @@ impl SessionActorState {
 
     /// The kernel keeps its word on it until the journal has it, and tells the next daemon if this one
     /// dies before.
-    pub(super) fn undo_done(
-        &mut self,
-        outcome: Result<(CellNumber, Turn), Problem>,
-        reply_to: Answer<Undone>,
-    ) {
+    pub(super) fn undo_done(&mut self, outcome: Result<Back, Problem>, reply_to: Answer<Undone>) {
         self.going_back -= 1;
-        let (state_of, turn) = match outcome {
+        let Back { state_of, gone, turn } = match outcome {
             Ok(done) => done,
             Err(problem) => {
                 let _ = reply_to.send(Err(problem));
                 return;
             }
         };
-        let undone = Undone { state_of, files_changed: self.files_changed_after(state_of) };
+        let files_changed = self.files_changed_after(state_of);
+        let undone = Undone { state_of, files_changed, note: outcome::gone(gone) };
         let late = self.unwritable("the cells were undone, which may be forgotten");
         let applied = self.applied(&turn);
         self.append_applied_and(EventBody::Undone { state_of }, applied, move |written| {

@@ -14,6 +14,8 @@ use super::facts::{Cgroups, Config, Daemon, Facts, Found, Free, Home, Namespaces
 use super::machine::SWITCHES;
 use crate::cli::context::Context;
 use crate::config;
+use crate::sandbox::jail::scope;
+use crate::sandbox::project;
 
 /// A program that only tells its version is quick.
 const PROGRAM: Duration = Duration::from_secs(5);
@@ -104,12 +106,15 @@ async fn jail_trouble() -> Option<String> {
 }
 
 fn cgroups() -> Cgroups {
+    let for_jails = rustix::process::geteuid().is_root() || scope::has_manager();
     if let Some(controllers) = line("/sys/fs/cgroup/cgroup.controllers") {
         let controllers = controllers.split_whitespace().map(ToOwned::to_owned).collect();
-        return Cgroups { version: Some(2), controllers };
+        return Cgroups { version: Some(2), controllers, for_jails };
     }
     let controllers = line("/proc/cgroups").map(|table| mounted(&table)).unwrap_or_default();
-    Cgroups { version: (!controllers.is_empty()).then_some(1), controllers }
+    // Managers of users have none of version 1 to give.
+    let for_jails = for_jails && rustix::process::geteuid().is_root();
+    Cgroups { version: (!controllers.is_empty()).then_some(1), controllers, for_jails }
 }
 
 /// Of `/proc/cgroups`, what is enabled and belongs to a hierarchy of version 1.
@@ -146,7 +151,10 @@ fn home(path: &Path) -> Home {
         bytes: found.f_bavail.saturating_mul(found.f_frsize),
         files: (found.f_files > 0).then_some(found.f_favail),
     });
-    Home { path: path.to_owned(), mode, writable: access(&there, Access::WRITE_OK).is_ok(), free }
+    // Only root may set them.
+    let project_quotas = rustix::process::geteuid().is_root() && project::is_enforced_at(&there);
+    let writable = access(&there, Access::WRITE_OK).is_ok();
+    Home { path: path.to_owned(), mode, writable, free, project_quotas }
 }
 
 /// The path itself, or the folder above it that is there.

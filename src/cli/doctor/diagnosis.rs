@@ -7,7 +7,7 @@ use super::{engine_rules, machine};
 pub fn diagnosis(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![
         machine::kernel(facts.kernel.as_deref()),
-        machine::cgroups(&facts.cgroups),
+        machine::cgroups(facts),
         machine::seccomp(facts.seccomp),
         machine::user_namespaces(facts),
         machine::apparmor(facts),

@@ -33,6 +33,8 @@ pub struct Cgroups {
     /// None if there are none.
     pub version: Option<u8>,
     pub controllers: Vec<String>,
+    /// We may make some for jails, or have them made.
+    pub for_jails: bool,
 }
 
 /// Of users without rights. None where this kernel has no such switch.
@@ -85,6 +87,8 @@ pub struct Home {
     pub writable: bool,
     /// Bytes and files that are left to us; none if nobody knows.
     pub free: Option<Free>,
+    /// The kernel holds workspaces to their size.
+    pub project_quotas: bool,
 }
 
 #[derive(Clone, Copy)]

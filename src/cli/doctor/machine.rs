@@ -1,6 +1,6 @@
 //! Judges the host: its kernel, and what Belljar keeps on it.
 
-use super::facts::{Cgroups, Config, Daemon, Facts, Home, SocketFile};
+use super::facts::{Config, Daemon, Facts, Home, SocketFile};
 use super::finding::Finding;
 use super::runc::Version;
 use crate::cli::human::size;
@@ -34,7 +34,8 @@ pub fn kernel(release: Option<&str>) -> Finding {
     }
 }
 
-pub fn cgroups(cgroups: &Cgroups) -> Finding {
+pub fn cgroups(facts: &Facts) -> Finding {
+    let cgroups = &facts.cgroups;
     let Some(version) = cgroups.version else {
         return Finding::failure(
             "cgroups",
@@ -46,6 +47,15 @@ pub fn cgroups(cgroups: &Cgroups) -> Finding {
         .into_iter()
         .filter(|name| !cgroups.controllers.iter().any(|found| found == name))
         .collect();
+    if missing.is_empty() && !cgroups.for_jails && facts.engine.is_err() {
+        return Finding::warning(
+            "cgroups",
+            format!(
+                "version {version}, but none that you may use: memory of jails is watched, their CPU time is not held"
+            ),
+            "loginctl enable-linger $USER and log in anew, or have root run `belljar daemon --system`",
+        );
+    }
     if missing.is_empty() {
         return Finding::ok("cgroups", format!("version {version} with {}", CONTROLLERS.join(", ")));
     }
@@ -199,6 +209,9 @@ pub fn disk(home: &Home) -> Finding {
     match free.bytes {
         ..FULL_BYTES => Finding::failure("disk", format!("full: {left}"), fix()),
         FULL_BYTES..LOW_BYTES => Finding::warning("disk", format!("nearly full: {left}"), fix()),
+        LOW_BYTES.. if home.project_quotas => {
+            Finding::ok("disk", format!("{left}, with project quotas: the kernel bounds workspaces"))
+        }
         LOW_BYTES.. => Finding::ok("disk", left),
     }
 }

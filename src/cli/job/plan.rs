@@ -180,9 +180,15 @@ pub(super) fn matrix(text: &str) -> Result<(String, Vec<String>), String> {
     Ok((key.to_owned(), values.split(',').map(ToOwned::to_owned).collect()))
 }
 
-/// Of a name that is given twice, one list of values would win in silence.
+/// Of a name that is given twice, one list of values would win in silence; without values nothing would run.
 pub(super) fn check_matrix(matrix: &Matrix) -> Result<(), Failure> {
     for (at, (key, values)) in matrix.iter().enumerate() {
+        if values.is_empty() {
+            return Err(Failure::usage(format!(
+                "the name `{key}` of the matrix has no values, so no job would run"
+            ))
+            .hint(format!("give it some, as in `{key} = [1, 10]`, or leave it out")));
+        }
         if let Some((_, before)) = matrix.iter().take(at).find(|(other, _)| other == key) {
             let all: Vec<_> = before.iter().chain(values).map(String::as_str).collect();
             return Err(Failure::usage(format!("`--matrix` has the name `{key}` twice"))
@@ -275,5 +281,7 @@ mod tests {
         let failure = check_matrix(&given(&["a=1", "b=1", "a=2,3"])).unwrap_err();
         assert_eq!(failure.exit, 64);
         assert!(failure.hint.unwrap().contains("`--matrix a=1,2,3`"));
+        let failure = check_matrix(&vec![("a".to_owned(), Vec::new())]).unwrap_err();
+        assert!(failure.message.contains("`a` of the matrix has no values"), "{failure:?}");
     }
 }

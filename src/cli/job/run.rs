@@ -144,13 +144,13 @@ impl Run {
             ephemeral: true,
             ..NewJob::default()
         };
-        check_matrix(&self.matrix)?;
         let matrix: Matrix = if self.matrix.is_empty() {
             let words = |values: &Vec<_>| values.iter().map(super::spec::Word::text).collect();
             spec.matrix.iter().map(|(key, values)| (key.clone(), words(values))).collect()
         } else {
             self.matrix.clone()
         };
+        check_matrix(&matrix)?;
         let plan = match &self.spec {
             None => Plan::of_targets(&self.targets, &common, &matrix)?,
             Some(file) => {

@@ -31,7 +31,8 @@ pub fn is_complete(text: &str) -> bool {
     match scan.state {
         State::Broken => true,
         State::Continued | State::OpenText => false,
-        State::Whole if scan.depth > 0 => false,
+        // Inside of brackets one empty line may be meant; Python says what is wrong with the rest.
+        State::Whole if scan.depth > 0 => text.ends_with("\n\n"),
         State::Whole => {
             let last = text.rsplit('\n').next().unwrap_or_default();
             last.trim().is_empty() || !(scan.opens_block || scan.in_block)
@@ -215,6 +216,8 @@ mod tests {
             "x = {'a': (",
             "'a\\",
             "x = '''\n\n",
+            "x = [\n",
+            "x = [\n\n1",
             "if x:\n    y = '''\n\n'''",
             "class A:\n    def f(self):",
         ] {
@@ -224,7 +227,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_for_python_to_judge() {
-        for text in [")", "'a", "x = (]))", "'a\n(", "if x:\n", "\\x"] {
+        for text in ["def g(:\n\n", ")", "'a", "x = (]))", "'a\n(", "if x:\n", "\\x"] {
             assert!(is_complete(text), "{text:?}");
         }
     }

@@ -145,7 +145,9 @@ pub async fn replay(
 ) -> Answer<Json<ReplayReport>> {
     let session = app.session(&peer, &key).await?;
     let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    Ok(Json(replay::replay(&session, &handles.log).await?))
+    // It goes on when its client leaves: half a replay is worse than the state before it.
+    let replayed = tokio::spawn(async move { replay::replay(&session, &handles.log).await });
+    Ok(Json(replayed.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
 }
 
 pub async fn freeze(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {

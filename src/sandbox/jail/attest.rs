@@ -34,19 +34,37 @@ pub struct Evidence {
 /// A row of `/proc/<pid>/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenMount {
+    pub id: u64,
+    /// What it is mounted on.
+    pub parent: u64,
     pub target: PathBuf,
     pub kind: String,
     pub writable: bool,
     pub nosuid: bool,
 }
 
+/// Mounts that can be reached. What is mounted right on top of another hides it, and is undone by nobody
+/// without rights: so it is with what systemd mounts on demand below `/proc/sys`, where bubblewrap mends
+/// the options of the upper one only.
+fn visible(table: &str) -> Vec<SeenMount> {
+    let rows: Vec<SeenMount> = table.lines().filter_map(SeenMount::parse).collect();
+    let covers = |upper: &SeenMount, lower: &SeenMount| {
+        upper.parent == lower.id && upper.id != lower.id && upper.target == lower.target
+    };
+    rows.iter().filter(|row| !rows.iter().any(|other| covers(other, row))).cloned().collect()
+}
+
 impl SeenMount {
     fn parse(row: &str) -> Option<Self> {
         let (mount, system) = row.split_once(" - ")?;
-        let mut fields = mount.split(' ').skip(4);
+        let mut fields = mount.split(' ');
+        let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let mut fields = fields.skip(2);
         let target = PathBuf::from(unescape(fields.next()?));
         let options: Vec<&str> = fields.next()?.split(',').collect();
         Some(Self {
+            id,
+            parent,
             target,
             kind: system.split(' ').next()?.to_owned(),
             writable: !options.contains(&"ro"),
@@ -98,7 +116,7 @@ pub fn gather(spec: &SandboxSpec, jail: &Jail) -> Option<Evidence> {
         process,
         limits,
         namespaces: own_namespaces(pid),
-        mounts: read("mountinfo")?.lines().filter_map(SeenMount::parse).collect(),
+        mounts: visible(&read("mountinfo")?),
         workspace_is_ours: match jail.walls {
             Walls::Bubblewrap => same_folder(pid, spec.workspace_identity),
             Walls::None => None,

@@ -15,7 +15,7 @@ mod group;
 mod identity;
 mod limits;
 pub mod root;
-mod scope;
+pub mod scope;
 mod seccomp;
 mod start;
 mod status;

@@ -17,11 +17,17 @@ const CALL: Duration = Duration::from_secs(2);
 const LOOKS: usize = 50;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// Whether a manager of this user's can be asked at all.
+#[must_use]
+pub fn has_manager() -> bool {
+    std::env::var_os("XDG_RUNTIME_DIR")
+        .is_some_and(|runtime| Path::new(&runtime).join(MANAGER_SOCKET).exists())
+}
+
 /// Puts a process into a scope of its own. None where that cannot be had with all its limits: then they
 /// are held as without one.
 pub async fn make(name: &str, pid: i32, limits: &Limits) -> Option<Group> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR")?;
-    if !Path::new(&runtime).join(MANAGER_SOCKET).exists() {
+    if !has_manager() {
         return None;
     }
     let mut command = tokio::process::Command::new(BUSCTL);

@@ -42,6 +42,8 @@ const SOCKET_PATH_BYTES: usize = 107;
 pub struct Tools {
     pub version: String,
     filters: Vec<Vec<u8>>,
+    /// The last of them is only for jails whose memory no control group holds from the start.
+    last_filter: Vec<u8>,
     /// Folders that were built as root file systems.
     pub built: PathBuf,
     pub system: bool,
@@ -51,9 +53,10 @@ impl Tools {
     pub fn find(built: PathBuf, system: bool) -> Result<Self, Problem> {
         let said = Command::new(BWRAP).arg("--version").output().map_err(|error| explain::missing(&error))?;
         let version = String::from_utf8_lossy(&said.stdout).trim().to_owned();
-        let filters = seccomp::compile(SECCOMP_PROFILE)
-            .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-        Ok(Self { version, filters, built, system })
+        let failed = |error: seccomp::ProfileError| Problem::new(Code::Internal, error.to_string());
+        let filters = seccomp::compile(SECCOMP_PROFILE).map_err(failed)?;
+        let last_filter = seccomp::without_nameless_files().map_err(failed)?;
+        Ok(Self { version, filters, last_filter, built, system })
     }
 }
 
@@ -88,7 +91,7 @@ async fn run(
     let built = Built::prepare(tools, spec, folder)?;
     let mut command = Command::new(BWRAP);
     command.args(line(&built.host(tools, None))).env_clear().env("PATH", search_path());
-    command.fd_mappings(filters(tools)?).map_err(|_| internal("descriptors collide"))?;
+    command.fd_mappings(filters(tools, false)?).map_err(|_| internal("descriptors collide"))?;
     finished(command, COMPILE).await
 }
 
@@ -137,7 +140,7 @@ impl Built {
             group: group.map(|group| &group.cgroup),
             passwd: &self.passwd,
             groups: &self.groups,
-            filters: tools.filters.len(),
+            filters: tools.filters.len() + usize::from(group.is_none()),
             is_folder: &|path| std::fs::metadata(path).ok().map(|found| found.is_dir()),
         }
     }
@@ -159,7 +162,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     let status_file = status::file(folder);
     let status_fd = std::fs::File::create(&status_file).map_err(|error| storage(&status_file, &error))?;
     let (waits, goes) = std::io::pipe().map_err(|error| internal(&error.to_string()))?;
-    let mut descriptors = filters(tools)?;
+    let mut descriptors = filters(tools, group.is_some())?;
     descriptors.push(FdMapping { parent_fd: status_fd.into(), child_fd: STATUS_FD });
     descriptors.push(FdMapping { parent_fd: waits.into(), child_fd: BLOCK_FD });
     let mut command = Command::new(BWRAP);
@@ -371,7 +374,7 @@ fn plain(words: &[String], spec: &SandboxSpec) -> Command {
 }
 
 /// The compiled filters, each in a file without a name.
-fn filters(tools: &Tools) -> Result<Vec<FdMapping>, Problem> {
+fn filters(tools: &Tools, memory_is_held: bool) -> Result<Vec<FdMapping>, Problem> {
     let open = |(index, filter): (usize, &Vec<u8>)| -> std::io::Result<FdMapping> {
         let mut file = std::fs::File::from(rustix::fs::memfd_create("seccomp", MemfdFlags::CLOEXEC)?);
         file.write_all(filter)?;
@@ -379,9 +382,11 @@ fn filters(tools: &Tools) -> Result<Vec<FdMapping>, Problem> {
         let child_fd = FIRST_SECCOMP_FD + i32::try_from(index).unwrap_or_default();
         Ok(FdMapping { parent_fd: OwnedFd::from(file), child_fd })
     };
+    let last = (!memory_is_held).then_some(&tools.last_filter);
     tools
         .filters
         .iter()
+        .chain(last)
         .enumerate()
         .map(open)
         .collect::<Result<_, _>>()

@@ -325,6 +325,18 @@ pub fn undo_gives_the_variables_of_some_cells_ago() {
 }
 
 #[test]
+pub fn an_undo_says_what_does_not_come_back() {
+    let Some(daemon) = session() else { return };
+    printed(&daemon, "import threading, time; x = 1");
+    printed(&daemon, "threading.Thread(target=time.sleep, args=(600,), daemon=True).start(); x = 2");
+    let undone = post(&daemon, "undo", &json!({})).expect_status(200);
+    assert!(text(&undone, "note").contains("1 thread"), "{undone}");
+    printed(&daemon, "x = 3");
+    let undone = post(&daemon, "undo", &json!({})).expect_status(200);
+    assert_eq!((undone.get("note"), value(&daemon, "x")), (None, "1".into()), "{undone}");
+}
+
+#[test]
 pub fn undo_that_cannot_be_done_changes_nothing() {
     let Some(daemon) = session_with("[sandbox]\ncheckpoints = 3\n", json!({})) else { return };
     for n in 0..8 {

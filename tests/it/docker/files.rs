@@ -128,15 +128,20 @@ pub fn files_and_folders_go_in_and_out() {
     assert_eq!(ran(&daemon, "import os; print(sorted(os.listdir()))")["stdout"], "['sub']\n");
 }
 
+/// Open to all, because the command may run as another user.
+fn local_folder() -> tempfile::TempDir {
+    let local = tempfile::tempdir().expect("a folder");
+    std::fs::set_permissions(local.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    local
+}
+
 #[test]
 pub fn cp_copies_both_ways() {
     if !engine() {
         return;
     }
     let daemon = started();
-    let local = tempfile::tempdir().expect("a folder");
-    // The command may run as another user.
-    std::fs::set_permissions(local.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    let local = local_folder();
     let path = |name: &str| local.path().join(name).to_str().expect("UTF-8").to_owned();
     std::fs::create_dir_all(local.path().join("tree/deep")).expect("made");
     std::fs::write(local.path().join("tree/one"), "1").expect("written");
@@ -182,8 +187,7 @@ pub fn a_folder_arrives_whole_whatever_is_in_it() {
         return;
     }
     let daemon = started();
-    let local = tempfile::tempdir().expect("a folder");
-    std::fs::set_permissions(local.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    let local = local_folder();
     let path = |name: &str| local.path().join(name).to_str().expect("UTF-8").to_owned();
     ran(
         &daemon,
@@ -222,8 +226,7 @@ pub fn half_a_folder_is_never_taken_for_a_whole_one() {
         return;
     }
     let daemon = started();
-    let local = tempfile::tempdir().expect("a folder");
-    std::fs::set_permissions(local.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    let local = local_folder();
     // Deeper than a path reaches, for which the watch of the workspace may end it when it is done.
     daemon.run("a", "import os\nfor _ in range(20):\n    os.mkdir('d' * 250); os.chdir('d' * 250)");
     let target = local.path().join("out");

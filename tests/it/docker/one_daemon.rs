@@ -149,3 +149,31 @@ pub fn a_command_starts_a_daemon_where_there_is_none() {
     run(&["daemon", "stop", "--remove"]);
     assert!(!std::path::Path::new("/proc").join(pid.trim()).join("exe").exists(), "it still runs");
 }
+
+#[test]
+pub fn a_client_that_waits_does_not_bring_back_a_daemon_that_was_stopped() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    let mut waiter = daemon
+        .command(["exec", "-s", "a", "import time; print('busy', flush=True); time.sleep(600)"])
+        .env_remove("BELLJAR_NO_AUTOSTART")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut seen = [0; 5];
+    std::io::Read::read_exact(waiter.stdout.as_mut().expect("piped"), &mut seen).expect("it prints");
+    daemon.cli(["daemon", "stop"]).ok();
+    daemon.wait();
+    let waited = waiter.wait_with_output().expect("it gives up");
+    let said = String::from_utf8_lossy(&waited.stderr);
+    assert_eq!(waited.status.code(), Some(125), "{said}");
+    assert!(said.contains("the daemon was stopped") && !said.contains("started the daemon"), "{said}");
+    assert!(!daemon.socket().exists(), "there is another daemon");
+    daemon.restart();
+    let cell = daemon.http("GET", "/v1/sessions/a/cells/1", b"").expect_status(200);
+    assert_eq!(cell["state"], "running", "{cell}");
+}

@@ -64,6 +64,25 @@ pub fn nothing_else_changes_variables_while_a_replay_goes_on() {
 }
 
 #[test]
+pub fn a_replay_goes_on_when_its_client_leaves() {
+    let Some(daemon) = three_cells() else { return };
+    daemon.http("DELETE", "/v1/sessions/s/files/go", b"").expect_status(200);
+    let mut client = daemon.command(["replay", S]).spawn().expect("belljar runs");
+    let told = |kind: &str, replays: Value| {
+        let found = |event: &Value| event["type"] == kind && event["replays"] == replays;
+        daemon.events(S, 0).iter().any(found).then_some(())
+    };
+    eventually("the second cell is replayed", || told("cell_queued", json!(2)));
+    client.kill().expect("it runs");
+    client.wait().expect("it has ended");
+    go(&daemon);
+    eventually("the replay ends", || told("replay_finished", Value::Null));
+    let next = daemon.run(S, "a, b, c");
+    assert_eq!(text(&next, "/result/repr"), "(1, 2, 3)");
+    assert_eq!(next["state"]["note"], Value::Null, "{next:#}");
+}
+
+#[test]
 pub fn a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then() {
     let Some(daemon) = three_cells() else { return };
     let (replay, cell) = stopped_replay(&daemon);

@@ -1,5 +1,7 @@
 //! What a guest in a jail cannot reach: the network, files of the host, its processes, any right.
 
+use serde_json::json;
+
 use super::ANN;
 use crate::docker::helpers::{S, assert_ended, session, text};
 use crate::support::{Daemon, jails};
@@ -139,6 +141,30 @@ fn the_environment_is_a_short_list() {
             "TMPDIR",
         ];
         assert!(names.iter().all(|name| allowed.contains(&name.as_str())), "{names:?}");
+    });
+}
+
+/// Pages of shared memory stay when a process lets go of them, and then are in nobody's account but a
+/// control group's.
+#[test]
+fn shared_memory_that_is_no_file_is_bounded() {
+    const MAPPED: &str = "import mmap, time\nsize, step = 1 << 30, 16 << 20\nheld = mmap.mmap(-1, size)\nfor at in range(0, size, step):\n    \
+                  held[at:at + step] = bytes(step)\n    held.madvise(mmap.MADV_DONTNEED, at, step)\ntime.sleep(20)";
+    const NAMELESS: &str = "import os, time\nfor n in range(16):\n    os.write(os.memfd_create(str(n)), bytes(64 << 20))\ntime.sleep(20)";
+    in_both(|daemon| {
+        daemon.session("small", json!({"memory_bytes": 256 << 20}));
+        let receipt = daemon.http("GET", "/v1/sessions/small/receipt", b"").expect_status(200);
+        let ended = |code: &str| {
+            let result = daemon.run("small", code);
+            (text(&result, "status").to_owned(), text(&result, "reason").to_owned())
+        };
+        let out_of_memory = ("crashed".to_owned(), "out_of_memory".to_owned());
+        assert_eq!(ended(MAPPED), out_of_memory, "{receipt:#}");
+        let expected = match text(&receipt, "/limits/held_by/memory") {
+            "cgroup" => out_of_memory,
+            _ => ("failure".to_owned(), "exception".to_owned()),
+        };
+        assert_eq!(ended(NAMELESS), expected, "{receipt:#}");
     });
 }
 

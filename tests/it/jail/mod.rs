@@ -72,6 +72,7 @@ both! {
         honest_code_does_not_notice_that_there_are_copies,
         a_cell_that_only_reads_most_of_its_memory_is_not_killed,
         undo_gives_the_variables_of_some_cells_ago,
+        an_undo_says_what_does_not_come_back,
         undo_that_cannot_be_done_changes_nothing, questions_are_answered_while_a_cell_runs,
         without_checkpoints_a_crash_loses_the_state_and_says_so;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
@@ -131,7 +132,7 @@ both! {
         an_undo_that_the_daemon_did_not_survive_is_told_by_the_next,
         a_reset_that_the_daemon_did_not_survive_is_done_by_the_next_or_never_was,
         what_is_asked_of_a_sandbox_that_is_not_attached_yet_waits_for_it;
-    replays: nothing_else_changes_variables_while_a_replay_goes_on,
+    replays: nothing_else_changes_variables_while_a_replay_goes_on, a_replay_goes_on_when_its_client_leaves,
         a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then,
         a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell,
         a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted;

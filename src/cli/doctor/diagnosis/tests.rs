@@ -36,6 +36,7 @@ fn healthy() -> Facts {
         cgroups: Cgroups {
             version: Some(2),
             controllers: ["cpu", "io", "memory", "pids"].map(Into::into).into(),
+            for_jails: true,
         },
         namespaces: Namespaces { max: Some(1000), clone: Some(1), apparmor_restricts: None },
         seccomp: true,
@@ -50,6 +51,7 @@ fn healthy() -> Facts {
             mode: Some(0o700),
             writable: true,
             free: Some(Free { bytes: 20 << 30, files: Some(1 << 20) }),
+            project_quotas: false,
         },
         socket: SocketFile {
             path: "/run/user/7/b.sock".into(),
@@ -115,7 +117,7 @@ fn a_healthy_machine_is_green() {
 fn every_complaint_has_a_remedy() {
     let mut facts = healthy();
     facts.kernel = Some("4.19.0".into());
-    facts.cgroups = Cgroups { version: Some(1), controllers: vec!["cpu".into()] };
+    facts.cgroups = Cgroups { version: Some(1), controllers: vec!["cpu".into()], for_jails: true };
     facts.engine = Err(EngineTrouble::Absent("/run/d.sock".into()));
     facts.bubblewrap = None;
     facts.home.writable = false;
@@ -134,6 +136,12 @@ fn the_kernel_has_to_be_able() {
         |facts| facts.cgroups.controllers = vec!["cpu".into(), "pids".into()],
         "failure cgroups: version 2, but without memory",
     );
+    let mut facts = healthy();
+    facts.cgroups.for_jails = false;
+    assert_eq!(complaints(&facts), Vec::<String>::new(), "an engine has them");
+    facts.engine = Err(EngineTrouble::Absent("/run/d.sock".into()));
+    let expected = "warning cgroups: version 2, but none that you may use";
+    assert!(complaints(&facts).iter().any(|found| found.starts_with(expected)));
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn well() -> (Evidence, Probe) {
             held_by: HeldBy { memory: Holder::Guardian, cpus: Holder::Nothing, pids: Holder::Rlimit },
         },
         namespaces: NAMESPACES.into_iter().chain([USER_NAMESPACE]).map(str::to_owned).collect(),
-        mounts: MOUNTINFO.lines().filter_map(SeenMount::parse).collect(),
+        mounts: visible(MOUNTINFO),
         workspace_is_ours: Some(true),
     };
     let probe = Probe {
@@ -72,6 +72,20 @@ fn mount(evidence: &mut Evidence, target: &str) -> usize {
 #[test]
 fn a_jail_as_it_has_to_be_has_no_differences() {
     assert_eq!(told(|_, _| {}), Vec::<String>::new());
+}
+
+/// As systemd has it on most machines.
+#[test]
+fn only_the_upper_one_of_two_mounts_at_a_place_counts() {
+    let on_demand =
+        "35 25 0:30 / /proc/sys/fs/binfmt_misc rw,relatime master:12 - autofs systemd-1 rw,fd=37\n";
+    let mounted =
+        "48 35 0:38 / /proc/sys/fs/binfmt_misc ro,nosuid,nodev,noexec master:49 - binfmt_misc m rw\n";
+    let with = |rows: &str| told(|evidence, _| evidence.mounts = visible(&format!("{MOUNTINFO}{rows}")));
+    assert_eq!(with(&format!("{on_demand}{mounted}")), Vec::<String>::new());
+    assert_eq!(with(on_demand), ["the mount at /proc/sys/fs/binfmt_misc"]);
+    let elsewhere = mounted.replace("/proc/sys/fs/binfmt_misc", "/proc/sys/fs/binfmt_misc/below");
+    assert_eq!(with(&format!("{on_demand}{elsewhere}")), ["the mount at /proc/sys/fs/binfmt_misc"]);
 }
 
 #[test]

@@ -1,0 +1,132 @@
+//! The three kernel interfaces of project quotas, none of which a library offers safely: the folder's
+//! attributes (`FS_IOC_FS[GS]ETXATTR`), limits and use of a project (`quotactl_fd`), and whether a file
+//! system holds to them. The only module with `unsafe`: each call hands over one structure of the size
+//! that its number says, which lives until the call returns.
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Setter, opcode};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const PROJECTS: i32 = 2;
+const GET_QUOTA: i32 = 0x80_0007;
+const SET_QUOTA: i32 = 0x80_0008;
+const GET_STATE: i32 = 0x5808;
+const STATE_VERSION: u8 = 1;
+const PROJECTS_ENFORCED: u16 = 1 << 5;
+/// Limits of blocks and of entries are to be set.
+const LIMITS: u32 = 1 | 4;
+const INHERIT: u32 = 0x200;
+
+/// `struct fsxattr`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FolderAttributes {
+    flags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    shared_extent_size: u32,
+    reserved: [u8; 8],
+}
+
+impl FolderAttributes {
+    /// The project that everything gets which is made in the folder.
+    pub fn inherited_project(&self) -> Option<u32> {
+        (self.flags & INHERIT != 0).then_some(self.project)
+    }
+
+    pub fn join(&mut self, project: u32) {
+        self.flags |= INHERIT;
+        self.project = project;
+    }
+}
+
+pub fn attributes(folder: BorrowedFd<'_>) -> rustix::io::Result<FolderAttributes> {
+    type Get = Getter<{ opcode::read::<FolderAttributes>(b'X', 31) }, FolderAttributes>;
+    // SAFETY: the kernel writes a `struct fsxattr`, whose size is a part of the number.
+    unsafe { rustix::ioctl::ioctl(folder, Get::new()) }
+}
+
+pub fn set_attributes(folder: BorrowedFd<'_>, attributes: &FolderAttributes) -> rustix::io::Result<()> {
+    type Set = Setter<{ opcode::write::<FolderAttributes>(b'X', 32) }, FolderAttributes>;
+    // SAFETY: the kernel reads a `struct fsxattr`, whose size is a part of the number.
+    unsafe { rustix::ioctl::ioctl(folder, Set::new(*attributes)) }
+}
+
+/// What a project may hold, and what it does: the parts of `struct if_dqblk` that are of interest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Of 1024 bytes; 0 for any number.
+    pub blocks: u64,
+    pub entries: u64,
+    pub bytes_used: u64,
+    pub entries_used: u64,
+}
+
+/// `struct if_dqblk`
+#[repr(C)]
+#[derive(Default)]
+struct RawQuota {
+    hard_blocks: u64,
+    soft_blocks: u64,
+    bytes_used: u64,
+    hard_entries: u64,
+    soft_entries: u64,
+    entries_used: u64,
+    block_grace: u64,
+    entry_grace: u64,
+    valid: u32,
+}
+
+pub fn quota(folder: BorrowedFd<'_>, project: u32) -> rustix::io::Result<Quota> {
+    let mut raw = RawQuota::default();
+    call(folder, GET_QUOTA, project, &mut raw)?;
+    Ok(Quota {
+        blocks: raw.hard_blocks,
+        entries: raw.hard_entries,
+        bytes_used: raw.bytes_used,
+        entries_used: raw.entries_used,
+    })
+}
+
+pub fn limit(folder: BorrowedFd<'_>, project: u32, limits: Quota) -> rustix::io::Result<()> {
+    let mut raw = RawQuota {
+        hard_blocks: limits.blocks,
+        hard_entries: limits.entries,
+        valid: LIMITS,
+        ..RawQuota::default()
+    };
+    call(folder, SET_QUOTA, project, &mut raw)
+}
+
+/// `struct fs_quota_statv`: only its flags are of interest.
+#[repr(C)]
+#[derive(Default)]
+struct State {
+    version: u8,
+    reserved: u8,
+    flags: u16,
+    in_core: u32,
+    rest: [u64; 19],
+}
+
+pub fn enforces_projects(folder: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let mut state = State { version: STATE_VERSION, ..State::default() };
+    call(folder, GET_STATE, 0, &mut state)?;
+    Ok(state.flags & PROJECTS_ENFORCED != 0)
+}
+
+/// `T` must be the structure of that command.
+fn call<T>(folder: BorrowedFd<'_>, command: i32, project: u32, structure: &mut T) -> rustix::io::Result<()> {
+    let command = (command << 8) | PROJECTS;
+    let structure: *mut T = structure;
+    // SAFETY: the structure is the command's, as its callers above pair them, and is ours alone until the
+    // call has returned.
+    let code =
+        unsafe { libc::syscall(libc::SYS_quotactl_fd, folder.as_raw_fd(), command, project, structure) };
+    match code {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
