@@ -121,16 +121,16 @@ schemas: ## write config/openapi.json and config/schemas anew from the types
 .PHONY: install
 install: $(BINARY) ## install binary, completions, manual pages, units and config below $(DESTDIR)$(PREFIX)
 	install -D -m 755 "$(BINARY)" "$(DESTDIR)$(PREFIX)/bin/belljar"
-	install -d "$(DESTDIR)$(BASH_DIR)" "$(DESTDIR)$(ZSH_DIR)" "$(DESTDIR)$(FISH_DIR)" "$(DESTDIR)$(UNITDIR)"
-	"$(BINARY)" completions bash > "$(DESTDIR)$(BASH_DIR)/belljar"
-	"$(BINARY)" completions zsh > "$(DESTDIR)$(ZSH_DIR)/_belljar"
-	"$(BINARY)" completions fish > "$(DESTDIR)$(FISH_DIR)/belljar.fish"
-	"$(BINARY)" man "$(DESTDIR)$(MAN_DIR)"
-	sed 's|@BINDIR@|$(PREFIX)/bin|' config/systemd/belljar.service > "$(DESTDIR)$(UNITDIR)/belljar.service"
+	install -d -m 755 "$(DESTDIR)$(BASH_DIR)" "$(DESTDIR)$(ZSH_DIR)" "$(DESTDIR)$(FISH_DIR)" "$(DESTDIR)$(UNITDIR)"
+	umask 022; "$(BINARY)" completions bash > "$(DESTDIR)$(BASH_DIR)/belljar"
+	umask 022; "$(BINARY)" completions zsh > "$(DESTDIR)$(ZSH_DIR)/_belljar"
+	umask 022; "$(BINARY)" completions fish > "$(DESTDIR)$(FISH_DIR)/belljar.fish"
+	umask 022; "$(BINARY)" man "$(DESTDIR)$(MAN_DIR)"
+	umask 022; sed 's|@BINDIR@|$(PREFIX)/bin|' config/systemd/belljar.service > "$(DESTDIR)$(UNITDIR)/belljar.service"
 	install -m 644 config/systemd/belljar.socket "$(DESTDIR)$(UNITDIR)/belljar.socket"
-	install -d "$(DESTDIR)$(SYSCONFDIR)/belljar"
+	install -d -m 755 "$(DESTDIR)$(SYSCONFDIR)/belljar"
 	@# A configuration that somebody wrote stays; all lines of a new one are comments, so that defaults hold.
-	@test -e "$(DESTDIR)$(SYSCONFDIR)/belljar/config.toml" || \
+	@umask 022; test -e "$(DESTDIR)$(SYSCONFDIR)/belljar/config.toml" || \
 		sed 's/^[^#]/# &/' config/default.toml > "$(DESTDIR)$(SYSCONFDIR)/belljar/config.toml"
 
 .PHONY: uninstall

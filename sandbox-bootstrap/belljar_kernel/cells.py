@@ -16,7 +16,7 @@ _CO_COROUTINE = 0x80
 _AST_FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _CODE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 # What only works while a loop runs, and what only works while none does.
-_IN_LOOP = frozenset(("create_task", "ensure_future", "get_running_loop"))
+_IN_LOOP = frozenset(("all_tasks", "create_task", "current_task", "ensure_future", "get_running_loop"))
 _COMPREHENSIONS = frozenset(("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"))
 _LOOP_METHODS = frozenset(("run_forever", "run_until_complete"))
 _LOOP_MAKERS = frozenset(("Runner", "run"))  # of `asyncio`

@@ -80,7 +80,6 @@ CROWD = 16
 CELL_SOURCES_KEPT = 1000
 STREAM_SWITCH_WAIT_S = 0.05
 STREAM_SWITCH_POLL_S = 0.00002
-CANCEL_WAIT_S = 1.0
 # How often the loop is run again between two cells after code of a cell has stopped it.
 IDLE_STARTS = 1000
 RECURSION_LIMIT_FLOOR = 1000

@@ -5,29 +5,48 @@
 
 import posix  # not `os`, whose functions user code may replace
 
+from .interrupts import Expired
 from .late_imports import from_stdlib
-from .limits import CANCEL_WAIT_S, IDLE_STARTS
+from .limits import IDLE_STARTS
 
 _POLLIN = 1
 
 
 class EventLoop:
-    def __init__(self):
+    def __init__(self, is_own_process):
+        self._is_own_process = is_own_process
+        self._watches_forks = False
         self._loop = None
         self._forgotten = None  # the original's, in a copy
         self._forgotten_tasks = []
 
     def run(self, coroutine):
-        """Run to the end. An interrupt cancels it and gives it a moment to clean up."""
+        """Run to the end, whatever other tasks do to the loop meanwhile.
+
+        An interrupt cancels it. If it takes no notice it goes on, as code without `await` does that
+        catches everything: nothing that was said to have ended runs on.
+        """
         loop = self._ready_loop()
         task = loop.create_task(coroutine)
-        try:
-            return loop.run_until_complete(task)
-        except KeyboardInterrupt:
-            if not task.done():
-                task.cancel()
-                loop.run_until_complete(from_stdlib("asyncio").wait([task], timeout=CANCEL_WAIT_S))
-            raise
+        interrupt = None
+        while not task.done():
+            try:
+                loop.run_until_complete(task)
+            except BaseException as error:
+                if task.done():
+                    if not task.cancelled() and task.exception() is error:
+                        raise
+                    break  # it has ended together with another
+                if loop.is_closed() or not self._is_own_process():
+                    raise
+                if isinstance(error, (KeyboardInterrupt, Expired)):
+                    interrupt = error
+                    task.cancel()
+                elif not isinstance(error, RuntimeError):  # that is what a stop of the loop comes as
+                    _tell_end(error)
+        if interrupt is not None and task.cancelled():
+            raise interrupt
+        return task.result()
 
     def idle(self, control):
         """Let tasks, servers and timers of earlier cells go on until the guardian has something to say."""
@@ -43,10 +62,7 @@ class EventLoop:
         except BaseException as error:
             # A task raised SystemExit, or user code broke something that asyncio stands on. The
             # task has ended; the runner has not.
-            try:
-                posix.write(2, f"a background task ended with {type(error).__name__}\n".encode())
-            except OSError:
-                pass
+            _tell_end(error)
 
     def _run_until_readable(self, control):
         loop = self._loop
@@ -54,6 +70,8 @@ class EventLoop:
         try:
             loop.run_forever()
         finally:
+            if not self._is_own_process():
+                posix._exit(0)  # a child that a task forked; it shares the loop's descriptors with us
             if not loop.is_closed():
                 loop.remove_reader(control.fileno())
 
@@ -95,7 +113,22 @@ class EventLoop:
         if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
+        if not self._watches_forks:
+            self._watches_forks = True
+            posix.register_at_fork(after_in_child=self._stop_in_child)
         return self._loop
+
+    def _stop_in_child(self):
+        """A child goes on to the next `await`, and no further: it would take from the loop what is its parent's."""
+        if self._loop is not None and self._loop.is_running():
+            self._loop.stop()
+
+
+def _tell_end(error):
+    try:
+        posix.write(2, f"a background task ended with {type(error).__name__}\n".encode())
+    except OSError:
+        pass
 
 
 def _is_readable(control):

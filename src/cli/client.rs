@@ -228,7 +228,7 @@ impl Client {
                 connect(&self.socket).await.map_err(|e| failed(&e))
             }
             (_, std::io::ErrorKind::PermissionDenied) => Err(failed(&error)
-                .hint("it is open to the members of the socket's group, which `ls -l` on it shows")),
+                .hint("it is open to the members of its group who can reach it: `namei -l` shows both")),
             (None, _) if absent => {
                 Err(Failure::new(format!("no daemon listens at `{}`", self.socket.display()))
                     .hint("start it with `belljar daemon`"))

@@ -210,6 +210,8 @@ fn check_content(path: &Path, connection: &Connection) -> Result<(), OpenError> 
 fn migrate(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     // Only has an effect on a file without tables, and cannot be changed later without a rewrite.
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    // What is deleted is gone: the environment of a job may hold secrets.
+    connection.query_row("PRAGMA secure_delete = ON", [], |_| Ok(()))?;
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.query_row(&format!("PRAGMA journal_size_limit = {LOG_KEPT_BYTES}"), [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;

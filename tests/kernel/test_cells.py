@@ -373,6 +373,38 @@ class Await(KernelTest):
         time.sleep(0.5)
         self.assertGreater(int(self.value("ticks")), 30)
 
+    def test_a_cell_is_over_when_it_is_said_to_be(self):
+        self.run_ok(
+            "import asyncio\nasync def leave():\n    await asyncio.sleep(0.02)\n    raise SystemExit(7)\n"
+            "async def stop():\n    await asyncio.sleep(0.04)\n    asyncio.get_running_loop().stop()"
+        )
+        run = self.kernel.run(
+            "tasks = [asyncio.create_task(each()) for each in (leave, stop)]\n"
+            "for n in range(10):\n    await asyncio.sleep(0.01)\nn"
+        )
+        self.assertEqual((run.end["status"], run.value), ("success", "9"), run.end)
+        # One that takes no notice of its interrupt goes on, and is said to.
+        run = self.kernel.submit(
+            "print('ready')\nfor n in range(20):\n    try:\n        await asyncio.sleep(0.01)\n"
+            "    except asyncio.CancelledError:\n        caught = n\nn"
+        )
+        self.kernel.wait_for_output(run, "ready\n")
+        self.kernel.send(type="interrupt", cell=run.cell)
+        self.kernel.finish(run)
+        self.assertEqual((run.end["status"], run.value), ("success", "19"), run.end)
+        self.assertEqual(self.value("0 <= caught < 20"), "True")
+
+    def test_a_child_of_a_background_task_leaves_the_loop_alone(self):
+        self.run_ok(
+            "import asyncio, os\nasync def fork():\n    await asyncio.sleep(0.02)\n    if os.fork() == 0:\n"
+            "        await asyncio.sleep(60)\n    else:\n        os.wait()\n    return 'parent'\n"
+            "task = asyncio.create_task(fork())"
+        )
+        time.sleep(0.2)
+        for n in range(10):
+            self.assertEqual(self.value(f"{n} + 1"), str(n + 1))
+        self.assertEqual(self.value("await task"), "'parent'")
+
     def test_servers_and_timers_go_on_between_cells(self):
         self.run_ok(
             "import asyncio, socket, threading\nasync def greet(reader, writer):\n    writer.write(b'hello')\n    writer.close()\n"

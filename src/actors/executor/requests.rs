@@ -171,7 +171,7 @@ fn refusal(code: RefusedCode, message: &str) -> Problem {
     match code {
         RefusedCode::Busy => Problem::new(Code::Busy, format!("the kernel is busy: {message}")),
         RefusedCode::OutOfReach => Problem::new(Code::OutOfReach, message.to_owned())
-            .hint("raise `sandbox.checkpoints` in the configuration to keep more of the past"),
+            .hint("undo fewer cells; `sandbox.checkpoints` says how many are kept from now on"),
         RefusedCode::NoProcess | RefusedCode::Malformed => {
             Problem::new(Code::SandboxFailed, format!("the kernel refused: {message}"))
         }

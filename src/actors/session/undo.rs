@@ -38,6 +38,7 @@ impl SessionActorState {
             }
             SandboxPhase::None | SandboxPhase::Starting(_) => {
                 Problem::new(Code::OutOfReach, "the session has no sandbox, so there is nothing to undo")
+                    .hint("the next cell gets a new one; `belljar replay` rebuilds the variables there")
             }
         };
         let _ = reply_to.send(Err(refused));

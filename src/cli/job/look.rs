@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::protocol::event::EventBody;
 use crate::protocol::job::{JobList, JobState, JobView};
 
+use super::super::cell::show_event;
 use super::super::client::escaped_path;
 use super::super::context::Context;
 use super::super::exit;
@@ -110,14 +111,19 @@ fn facts(job: &JobView) -> Vec<(&'static str, String)> {
 }
 
 pub(super) async fn logs(context: &mut Context, id: &str, follow: bool) -> Result<u8, Failure> {
-    let path = path(id, &format!("/events?follow={follow}"));
-    let mut events = context.client().events::<()>(&path, None).await?;
+    let client = context.client();
+    let mut events = client.events::<()>(&path(id, &format!("/events?follow={follow}")), None).await?;
+    let mut any = false;
     while let Some(event) = events.next().await? {
+        any = true;
         if context.json {
             context.screen.json(&event)?;
-        } else if let EventBody::Output { stream, text, .. } = &event.body {
-            context.screen.guest(*stream, text)?;
+        } else if matches!(event.body, EventBody::Output { .. } | EventBody::OutputCut { .. }) {
+            show_event(&mut context.screen, &event.body)?;
         }
+    }
+    if !any && client.get(&path(id, "")).await?.parse::<JobView>()?.started_at.is_some() {
+        context.screen.warn("what it wrote is no longer kept: it is old, or `quota.journal` was used up")?;
     }
     Ok(exit::SUCCESS)
 }
