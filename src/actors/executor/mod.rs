@@ -386,8 +386,9 @@ impl ExecutorState {
                 self.cell_ended(myself, frame, turn);
             }
             KernelFrame::WorkerReplaced { exit_code, after } => {
+                let gone = self.live;
                 self.set_live(Live::default());
-                self.tell(SessionMsg::WorkerReplaced { exit_code, after });
+                self.tell(SessionMsg::WorkerReplaced { exit_code, after, gone });
             }
             KernelFrame::ToolCall { call, cell, name, arguments } => {
                 self.tool_called(myself, call, cell, &name, arguments, &turn);

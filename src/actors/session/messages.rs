@@ -19,7 +19,7 @@ use crate::bridge::Turn;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList, Which};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::CellOrigin;
-use crate::protocol::frames::StateAfter;
+use crate::protocol::frames::{Live, StateAfter};
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
 use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
@@ -247,6 +247,8 @@ pub enum SessionMsg {
     WorkerReplaced {
         exit_code: i32,
         after: StateAfter,
+        /// What ran beside cells, and does not come back.
+        gone: Live,
     },
     FreezeDone {
         outcome: Result<(), Problem>,

@@ -387,7 +387,9 @@ impl Actor for Session {
                 state.attached_or_gone();
                 state.pump(&myself).await;
             }
-            SessionMsg::WorkerReplaced { exit_code, after } => state.worker_replaced(exit_code, after),
+            SessionMsg::WorkerReplaced { exit_code, after, gone } => {
+                state.worker_replaced(exit_code, after, gone);
+            }
             SessionMsg::PutBack(start) => {
                 state.turns.ended(start.cell);
                 state.queue.put_back(Job::Cell { start, patient: true });

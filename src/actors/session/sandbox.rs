@@ -6,12 +6,14 @@ use tokio::task::JoinHandle;
 
 use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
 use super::super::news;
+use super::super::outcome;
 use super::super::queue::Job;
 use super::super::supervisor::SupervisorMsg;
 use super::ending::Noted;
 use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::event::EventBody;
-use crate::protocol::frames::StateAfter;
+use crate::protocol::exit_codes::signal_name;
+use crate::protocol::frames::{Live, StateAfter};
 use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
@@ -309,14 +311,18 @@ impl SessionActorState {
         }
     }
 
-    pub(super) fn worker_replaced(&mut self, exit_code: i32, after: StateAfter) {
-        let reason =
-            format!("the process that held the variables ended between cells (exit code {exit_code})");
+    pub(super) fn worker_replaced(&mut self, exit_code: i32, after: StateAfter, gone: Live) {
+        let how = signal_name(exit_code).unwrap_or_else(|| format!("exit code {exit_code}"));
+        let reason = format!("the process that held the variables ended between cells ({how})");
         let restored_to = match after {
             StateAfter::Restored(cell) => Some(cell),
             StateAfter::Kept | StateAfter::Lost => None,
         };
-        self.note = Some(news::worker_replaced(&reason, restored_to));
+        let mut note = news::worker_replaced(&reason, restored_to);
+        if let Some(gone) = outcome::gone(gone) {
+            note = format!("{note} {gone}");
+        }
+        self.note = Some(note);
         self.log.append(EventBody::StateLost { reason, restored_to });
     }
 
