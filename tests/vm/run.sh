@@ -56,7 +56,7 @@ mkdir -p "$root/etc/systemd/system/default.target.wants"
 ln -s ../probe.service "$root/etc/systemd/system/default.target.wants/probe.service"
 truncate -s 4G "$work/disk"
 mke2fs -q -t ext4 -d "$root" "$work/disk"
-truncate -s 1G "$work/quota"
+truncate -s 6G "$work/quota"
 mke2fs -q -t ext4 -O quota,project -E quotatype=prjquota "$work/quota"
 
 echo "==> the machine"
