@@ -26,6 +26,8 @@ class EventLoop:
         An interrupt cancels it. If it takes no notice it goes on, as code without `await` does that
         catches everything: nothing that was said to have ended runs on.
         """
+        if self._loop is not None and self._loop.is_running():
+            return _run_within(coroutine)
         loop = self._ready_loop()
         task = loop.create_task(coroutine)
         interrupt = None
@@ -122,6 +124,23 @@ class EventLoop:
         """A child goes on to the next `await`, and no further: it would take from the loop what is its parent's."""
         if self._loop is not None and self._loop.is_running():
             self._loop.stop()
+
+
+def _run_within(coroutine):
+    """Code that runs nested in a task of the loop: it gets one of its own, while the other stands still."""
+    asyncio = from_stdlib("asyncio")
+    outer = asyncio._get_running_loop()
+    swap_task = getattr(asyncio.tasks, "_swap_current_task", None)  # from Python 3.12 on
+    outer_task = swap_task(outer, None) if swap_task and outer is not None else None
+    asyncio._set_running_loop(None)
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+        asyncio._set_running_loop(outer)
+        if outer_task is not None:
+            swap_task(outer, outer_task)
 
 
 def _tell_end(error):

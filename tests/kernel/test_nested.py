@@ -186,6 +186,13 @@ class Nested(KernelTest):
         self.assertIn("left out", self.text("text[-60:]"))
         self.assertEqual(self.value("len(text) < 1_100_000"), "True")
 
+    def test_it_can_wait_inside_of_a_cell_that_waits(self):
+        nested = "exec_code('import asyncio\\nawait asyncio.sleep(0, 4)')"
+        self.run_ok(f"import asyncio\nawait asyncio.sleep(0)\nfirst = {nested}\nsecond = await asyncio.sleep(0, 5)")
+        self.assertEqual(self.value("first, second"), repr(("4\n", 5)))
+        self.assertEqual(self.value(f"await asyncio.to_thread(lambda: {nested})"), repr("4\n"))
+        self.assertEqual(self.value("asyncio.current_task() is not None and await asyncio.sleep(0, 6)"), "6")
+
     def test_it_can_be_awaited(self):
         self.assertEqual(self.value("await tools.aio.exec_code('print(1)')"), "'1\\n'")
 
