@@ -148,8 +148,8 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     // Sandboxes first: nothing may still write into a folder that is being removed.
     let reaped = reaper::reap(&launcher).await;
     reaper::clear_folders(&launcher, &sessions);
-    let (listener, _socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
-    let shutdown = CancellationToken::new();
+    let (listener, socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
+    let (shutdown, stop) = (CancellationToken::new(), CancellationToken::new());
     let inputs = Inputs::new(launcher.paths.jobs_dir());
     let jobs = JobsArgs {
         journal: journal.clone(),
@@ -174,6 +174,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         launcher: Arc::clone(&launcher),
         settings: Arc::clone(&launcher.settings),
         shutdown: shutdown.clone(),
+        stop: stop.clone(),
         remove_all: Arc::clone(&remove_all),
         journal,
         in_work: control::InWork::default(),
@@ -189,10 +190,12 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     notifier.ready();
 
     let ended = tokio::select! {
-        ended = until_told_to_stop(&shutdown, signals, supervision) => ended,
+        ended = until_told_to_stop(&stop, signals, supervision) => ended,
         () = notifier.watch(&supervisor) => Ok(()),
     };
     notifier.stopping();
+    // Before anybody is hung up on: whoever comes back then sees that this was meant, and starts no other.
+    drop(socket);
     shutdown.cancel();
     let remove = remove_all.load(Ordering::Relaxed);
     if !remove {
@@ -283,14 +286,14 @@ impl Signals {
 
 /// An error only if the supervisor died.
 async fn until_told_to_stop(
-    shutdown: &CancellationToken,
+    stop: &CancellationToken,
     mut signals: Signals,
     supervision: tokio::task::JoinHandle<()>,
 ) -> Result<(), DaemonError> {
     tokio::select! {
         _ = signals.terminate.recv() => tracing::info!("SIGTERM: draining"),
         _ = signals.interrupt.recv() => tracing::info!("SIGINT: draining"),
-        () = shutdown.cancelled() => tracing::info!("asked to stop: draining"),
+        () = stop.cancelled() => tracing::info!("asked to stop: draining"),
         _ = supervision => return Err(DaemonError::Start("the supervisor died; see the log".into())),
     }
     Ok(())

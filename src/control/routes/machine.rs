@@ -53,6 +53,6 @@ pub async fn shut_down(
         .into());
     }
     app.remove_all.store(body.remove, std::sync::atomic::Ordering::Relaxed);
-    app.shutdown.cancel();
+    app.stop.cancel();
     Ok(Json(Done {}))
 }

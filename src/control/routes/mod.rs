@@ -48,6 +48,8 @@ pub struct App {
     pub launcher: Arc<Launcher>,
     pub settings: Arc<Settings>,
     pub shutdown: CancellationToken,
+    /// Somebody asks for the end of the daemon.
+    pub stop: CancellationToken,
     /// At the end the sandboxes go too.
     pub remove_all: Arc<AtomicBool>,
     pub journal: Journal,

@@ -30,12 +30,11 @@ pub async fn make(name: &str, pid: i32, limits: &Limits) -> Option<Group> {
     if !has_manager() {
         return None;
     }
-    let mut command = tokio::process::Command::new(BUSCTL);
-    command.args(words(name, pid, limits)).kill_on_drop(true);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let taken = tokio::time::timeout(CALL, command.status()).await;
-    if !matches!(&taken, Ok(Ok(status)) if status.success()) {
-        tracing::debug!(?taken, name, "no scope for a jail");
+    // Managers that do not know of the policy leave what is left alone anyway.
+    if !(asked(words(name, pid, limits, Some("continue"))).await
+        || asked(words(name, pid, limits, None)).await)
+    {
+        tracing::debug!(name, "no scope for a jail");
         return None;
     }
     for _ in 0..LOOKS {
@@ -46,6 +45,14 @@ pub async fn make(name: &str, pid: i32, limits: &Limits) -> Option<Group> {
     }
     tracing::debug!(name, "the scope of a jail does not hold all its limits");
     None
+}
+
+async fn asked(words: Vec<String>) -> bool {
+    let mut command = tokio::process::Command::new(BUSCTL);
+    command.args(words).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let taken = tokio::time::timeout(CALL, command.status()).await;
+    matches!(&taken, Ok(Ok(status)) if status.success())
 }
 
 /// The scope of that name, if the process is in it.
@@ -73,7 +80,9 @@ fn unit(name: &str) -> String {
 }
 
 /// `StartTransientUnit` on the user's bus: each property with its type and value, and no further units.
-fn words(name: &str, pid: i32, limits: &Limits) -> Vec<String> {
+/// Unless it is told to go `on_oom`, a manager ends all of a scope in which the kernel has ended one
+/// process for its memory: checkpoints too.
+fn words(name: &str, pid: i32, limits: &Limits, on_oom: Option<&str>) -> Vec<String> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -91,11 +100,18 @@ fn words(name: &str, pid: i32, limits: &Limits) -> Vec<String> {
         .chain(["org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))"])
         .map(str::to_owned)
         .collect();
-    words.extend([unit(name), "fail".to_owned(), (numbers.len() + 2).to_string()]);
+    words.extend([
+        unit(name),
+        "fail".to_owned(),
+        (numbers.len() + 2 + usize::from(on_oom.is_some())).to_string(),
+    ]);
     words.extend(["PIDs", "au", "1"].map(str::to_owned));
     words.push(pid.to_string());
     // It goes with its last process, however that ended.
     words.extend(["CollectMode", "s", "inactive-or-failed"].map(str::to_owned));
+    if let Some(policy) = on_oom {
+        words.extend(["OOMPolicy", "s", policy].map(str::to_owned));
+    }
     for (property, value) in numbers {
         words.extend([property.to_owned(), "t".to_owned(), value.to_string()]);
     }
@@ -110,7 +126,11 @@ mod tests {
 
     #[test]
     fn the_manager_is_asked_for_every_limit() {
-        insta::assert_snapshot!(words("x", 7, &spec().limits).join(" "), @"--user call org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager StartTransientUnit ssa(sv)a(sa(sv)) belljar-x.scope fail 6 PIDs au 1 7 CollectMode s inactive-or-failed MemoryMax t 1073741824 MemorySwapMax t 0 TasksMax t 256 CPUQuotaPerSecUSec t 1500000 0");
+        let without = words("x", 7, &spec().limits, None).join(" ");
+        let with = words("x", 7, &spec().limits, Some("continue")).join(" ");
+        assert_eq!(with.replace(" OOMPolicy s continue", "").replace("fail 7", "fail 6"), without);
+        assert!(with.contains(" fail 7 ") && with.contains(" OOMPolicy s continue "), "{with}");
+        insta::assert_snapshot!(without, @"--user call org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager StartTransientUnit ssa(sv)a(sa(sv)) belljar-x.scope fail 6 PIDs au 1 7 CollectMode s inactive-or-failed MemoryMax t 1073741824 MemorySwapMax t 0 TasksMax t 256 CPUQuotaPerSecUSec t 1500000 0");
     }
 
     #[test]
