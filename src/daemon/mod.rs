@@ -129,11 +129,8 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let living = || journal.sessions().map_err(|error| DaemonError::Start(error.to_string()));
     let waiting = journal.open_jobs().map_err(|error| DaemonError::Start(error.to_string()))?;
     let of_jobs = waiting.into_iter().map(|record| record.view.owner);
-    let owners = living()?.into_iter().map(|record| record.owner).chain(of_jobs);
-    for owner in owners.collect::<BTreeSet<u32>>() {
-        let who = identities.of(owner, None).await;
-        ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
-    }
+    let owners = living()?.into_iter().map(|record| record.owner).chain(of_jobs).collect();
+    limit(&ledger, &identities, &launcher, owners).await;
     let new_artifacts = journals::watch(&launcher, &journal, &ledger);
     let args = SupervisorArgs {
         journal: journal.clone(),
@@ -281,6 +278,14 @@ impl Signals {
     fn listen() -> Result<Self, DaemonError> {
         let listen = |kind| signal(kind).map_err(|error| DaemonError::Start(format!("signals: {error}")));
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+}
+
+/// Whoever has something here already is held to their limits from the start.
+async fn limit(ledger: &Ledger, identities: &Identities, launcher: &Launcher, owners: BTreeSet<u32>) {
+    for owner in owners {
+        let who = identities.of(owner, None).await;
+        ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
     }
 }
 
