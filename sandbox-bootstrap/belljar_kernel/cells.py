@@ -19,7 +19,7 @@ _CODE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _IN_LOOP = frozenset(("all_tasks", "create_task", "current_task", "ensure_future", "get_running_loop"))
 _COMPREHENSIONS = frozenset(("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"))
 _LOOP_METHODS = frozenset(("run_forever", "run_until_complete"))
-_LOOP_MAKERS = frozenset(("Runner", "run"))  # of `asyncio`
+_OWN_LOOP = _LOOP_METHODS | {"Runner", "run"}
 
 _REHEARSAL = b'{"type":"cell","cell":0,"code":"x = [0]\\nx","mode":"main","expression":false}'
 
@@ -36,20 +36,22 @@ def _wants_loop(codes):
         run_now += [inner for inner in code.co_consts if getattr(inner, "co_name", None) in _COMPREHENSIONS]
     if all(_IN_LOOP.isdisjoint(code.co_names) for code in run_now):
         return False
-    return not any(_runs_own_loop(code) for code in run_now)
+    used = {name for code in run_now for name in _asyncio_names(code)}
+    return not used.isdisjoint(_IN_LOOP) and used.isdisjoint(_OWN_LOOP)
 
 
-def _runs_own_loop(code):
-    """Whether it runs a loop by itself, which cannot be done within another. `subprocess.run` is something else."""
-    before = None
+def _asyncio_names(code):
+    """What it uses of `asyncio`, also of what it imports from there, and what it does with any loop."""
+    before, imported = None, set()
     for each in from_stdlib("dis").get_instructions(code):
-        if each.opname.startswith("LOAD_"):
-            if each.argval in _LOOP_METHODS:
-                return True
-            if each.argval in _LOOP_MAKERS and (before == "asyncio" or each.opname == "LOAD_NAME"):
-                return True
+        if each.opname == "IMPORT_FROM" and before == "asyncio":
+            imported.add(each.argval)
+        elif each.opname.startswith("LOAD_"):
+            if before == "asyncio" or each.argval in imported or each.argval in _LOOP_METHODS:
+                yield each.argval
             before = each.argval
-    return False
+        elif each.opname == "IMPORT_NAME":
+            before = each.argval
 
 
 class CellRunner:

@@ -22,6 +22,7 @@ class Interrupts:
     def __init__(self):
         self.active = False
         self.early = False  # one came while no cell ran: perhaps for one that is on its way
+        self.divert = None  # says of what would be raised whether it was seen to in another way
         self._held = 0
         self._pending = False
         self._main_thread = None
@@ -56,24 +57,31 @@ class Interrupts:
     def gone_off(self, alarm):
         self._alarms.append(alarm)
 
-    def _on_alarm(self, _number, _frame):
+    def _on_alarm(self, _number, frame):
         if self.active and not self._held:
-            self._raise_alarm()
+            self._raise_alarm(frame)
 
-    def _raise_alarm(self):
+    def _raise_alarm(self, frame=None):
         while self._alarms:
             alarm = self._alarms.pop()
             if not alarm.is_over:
-                raise alarm.Expired
+                self._raise(alarm.Expired(), frame)
 
-    def _on_signal(self, _number, _frame):
+    def _on_signal(self, _number, frame):
         if not self.active:
             self.early = True
             return
         if self._held:
             self._pending = True
             return
-        raise KeyboardInterrupt
+        self._raise(KeyboardInterrupt(), frame)
+
+    def _raise(self, error, frame=None):
+        if self.divert is None or not self.divert(error, frame):
+            raise error
+
+    def on_main_thread(self):
+        return _get_ident() == self._main_thread
 
     def __enter__(self):
         if _get_ident() == self._main_thread:
@@ -91,7 +99,7 @@ class Interrupts:
         if self._pending and not self._held:
             self._pending = False
             if self.active:
-                raise KeyboardInterrupt
+                self._raise(KeyboardInterrupt())
         if self._alarms and not self._held and self.active:
             self._raise_alarm()
 

@@ -80,8 +80,8 @@ CROWD = 16
 CELL_SOURCES_KEPT = 1000
 STREAM_SWITCH_WAIT_S = 0.05
 STREAM_SWITCH_POLL_S = 0.00002
-# How often the loop is run again between two cells after code of a cell has stopped it.
-IDLE_STARTS = 1000
+# How often the loop is run again after code of a cell has stopped it.
+LOOP_STARTS = 1000
 RECURSION_LIMIT_FLOOR = 1000
 # Code that a cell runs as a tool: how deep it may nest, and how much of its output is its answer.
 NESTED_DEPTH = 16

@@ -4,17 +4,21 @@
 """
 
 import posix  # not `os`, whose functions user code may replace
+import posixpath
+from select import poll as _poll  # likewise
 
 from .interrupts import Expired
 from .late_imports import from_stdlib
-from .limits import IDLE_STARTS
+from .limits import LOOP_STARTS
 
 _POLLIN = 1
 
 
 class EventLoop:
-    def __init__(self, is_own_process):
+    def __init__(self, is_own_process, interrupts):
         self._is_own_process = is_own_process
+        self._interrupts = interrupts
+        self._interrupt = None  # what the cell that runs was cancelled for
         self._watches_forks = False
         self._loop = None
         self._forgotten = None  # the original's, in a copy
@@ -26,34 +30,57 @@ class EventLoop:
         An interrupt cancels it. If it takes no notice it goes on, as code without `await` does that
         catches everything: nothing that was said to have ended runs on.
         """
-        if self._loop is not None and self._loop.is_running():
+        asyncio = from_stdlib("asyncio")
+        if asyncio._get_running_loop() is not None or not self._interrupts.on_main_thread():
             return _run_within(coroutine)
         loop = self._ready_loop()
         task = loop.create_task(coroutine)
-        interrupt = None
-        while not task.done():
+        self._interrupt = None
+        self._interrupts.divert = lambda error, frame: self._cancel(task, error, frame)
+        try:
+            self._run_to_end(loop, task)
+        finally:
+            self._interrupts.divert = None
+        if self._interrupt is not None and task.cancelled():
+            raise self._interrupt
+        return task.result()
+
+    def _run_to_end(self, loop, task):
+        for _ in range(LOOP_STARTS):
             try:
                 loop.run_until_complete(task)
             except BaseException as error:
                 if task.done():
                     if not task.cancelled() and task.exception() is error:
                         raise
-                    break  # it has ended together with another
+                    return  # it has ended together with another
                 if loop.is_closed() or not self._is_own_process():
                     raise
                 if isinstance(error, (KeyboardInterrupt, Expired)):
-                    interrupt = error
+                    self._interrupt = error
                     task.cancel()
                 elif not isinstance(error, RuntimeError):  # that is what a stop of the loop comes as
                     _tell_end(error)
-        if interrupt is not None and task.cancelled():
-            raise interrupt
-        return task.result()
+            if task.done():
+                return
+        task.cancel()
+        raise RuntimeError("the event loop was stopped again and again")
+
+    def _cancel(self, task, error, frame):
+        """An interrupt or an alarm in code of the loop itself would break it: a step of a task that was to come
+        would never come. True if the task is cancelled instead.
+        """
+        if task.done() or not (from_stdlib("asyncio").current_task(self._loop) is None or _is_of_asyncio(frame)):
+            return False
+        self._interrupt = error
+        task.cancel()
+        self._loop.call_soon_threadsafe(int)  # so that it looks
+        return True
 
     def idle(self, control):
         """Let tasks, servers and timers of earlier cells go on until the guardian has something to say."""
-        for _ in range(IDLE_STARTS):
-            if self._loop is None or self._loop.is_closed() or _is_readable(control):
+        for _ in range(LOOP_STARTS):
+            if self._loop is None or self._loop.is_closed() or self._loop.is_running() or _is_readable(control):
                 return
             self._run_for_a_while(control)
 
@@ -127,20 +154,36 @@ class EventLoop:
 
 
 def _run_within(coroutine):
-    """Code that runs nested in a task of the loop: it gets one of its own, while the other stands still."""
+    """Code that runs nested in a task, or on another thread: it gets a loop of its own."""
     asyncio = from_stdlib("asyncio")
     outer = asyncio._get_running_loop()
+    outer_task = None if outer is None else asyncio.current_task(outer)
     swap_task = getattr(asyncio.tasks, "_swap_current_task", None)  # from Python 3.12 on
-    outer_task = swap_task(outer, None) if swap_task and outer is not None else None
-    asyncio._set_running_loop(None)
     loop = asyncio.new_event_loop()
     try:
+        if swap_task and outer_task is not None:
+            swap_task(outer, None)
+        asyncio._set_running_loop(None)
         return loop.run_until_complete(coroutine)
     finally:
-        loop.close()
-        asyncio._set_running_loop(outer)
-        if outer_task is not None:
-            swap_task(outer, outer_task)
+        try:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left))
+        finally:
+            loop.close()
+            asyncio._set_running_loop(outer)
+            if swap_task and outer_task is not None:
+                swap_task(outer, outer_task)
+
+
+def _is_of_asyncio(frame):
+    if frame is None:
+        return False
+    name = frame.f_code.co_filename
+    return name == from_stdlib("selectors").__file__ or name.startswith(posixpath.dirname(from_stdlib("asyncio").__file__))
 
 
 def _tell_end(error):
@@ -151,6 +194,6 @@ def _tell_end(error):
 
 
 def _is_readable(control):
-    poll = from_stdlib("select").poll()
+    poll = _poll()
     poll.register(control.fileno(), _POLLIN)
     return bool(poll.poll(0))

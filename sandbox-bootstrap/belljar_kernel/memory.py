@@ -5,6 +5,8 @@ import time
 
 from .limits import BRIM_BYTES, BRIM_S
 
+_nameless_ends = {}  # by device and inode, the largest that was seen
+_NAMELESS_KEPT = 4096
 _NAMELESS = b"/dev/zero (deleted)"  # the system's name for shared memory without one
 # `(in use, bound, statistics, what comes before their names)`, cgroup v2 and v1.
 _COUNTERS = (
@@ -157,9 +159,14 @@ def _nameless(pids):
                         span, _, offset, device, inode = line.split()[:5]
                         start, end = span.split(b"-")
                         key = (device, inode)
-                        ends[key] = max(ends.get(key, 0), int(offset, 16) + int(end, 16) - int(start, 16))
+                        extent = int(offset, 16) + int(end, 16) - int(start, 16)
+                        # What is no longer mapped stays as long as any of it is.
+                        ends[key] = max(ends.get(key, 0), _nameless_ends.get(key, 0), extent)
         except (OSError, ValueError):
             continue  # it has ended, or hides: then its own pages are all that can be seen
+    if len(_nameless_ends) > _NAMELESS_KEPT:
+        _nameless_ends.clear()
+    _nameless_ends.update(ends)
     return sum(ends.values())
 
 

@@ -74,7 +74,7 @@ class Runner:
         self._seed = self._seeded = self._preloaded = {}
         self.interrupts = Interrupts()
         self.interrupts.install()
-        self._loop = EventLoop(self.is_own_process)
+        self._loop = EventLoop(self.is_own_process, self.interrupts)
         self._displays = Displays(self)
         self._tools = ToolBox(self)
         self._tools.offer((), ())

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::protocol::api::ReplayReport;
+use crate::protocol::api::{Interrupted, ReplayReport};
 
 use super::args::SessionArg;
 use super::cell::Stops;
@@ -35,9 +35,10 @@ impl Replay {
                     if interrupted || code == exit::TERMINATED {
                         return Ok(code);
                     }
-                    interrupted = true;
                     context.screen.note("interrupting the replay; press Ctrl-C again to leave it")?;
-                    client.post_empty(&format!("/v1/sessions/{session}/interrupt")).await?;
+                    let hit = client.post_empty(&format!("/v1/sessions/{session}/interrupt")).await?;
+                    // Between two cells there is nothing to interrupt.
+                    interrupted = hit.parse::<Interrupted>()?.cell.is_some();
                 }
             }
         };

@@ -150,15 +150,28 @@ async fn act(
         .await
         .map_err(|error| Problem::new(Code::TooLarge, format!("the answer cannot be kept: {error}")))?
         .to_bytes();
-    let kept = if parts.status.is_success() {
+    if parts.status.is_success() {
         let answer: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        app.journal.answer(peer.uid, &key, parts.status.as_u16(), &answer, None).await
+        let kept = app.journal.answer(peer.uid, &key, parts.status.as_u16(), &answer, None).await;
+        kept.map_err(|error| storage(&error))?;
+        drop(work);
     } else {
-        // Nothing was done, so the key may be used for a better try.
-        app.journal.release(peer.uid, &key).await
-    };
-    kept.map_err(|error| storage(&error))?;
-    drop(work);
+        // Nothing was done, so the key may be used for a better try. A disk that is full now may take
+        // long to say so, and the client need not wait for that.
+        let unwritten = parts.status.as_u16() == Code::Storage.http_status();
+        tokio::spawn(async move {
+            let freed = async {
+                if unwritten {
+                    app.journal.aim(peer.uid, &key, None).await?;
+                }
+                app.journal.release(peer.uid, &key).await
+            };
+            if let Err(error) = freed.await {
+                tracing::warn!(%error, "a key is kept for what was not done");
+            }
+            drop(work);
+        });
+    }
     Ok(Response::from_parts(parts, Body::from(bytes)))
 }
 

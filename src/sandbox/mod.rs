@@ -21,7 +21,7 @@ pub mod jail;
 pub mod kernel_files;
 mod kernels;
 pub mod launch;
-pub mod project;
+mod project;
 mod removal;
 pub mod spec;
 pub mod usage;

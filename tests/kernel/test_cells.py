@@ -357,6 +357,10 @@ class Await(KernelTest):
         self.assertNotIn("belljar", run.end["exception"]["traceback"])
         self.run_ok("import subprocess\nsubprocess.run(['true'])\ntask = asyncio.create_task(late(6))")
         self.assertEqual(self.value("await task"), "6")
+        self.run_ok("from asyncio import create_task\ntask = create_task(late(5))")
+        self.assertEqual(self.value("await task"), "5")
+        # Names like those of `asyncio` are not.
+        self.assertEqual(self.value("all_tasks = [1]\nasyncio_like = late\ndef main(): return asyncio.run(late(all_tasks))\nmain()"), "[1]")
         # A loop of its own can only be run where none runs.
         self.assertEqual(
             self.value("loop = asyncio.new_event_loop()\nt = loop.create_task(late(8))\nloop.run_until_complete(t)"), "8"
@@ -404,6 +408,14 @@ class Await(KernelTest):
         for n in range(10):
             self.assertEqual(self.value(f"{n} + 1"), str(n + 1))
         self.assertEqual(self.value("await task"), "'parent'")
+
+    def test_interrupts_do_not_break_the_loop(self):
+        self.run_ok("import asyncio")
+        for _ in range(15):
+            run = self.kernel.submit("print('ready')\nwhile True: await asyncio.sleep(0)")
+            self.kernel.wait_for_output(run, "ready\n")
+            self.kernel.send(type="interrupt", cell=run.cell)
+            self.assertEqual(self.kernel.finish(run).end["status"], "interrupted")
 
     def test_servers_and_timers_go_on_between_cells(self):
         self.run_ok(

@@ -190,6 +190,8 @@ class Nested(KernelTest):
         nested = "exec_code('import asyncio\\nawait asyncio.sleep(0, 4)')"
         self.run_ok(f"import asyncio\nawait asyncio.sleep(0)\nfirst = {nested}\nsecond = await asyncio.sleep(0, 5)")
         self.assertEqual(self.value("first, second"), repr(("4\n", 5)))
+        self.run_ok(f"async def inner(): return {nested}")
+        self.assertEqual(self.value("asyncio.run(inner())"), repr("4\n"))
         self.assertEqual(self.value(f"await asyncio.to_thread(lambda: {nested})"), repr("4\n"))
         self.assertEqual(self.value("asyncio.current_task() is not None and await asyncio.sleep(0, 6)"), "6")
 

@@ -312,7 +312,8 @@ impl SessionActorState {
     }
 
     pub(super) fn worker_replaced(&mut self, exit_code: i32, after: StateAfter, gone: Live) {
-        let how = signal_name(exit_code).unwrap_or_else(|| format!("exit code {exit_code}"));
+        let by_signal = signal_name(exit_code).filter(|_| exit_code < 0);
+        let how = by_signal.unwrap_or_else(|| format!("exit code {exit_code}"));
         let reason = format!("the process that held the variables ended between cells ({how})");
         let restored_to = match after {
             StateAfter::Restored(cell) => Some(cell),

@@ -14,8 +14,6 @@ use super::facts::{Cgroups, Config, Daemon, Facts, Found, Free, Home, Namespaces
 use super::machine::SWITCHES;
 use crate::cli::context::Context;
 use crate::config;
-use crate::sandbox::jail::scope;
-use crate::sandbox::project;
 
 /// A program that only tells its version is quick.
 const PROGRAM: Duration = Duration::from_secs(5);
@@ -106,7 +104,7 @@ async fn jail_trouble() -> Option<String> {
 }
 
 fn cgroups() -> Cgroups {
-    let for_jails = rustix::process::geteuid().is_root() || scope::has_manager();
+    let for_jails = rustix::process::geteuid().is_root() || has_manager();
     if let Some(controllers) = line("/sys/fs/cgroup/cgroup.controllers") {
         let controllers = controllers.split_whitespace().map(ToOwned::to_owned).collect();
         return Cgroups { version: Some(2), controllers, for_jails };
@@ -152,9 +150,30 @@ fn home(path: &Path) -> Home {
         files: (found.f_files > 0).then_some(found.f_favail),
     });
     // Only root may set them.
-    let project_quotas = rustix::process::geteuid().is_root() && project::is_enforced_at(&there);
+    let project_quotas = rustix::process::geteuid().is_root() && has_project_quotas(&there);
     let writable = access(&there, Access::WRITE_OK).is_ok();
     Home { path: path.to_owned(), mode, writable, free, project_quotas }
+}
+
+/// Whether the file system was mounted so that the kernel holds projects to their limits.
+fn has_project_quotas(path: &Path) -> bool {
+    let Ok(path) = path.canonicalize() else { return false };
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let row = |line: &str| {
+        let (mount, system) = line.split_once(" - ")?;
+        let target = mount.split(' ').nth(4)?.to_owned();
+        let options = system.split(' ').nth(2)?;
+        let held = options.split(',').any(|option| matches!(option, "prjquota" | "pquota"));
+        path.starts_with(&target).then_some((target.len(), held))
+    };
+    // Of two at one place the later one counts.
+    table.lines().filter_map(row).max_by_key(|(length, _)| *length).is_some_and(|(_, held)| held)
+}
+
+/// Whether the user's systemd can be asked for control groups.
+fn has_manager() -> bool {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+    runtime.is_some_and(|runtime| Path::new(&runtime).join("systemd/private").exists())
 }
 
 /// The path itself, or the folder above it that is there.

@@ -69,16 +69,9 @@ pub async fn run(
         replay: None,
         origin: None,
         rules: None,
-        keyed: key.clone().map(|key| Keyed { owner: peer.uid, key, wants }),
+        keyed: key.map(|key| Keyed { owner: peer.uid, key, wants }),
     };
-    let taken = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await;
-    if let (Err(refused), Some(key)) = (&taken, &key)
-        && refused.0.code == Code::Storage
-        && let Err(error) = app.journal.aim(peer.uid, key, None).await
-    {
-        tracing::warn!(%error, "a key is kept for a cell that was not run");
-    }
-    let ticket = taken?;
+    let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     if query.stream {
         return events_of(&app, &session, ticket.events_after, ticket.cell).await;
     }

@@ -17,6 +17,8 @@ const NAMESPACES: [&str; 6] = ["cgroup", "ipc", "mnt", "net", "pid", "uts"];
 const USER_NAMESPACE: &str = "user";
 /// Mounts that bubblewrap's `/proc` and `/dev` bring with them.
 const BROUGHT: [&str; 2] = ["/proc", "/dev"];
+/// What stands for a file system that is mounted when somebody looks.
+const ON_DEMAND: &str = "autofs";
 /// What may be writable beside the workspace. Of `/proc` only the guest's own entries are.
 const WRITABLE: [&str; 3] = ["/proc", "/tmp", "/dev"];
 
@@ -43,13 +45,15 @@ pub struct SeenMount {
     pub nosuid: bool,
 }
 
-/// Mounts that can be reached. What is mounted right on top of another hides it, and is undone by nobody
-/// without rights: so it is with what systemd mounts on demand below `/proc/sys`, where bubblewrap mends
-/// the options of the upper one only.
+/// Mounts that can be reached. What is mounted on demand hides what demands it, and bubblewrap mends the
+/// options of the upper one only: so it is below `/proc/sys` wherever systemd runs.
 fn visible(table: &str) -> Vec<SeenMount> {
     let rows: Vec<SeenMount> = table.lines().filter_map(SeenMount::parse).collect();
     let covers = |upper: &SeenMount, lower: &SeenMount| {
-        upper.parent == lower.id && upper.id != lower.id && upper.target == lower.target
+        lower.kind == ON_DEMAND
+            && upper.parent == lower.id
+            && upper.id != lower.id
+            && upper.target == lower.target
     };
     rows.iter().filter(|row| !rows.iter().any(|other| covers(other, row))).cloned().collect()
 }

@@ -15,7 +15,7 @@ mod group;
 mod identity;
 mod limits;
 pub mod root;
-pub mod scope;
+mod scope;
 mod seccomp;
 mod start;
 mod status;

@@ -9,7 +9,7 @@
 mod sys;
 
 use sha2::{Digest, Sha256};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use sys::{FolderAttributes, Quota};
@@ -23,13 +23,13 @@ const TRIES: u32 = 8;
 const BLOCK: u64 = 1024;
 
 /// Whether the file system holds projects to their limits.
-#[must_use]
-pub fn is_enforced(folder: BorrowedFd<'_>) -> bool {
+fn is_enforced(folder: BorrowedFd<'_>) -> bool {
     sys::enforces_projects(folder).unwrap_or(false)
 }
 
-/// Puts a folder, which must be empty unless this was done before, into a project of its own that may
-/// hold so much. Says whether the kernel holds it to that.
+/// Puts a folder into a project of its own that may hold so much. Says whether the kernel holds it to that.
+/// A folder with something in it that is not in such a project is left alone: its files could not be moved
+/// any more, and would not count.
 pub fn hold(folder: BorrowedFd<'_>, path: &Path, bytes: u64, entries: u64) -> rustix::io::Result<bool> {
     if !is_enforced(folder) {
         return Ok(false);
@@ -37,6 +37,7 @@ pub fn hold(folder: BorrowedFd<'_>, path: &Path, bytes: u64, entries: u64) -> ru
     let mut attributes = sys::attributes(folder)?;
     let project = match own(&attributes) {
         Some(project) => project,
+        None if !is_empty(folder)? => return Ok(false),
         None => match free(folder, path)? {
             Some(project) => project,
             None => return Ok(false),
@@ -65,6 +66,15 @@ fn own(attributes: &FolderAttributes) -> Option<u32> {
     attributes.inherited_project().filter(|project| (FIRST..FIRST + COUNT).contains(project))
 }
 
+fn is_empty(folder: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    for entry in rustix::fs::Dir::read_from(folder)? {
+        if ![c".", c".."].contains(&entry?.file_name()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// A project that holds nothing and is bound to nothing.
 fn free(folder: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<Option<u32>> {
     let first = first_number(path);
@@ -83,15 +93,10 @@ fn first_number(path: &Path) -> u32 {
     u32::from_be_bytes([*a, *b, *c, *d]) % COUNT
 }
 
-/// Whether workspaces below this folder, or the nearest above it that is there, are held by the kernel.
-#[must_use]
-pub fn is_enforced_at(folder: &Path) -> bool {
-    std::fs::File::open(folder).is_ok_and(|folder| is_enforced(folder.as_fd()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn numbers_stay_within_ours_and_differ_by_path() {

@@ -81,7 +81,11 @@ struct RawQuota {
 
 pub fn quota(folder: BorrowedFd<'_>, project: u32) -> rustix::io::Result<Quota> {
     let mut raw = RawQuota::default();
-    call(folder, GET_QUOTA, project, &mut raw)?;
+    match call(folder, GET_QUOTA, project, &mut raw) {
+        // So xfs says that the project was never used.
+        Err(Errno::NOENT) => return Ok(Quota::default()),
+        outcome => outcome?,
+    }
     Ok(Quota {
         blocks: raw.hard_blocks,
         entries: raw.hard_entries,
