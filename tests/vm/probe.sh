@@ -52,19 +52,27 @@ as_bob=(runuser -u bob -- env NO_COLOR=1 HOME=/home/bob BELLJAR_SOCKET=/run/bell
 
 # The workspace may hold 64 MiB; the kernel says so before any watch does.
 quotas() {
-    echo "==> project quotas"
+    local system=$1 backends=$2
+    echo "==> project quotas on $system"
     local half='f = open("a", "wb"); f.write(bytes(40 << 20)); f.flush()'
     local hidden='import os; os.unlink("a"); g = open("b", "wb"); g.write(bytes(40 << 20))'
     systemctl enable -q --now belljar.socket
     check "the doctor knows of them" 'the kernel bounds workspaces' env BELLJAR_HOME=/var/lib/belljar belljar doctor
-    for backend in $1; do
+    for backend in $backends; do
         works "$backend: a session" "${as_bob[@]}" new q --backend "$backend"
         works "$backend: what fits is written" "${as_bob[@]}" exec -s q "$half"
-        check "$backend: what does not is refused, also beside what is deleted and open" 'Disk quota exceeded' "${as_bob[@]}" exec -s q "$hidden"
+        check "$backend: what does not is refused, also beside what is deleted and open" \
+            'Disk quota exceeded|No space left on device' "${as_bob[@]}" exec -s q "$hidden"
         check "$backend: the session goes on" '^2$' "${as_bob[@]}" exec -s q '1 + 1'
         works "$backend: it is removed" "${as_bob[@]}" rm q
     done
     systemctl stop belljar.socket belljar.service
+}
+
+all_quotas() {
+    quotas ext4 "$1"
+    umount /var/lib/belljar && mount -t xfs -o pquota /dev/vdc /var/lib/belljar
+    quotas xfs "$1"
 }
 
 engine_and_jails() {
@@ -102,10 +110,10 @@ ordinary_user() {
 }
 
 case $(grep -o 'belljar.part=[a-z]*' /proc/cmdline) in
-*=quotas) quotas bubblewrap ;;
+*=quotas) all_quotas bubblewrap ;;
 *)
     engine_and_jails
-    quotas 'docker bubblewrap'
+    all_quotas 'docker bubblewrap'
     ordinary_user
     ;;
 esac

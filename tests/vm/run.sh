@@ -13,7 +13,7 @@ readonly LIMIT_S=3600
 readonly PACKAGES=linux-image-cloud-amd64,systemd-sysv,dbus-user-session,libpam-systemd,docker.io,docker-cli,iproute2,iptables,bubblewrap,python3,ca-certificates,uidmap,slirp4netns,rootlesskit,procps,login,udev
 
 missing=()
-for tool in qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs strip:binutils; do
+for tool in qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs mkfs.xfs:xfsprogs strip:binutils; do
     command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
 done
 if [ ${#missing[@]} -gt 0 ]; then
@@ -58,6 +58,8 @@ truncate -s 4G "$work/disk"
 mke2fs -q -t ext4 -d "$root" "$work/disk"
 truncate -s 6G "$work/quota"
 mke2fs -q -t ext4 -O quota,project -E quotatype=prjquota "$work/quota"
+truncate -s 6G "$work/quota-xfs"
+mkfs.xfs -q "$work/quota-xfs"
 
 echo "==> the machine"
 accel=tcg,thread=multi
@@ -65,7 +67,8 @@ grep -q -E 'vmx|svm' /proc/cpuinfo && [ -w /dev/kvm ] && accel=kvm
 timeout "$LIMIT_S" qemu-system-x86_64 -accel "$accel" -cpu max -smp 2 -m 4096 -nic none -display none -no-reboot \
     -kernel "$work/vmlinuz" -initrd "$work/initrd" -append 'root=/dev/vda rw console=ttyS0 quiet belljar.part='"$part" \
     -drive "file=$work/disk,if=virtio,format=raw,cache=unsafe" \
-    -drive "file=$work/quota,if=virtio,format=raw,cache=unsafe" -serial "file:$work/console" &
+    -drive "file=$work/quota,if=virtio,format=raw,cache=unsafe" \
+    -drive "file=$work/quota-xfs,if=virtio,format=raw,cache=unsafe" -serial "file:$work/console" &
 qemu=$!
 tail -q --pid="$qemu" -F "$work/console" 2>/dev/null | stdbuf -oL tr -d '\r' | grep --line-buffered -a -E '^(ok|FAILED|==>|     |all of)' || true
 wait "$qemu" || true

@@ -134,7 +134,7 @@ pub fn an_undo_that_the_daemon_did_not_survive_is_told_by_the_next() {
 pub fn a_reset_that_the_daemon_did_not_survive_is_done_by_the_next_or_never_was() {
     let Some(mut daemon) = base() else { return };
     let mut finished = 0;
-    for place in (1..=6).flat_map(|n| [format!("{n}:before"), format!("{n}:after")]) {
+    for place in (1..=10).flat_map(|n| [format!("{n}:before"), format!("{n}:after")]) {
         let last = printed_cell(&daemon, "x = 'old'");
         daemon.kill();
         daemon.set_environment(&[("BELLJAR_CRASH_AT", &place)]);
