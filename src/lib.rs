@@ -2,6 +2,7 @@
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `agent`, `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `config` → `protocol`.
+//! `controls` is beside them: which security controls hold, for the build that proves each of them.
 
 pub mod actors;
 pub mod agent;
@@ -9,6 +10,7 @@ pub mod bridge;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod controls;
 pub mod daemon;
 pub mod llm;
 pub mod protocol;

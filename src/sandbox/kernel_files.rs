@@ -6,6 +6,8 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::controls;
+
 /// Largest list of packages.
 const PACKAGES_BYTES: u64 = 256 * 1024;
 
@@ -18,7 +20,7 @@ pub fn folder_name(image_id: &str) -> String {
     for (name, text) in KERNEL_FILES {
         digest.update(name.as_bytes());
         digest.update([0]);
-        digest.update(text.as_bytes());
+        digest.update(controls::kernel_text(text).as_bytes());
         digest.update([0]);
     }
     digest.update(image_id.as_bytes());
@@ -32,7 +34,7 @@ pub fn write(folder: &Path) -> std::io::Result<()> {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        std::fs::write(path, text)?;
+        std::fs::write(path, controls::kernel_text(text).as_bytes())?;
     }
     open_to_all(folder)
 }

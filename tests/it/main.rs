@@ -6,6 +6,8 @@
 //! - `llm`: the client of models against `model_server`, a real server on loopback
 //! - `message_spec`: every frame of the bridge against its JSON Schema
 //! - `openai_client`: that server against the `openai` package of Python
+//! - `abuse`, in a folder of its own beside this one: attacks on the promises of the README, one file a subject
+//! - `controls`: every security control is in the tables of `tests/mutate`, and none is in an ordinary build
 //! - `jail`: the same subjects without an engine, in jails that bubblewrap builds
 //! - `docker`: tests that need a container engine, one file a subject (see there)
 //!
@@ -18,6 +20,9 @@
     reason = "a test that panics has failed, as it should"
 )]
 
+#[path = "../abuse/mod.rs"]
+mod abuse;
+mod controls;
 mod docker;
 mod doctor;
 mod install;

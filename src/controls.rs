@@ -1,0 +1,36 @@
+//! Security controls that a test build can switch off, one at a time, to prove that a test notices.
+//!
+//! A control is named where it is applied: `if controls::holds("no_set_id_modes") { … }`. In every ordinary build
+//! the answer is the constant `true`. With the cargo feature `mutate`, which no release has, the environment
+//! variable `BELLJAR_MUTATE` names the one control that does not hold. `tests/mutate` lists every control with
+//! the tests that must fail without it, and `make mutate` runs them.
+
+/// Whether the control is applied.
+#[cfg(not(feature = "mutate"))]
+#[must_use]
+pub const fn holds(_control: &str) -> bool {
+    true
+}
+
+/// Whether the control is applied: all are, but the one that the environment names.
+#[cfg(feature = "mutate")]
+#[must_use]
+pub fn holds(control: &str) -> bool {
+    static SWITCHED_OFF: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    SWITCHED_OFF.get_or_init(|| std::env::var("BELLJAR_MUTATE").unwrap_or_default()) != control
+}
+
+/// A file of the kernel without the statement that applies a control which does not hold. Such a statement
+/// fills one line and ends with the comment `# control: NAME`; `pass` takes its place.
+#[must_use]
+pub fn kernel_text(text: &'static str) -> std::borrow::Cow<'static, str> {
+    let is_off = |line: &str| line.split_once("# control: ").is_some_and(|(_, name)| !holds(name.trim()));
+    if !cfg!(feature = "mutate") || !text.lines().any(is_off) {
+        return text.into();
+    }
+    let without = |line: &str| {
+        let indent: String = line.chars().take_while(|c| c.is_whitespace()).collect();
+        if is_off(line) { format!("{indent}pass\n") } else { format!("{line}\n") }
+    };
+    text.lines().map(without).collect::<String>().into()
+}
