@@ -85,6 +85,10 @@ test-long: setup job-packages ## kill the daemon at random moments for two minut
 	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
 		the_solutions_of_human_eval_pass
 
+.PHONY: mutate
+mutate: setup ## switch off each security control in turn and see that a test notices (ARGS='--only NAME')
+	tests/mutate/run.py $(ARGS)
+
 .PHONY: test-vm
 test-vm: build image-base ## cgroup v2, systemd and a rootless engine, in a virtual machine (root; up to half an hour)
 	tests/vm/run.sh $(RELEASE)

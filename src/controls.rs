@@ -1,9 +1,10 @@
 //! Security controls that a test build can switch off, one at a time, to prove that a test notices.
 //!
-//! A control is named where it is applied: `if controls::holds("no_set_id_modes") { … }`. In every ordinary build
-//! the answer is the constant `true`. With the cargo feature `mutate`, which no release has, the environment
-//! variable `BELLJAR_MUTATE` names the one control that does not hold. `tests/mutate` lists every control with
-//! the tests that must fail without it, and `make mutate` runs them.
+//! A control is named where it is applied: `if controls::holds("no_set_id_modes") { … }`, or, where it is a
+//! setting, `controls::setting("read_only_root", true)`. In every ordinary build it holds, and nothing of this
+//! is left. With the cargo feature `mutate`, which no release has, the environment variable `BELLJAR_MUTATE`
+//! names the control that does not hold (or several, joined by `+`). `tests/mutate` lists every control with the
+//! tests that must fail without it, and `make mutate` runs them.
 
 /// Whether the control is applied.
 #[cfg(not(feature = "mutate"))]
@@ -12,12 +13,19 @@ pub const fn holds(_control: &str) -> bool {
     true
 }
 
-/// Whether the control is applied: all are, but the one that the environment names.
+/// Whether the control is applied: all are, but those that the environment names.
 #[cfg(feature = "mutate")]
 #[must_use]
 pub fn holds(control: &str) -> bool {
     static SWITCHED_OFF: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    SWITCHED_OFF.get_or_init(|| std::env::var("BELLJAR_MUTATE").unwrap_or_default()) != control
+    let switched_off = SWITCHED_OFF.get_or_init(|| std::env::var("BELLJAR_MUTATE").unwrap_or_default());
+    switched_off.split('+').all(|name| name != control)
+}
+
+/// What a control sets, for where it is an option of something larger; none where it does not hold.
+#[must_use]
+pub fn setting<T>(control: &str, value: T) -> Option<T> {
+    holds(control).then_some(value)
 }
 
 /// A file of the kernel without the statement that applies a control which does not hold. Such a statement

@@ -17,14 +17,22 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Names between `before` and `after` in all sources of a kind.
-fn named(folder: &str, extension: &str, before: &str, after: char) -> BTreeSet<String> {
+/// Texts of all sources of a kind.
+fn texts(folder: &str, extension: &str) -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let paths = files(&folder, extension).into_iter().filter(|path| !path.ends_with("src/controls.rs"));
+    paths.map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}
+
+/// Names that stand in quotes right behind one of these calls.
+fn named_in_code() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for path in files(&folder, extension).into_iter().filter(|path| !path.ends_with("src/controls.rs")) {
-        let text = std::fs::read_to_string(&path).unwrap();
-        for piece in text.split(before).skip(1) {
-            names.insert(piece.split(after).next().unwrap().trim().to_owned());
+    for text in texts("src", "rs") {
+        for call in ["controls::holds(", "controls::setting("] {
+            let arguments = text.split(call).skip(1).map(str::trim_start);
+            names.extend(
+                arguments.filter_map(|text| Some(text.strip_prefix('"')?.split_once('"')?.0.to_owned())),
+            );
         }
     }
     names
@@ -32,14 +40,26 @@ fn named(folder: &str, extension: &str, before: &str, after: char) -> BTreeSet<S
 
 #[test]
 fn every_control_has_a_row_and_every_row_a_control() {
-    let mut applied = named("src", "rs", "controls::holds(\"", '"');
-    applied.extend(named("sandbox-bootstrap", "py", "# control: ", '\n'));
+    let mut applied = named_in_code();
+    for text in texts("sandbox-bootstrap", "py") {
+        applied.extend(
+            text.split("# control: ").skip(1).map(|rest| rest.lines().next().unwrap().trim().to_owned()),
+        );
+    }
+    let sources = [texts("src", "rs"), texts("tests", "rs")].concat().join("\n");
     let mut listed = BTreeSet::new();
     for path in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mutate"), "toml") {
         let table: toml::Table = toml::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         for (name, row) in table {
-            for key in ["what", "tests"] {
-                assert!(row.get(key).is_some(), "{}: `{name}` has no `{key}`", path.display());
+            assert!(row["what"].is_str(), "`{name}`");
+            for also in row.get("also_off").and_then(toml::Value::as_array).into_iter().flatten() {
+                assert!(applied.contains(also.as_str().unwrap()), "`{name}`: there is no control {also}");
+            }
+            let tests = row["tests"].as_array().unwrap();
+            assert!(!tests.is_empty(), "`{name}` names no test");
+            for test in tests {
+                let function = test.as_str().unwrap().rsplit("::").next().unwrap();
+                assert!(sources.contains(&format!("fn {function}(")), "`{name}`: there is no test {test}");
             }
             assert!(listed.insert(name.clone()), "`{name}` is listed twice");
         }
