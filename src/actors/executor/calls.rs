@@ -100,11 +100,12 @@ impl ExecutorState {
     /// person, a thread of its cell may not do in the name of another cell. What it may not do at all is
     /// forbidden to other cells only as long as it left something that runs.
     fn rules_of_all<'a>(&self, own: &'a CellRules) -> Cow<'a, CellRules> {
-        if self.bound == CellRules::default() {
+        let bound = self.bound.tightened(&self.before_reset);
+        if bound == CellRules::default() {
             return Cow::Borrowed(own);
         }
         let Live { threads, tasks, children } = self.live;
-        let mut rules = own.tightened(&self.bound);
+        let mut rules = own.tightened(&bound);
         if threads + tasks + children == 0 {
             rules.allowed.clone_from(&own.allowed);
         }

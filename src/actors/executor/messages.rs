@@ -146,6 +146,8 @@ pub struct Attach {
     pub last_rules: Arc<CellRules>,
     /// Of all cells that models wrote.
     pub bound: CellRules,
+    /// Of those from before a reset of which the kernel may not have heard.
+    pub before_reset: CellRules,
     /// It is to be frozen again when it has told what it had to tell.
     pub frozen: bool,
 }

@@ -103,6 +103,8 @@ pub struct ExecutorState {
     /// Of all cells that models wrote since the worker was fresh. What they left behind may call tools while
     /// another cell runs, in whose name it then speaks.
     bound: CellRules,
+    /// Of those from before a reset that the kernel has not said to be done: until then they may run on.
+    before_reset: CellRules,
     /// What tools said that gives no value.
     said: Arc<Said>,
     /// The workspace as the last cell left it.
@@ -200,6 +202,7 @@ impl Actor for Executor {
             last_rules: Arc::default(),
             unassigned: Vec::new(),
             bound: CellRules::default(),
+            before_reset: CellRules::default(),
             said: Arc::default(),
             snapshot,
             snapshot_is_old: false,
@@ -244,7 +247,8 @@ impl Actor for Executor {
             }
             ExecutorMsg::Reset { reply_to } => {
                 state.cancel_running(&myself);
-                state.bound = CellRules::default();
+                let bound = std::mem::take(&mut state.bound);
+                state.before_reset = state.before_reset.tightened(&bound);
                 let frame = |request| HostFrame::Reset { request };
                 state.request(&myself, Request::Reset(reply_to), frame, Duration::ZERO);
             }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::outcome::EndedBy;
+use super::super::rules::CellRules;
 use super::super::session::SessionMsg;
 use super::attach::Fence;
 use super::{Answer, Back, ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
@@ -76,6 +77,9 @@ impl ExecutorState {
             }
             KernelFrame::ResetDone { request } => {
                 if let Some(Request::Reset(reply_to)) = self.requests.remove(&request) {
+                    if !self.requests.values().any(|other| matches!(other, Request::Reset(_))) {
+                        self.before_reset = CellRules::default();
+                    }
                     let _ = reply_to.send(Ok(()));
                 }
             }

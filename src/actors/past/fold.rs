@@ -143,7 +143,7 @@ impl Fold {
             EventBody::SandboxReady { receipt, preloaded, .. } => {
                 past.preloaded.clone_from(preloaded);
                 past.reset = false;
-                past.bound = CellRules::default();
+                (past.bound, past.before_reset) = (CellRules::default(), CellRules::default());
                 past.said = Responses::default();
                 past.sandbox = Some((**receipt).clone());
                 past.last_sandbox.clone_from(&past.sandbox);
@@ -214,7 +214,10 @@ impl Fold {
             open.start.before = before;
             open.passed = self.newest_begun >= cell;
             if open.start.mode == Mode::Main {
-                self.past.reset = false;
+                // The kernel is sent a cell after the reset that came before it, and so is that of a replay.
+                if std::mem::take(&mut self.past.reset) || open.replays.is_some() {
+                    self.past.before_reset = CellRules::default();
+                }
                 self.past.last_rules = Arc::clone(&open.start.rules);
                 if open.start.ask.is_some() {
                     self.past.bound = self.past.bound.tightened(&open.start.rules);
@@ -308,7 +311,7 @@ impl Fold {
         let past = &mut self.past;
         (past.kept, past.replaying, past.reset, past.news) = (kept, replaying, false, None);
         past.interrupted.clear();
-        past.bound = CellRules::default();
+        past.before_reset = past.before_reset.tightened(&std::mem::take(&mut past.bound));
         self.fresh_since = past.cells;
         self.replayed.clear();
     }

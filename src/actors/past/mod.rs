@@ -57,6 +57,8 @@ pub struct Past {
     pub last_rules: Arc<CellRules>,
     /// Of all cells that models wrote since the worker was fresh.
     pub bound: CellRules,
+    /// Of those before, if the kernel may not have heard that the worker is to be a fresh one.
+    pub before_reset: CellRules,
 }
 
 /// A cell that had begun.

@@ -259,3 +259,27 @@ fn a_cell_that_a_lost_sandbox_never_took_waits_again() {
     assert!(past.running.is_empty());
     assert_eq!(past.queued.iter().map(|start| start.cell).collect::<Vec<_>>(), [1]);
 }
+
+#[test]
+fn rules_of_before_a_reset_hold_until_the_kernel_has_heard_of_it() {
+    let spec = serde_json::json!({
+        "text": "", "model": "m", "dialect": "tool_calls", "language": "en", "approval": {"tools": ["danger"]},
+        "tools": ["danger"], "schema": null, "context": {}, "restricted": false, "fresh": false, "depth": 0,
+        "limits": {"steps": 1, "failures": 1, "tokens": 1, "seconds": 1.0},
+    });
+    let spec: crate::protocol::ask::AskSpec = serde_json::from_value(spec).unwrap();
+    let rules = CellRules::of_ask(&spec);
+    let mut of_ask = queued(1, Mode::Main);
+    if let EventBody::CellQueued { origin, .. } = &mut of_ask {
+        *origin = Some(crate::protocol::event::CellOrigin { ask: 1, id: "a".into() });
+    }
+    let mut bodies =
+        vec![EventBody::AskStarted { ask: 1, spec: Box::new(spec) }, of_ask, started(1), kept(1)];
+    assert_eq!(past(&bodies).bound, rules);
+    for fresh in [EventBody::Reset, EventBody::ReplayStarted { cells: vec![] }] {
+        let after = past(&[bodies.as_slice(), &[fresh]].concat());
+        assert_eq!((after.bound, after.before_reset), (CellRules::default(), rules.clone()));
+    }
+    bodies.extend([EventBody::Reset, queued(2, Mode::Main), started(2)]);
+    assert_eq!(past(&bodies).before_reset, CellRules::default());
+}

@@ -83,6 +83,7 @@ impl SessionActorState {
             said: past.said,
             last_rules: past.last_rules,
             bound: past.bound,
+            before_reset: past.before_reset,
             frozen: self.frozen,
         })
     }
