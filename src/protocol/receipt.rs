@@ -110,6 +110,9 @@ pub struct ProcessFact {
     /// User id of the host.
     pub uid: u32,
     pub gid: u32,
+    /// Supplementary groups; none in the receipt of a sandbox that an older version made.
+    #[serde(default)]
+    pub groups: Option<Vec<u32>>,
     /// Effective and bounding capabilities, as hex.
     pub cap_eff: String,
     pub cap_bnd: String,

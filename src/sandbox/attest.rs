@@ -8,8 +8,10 @@ use std::path::Path;
 use super::cgroup::Cgroup;
 use super::checks::Checks;
 use super::facts;
+use super::groups;
+use super::profile::seccomp_profile;
 use super::spec::{
-    BRIDGE_DIR, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SECCOMP_PROFILE, SandboxSpec, WORKSPACE, nano_cpus,
+    BRIDGE_DIR, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec, WORKSPACE, nano_cpus,
     session_container,
 };
 use crate::protocol::frames::Probe;
@@ -21,6 +23,8 @@ use crate::protocol::receipt::{
 #[derive(Clone, Debug)]
 pub struct Evidence {
     pub process: ProcessFact,
+    /// Groups that a guest may have because its owner, whose daemon this is, has them.
+    pub owner_groups: Vec<u32>,
     pub limits: LimitFact,
     /// The folder behind `/workspace` is the one that was opened and checked. None where the host
     /// does not let this user look.
@@ -48,7 +52,12 @@ pub fn gather(spec: &SandboxSpec, inspected: &ContainerInspectResponse) -> Optio
         cgroup_version: cgroup.version(),
         held_by: HeldBy::default(),
     };
-    Some(Evidence { process, limits, workspace_is_ours: same_folder(pid, spec.workspace_identity) })
+    Some(Evidence {
+        process,
+        owner_groups: groups::of_an_owner(),
+        limits,
+        workspace_is_ours: same_folder(pid, spec.workspace_identity),
+    })
 }
 
 #[must_use]
@@ -74,7 +83,7 @@ pub fn differences(
     probe: &Probe,
 ) -> Vec<String> {
     let mut checks = Checks::default();
-    checks.user(spec, &evidence.process);
+    checks.user(spec, &evidence.process, &evidence.owner_groups);
     checks.rights(&evidence.process);
     checks.limits(spec, &evidence.limits);
     checks.probe(probe);
@@ -103,7 +112,8 @@ pub fn differences(
     check(host.ipc_mode.as_deref() == Some("private"), "the IPC namespace");
     check(host.memory_swap == host.memory, "swap");
     check(host.nano_cpus == Some(nano_cpus(spec.limits.cpus)), "the engine's CPU limit");
-    check(applied_seccomp(inspected).as_deref() == Some(SECCOMP_PROFILE), "the seccomp profile");
+    check(is_confined(inspected, &evidence.process), "the AppArmor profile");
+    check(applied_seccomp(inspected).as_deref() == Some(seccomp_profile()), "the seccomp profile");
     check(inspected.image.as_deref() == Some(spec.image.id.as_str()), "the image");
     let expected_mounts = [(BRIDGE_DIR, false), (KERNEL_DIR, false), (WORKSPACE, true)];
     let mut mounts: Vec<(String, bool)> = bind_mounts(inspected).map(|m| (m.target, m.writable)).collect();
@@ -113,6 +123,14 @@ pub fn differences(
         "the mounts",
     );
     checks.differences()
+}
+
+/// The profile that the engine says it applied is the one that the kernel has. An engine without `AppArmor` says
+/// nothing.
+fn is_confined(inspected: &ContainerInspectResponse, process: &ProcessFact) -> bool {
+    let asked = inspected.app_armor_profile.as_deref().unwrap_or_default();
+    let has = process.apparmor.as_deref().unwrap_or_default();
+    asked.is_empty() || (asked != "unconfined" && has.split(' ').next() == Some(asked))
 }
 
 /// The receipt of a sandbox that passed.

@@ -19,11 +19,14 @@ impl Checks {
     }
 
     /// Who it runs as.
-    pub fn user(&mut self, spec: &SandboxSpec, process: &ProcessFact) {
+    pub fn user(&mut self, spec: &SandboxSpec, process: &ProcessFact, owner_groups: &[u32]) {
         self.check(process.uid == spec.user.host_uid, "the user id of the process");
         self.check(process.uid != 0, "the process is root on the host");
         self.check(process.gid == spec.user.host_gid, "the group id of the process");
         self.check(process.gid != 0, "the process is of root's group on the host");
+        let may_have = |gid: &u32| *gid == spec.user.host_gid || owner_groups.contains(gid);
+        let groups = process.groups.as_deref();
+        self.check(groups.is_some_and(|groups| groups.iter().all(may_have)), "supplementary groups");
     }
 
     /// What the kernel keeps from it.

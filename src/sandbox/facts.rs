@@ -19,6 +19,7 @@ pub fn parse_status(pid: i32, status: &str) -> Option<ProcessFact> {
         pid,
         uid: first("Uid")?.parse().ok()?,
         gid: first("Gid")?.parse().ok()?,
+        groups: Some(field("Groups")?.split_whitespace().map_while(|gid| gid.parse().ok()).collect()),
         cap_eff: field("CapEff")?.to_owned(),
         cap_bnd: field("CapBnd")?.to_owned(),
         no_new_privs: field("NoNewPrivs")? == "1",
@@ -79,9 +80,10 @@ mod tests {
 
     #[test]
     fn status_and_limits_are_read() {
-        let status = "Name:\tpython3\nUid:\t200001\t200001\t200001\t200001\nGid:\t200001\t1\t1\t1\nCapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n";
+        let status = "Name:\tpython3\nUid:\t200001\t200001\t200001\t200001\nGid:\t200001\t1\t1\t1\nGroups:\t42 105 \nCapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n";
         let fact = parse_status(7, status).unwrap();
         assert_eq!((fact.uid, fact.gid, fact.seccomp, fact.no_new_privs), (200_001, 200_001, 2, true));
+        assert_eq!(fact.groups, Some(vec![42, 105]));
         assert_eq!(parse_status(7, "Name:\tx\n"), None);
 
         let limits = "Limit                     Soft Limit           Hard Limit           Units     \nMax file size             unlimited            unlimited            bytes     \nMax open files            1024                 1024                 files     \n";

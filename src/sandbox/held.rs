@@ -113,7 +113,18 @@ impl Sandbox {
             Held::Container(container) => container.receipt(&self.spec, python, probe),
             Held::Jail(jail) => jail.receipt(&self.spec, python, probe),
         };
-        if now.map(|now| Receipt { chosen: before.chosen.clone(), ..now }).as_ref() == Some(before) {
+        // What an older version did not note, or what only the daemon that built a jail knew, cannot have changed.
+        let carried = |mut now: Receipt| {
+            now.chosen.clone_from(&before.chosen);
+            if before.process.groups.is_none() {
+                now.process.groups = None;
+            }
+            if matches!(self.held, Held::Jail(_)) {
+                now.seccomp_profile.clone_from(&before.seccomp_profile);
+            }
+            now
+        };
+        if now.map(carried).as_ref() == Some(before) {
             return Ok(());
         }
         Err(Problem::new(Code::PolicyViolation, "the sandbox is no longer isolated as its receipt says"))

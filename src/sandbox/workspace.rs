@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::choice::Choice;
 use super::engine::EngineMode;
 use super::spec::GuestUser;
-use super::{project, usage};
+use super::{groups, project, usage};
 use crate::protocol::problem::{Code, Problem};
 
 /// Who serves: decides who guests are and who owns their files.
@@ -118,7 +118,7 @@ impl Workspace {
                 )
                 .hint("use a folder of another user, for example after `chown nobody DIR`, or a managed workspace"));
             }
-            mapped(engine, found.st_uid, guest_group(&found)).ok_or_else(|| {
+            mapped(engine, found.st_uid, groups::for_guest(found.st_uid, found.st_gid)).ok_or_else(|| {
                 Problem::new(
                     Code::Forbidden,
                     format!("the engine cannot run a guest as the owner of `{shown}`"),
@@ -203,11 +203,6 @@ fn guest(service: Service, engine: EngineMode, slot: u32) -> GuestUser {
     }
 }
 
-/// `chown USER DIR` leaves the group as it was, and no guest is of root's group.
-fn guest_group(found: &rustix::fs::Stat) -> u32 {
-    if found.st_gid == 0 { found.st_uid } else { found.st_gid }
-}
-
 /// The id inside the container for a user of the host.
 fn mapped(engine: EngineMode, uid: u32, gid: u32) -> Option<GuestUser> {
     match engine {
@@ -257,15 +252,5 @@ mod tests {
         }
         remove_tree(&top).unwrap();
         assert!(!top.exists());
-    }
-
-    #[test]
-    fn no_guest_is_of_the_group_of_root() {
-        let home = tempfile::tempdir().unwrap();
-        let mut found = rustix::fs::stat(home.path()).unwrap();
-        (found.st_uid, found.st_gid) = (1000, 0);
-        assert_eq!(guest_group(&found), 1000);
-        found.st_gid = 50;
-        assert_eq!(guest_group(&found), 50);
     }
 }

@@ -1,3 +1,6 @@
 //! Attacks, one file a subject: what hostile code or a hostile user of the machine tries, and what must be true
 //! afterwards. Each test was seen to fail before the control that it is about was there; `tests/mutate` says
 //! which control that is.
+
+pub mod grounds;
+mod set_id;

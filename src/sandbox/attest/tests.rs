@@ -56,12 +56,14 @@ fn well() -> Seen {
             pid: 7,
             uid: spec.user.host_uid,
             gid: spec.user.host_gid,
+            groups: Some(Vec::new()),
             cap_eff: "0000000000000000".into(),
             cap_bnd: "0000000000000000".into(),
             no_new_privs: true,
             seccomp: 2,
             apparmor: None,
         },
+        owner_groups: vec![24, 105],
         limits: LimitFact {
             memory_bytes: spec.limits.memory_bytes,
             cpus: spec.limits.cpus,
@@ -111,6 +113,8 @@ fn the_process_is_compared() {
     each_is_found(&[
         ("the user id of the process", |seen| seen.evidence.process.uid = 1000),
         ("the group id of the process", |seen| seen.evidence.process.gid = 1000),
+        ("supplementary groups", |seen| seen.evidence.process.groups = Some(vec![24, 42])),
+        ("supplementary groups", |seen| seen.evidence.process.groups = None),
         ("capabilities", |seen| seen.evidence.process.cap_eff = "0000000000000001".into()),
         ("capabilities", |seen| seen.evidence.process.cap_bnd = "00000000a80425fb".into()),
         ("capabilities", |seen| seen.evidence.process.cap_eff = String::new()),
@@ -126,6 +130,34 @@ fn the_process_is_compared() {
     let mut seen = well();
     (seen.spec.user.host_gid, seen.evidence.process.gid) = (0, 0);
     assert_eq!(seen.differences(), ["the process is of root's group on the host"]);
+}
+
+/// As the engine says on a host with `AppArmor`, and as the kernel does.
+#[test]
+fn confinement_is_compared_where_the_engine_confines() {
+    let with = |asked: &str, has: Option<&str>| {
+        let mut seen = well();
+        seen.inspected.app_armor_profile = Some(asked.into());
+        seen.evidence.process.apparmor = has.map(str::to_owned);
+        seen.differences()
+    };
+    assert_eq!(with("docker-default", Some("docker-default (enforce)")), Vec::<String>::new());
+    assert_eq!(with("", Some("unconfined")), Vec::<String>::new());
+    for (asked, has) in [
+        ("docker-default", Some("unconfined")),
+        ("docker-default", None),
+        ("docker-default", Some("docker-default-not (enforce)")),
+        ("unconfined", Some("unconfined")),
+    ] {
+        assert_eq!(with(asked, has), ["the AppArmor profile"]);
+    }
+}
+
+#[test]
+fn groups_of_the_owner_are_no_difference() {
+    let mut seen = well();
+    seen.evidence.process.groups = Some(vec![24, 105, seen.spec.user.host_gid]);
+    assert_eq!(seen.differences(), Vec::<String>::new());
 }
 
 #[test]

@@ -10,7 +10,9 @@ use crate::sandbox::attest::{fingerprint, same_folder};
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::checks::Checks;
 use crate::sandbox::facts;
-use crate::sandbox::spec::{SECCOMP_PROFILE, SandboxSpec, WORKSPACE};
+use crate::sandbox::groups;
+use crate::sandbox::profile::seccomp_profile;
+use crate::sandbox::spec::{SandboxSpec, WORKSPACE};
 
 /// Namespaces that a jail has for itself, and one that it has only if its user made it.
 const NAMESPACES: [&str; 6] = ["cgroup", "ipc", "mnt", "net", "pid", "uts"];
@@ -26,6 +28,8 @@ const WRITABLE: [&str; 3] = ["/proc", "/tmp", "/dev"];
 #[derive(Clone, Debug)]
 pub struct Evidence {
     pub process: ProcessFact,
+    /// Groups that a guest may have because its owner, whose daemon this is, has them.
+    pub owner_groups: Vec<u32>,
     pub limits: LimitFact,
     /// Those that are not the daemon's own.
     pub namespaces: Vec<String>,
@@ -118,6 +122,7 @@ pub fn gather(spec: &SandboxSpec, jail: &Jail) -> Option<Evidence> {
     }
     Some(Evidence {
         process,
+        owner_groups: groups::of_an_owner(),
         limits,
         namespaces: own_namespaces(pid),
         mounts: visible(&read("mountinfo")?),
@@ -147,7 +152,7 @@ pub fn differences(
     probe: &Probe,
 ) -> Vec<String> {
     let mut checks = Checks::default();
-    checks.user(spec, &evidence.process);
+    checks.user(spec, &evidence.process, &evidence.owner_groups);
     checks.limits(spec, &evidence.limits);
     if walls == Walls::None {
         return checks.differences();
@@ -211,7 +216,7 @@ pub fn receipt(spec: &SandboxSpec, jail: &Jail, evidence: Evidence, python: Stri
         network: if evidence.namespaces.iter().any(|name| name == "net") { "none" } else { "host" }.into(),
         process: evidence.process,
         read_only_root: bubblewrap && read_only_root,
-        seccomp_profile: if bubblewrap { fingerprint(SECCOMP_PROFILE) } else { String::new() },
+        seccomp_profile: if bubblewrap { fingerprint(seccomp_profile()) } else { String::new() },
         limits: evidence.limits,
         mounts,
         probe,

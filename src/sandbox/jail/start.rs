@@ -18,8 +18,9 @@ use super::limits::{self, Beside};
 use super::root::{self, Root};
 use super::{Jail, Said, Walls, scope, seccomp, status};
 use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::profile::seccomp_profile;
 use crate::sandbox::spec::{
-    BRIDGE_SOCKET_NAME, GuestUser, SECCOMP_PROFILE, SandboxSpec, compile_command, environment, kernel_command,
+    BRIDGE_SOCKET_NAME, GuestUser, SandboxSpec, compile_command, environment, kernel_command,
 };
 
 const BWRAP: &str = "bwrap";
@@ -54,7 +55,7 @@ impl Tools {
         let said = Command::new(BWRAP).arg("--version").output().map_err(|error| explain::missing(&error))?;
         let version = String::from_utf8_lossy(&said.stdout).trim().to_owned();
         let failed = |error: seccomp::ProfileError| Problem::new(Code::Internal, error.to_string());
-        let filters = seccomp::compile(SECCOMP_PROFILE).map_err(failed)?;
+        let filters = seccomp::compile(seccomp_profile()).map_err(failed)?;
         let last_filter = seccomp::without_nameless_files().map_err(failed)?;
         Ok(Self { version, filters, last_filter, built, system })
     }

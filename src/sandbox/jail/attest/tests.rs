@@ -27,12 +27,14 @@ fn well() -> (Evidence, Probe) {
             pid: 7,
             uid: spec.user.host_uid,
             gid: spec.user.host_gid,
+            groups: Some(Vec::new()),
             cap_eff: "0000000000000000".into(),
             cap_bnd: "0000000000000000".into(),
             no_new_privs: true,
             seccomp: 2,
             apparmor: None,
         },
+        owner_groups: vec![24],
         limits: LimitFact {
             memory_bytes: spec.limits.memory_bytes,
             cpus: 64.0,
@@ -91,9 +93,10 @@ fn only_the_upper_one_of_two_mounts_at_a_place_counts() {
 #[test]
 fn every_difference_has_its_name() {
     type Change = fn(&mut Evidence, &mut Probe);
-    let cases: [(Change, &str); 22] = [
+    let cases: [(Change, &str); 23] = [
         (|e, _| e.process.uid = 0, "the process is root on the host"),
         (|e, _| e.process.gid = 5, "the group id of the process"),
+        (|e, _| e.process.groups = Some(vec![24, 42]), "supplementary groups"),
         (|e, _| e.process.cap_eff = "00000000a80425fb".into(), "capabilities"),
         (|e, _| e.process.cap_bnd = "0000000000000080".into(), "capabilities"),
         (|e, _| e.process.no_new_privs = false, "no-new-privileges"),

@@ -1,0 +1,29 @@
+//! The grounds that an attack is tried on: a container, a jail of root's daemon, a jail of an ordinary user's.
+
+use crate::support::User;
+
+/// Nobody has this account; the kernel does not mind.
+pub const ANN: User = User { uid: 61_201, gid: 61_201, group: None };
+
+/// Makes three tests of each function, in a module of its name.
+macro_rules! on_every_ground {
+    ($($test:ident),+ $(,)?) => {
+        $(mod $test {
+            #[test]
+            fn in_a_container() {
+                super::$test();
+            }
+
+            #[test]
+            fn in_a_jail_of_root() {
+                crate::support::jails::in_a_jail(None, super::$test);
+            }
+
+            #[test]
+            fn in_a_jail_of_a_user() {
+                crate::support::jails::in_a_jail(Some(crate::abuse::grounds::ANN), super::$test);
+            }
+        })+
+    };
+}
+pub(crate) use on_every_ground;
