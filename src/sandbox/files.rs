@@ -12,10 +12,10 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use super::removal;
 use super::usage;
 use super::walk::{Folders, TooMany, names};
 use super::workspace::{Service, Workspace};
+use super::{archive, removal};
 use crate::protocol::api::{FileEntry, FileKind};
 use crate::protocol::limits::{FILE_BYTES, FOLDER_ENTRIES};
 use crate::protocol::problem::{Code, Problem};
@@ -350,53 +350,27 @@ pub fn read_tar(
     input: impl Read,
     mut room: u64,
 ) -> Result<u64, Problem> {
-    let bad = |error: std::io::Error| {
-        Problem::new(Code::BadRequest, format!("the tar stream cannot be read: {error}"))
-    };
-    make_folders(workspace, service, path.as_ref())?;
-    let mut archive = tar::Archive::new(input);
+    let path = path.as_ref();
+    make_folders(workspace, service, path)?;
     let mut files = 0;
-    for (number, entry) in archive.entries().map_err(bad)?.enumerate() {
-        if number >= usage::ENTRIES {
-            return Err(Problem::new(
-                Code::TooLarge,
-                format!("a workspace may hold {} files and folders at most", usage::ENTRIES),
-            )
-            .hint("send fewer of them"));
+    archive::each_member(input, usage::ENTRIES, |name, kind, data| {
+        let target = path.join(clean_path(&name)?);
+        if kind == archive::Kind::Folder {
+            return make_folders(workspace, service, &target).map(drop);
         }
-        let mut entry = entry.map_err(bad)?;
-        let name = entry.path().map_err(bad)?.into_owned();
-        if name.is_absolute() {
-            return Err(Problem::new(
-                Code::BadRequest,
-                format!("the tar entry `{}` is absolute", shown(&name)),
-            ));
-        }
-        let target = path.as_ref().join(clean_path(&name)?);
-        match entry.header().entry_type() {
-            tar::EntryType::Directory => drop(make_folders(workspace, service, &target)?),
-            tar::EntryType::Regular => {
-                let mut upload = Upload::begin(workspace, service, &target, room)?;
-                let mut buffer = vec![0; 64 * 1024];
-                loop {
-                    let count = entry.read(&mut buffer).map_err(bad)?;
-                    match buffer.get(..count) {
-                        Some(chunk) if !chunk.is_empty() => upload.write(chunk)?,
-                        _ => break,
-                    }
-                }
-                room = room.saturating_sub(upload.finish()?);
-                files += 1;
-            }
-            _ => {
-                return Err(Problem::new(
-                    Code::BadRequest,
-                    format!("the tar entry `{}` is neither a regular file nor a folder", shown(&name)),
-                )
-                .hint("leave links and special files out"));
+        let mut upload = Upload::begin(workspace, service, &target, room)?;
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let count = data.read(&mut buffer).map_err(archive::broken)?;
+            match buffer.get(..count) {
+                Some(chunk) if !chunk.is_empty() => upload.write(chunk)?,
+                _ => break,
             }
         }
-    }
+        room = room.saturating_sub(upload.finish()?);
+        files += 1;
+        Ok(())
+    })?;
     Ok(files)
 }
 

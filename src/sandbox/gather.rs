@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
+use super::archive;
 use super::files::{beneath, clean, size, stat_at};
 use super::walk::{Folders, names};
 use crate::protocol::glob;
 use crate::protocol::job::JobArtifact;
 use crate::protocol::limits::{
     ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES, FOLDER_ENTRIES, JOB_ARTIFACT_BYTES, JOB_ARTIFACTS,
-    JOB_INPUT_BYTES,
+    JOB_INPUT_BYTES, JOB_INPUT_NAMES_BYTES,
 };
 use crate::protocol::problem::{Code, Problem};
 
@@ -46,43 +46,24 @@ impl Manifest {
 
 /// Reads a tar stream to its end. Only folders and regular files below it are let through.
 pub fn look_through(input: impl Read) -> Result<Manifest, Problem> {
-    let bad = |message: String| Problem::new(Code::BadRequest, message);
-    let broken = |error: std::io::Error| bad(format!("the tar stream cannot be read: {error}"));
-    let mut manifest = Manifest::default();
-    let mut archive = tar::Archive::new(input);
-    for (number, entry) in archive.entries().map_err(broken)?.enumerate() {
-        let mut entry = entry.map_err(broken)?;
-        if number >= FOLDER_ENTRIES {
-            return Err(Problem::new(
-                Code::TooLarge,
-                format!("a job may have {FOLDER_ENTRIES} files and folders at most"),
-            )
-            .hint("send only what the script needs"));
+    let (mut manifest, mut names) = (Manifest::default(), 0);
+    archive::each_member(input, FOLDER_ENTRIES, |name, kind, data| {
+        let path = clean(&name.to_string_lossy())?;
+        if kind == archive::Kind::Folder {
+            return Ok(());
         }
-        let name = entry.path().map_err(broken)?.to_string_lossy().into_owned();
-        if Path::new(&name).is_absolute() {
-            return Err(bad(format!("the tar entry `{}` is absolute", name.escape_default())));
+        let (bytes, sha256) = copy_digested(data, &mut std::io::sink()).map_err(archive::broken)?;
+        manifest.bytes = manifest.bytes.saturating_add(bytes);
+        if manifest.bytes > JOB_INPUT_BYTES {
+            return Err(too_large());
         }
-        let path = clean(&name)?;
-        match entry.header().entry_type() {
-            tar::EntryType::Directory => {}
-            tar::EntryType::Regular => {
-                let (bytes, sha256) = copy_digested(&mut entry, &mut std::io::sink()).map_err(broken)?;
-                manifest.bytes = manifest.bytes.saturating_add(bytes);
-                if manifest.bytes > JOB_INPUT_BYTES {
-                    return Err(too_large());
-                }
-                manifest.files.insert(path, sha256);
-            }
-            _ => {
-                return Err(bad(format!(
-                    "the tar entry `{}` is neither a regular file nor a folder",
-                    name.escape_default()
-                ))
-                .hint("leave links and special files out"));
-            }
+        names += path.len();
+        if names > JOB_INPUT_NAMES_BYTES {
+            return Err(too_large());
         }
-    }
+        manifest.files.insert(path, sha256);
+        Ok(())
+    })?;
     Ok(manifest)
 }
 
@@ -201,7 +182,7 @@ impl<R: Read> Read for Digesting<R> {
     }
 }
 
-fn copy_digested(input: &mut impl Read, out: &mut impl Write) -> std::io::Result<(u64, String)> {
+fn copy_digested(input: &mut dyn Read, out: &mut impl Write) -> std::io::Result<(u64, String)> {
     let mut input = Digesting { inner: input, digest: Sha256::new() };
     let bytes = std::io::copy(&mut input, out)?;
     Ok((bytes, hex(input.digest)))
@@ -215,6 +196,7 @@ fn hex(digest: Sha256) -> String {
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::Path;
 
     fn gathered(folder: &Path, patterns: &[&str]) -> (Gathered, Vec<(String, u32, tar::EntryType)>) {
         let root = OwnedFd::from(File::open(folder).unwrap());

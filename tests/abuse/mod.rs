@@ -4,3 +4,4 @@
 
 pub mod grounds;
 mod set_id;
+mod tar_bombs;
