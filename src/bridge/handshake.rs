@@ -8,6 +8,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use super::BridgeError;
+use crate::controls;
 use crate::protocol::frames::{HostFrame, KernelFrame, KernelLimits, Probe};
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::limits::{BRIDGE_VERSION, FRAME_BYTES, WRITE_BUFFER_BYTES};
@@ -28,8 +29,8 @@ const VERSION_CHARS: usize = 64;
 
 fn settings() -> WebSocketConfig {
     WebSocketConfig::default()
-        .max_message_size(Some(FRAME_BYTES))
-        .max_frame_size(Some(FRAME_BYTES))
+        .max_message_size(controls::setting("frame_size_limit", FRAME_BYTES))
+        .max_frame_size(controls::setting("frame_size_limit", FRAME_BYTES))
         .max_write_buffer_size(WRITE_BUFFER_BYTES)
 }
 
@@ -80,5 +81,25 @@ fn parse_hello(text: &str) -> Result<Hello, BridgeError> {
         ))),
         Ok(_) => Err(BridgeError::Protocol("its first frame is no hello".into())),
         Err(error) => Err(BridgeError::Protocol(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_frame_beyond_the_limit_is_not_taken() {
+        let (ours, kernels) = UnixStream::pair().unwrap();
+        let kernel = tokio::spawn(async move {
+            let mut socket = tokio_tungstenite::accept_async(kernels).await.unwrap();
+            // It is hung up on before all of it is read.
+            let _ = socket.send(Message::binary(vec![0; FRAME_BYTES + 1])).await;
+        });
+        let connected = client_async_with_config("ws://kernel/", ours, Some(settings())).await;
+        let (mut socket, _) = connected.unwrap();
+        let refused = socket.next().await.unwrap().unwrap_err();
+        assert!(matches!(refused, tokio_tungstenite::tungstenite::Error::Capacity(_)), "{refused}");
+        kernel.abort();
     }
 }

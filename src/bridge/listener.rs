@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
 use super::BridgeError;
+use crate::controls;
 
 pub const SOCKET_NAME: &str = "bridge.sock";
 
@@ -44,7 +45,7 @@ impl Listener {
             loop {
                 let (stream, _) = self.listener.accept().await.map_err(BridgeError::Socket)?;
                 let peer = stream.peer_cred().map_err(BridgeError::Socket)?;
-                if peer.pid() == Some(pid) {
+                if peer.pid() == Some(pid) || !controls::holds("bridge_is_for_pid_1") {
                     return Ok(stream);
                 }
                 tracing::warn!(peer = ?peer.pid(), wanted = pid, "a stranger on a bridge was hung up on");

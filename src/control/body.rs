@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::peer::Place;
 use super::problems::Refused;
 use super::routes::App;
+use crate::controls;
 use crate::protocol::limits::REQUEST_BODY;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values;
@@ -22,7 +23,8 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
-        let limit = usize::try_from(app.settings.api.body).unwrap_or(usize::MAX);
+        let limit = controls::setting("body_size_limit", app.settings.api.body);
+        let limit = limit.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
         let bytes = read(request.into_body(), limit).await?;
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             Problem::new(Code::BadRequest, format!("the body is not UTF-8: {error}"))

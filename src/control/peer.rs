@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::controls;
 use crate::protocol::limits::{
     CONNECTIONS, CONNECTIONS_PER_USER, CONNECTIONS_SURE, UPLOADS, UPLOADS_PER_USER, UPLOADS_SURE,
 };
@@ -64,7 +65,8 @@ impl Places {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = counts.values().sum();
         let own = counts.entry(uid).or_default();
-        if *own >= self.per_user || (all >= self.all && *own >= self.sure) {
+        let taken = *own >= self.per_user || (all >= self.all && *own >= self.sure);
+        if taken && controls::holds("places_are_counted") {
             return None;
         }
         *own += 1;

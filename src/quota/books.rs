@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::refusal::{Refusal, Whose};
 use crate::config::{Limits, Quota};
+use crate::controls;
 use crate::protocol::quota::{Kind, Share, Usage};
 
 /// Names that a refusal or a view lists at most.
@@ -124,7 +125,12 @@ impl Books {
     fn judge(&self, uid: u32, kind: Kind, wanted: u64, used: [u64; 2]) -> Result<(), Refusal> {
         let limits = [self.limit(uid, kind), self.machine.get(kind)];
         for ((used, limit), whose) in used.into_iter().zip(limits).zip([Whose::User, Whose::Machine]) {
+            let judged = match whose {
+                Whose::User => controls::holds("quotas_of_users"),
+                Whose::Machine => controls::holds("quotas_of_the_machine"),
+            };
             if let Some(limit) = limit
+                && judged
                 && used.saturating_add(wanted) > limit
             {
                 let by = match whose {

@@ -16,6 +16,7 @@ use super::usage;
 use super::walk::{Folders, TooMany, names};
 use super::workspace::{Service, Workspace};
 use super::{archive, removal};
+use crate::controls;
 use crate::protocol::api::{FileEntry, FileKind};
 use crate::protocol::limits::{FILE_BYTES, FOLDER_ENTRIES};
 use crate::protocol::problem::{Code, Problem};
@@ -69,11 +70,13 @@ pub(super) fn beneath(
         | ResolveFlags::NO_SYMLINKS
         | ResolveFlags::NO_MAGICLINKS
         | ResolveFlags::NO_XDEV;
+    let resolve = controls::setting("paths_stay_beneath", resolve).unwrap_or(ResolveFlags::empty());
     let path = path.as_cow_c_str()?;
     let path = if path.is_empty() { c"." } else { &*path };
     // A path handle never blocks, and the kernel refuses to be told so.
     let at_once = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
-    rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | at_once, mode, resolve)
+    let no_link = controls::setting("paths_stay_beneath", OFlags::NOFOLLOW).unwrap_or(OFlags::empty());
+    rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC | no_link | at_once, mode, resolve)
 }
 
 /// Opens a regular file or a folder for reading.

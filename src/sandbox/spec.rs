@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::profile::seccomp_profile;
+use crate::controls;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::receipt::{Backend, ImageFact};
 
@@ -104,8 +105,8 @@ pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
     let command = kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE);
     let mounts = vec![
         bind(&spec.workspace, WORKSPACE, Access::Write),
-        bind(&spec.bridge_dir, BRIDGE_DIR, Access::Read),
-        bind(&spec.kernel_dir, KERNEL_DIR, Access::Read),
+        bind(&spec.bridge_dir, BRIDGE_DIR, Access::read_if(controls::holds("bridge_is_read_only"))),
+        bind(&spec.kernel_dir, KERNEL_DIR, Access::read_if(controls::holds("kernel_is_read_only"))),
     ];
     hardened(spec, &command, mounts, WORKSPACE)
 }
@@ -137,40 +138,33 @@ fn hardened(
     let limits = &spec.limits;
     let (entrypoint, arguments) = command.split_at(1.min(command.len()));
     let host_config = HostConfig {
-        network_mode: Some("none".into()),
-        cap_drop: Some(vec!["ALL".into()]),
+        network_mode: controls::setting("no_network", "none".into()),
+        cap_drop: controls::setting("no_capabilities", vec!["ALL".into()]),
         privileged: Some(false),
-        security_opt: Some(vec!["no-new-privileges".into(), format!("seccomp={}", seccomp_profile())]),
-        readonly_rootfs: Some(true),
-        masked_paths: Some(strings(&MASKED_PATHS)),
-        readonly_paths: Some(strings(&READONLY_PATHS)),
-        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        security_opt: Some(security_options()),
+        readonly_rootfs: controls::setting("read_only_root", true),
+        masked_paths: Some(controls::setting("masked_paths", strings(&MASKED_PATHS)).unwrap_or_default()),
+        readonly_paths: Some(
+            controls::setting("readonly_paths", strings(&READONLY_PATHS)).unwrap_or_default(),
+        ),
+        cgroupns_mode: controls::setting("own_cgroup_namespace", HostConfigCgroupnsModeEnum::PRIVATE),
         ipc_mode: Some("private".into()),
         runtime: spec.runtime.clone(),
-        memory: Some(signed(limits.memory_bytes)),
+        memory: controls::setting("memory_limit", signed(limits.memory_bytes)),
         // The same as memory: no swap.
-        memory_swap: Some(signed(limits.memory_bytes)),
-        nano_cpus: Some(nano_cpus(limits.cpus)),
-        cpu_shares: Some(CPU_SHARES),
-        pids_limit: Some(signed(limits.pids)),
-        oom_score_adj: Some(OOM_SCORE),
-        shm_size: Some(signed(limits.shm_bytes)),
-        ulimits: Some(vec![
-            ulimit("nofile", signed(limits.open_files)),
-            ulimit("fsize", signed(limits.file_bytes)),
-            ulimit("core", 0),
-            ulimit("memlock", LOCKED_MEMORY_BYTES),
-            ulimit("msgqueue", 0),
-        ]),
-        tmpfs: Some(HashMap::from([(
-            "/tmp".into(),
-            format!(
-                "rw,nosuid,nodev,noexec,size={},nr_inodes={},mode=1777",
-                limits.tmp_bytes, limits.tmp_inodes
-            ),
-        )])),
+        memory_swap: controls::setting("no_swap", signed(limits.memory_bytes)),
+        nano_cpus: controls::setting("cpu_limit", nano_cpus(limits.cpus)),
+        cpu_shares: controls::setting("cpu_shares", CPU_SHARES),
+        pids_limit: controls::setting("process_limit", signed(limits.pids)),
+        oom_score_adj: controls::setting("dies_before_the_daemon", OOM_SCORE),
+        shm_size: controls::setting("shared_memory_limit", signed(limits.shm_bytes)),
+        ulimits: Some(ulimits(limits)),
+        tmpfs: Some(HashMap::from([("/tmp".into(), tmp_options(limits))])),
         // Output goes over the bridge; the engine's own log would fill the host's disk.
-        log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
+        log_config: controls::setting(
+            "no_engine_log",
+            HostConfigLogConfig { typ: Some("none".into()), config: None },
+        ),
         // The exit code and the OOM flag are read first; the daemon removes it itself.
         auto_remove: Some(false),
         // The guardian is pid 1 and reaps.
@@ -180,13 +174,13 @@ fn hardened(
     };
     ContainerCreateBody {
         image: Some(spec.image.id.clone()),
-        user: Some(format!("{}:{}", spec.user.uid, spec.user.gid)),
+        user: controls::setting("guest_is_a_user", format!("{}:{}", spec.user.uid, spec.user.gid)),
         hostname: Some(HOSTNAME.into()),
         env: Some(environment(limits.cpus, KERNEL_DIR)),
         working_dir: Some(working_dir.into()),
         entrypoint: Some(entrypoint.to_vec()),
         cmd: Some(arguments.to_vec()),
-        network_disabled: Some(true),
+        network_disabled: controls::setting("no_network", true),
         tty: Some(false),
         open_stdin: Some(false),
         labels: Some(HashMap::from([
@@ -199,10 +193,35 @@ fn hardened(
     }
 }
 
+fn security_options() -> Vec<String> {
+    let privileges = controls::setting("no_new_privileges", "no-new-privileges".into());
+    let filter = controls::setting("seccomp", format!("seccomp={}", seccomp_profile()));
+    privileges.into_iter().chain(filter).collect()
+}
+
+fn ulimits(limits: &Limits) -> Vec<ResourcesUlimits> {
+    let held = [
+        controls::setting("open_files_limit", ulimit("nofile", signed(limits.open_files))),
+        controls::setting("file_size_limit", ulimit("fsize", signed(limits.file_bytes))),
+        controls::setting("no_core_dumps", ulimit("core", 0)),
+        controls::setting("locked_memory_limit", ulimit("memlock", LOCKED_MEMORY_BYTES)),
+        controls::setting("no_message_queues", ulimit("msgqueue", 0)),
+    ];
+    held.into_iter().flatten().collect()
+}
+
+fn tmp_options(limits: &Limits) -> String {
+    let execution = if controls::holds("tmp_without_execution") { "noexec" } else { "exec" };
+    let size = controls::setting("tmp_size_limit", format!(",size={}", limits.tmp_bytes));
+    let inodes = controls::setting("tmp_inode_limit", format!(",nr_inodes={}", limits.tmp_inodes));
+    let (size, inodes) = (size.unwrap_or_default(), inodes.unwrap_or_default());
+    format!("rw,nosuid,nodev,{execution}{size}{inodes},mode=1777")
+}
+
 /// All that a guest sees of an environment: an allow-list, nothing of the daemon's own.
 pub(super) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String> {
     let threads = threads(cpus);
-    vec![
+    let mut list = vec![
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
         "LANG=C.UTF-8".into(),
         "PYTHONUTF8=1".into(),
@@ -215,7 +234,11 @@ pub(super) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String> {
         format!("OMP_NUM_THREADS={threads}"),
         format!("OPENBLAS_NUM_THREADS={threads}"),
         format!("MKL_NUM_THREADS={threads}"),
-    ]
+    ];
+    if !controls::holds("environment_is_a_list") {
+        list.extend(std::env::vars().map(|(name, value)| format!("{name}={value}")));
+    }
+    list
 }
 
 /// As many threads as CPUs: more would only be throttled.
@@ -234,6 +257,12 @@ pub fn nano_cpus(cpus: f64) -> i64 {
 enum Access {
     Read,
     Write,
+}
+
+impl Access {
+    fn read_if(only: bool) -> Self {
+        if only { Self::Read } else { Self::Write }
+    }
 }
 
 fn bind(source: &std::path::Path, target: &str, access: Access) -> Mount {

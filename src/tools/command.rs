@@ -21,6 +21,7 @@ use super::foreign;
 use super::port::Owner;
 use super::registry::RegistryError;
 use crate::config::CommandTool;
+use crate::controls;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::values;
 
@@ -134,7 +135,7 @@ fn prepared(settings: &CommandTool, owner: Owner) -> Result<Process, ToolFailure
         .process_group(0)
         .kill_on_drop(true);
     let own = rustix::process::geteuid();
-    if own.is_root() {
+    if own.is_root() && controls::holds("programs_run_as_the_owner") {
         process.uid(owner.uid).gid(owner.gid);
     } else if own.as_raw() != owner.uid {
         return Err(failure("unavailable", "this daemon cannot run programs as the owner of the session"));

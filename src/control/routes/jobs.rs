@@ -20,6 +20,7 @@ use crate::control::body::{JsonBody, Path, Query, in_time, upload_place};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::control::sse::{self, Until};
+use crate::controls;
 use crate::protocol::api::Done;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
@@ -205,7 +206,9 @@ async fn find(app: &App, peer: &Peer, key: &str) -> Answer<JobRecord> {
     let unknown = || no_such_job(key);
     let id = JobId(uuid::Uuid::parse_str(key).map_err(|_| unknown())?);
     let found = app.journal.job(id).map_err(|error| storage(&error))?;
-    let may = |record: &JobRecord| record.view.owner == peer.uid || peer.admin;
+    let may = |record: &JobRecord| {
+        record.view.owner == peer.uid || peer.admin || !controls::holds("jobs_have_an_owner")
+    };
     let record = found.filter(may).ok_or_else(unknown)?;
     if record.view.owner != peer.uid {
         let noted = app.journal.note_act(id, peer.uid, &peer.act).await;

@@ -9,6 +9,7 @@
 use std::path::{Path, PathBuf};
 
 use super::root::Root;
+use crate::controls;
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::spec::{
     BRIDGE_DIR, BRIDGE_SOCKET, HOSTNAME, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec, WORKSPACE,
@@ -47,6 +48,13 @@ impl Line {
         self.0.extend(words.iter().map(|word| (*word).to_owned()));
     }
 
+    /// What keeps the guest in, unless a test build leaves it out.
+    fn wall(&mut self, holds: bool, words: &[&str]) {
+        if holds {
+            self.add(words);
+        }
+    }
+
     fn mount(&mut self, option: &str, source: &Path, target: &str) {
         self.add(&[option, &source.to_string_lossy(), target]);
     }
@@ -57,10 +65,11 @@ impl Line {
 pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
     let mut line = walls(spec, host);
     line.mount("--bind", &spec.workspace, WORKSPACE);
-    line.mount("--ro-bind", &spec.bridge_dir, BRIDGE_DIR);
-    line.mount("--ro-bind", &spec.kernel_dir, KERNEL_DIR);
+    line.mount(read_only(controls::holds("jail_bridge_is_read_only")), &spec.bridge_dir, BRIDGE_DIR);
+    line.mount(read_only(controls::holds("jail_kernel_is_read_only")), &spec.kernel_dir, KERNEL_DIR);
+    line.wall(controls::holds("jail_read_only_root"), &["--remount-ro", "/"]);
     // The kernel goes to the workspace itself, as the guest: this root may not enter it.
-    line.add(&["--remount-ro", "/", "--chdir", "/"]);
+    line.add(&["--chdir", "/"]);
     line.add(&["--json-status-fd", &STATUS_FD.to_string(), "--block-fd", &BLOCK_FD.to_string()]);
     command(line, spec, host, &kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE))
 }
@@ -79,15 +88,18 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     let mut line = Line::default();
     if host.system {
         // What `setpriv` needs to become the guest; it keeps none of it.
-        line.add(&["--cap-drop", "ALL"]);
+        line.wall(controls::holds("jail_no_capabilities"), &["--cap-drop", "ALL"]);
         for capability in ["CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"] {
             line.add(&["--cap-add", capability]);
         }
     } else {
         line.add(&["--unshare-user", "--cap-drop", "ALL"]);
     }
-    line.add(&["--unshare-pid", "--as-pid-1", "--unshare-net", "--unshare-ipc", "--unshare-uts"]);
-    line.add(&["--unshare-cgroup", "--new-session", "--hostname", HOSTNAME, "--clearenv"]);
+    line.add(&["--unshare-pid", "--as-pid-1", "--new-session", "--clearenv"]);
+    line.wall(controls::holds("jail_no_network"), &["--unshare-net"]);
+    line.wall(controls::holds("jail_own_ipc_namespace"), &["--unshare-ipc"]);
+    line.wall(controls::holds("jail_own_host_name"), &["--unshare-uts", "--hostname", HOSTNAME]);
+    line.wall(controls::holds("jail_own_cgroup_namespace"), &["--unshare-cgroup"]);
     for variable in environment(limits.cpus, KERNEL_DIR) {
         let (name, value) = variable.split_once('=').unwrap_or((&variable, ""));
         line.add(&["--setenv", name, value]);
@@ -103,19 +115,25 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     line.mount("--ro-bind", host.groups, "/etc/group");
     line.add(&["--proc", "/proc"]);
     // Some switches of the kernel are writable to whoever is alone in a namespace.
-    for path in READONLY_PATHS.iter().filter(|path| (host.is_folder)(path).is_some()) {
+    let read_only = controls::setting("jail_readonly_paths", READONLY_PATHS).into_iter().flatten();
+    for path in read_only.filter(|path| (host.is_folder)(path).is_some()) {
         line.mount("--ro-bind", Path::new(path), path);
     }
-    for path in MASKED_PATHS.iter().filter(|path| path.starts_with("/proc/")) {
+    let masked = controls::setting("jail_masked_paths", MASKED_PATHS).into_iter().flatten();
+    for path in masked.filter(|path| path.starts_with("/proc/")) {
         match (host.is_folder)(path) {
             Some(true) => line.add(&["--tmpfs", path, "--remount-ro", path]),
             Some(false) => line.add(&["--ro-bind", "/dev/null", path]),
             None => {}
         }
     }
-    line.add(&["--dev", "/dev", "--perms", "1777", "--size", &limits.shm_bytes.to_string()]);
-    line.add(&["--tmpfs", "/dev/shm", "--remount-ro", "/dev"]);
-    line.add(&["--perms", "1777", "--size", &limits.tmp_bytes.to_string(), "--tmpfs", "/tmp"]);
+    line.add(&["--dev", "/dev", "--perms", "1777"]);
+    line.wall(controls::holds("jail_shared_memory_limit"), &["--size", &limits.shm_bytes.to_string()]);
+    line.add(&["--tmpfs", "/dev/shm"]);
+    line.wall(controls::holds("jail_read_only_devices"), &["--remount-ro", "/dev"]);
+    line.add(&["--perms", "1777"]);
+    line.wall(controls::holds("jail_tmp_size_limit"), &["--size", &limits.tmp_bytes.to_string()]);
+    line.add(&["--tmpfs", "/tmp"]);
     match host.group {
         // The guardian watches the memory that is left, and lets workers give way where CPU time is short.
         Some(Cgroup::V1 { memory, cpu, .. }) => {
@@ -127,7 +145,7 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     }
     for filter in 0..host.filters {
         let descriptor = FIRST_SECCOMP_FD + i32::try_from(filter).unwrap_or_default();
-        line.add(&["--add-seccomp-fd", &descriptor.to_string()]);
+        line.wall(controls::holds("jail_seccomp"), &["--add-seccomp-fd", &descriptor.to_string()]);
     }
     line
 }
@@ -136,11 +154,18 @@ fn command(mut line: Line, spec: &SandboxSpec, host: &Host<'_>, command: &[Strin
     line.add(&["--"]);
     if host.system {
         let (uid, gid) = (spec.user.host_uid, spec.user.host_gid);
-        line.add(&["setpriv", &format!("--reuid={uid}"), &format!("--regid={gid}"), "--clear-groups"]);
-        line.add(&["--bounding-set=-all", "--inh-caps=-all", "--"]);
+        let groups = if controls::holds("jail_no_groups") { "--clear-groups" } else { "--keep-groups" };
+        line.add(&["setpriv", &format!("--regid={gid}"), groups]);
+        line.wall(controls::holds("jail_guest_is_a_user"), &[&format!("--reuid={uid}")]);
+        line.wall(controls::holds("jail_no_capabilities"), &["--bounding-set=-all", "--inh-caps=-all"]);
+        line.add(&["--"]);
     }
     line.0.extend_from_slice(command);
     line.0
+}
+
+fn read_only(holds: bool) -> &'static str {
+    if holds { "--ro-bind" } else { "--bind" }
 }
 
 /// Where something is mounted, by the command line.

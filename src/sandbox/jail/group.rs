@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::controls;
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::spec::{CPU_SHARES, Limits};
 
@@ -92,22 +93,27 @@ impl Group {
         }
         let (memory, pids) = (limits.memory_bytes.to_string(), limits.pids.to_string());
         let quota = quota(limits.cpus).to_string();
+        let write = |holds: bool, path: &Path, value: &str| if holds { write(path, value) } else { Ok(()) };
+        let memory_holds = controls::holds("jail_memory_limit");
+        let pids_hold = controls::holds("jail_process_limit");
+        let cpus_hold = controls::holds("jail_cpu_limit");
+        let shares_hold = controls::holds("jail_cpu_shares");
         match &self.cgroup {
             Cgroup::V1 { memory: memory_folder, pids: pids_folder, cpu, .. } => {
-                write(&memory_folder.join("memory.limit_in_bytes"), &memory)?;
+                write(memory_holds, &memory_folder.join("memory.limit_in_bytes"), &memory)?;
                 // Swap is not counted everywhere; where it is, there is none.
-                let _ = write(&memory_folder.join("memory.memsw.limit_in_bytes"), &memory);
-                write(&pids_folder.join("pids.max"), &pids)?;
-                write(&cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
-                write(&cpu.join("cpu.cfs_quota_us"), &quota)?;
-                write(&cpu.join("cpu.shares"), &CPU_SHARES.to_string())
+                let _ = write(memory_holds, &memory_folder.join("memory.memsw.limit_in_bytes"), &memory);
+                write(pids_hold, &pids_folder.join("pids.max"), &pids)?;
+                write(cpus_hold, &cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+                write(cpus_hold, &cpu.join("cpu.cfs_quota_us"), &quota)?;
+                write(shares_hold, &cpu.join("cpu.shares"), &CPU_SHARES.to_string())
             }
             Cgroup::V2 { folder } => {
-                write(&folder.join("memory.max"), &memory)?;
-                let _ = write(&folder.join("memory.swap.max"), "0");
-                write(&folder.join("pids.max"), &pids)?;
-                write(&folder.join("cpu.max"), &format!("{quota} {PERIOD_US}"))?;
-                write(&folder.join("cpu.weight"), &CPU_WEIGHT.to_string())
+                write(memory_holds, &folder.join("memory.max"), &memory)?;
+                let _ = write(memory_holds, &folder.join("memory.swap.max"), "0");
+                write(pids_hold, &folder.join("pids.max"), &pids)?;
+                write(cpus_hold, &folder.join("cpu.max"), &format!("{quota} {PERIOD_US}"))?;
+                write(shares_hold, &folder.join("cpu.weight"), &CPU_WEIGHT.to_string())
             }
         }
     }

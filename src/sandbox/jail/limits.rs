@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::path::Path;
 
+use crate::controls;
 use crate::sandbox::facts::read_small;
 use crate::sandbox::spec::{LOCKED_MEMORY_BYTES, Limits, OOM_SCORE};
 
@@ -21,19 +22,21 @@ pub enum Beside {
 
 /// Each limit with its value; the machine has that many bytes of memory.
 fn table(limits: &Limits, beside: Beside, machine: u64) -> Vec<(Resource, u64)> {
-    let mut table = vec![
-        (Resource::Nofile, limits.open_files),
-        (Resource::Fsize, limits.file_bytes),
-        (Resource::Core, 0),
-        (Resource::Memlock, u64::try_from(LOCKED_MEMORY_BYTES).unwrap_or(0)),
-        (Resource::Msgqueue, 0),
+    let locked = u64::try_from(LOCKED_MEMORY_BYTES).unwrap_or(0);
+    let always = [
+        controls::setting("jail_open_files_limit", (Resource::Nofile, limits.open_files)),
+        controls::setting("jail_file_size_limit", (Resource::Fsize, limits.file_bytes)),
+        controls::setting("jail_no_core_dumps", (Resource::Core, 0)),
+        controls::setting("jail_locked_memory_limit", (Resource::Memlock, locked)),
+        controls::setting("jail_no_message_queues", (Resource::Msgqueue, 0)),
     ];
+    let mut table: Vec<(Resource, u64)> = always.into_iter().flatten().collect();
     if beside != Beside::Group {
         // The guardian ends what takes more than the session has. What is merely asked for has to be given
         // up to here, as it is in a container: else the same code would end in another way.
         table.push((Resource::Data, machine));
     }
-    if beside == Beside::Nothing {
+    if beside == Beside::Nothing && controls::holds("jail_process_rlimit") {
         table.push((Resource::Nproc, limits.pids));
     }
     table
@@ -48,8 +51,10 @@ pub fn apply(pid: i32, limits: &Limits, beside: Beside) -> std::io::Result<()> {
             std::io::Error::other(format!("{resource:?} cannot be limited to {value}: {error}"))
         })?;
     }
-    // A help for the out-of-memory killer, not a need.
-    let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE.to_string());
+    if controls::holds("jail_dies_before_the_daemon") {
+        // A help for the out-of-memory killer, not a need.
+        let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE.to_string());
+    }
     Ok(())
 }
 

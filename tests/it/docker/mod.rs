@@ -33,7 +33,7 @@ pub mod output;
 pub mod preload;
 mod pull;
 mod quotas;
-mod receipt;
+pub mod receipt;
 pub mod repl;
 pub mod replays;
 pub mod restart;

@@ -23,7 +23,7 @@ fn limit(pid: u64, row: &str) -> u64 {
 }
 
 /// A control file of the process's own group, in the hierarchy of version 1 or 2.
-pub(super) fn control(pid: u64, controller: &str, v1: &str, v2: &str) -> String {
+pub fn control(pid: u64, controller: &str, v1: &str, v2: &str) -> String {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("the sandbox runs");
     let below = |wanted: &str| {
         groups.lines().find_map(|line| {
@@ -111,6 +111,13 @@ fn every_field_is_what_the_engine_and_the_kernel_say() {
         assert_eq!(limits[fact], limit(pid, row), "{fact}");
     }
     assert_eq!((&limits["open_files"], &limits["core_bytes"]), (&json!(1024), &json!(0)));
+    assert_eq!(limits["file_bytes"], 1_u64 << 30);
+    assert_eq!((limit(pid, "Max locked memory"), limit(pid, "Max msgqueue size")), (64 << 10, 0));
+    let shares = control(pid, "cpu", "cpu.shares", "cpu.weight");
+    assert!(["256", "10"].contains(&shares.as_str()), "they yield to the rest of the machine: {shares}");
+    let oom_score = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("the sandbox runs");
+    assert!(oom_score.trim().parse::<i32>().expect("a number") >= 500, "it dies before the daemon");
+    assert_eq!(inspected["LogPath"], "", "the engine writes no log of it");
 
     let mut mounts: Vec<(&str, &str, bool)> = receipt["mounts"]
         .as_array()

@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::ANN;
 use crate::docker::helpers::{S, assert_ended, session, text};
-use crate::support::{Daemon, jails};
+use crate::docker::receipt::control;
+use crate::support::{Daemon, User, jails};
 
 /// Runs in both kinds of jails.
 fn in_both(check: fn(&Daemon)) {
@@ -120,6 +121,16 @@ fn there_are_no_processes_of_the_host_and_no_rights() {
 }
 
 #[test]
+fn a_jail_of_root_has_no_group_of_roots() {
+    jails::in_a_jail(None, || {
+        let daemon = Daemon::as_user(User { uid: 0, gid: 0, group: Some(61_300) });
+        daemon.session(S, json!({}));
+        let result = daemon.run(S, "import os; print(os.getgroups())");
+        assert_eq!(text(&result, "stdout"), "[]\n", "{result:#}");
+    });
+}
+
+#[test]
 fn the_environment_is_a_short_list() {
     in_both(|daemon| {
         let result = daemon.run(S, "import os, json; print(json.dumps(sorted(os.environ)))");
@@ -165,6 +176,36 @@ fn shared_memory_that_is_no_file_is_bounded() {
             _ => ("failure".to_owned(), "exception".to_owned()),
         };
         assert_eq!(ended(NAMELESS), expected, "{receipt:#}");
+    });
+}
+
+/// As the host's kernel says, not as the receipt does.
+#[test]
+fn the_kernel_holds_a_jail_to_its_limits() {
+    in_both(|daemon| {
+        daemon.session("held", json!({"memory_bytes": 200 << 20, "cpus": 0.5, "pids": 77}));
+        let pid = u64::from(daemon.first_process("held"));
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("the jail runs");
+        let hard = |row: &str| {
+            let rest = limits.lines().find_map(|line| line.strip_prefix(row)).expect("the row");
+            rest.split_whitespace().nth(1).expect("a value").to_owned()
+        };
+        assert_eq!((hard("Max open files"), hard("Max core file size")), ("1024".into(), "0".into()));
+        assert_eq!((hard("Max locked memory"), hard("Max msgqueue size")), ("65536".into(), "0".into()));
+        assert_eq!(hard("Max file size"), (1_u64 << 30).to_string());
+        let score = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("the jail runs");
+        assert!(score.trim().parse::<i32>().expect("a number") >= 500, "it dies before the daemon: {score}");
+        let receipt = daemon.http("GET", "/v1/sessions/held/receipt", b"").expect_status(200);
+        if receipt["limits"]["cgroup_version"] == 0 {
+            assert_eq!(hard("Max processes"), "77");
+            return;
+        }
+        let whole = (200_u64 << 20) + (512 << 20);
+        assert_eq!(control(pid, "memory", "memory.limit_in_bytes", "memory.max"), whole.to_string());
+        assert_eq!(control(pid, "pids", "pids.max", "pids.max"), "77");
+        assert!(control(pid, "cpu", "cpu.cfs_quota_us", "cpu.max").starts_with("50000"));
+        let shares = control(pid, "cpu", "cpu.shares", "cpu.weight");
+        assert!(["256", "25"].contains(&shares.as_str()), "{shares}");
     });
 }
 
