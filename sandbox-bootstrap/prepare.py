@@ -1,10 +1,11 @@
 """Runs once for every image, before any session of it: compiles the kernel with the image's own Python, and
 lists the packages that the image has, for models to know.
 
-`python3 -I <this file>`, with the kernel's directory writable.
+`python3 -I <this file> OUTPUT`: this file's directory cannot be written. `a/b.py` in it becomes `OUTPUT/a:b.pyc`;
+what is known of the image is in `OUTPUT/prepared.json`. The daemon copies the files that it expects and no
+others, under names of its own.
 """
 
-import compileall
 import json
 import os
 import py_compile
@@ -23,11 +24,15 @@ def packages():
 
 def main():
     directory = os.path.dirname(os.path.abspath(__file__))
+    output = sys.argv[1]
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    compiled = compileall.compile_dir(directory, quiet=1, invalidation_mode=mode)
-    with open(os.path.join(directory, "packages.json"), "w", encoding="utf-8") as file:
-        json.dump(packages(), file)
-    return 0 if compiled else 1
+    for folder, _, files in os.walk(directory):
+        for source in (os.path.join(folder, file) for file in files if file.endswith(".py")):
+            target = os.path.join(output, os.path.relpath(source, directory).replace(os.sep, ":") + "c")
+            py_compile.compile(source, target, doraise=True, invalidation_mode=mode)
+    prepared = {"cache_tag": sys.implementation.cache_tag, "packages": packages()}
+    with open(os.path.join(output, "prepared.json"), "w", encoding="utf-8") as file:
+        json.dump(prepared, file)
 
 
-sys.exit(main())
+main()

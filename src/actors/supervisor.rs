@@ -441,6 +441,7 @@ impl SupervisorState {
 pub(super) fn wanted(settings: &config::Sandbox, request: &NewSession, is_job: bool) -> Wanted {
     Wanted {
         image: request.image.clone(),
+        first_image: None,
         memory_bytes: request.memory_bytes.unwrap_or(settings.memory_bytes),
         cpus: request.cpus.unwrap_or(settings.cpus),
         pids: request.pids.unwrap_or(settings.pids),

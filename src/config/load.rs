@@ -223,6 +223,8 @@ impl Reader<'_> {
         self.ordered("sandbox.cpus", "sandbox.max_cpus", sandbox.cpus <= sandbox.max_cpus);
         let fits = sandbox.uid_first.checked_add(sandbox.uid_count).is_some();
         self.check("sandbox.uid_count", fits, "there are not so many user ids above `sandbox.uid_first`");
+        let enough = sandbox.uid_count >= 2;
+        self.check("sandbox.uid_count", enough, "one id is for a session, and one for what prepares images");
         let human = sandbox.uid_first < 100_000;
         self.check("sandbox.uid_first", !human, "ids below 100000 may belong to people and services");
     }

@@ -19,11 +19,11 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn require_admin(&self, group: &str) -> Result<(), Problem> {
+    pub fn require_admin(&self, group: &str, what: &str) -> Result<(), Problem> {
         if self.admin {
             return Ok(());
         }
-        Err(Problem::new(Code::Forbidden, "only administrators see what others have")
+        Err(Problem::new(Code::Forbidden, format!("only administrators may {what}"))
             .hint(format!("they are root and the members of the group `{group}`")))
     }
 }

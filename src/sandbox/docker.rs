@@ -1,6 +1,7 @@
 //! A sandbox that is a container of an engine.
 
 use bollard::models::ContainerInspectResponse;
+use std::path::Path;
 use std::time::Duration;
 
 use super::attest;
@@ -132,11 +133,11 @@ impl Container {
     }
 }
 
-/// Compiles the kernel in the spec's kernel folder with the image's Python.
-pub async fn compile(engine: &Engine, spec: &SandboxSpec) -> Result<(), Problem> {
+/// Compiles the kernel that is in the spec's kernel folder with the image's Python, into another folder.
+pub async fn compile(engine: &Engine, spec: &SandboxSpec, output: &Path) -> Result<(), Problem> {
     let name = format!("{}-compile", spec::container_name(&spec.sandbox));
     let run = async {
-        let container = engine.create(&name, spec::compile_container(spec)).await?;
+        let container = engine.create(&name, spec::compile_container(spec, output)).await?;
         engine.start(&container).await?;
         engine.wait(&container, COMPILE).await
     };

@@ -9,6 +9,7 @@ use super::engine::{Engine, EngineError, classify, within};
 use super::jail::root;
 use super::launch::Launcher;
 use crate::config::Pull;
+use crate::controls;
 use crate::protocol::api::{ImageList, ImageView};
 use crate::protocol::limits::ENGINE_CALL;
 use crate::protocol::problem::{Code, Problem};
@@ -61,7 +62,7 @@ pub async fn resolve(
     }
     let mut missing = missing(requested);
     if pull == Pull::Missing {
-        for reference in &candidates {
+        for reference in candidates.iter().filter(|reference| may_be_pulled(reference)) {
             match pull_image(engine, reference, progress).await {
                 Ok(()) => {
                     if let Some(fact) = find(engine, reference).await.map_err(|error| error.problem())? {
@@ -76,6 +77,26 @@ pub async fn resolve(
         }
     }
     Err(missing)
+}
+
+/// Images of Belljar's own are built here: whoever has that name on a registry is somebody else.
+fn may_be_pulled(reference: &str) -> bool {
+    let mut parts = reference.rsplit('/').skip(1);
+    !controls::holds("own_images_are_not_pulled") || parts.next() != Some("belljar")
+}
+
+/// The image that a session began with, by its id: its name may be another's by now.
+pub(super) async fn again(engine: &Engine, first: &ImageFact) -> Result<ImageFact, Problem> {
+    let found = find(engine, &first.id).await.map_err(|error| error.problem())?;
+    if found.is_some_and(|found| found.id == first.id) {
+        return Ok(first.clone());
+    }
+    let name = printable(&first.reference);
+    let id = printable(&first.id);
+    let what =
+        format!("the image `{name}` ({id}) that this session began with is gone, and it takes no other");
+    Err(Problem::new(Code::ImageMissing, what)
+        .hint("make a new session with `belljar new`, and copy files with `belljar cp`"))
 }
 
 fn missing(requested: Option<&str>) -> Problem {
@@ -162,6 +183,14 @@ pub async fn pull_allowed(
     progress: impl FnMut(String),
 ) -> Result<(), Problem> {
     candidates(Some(reference), allowed)?;
+    if !may_be_pulled(reference) {
+        let missing = missing(Some(reference));
+        return Err(Problem::new(
+            Code::ImageForbidden,
+            format!("`{}` is made on this machine and never pulled", printable(reference)),
+        )
+        .hint(missing.hint.unwrap_or_default()));
+    }
     pull_image(engine, reference, progress).await.map_err(|error| {
         Problem::new(Code::ImageMissing, format!("`{}` could not be pulled: {error}", printable(reference)))
             .hint("look at the network and the name, or build an image here with `belljar image build base`")
@@ -221,6 +250,14 @@ mod tests {
     fn a_missing_image_names_the_command_that_makes_it() {
         assert!(missing(None).hint.unwrap().contains("belljar image build base"));
         assert!(missing(Some("belljar/science")).hint.unwrap().contains("image build science"));
+        for (name, pulled) in [
+            ("belljar/base", false),
+            ("a.host:5000/belljar/science:1", false),
+            ("python:3.12", true),
+            ("x/belljar", true),
+        ] {
+            assert_eq!(may_be_pulled(name), pulled, "{name}");
+        }
         assert!(missing(Some("python:3.12")).hint.unwrap().contains("image pull python:3.12"));
     }
 }

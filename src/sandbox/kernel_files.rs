@@ -1,22 +1,45 @@
-//! The kernel's files: part of the binary, written to the daemon's home once per version and
-//! image, compiled there by the image's own Python, and mounted read-only into every sandbox.
+//! The kernel's files: part of the binary, written to the daemon's home once per version and image, and mounted
+//! read-only into every sandbox. Sources are what the binary holds; bytecode was made by the image's own Python
+//! elsewhere and is copied here, by names that the daemon computes, into files that nobody else ever had open.
 
+use rustix::fs::{Mode, OFlags};
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use crate::controls;
 
 /// Largest list of packages.
 const PACKAGES_BYTES: u64 = 256 * 1024;
+/// Packages that are listed.
+const PACKAGES: usize = 1_000;
+/// Largest file of bytecode.
+const BYTECODE_BYTES: u64 = 1024 * 1024;
+/// Longest tag of a Python, as in `cpython-312`.
+const TAG_CHARS: usize = 32;
+/// Part of a folder's name: a tree of an earlier layout is not used again.
+const LAYOUT: &str = "2";
+const PACKAGES_FILE: &str = "packages.json";
+const PREPARED_FILE: &str = "prepared.json";
 
 include!(concat!(env!("OUT_DIR"), "/kernel_files.rs"));
+
+/// What `prepare.py` says of the image.
+#[derive(Debug, Deserialize)]
+struct Prepared {
+    cache_tag: String,
+    packages: Vec<String>,
+}
 
 /// Name of the folder for this kernel and that image.
 #[must_use]
 pub fn folder_name(image_id: &str) -> String {
     let mut digest = Sha256::new();
+    digest.update(LAYOUT.as_bytes());
     for (name, text) in KERNEL_FILES {
         digest.update(name.as_bytes());
         digest.update([0]);
@@ -27,34 +50,129 @@ pub fn folder_name(image_id: &str) -> String {
     digest.finalize().iter().take(10).fold(String::new(), |name, byte| format!("{name}{byte:02x}"))
 }
 
-/// Writes the files below `folder`, readable for every guest.
+/// The sources that have bytecode.
+fn modules() -> impl Iterator<Item = &'static str> {
+    KERNEL_FILES
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "py"))
+}
+
+/// Writes the sources below `folder`, which must not be there yet, readable for every guest.
 pub fn write(folder: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().mode(0o755).create(folder)?;
     for (name, text) in KERNEL_FILES {
-        let path = folder.join(name);
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)?;
-        }
-        std::fs::write(path, controls::kernel_text(text).as_bytes())?;
+        write_new(&folder.join(name), controls::kernel_text(text).as_bytes())?;
     }
     open_to_all(folder)
 }
 
-/// What `prepare.py` found in the image, in the words of `pip`; nothing if it cannot be read.
+/// The whole tree in a new folder: sources of the binary, and what was prepared in `output`.
+pub fn assemble(folder: &Path, output: &Path) -> std::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let output = rustix::fs::open(output, flags, Mode::empty())?;
+    let prepared: Prepared = serde_json::from_slice(&take(&output, PREPARED_FILE, PACKAGES_BYTES)?)?;
+    let tag = &prepared.cache_tag;
+    let is_tag = |tag: &str| tag.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    if tag.is_empty() || tag.len() > TAG_CHARS || !is_tag(tag) {
+        return Err(std::io::Error::other("the image's Python has a tag that is none"));
+    }
+    write(folder)?;
+    for module in modules() {
+        let bytecode = take(&output, &prepared_name(module), BYTECODE_BYTES)?;
+        write_new(&folder.join(bytecode_name(module, tag)), &bytecode)?;
+    }
+    let names: Vec<String> =
+        prepared.packages.into_iter().filter(|name| is_package(name)).take(PACKAGES).collect();
+    write_new(&folder.join(PACKAGES_FILE), serde_json::to_string(&names)?.as_bytes())?;
+    open_to_all(folder)
+}
+
+/// Whether a tree is still what `assemble` made: every file in it is the daemon's own, nobody else may write
+/// there, and the sources are those of the binary.
+pub fn is_sound(folder: &Path) -> bool {
+    let mut found = BTreeSet::new();
+    if !is_ours(folder, Path::new(""), &mut found) {
+        return false;
+    }
+    let same = |(name, text): &(&str, &'static str)| {
+        std::fs::read(folder.join(name)).is_ok_and(|found| found == controls::kernel_text(text).as_bytes())
+    };
+    let sources: BTreeSet<PathBuf> = KERNEL_FILES.iter().map(|(name, _)| PathBuf::from(name)).collect();
+    let compiled = found.iter().filter(|name| name.extension().is_some_and(|extension| extension == "pyc"));
+    found.is_superset(&sources)
+        && KERNEL_FILES.iter().all(same)
+        && compiled.count() == modules().count()
+        && found.len() == sources.len() + modules().count() + 1
+        && found.contains(Path::new(PACKAGES_FILE))
+}
+
+/// Files below a folder, if folders and files are all that is there, and all of it is the daemon's alone.
+fn is_ours(folder: &Path, below: &Path, found: &mut BTreeSet<PathBuf>) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let Ok(facts) = std::fs::symlink_metadata(folder.join(below)) else { return false };
+    if facts.uid() != own || facts.mode() & 0o022 != 0 {
+        return false;
+    }
+    if facts.is_file() {
+        return facts.nlink() == 1 && found.insert(below.to_owned());
+    }
+    let Ok(entries) = std::fs::read_dir(folder.join(below)) else { return false };
+    facts.is_dir()
+        && entries
+            .into_iter()
+            .all(|entry| entry.is_ok_and(|entry| is_ours(folder, &below.join(entry.file_name()), found)))
+}
+
+/// What `prepare.py` calls the bytecode of a source.
+fn prepared_name(module: &str) -> String {
+    format!("{}c", module.replace('/', ":"))
+}
+
+/// `a/b.py` is compiled to `a/__pycache__/b.TAG.pyc`.
+fn bytecode_name(module: &str, tag: &str) -> PathBuf {
+    let module = Path::new(module);
+    let stem = module.file_stem().unwrap_or_default().to_string_lossy();
+    module.with_file_name("__pycache__").join(format!("{stem}.{tag}.pyc"))
+}
+
+/// Reads a file that somebody else wrote: a plain one that has no other name.
+fn take(folder: &OwnedFd, name: &str, bytes: u64) -> std::io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = std::fs::File::from(rustix::fs::openat(folder, name, flags, Mode::empty())?);
+    let facts = file.metadata()?;
+    if !facts.is_file() || facts.nlink() != 1 || facts.len() > bytes {
+        return Err(std::io::Error::other(format!("`{name}` is not what was to be made")));
+    }
+    let mut read = Vec::new();
+    file.take(bytes).read_to_end(&mut read)?;
+    Ok(read)
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+    }
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o644).open(path)?.write_all(bytes)
+}
+
+fn is_package(name: &str) -> bool {
+    name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
+/// What the image has, in the words of `pip`; nothing if it cannot be read.
 #[must_use]
 pub fn packages(folder: &Path) -> Vec<String> {
     let read = || -> std::io::Result<Vec<String>> {
         let mut text = String::new();
-        std::fs::File::open(folder.join("packages.json"))?.take(PACKAGES_BYTES).read_to_string(&mut text)?;
+        std::fs::File::open(folder.join(PACKAGES_FILE))?.take(PACKAGES_BYTES).read_to_string(&mut text)?;
         Ok(serde_json::from_str(&text)?)
     };
-    let is_name = |name: &String| {
-        name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
-    };
-    read().map(|names| names.into_iter().filter(is_name).collect()).unwrap_or_default()
+    read().unwrap_or_default()
 }
 
-/// Read access for every user id, whatever the daemon's umask is. The image's Python has written there,
-/// so a link is not followed.
+/// Read access for every user id, whatever the daemon's umask is.
 pub fn open_to_all(path: &Path) -> std::io::Result<()> {
     let found = std::fs::symlink_metadata(path)?;
     let folder = found.is_dir();
@@ -70,13 +188,95 @@ pub fn open_to_all(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Hands the tree to a user, so that the compiling guest may write in it, or back.
-pub fn chown_tree(path: &Path, uid: u32, gid: u32) -> std::io::Result<()> {
-    std::os::unix::fs::lchown(path, Some(uid), Some(gid))?;
-    if std::fs::symlink_metadata(path)?.is_dir() {
-        for entry in std::fs::read_dir(path)? {
-            chown_tree(&entry?.path(), uid, gid)?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a well-behaved `prepare.py` leaves.
+    fn output(home: &Path) -> PathBuf {
+        let output = home.join("output");
+        std::fs::create_dir(&output).unwrap();
+        for module in modules() {
+            std::fs::write(output.join(prepared_name(module)), format!("bytecode of {module}")).unwrap();
+        }
+        let prepared = r#"{"cache_tag": "cpython-312", "packages": ["numpy", "bad\nname"]}"#;
+        std::fs::write(output.join(PREPARED_FILE), prepared).unwrap();
+        output
+    }
+
+    #[test]
+    fn a_tree_has_the_sources_and_one_file_of_bytecode_for_each() {
+        let home = tempfile::tempdir().unwrap();
+        let (tree, output) = (home.path().join("tree"), output(home.path()));
+        std::fs::write(output.join("more.pyc"), "not asked for").unwrap();
+        assemble(&tree, &output).unwrap();
+        assert!(is_sound(&tree));
+        let bytecode = std::fs::read(tree.join("__pycache__/prepare.cpython-312.pyc")).unwrap();
+        assert_eq!(bytecode, b"bytecode of prepare.py");
+        assert_eq!(prepared_name("a/b.py"), "a:b.pyc");
+        assert_eq!(packages(&tree), ["numpy"]);
+        assert_eq!(bytecode_name("a/b.py", "t"), Path::new("a/__pycache__/b.t.pyc"));
+        // A folder that is there already is never written into.
+        assert!(assemble(&tree, &output).is_err());
+    }
+
+    #[test]
+    fn what_is_no_plain_file_of_the_right_size_is_not_taken() {
+        type Attack = fn(&Path);
+        let attacks: [Attack; 6] = [
+            |path| std::os::unix::fs::symlink("/etc/passwd", path).unwrap(),
+            |path| {
+                let other = path.with_extension("other");
+                std::fs::write(&other, "x").unwrap();
+                std::fs::hard_link(other, path).unwrap();
+            },
+            |path| {
+                rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o644.into(), 0)
+                    .unwrap();
+            },
+            |path| std::fs::create_dir(path).unwrap(),
+            |path| std::fs::File::create(path).unwrap().set_len(BYTECODE_BYTES + 1).unwrap(),
+            |_| {},
+        ];
+        for name in ["prepare.pyc", PREPARED_FILE] {
+            for attack in attacks {
+                let home = tempfile::tempdir().unwrap();
+                let output = output(home.path());
+                std::fs::remove_file(output.join(name)).unwrap();
+                attack(&output.join(name));
+                assert!(assemble(&home.path().join("tree"), &output).is_err());
+            }
+        }
+        for tag in ["", "../x", "a/b", "cpython 312"] {
+            let home = tempfile::tempdir().unwrap();
+            let output = output(home.path());
+            let prepared = format!(r#"{{"cache_tag": "{tag}", "packages": []}}"#);
+            std::fs::write(output.join(PREPARED_FILE), prepared).unwrap();
+            assert!(assemble(&home.path().join("tree"), &output).is_err(), "{tag}");
         }
     }
-    Ok(())
+
+    #[test]
+    fn a_tree_that_somebody_else_could_have_changed_is_not_sound() {
+        type Change = fn(&Path);
+        let changes: [Change; 6] = [
+            |tree| std::fs::write(tree.join("__main__.py"), "import evil").unwrap(),
+            |tree| std::fs::write(tree.join("more.py"), "").unwrap(),
+            |tree| std::fs::remove_file(tree.join(PACKAGES_FILE)).unwrap(),
+            |tree| std::os::unix::fs::symlink("/tmp", tree.join("link")).unwrap(),
+            |tree| std::fs::hard_link(tree.join("__main__.py"), tree.parent().unwrap().join("held")).unwrap(),
+            |tree| {
+                let open = std::fs::Permissions::from_mode(0o666);
+                std::fs::set_permissions(tree.join("__main__.py"), open).unwrap();
+            },
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let home = tempfile::tempdir().unwrap();
+            let tree = home.path().join("tree");
+            assemble(&tree, &output(home.path())).unwrap();
+            assert!(is_sound(&tree));
+            change(&tree);
+            assert!(!is_sound(&tree), "{number}");
+        }
+    }
 }

@@ -1,13 +1,34 @@
 //! Compiled kernels: one folder for each Python that sandboxes run.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::docker;
 use super::jail::{self, Walls};
-use super::kernel_files;
 use super::launch::{Launcher, storage_problem};
-use super::spec::SandboxSpec;
+use super::spec::{GuestUser, SandboxSpec};
+use super::workspace::{guest, remove_tree};
+use super::{docker, kernel_files};
+use crate::controls;
 use crate::protocol::problem::Problem;
+
+/// A folder in which a tree is made; gone with its end, however it ends.
+struct Draft(PathBuf);
+
+impl Draft {
+    /// It must not be there: what is left of another is not trusted.
+    fn make(path: PathBuf) -> std::io::Result<Self> {
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Err(error) = remove_tree(&self.0) {
+            tracing::warn!(%error, path = %self.0.display(), "cannot be removed");
+        }
+    }
+}
 
 impl Launcher {
     /// The kernel compiled for the spec's image; compiled now if it is new.
@@ -18,35 +39,53 @@ impl Launcher {
         }
         let parent = self.paths.kernel_dir();
         let target = parent.join(kernel_files::folder_name(&spec.image.id));
-        if !target.is_dir() {
+        let sound = !controls::holds("kernel_tree_is_checked") || kernel_files::is_sound(&target);
+        if !sound || !target.is_dir() {
+            // What is there was made by nobody knows whom.
+            remove_tree(&target).map_err(|error| storage_problem(&target, &error))?;
             let draft = parent.join(format!(".draft-{}", spec.sandbox));
-            let compiled = self.compile_kernel(spec, &draft, folder).await;
-            if compiled.is_err() {
-                let _ = std::fs::remove_dir_all(&draft);
-            }
-            compiled?;
-            std::fs::rename(&draft, &target).map_err(|error| storage_problem(&target, &error))?;
+            let draft = Draft::make(draft).map_err(|error| storage_problem(&parent, &error))?;
+            let tree = self.compile_kernel(spec, &draft.0, folder).await?;
+            std::fs::rename(&tree, &target).map_err(|error| storage_problem(&target, &error))?;
         }
         kernels.insert(spec.image.id.clone(), target.clone());
         Ok(target)
     }
 
-    async fn compile_kernel(&self, spec: &SandboxSpec, draft: &Path, folder: &Path) -> Result<(), Problem> {
+    /// Makes the tree in the draft. The image's Python reads sources that it cannot change and writes into a
+    /// folder of its own, as a user that nobody else is; what it made is copied.
+    async fn compile_kernel(
+        &self,
+        spec: &SandboxSpec,
+        draft: &Path,
+        folder: &Path,
+    ) -> Result<PathBuf, Problem> {
         let failed = |error: std::io::Error| storage_problem(draft, &error);
-        std::fs::create_dir_all(draft).map_err(failed)?;
-        kernel_files::write(draft).map_err(failed)?;
+        let (sources, output, tree) = (draft.join("sources"), draft.join("output"), draft.join("tree"));
+        kernel_files::write(&sources).map_err(failed)?;
+        std::fs::DirBuilder::new().mode(0o700).create(&output).map_err(failed)?;
+        let user = self.compiling_user(spec).await?;
         if self.service.system {
-            kernel_files::chown_tree(draft, spec.user.host_uid, spec.user.host_gid).map_err(failed)?;
+            std::os::unix::fs::chown(&output, Some(user.host_uid), Some(user.host_gid)).map_err(failed)?;
         }
-        let spec = SandboxSpec { kernel_dir: draft.to_owned(), ..spec.clone() };
+        let spec = SandboxSpec { kernel_dir: sources, user, ..spec.clone() };
         match Walls::of(spec.backend) {
-            None => docker::compile(&self.engine, &spec).await?,
-            Some(Walls::Bubblewrap) => jail::compile(Some(self.jails().await?), &spec, folder).await?,
-            Some(Walls::None) => jail::compile(None, &spec, folder).await?,
+            None => docker::compile(&self.engine, &spec, &output).await?,
+            Some(Walls::Bubblewrap) => {
+                jail::compile(Some(self.jails().await?), &spec, folder, &output).await?;
+            }
+            Some(Walls::None) => jail::compile(None, &spec, folder, &output).await?,
         }
-        if self.service.system {
-            kernel_files::chown_tree(draft, 0, 0).map_err(failed)?;
+        kernel_files::assemble(&tree, &output).map_err(failed)?;
+        Ok(tree)
+    }
+
+    /// Whoever runs as the user that compiles could change what is compiled, so that no session runs as it.
+    async fn compiling_user(&self, spec: &SandboxSpec) -> Result<GuestUser, Problem> {
+        if !self.service.system || !controls::holds("kernel_compiled_alone") {
+            return Ok(spec.user);
         }
-        kernel_files::open_to_all(draft).map_err(failed)
+        let mode = self.guest_mode(spec.backend).await?;
+        Ok(guest(self.service, mode, self.compiling_slot()?))
     }
 }

@@ -16,6 +16,7 @@ use super::jail::{self, Jail, Tools, Walls};
 use super::spec::{GuestUser, Limits, SandboxSpec};
 use super::workspace::{Service, Workspace};
 use crate::config::{Paths, Settings};
+use crate::controls;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
@@ -50,6 +51,8 @@ pub struct Launcher {
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub image: Option<String>,
+    /// What the first container of the session was made from; the later ones are too.
+    pub first_image: Option<ImageFact>,
     pub memory_bytes: u64,
     pub cpus: f64,
     pub pids: u64,
@@ -182,14 +185,32 @@ impl Launcher {
     pub fn take_slot(self: &Arc<Self>) -> Result<UserSlot, Problem> {
         let sandbox = &self.settings.sandbox;
         let mut slots = lock(&self.slots);
-        let free = (sandbox.uid_first..sandbox.uid_first.saturating_add(sandbox.uid_count))
-            .find(|uid| !slots.contains(uid));
+        let free = (sandbox.uid_first..self.last_slot()).find(|uid| !slots.contains(uid));
         let uid = free.ok_or_else(|| {
             Problem::new(Code::TooMany, "all user ids for guests are in use")
                 .hint("raise `sandbox.uid_count`")
         })?;
         slots.insert(uid);
         Ok(UserSlot { launcher: Arc::clone(self), uid })
+    }
+
+    /// The last user id of the range; no session gets it.
+    fn last_slot(&self) -> u32 {
+        let sandbox = &self.settings.sandbox;
+        sandbox.uid_first.saturating_add(sandbox.uid_count).saturating_sub(1)
+    }
+
+    /// The user id that compiles kernels, unless a session has it from before it was kept for that.
+    pub(super) fn compiling_slot(&self) -> Result<u32, Problem> {
+        let uid = self.last_slot();
+        if lock(&self.slots).contains(&uid) {
+            return Err(Problem::new(
+                Code::TooMany,
+                format!("user id {uid}, which compiles kernels, is in use"),
+            )
+            .hint("remove sessions, or raise `sandbox.uid_count`"));
+        }
+        Ok(uid)
     }
 
     /// Picks the image and makes the host's side: folders and the compiled kernel.
@@ -207,10 +228,16 @@ impl Launcher {
         let image = match workspace.choice.backend {
             Backend::Bubblewrap => self.jail_image(wanted.image.as_deref())?,
             Backend::Process => self.jail_image(None)?,
-            Backend::Docker | Backend::Auto => {
-                let requested = wanted.image.as_deref().or(settings.image.as_deref());
-                images::resolve(&self.engine, requested, &settings.images, settings.pull, progress).await?
-            }
+            Backend::Docker | Backend::Auto => match &wanted.first_image {
+                Some(first) if controls::holds("image_is_pinned") => {
+                    images::again(&self.engine, first).await?
+                }
+                _ => {
+                    let requested = wanted.image.as_deref().or(settings.image.as_deref());
+                    images::resolve(&self.engine, requested, &settings.images, settings.pull, progress)
+                        .await?
+                }
+            },
         };
         let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         let storage = |error: std::io::Error| {
@@ -326,6 +353,7 @@ impl Launcher {
             user: GuestUser { uid, gid, host_uid: uid, host_gid: gid },
             limits: self.limits(&Wanted {
                 image: None,
+                first_image: None,
                 memory_bytes: settings.memory_bytes,
                 cpus: settings.cpus,
                 pids: settings.pids,

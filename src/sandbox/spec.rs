@@ -6,7 +6,7 @@ use bollard::models::{
     MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
 };
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::profile::seccomp_profile;
 use crate::controls;
@@ -21,6 +21,8 @@ pub const LABEL_SANDBOX: &str = "belljar.sandbox";
 pub const WORKSPACE: &str = "/workspace";
 pub const BRIDGE_DIR: &str = "/belljar/bridge";
 pub const KERNEL_DIR: &str = "/belljar/kernel";
+/// Where the kernel's bytecode is made.
+pub(super) const COMPILED_DIR: &str = "/belljar/compiled";
 pub const BRIDGE_SOCKET: &str = "/belljar/bridge/bridge.sock";
 pub const BRIDGE_SOCKET_NAME: &str = "bridge.sock";
 pub(super) const HOSTNAME: &str = "belljar";
@@ -112,10 +114,12 @@ pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
 }
 
 /// A short-lived container that compiles the kernel's bytecode with the image's own Python, and lists
-/// the packages of the image. It is as confined as a session; only the kernel's folder is writable in it.
+/// the packages of the image. It is as confined as a session; only the folder for what it makes is writable in it.
 #[must_use]
-pub fn compile_container(spec: &SandboxSpec) -> ContainerCreateBody {
-    hardened(spec, &compile_command(KERNEL_DIR), vec![bind(&spec.kernel_dir, KERNEL_DIR, Access::Write)], "/")
+pub fn compile_container(spec: &SandboxSpec, output: &Path) -> ContainerCreateBody {
+    let mounts =
+        vec![bind(&spec.kernel_dir, KERNEL_DIR, Access::Read), bind(output, COMPILED_DIR, Access::Write)];
+    hardened(spec, &compile_command(KERNEL_DIR, COMPILED_DIR), mounts, "/")
 }
 
 /// Starts the kernel, in every backend.
@@ -125,8 +129,8 @@ pub(super) fn kernel_command(kernel_dir: &str, socket: &str, workspace: &str) ->
 }
 
 /// Compiles the kernel and lists the packages, in every backend.
-pub(super) fn compile_command(kernel_dir: &str) -> Vec<String> {
-    strings(&["python3", "-I", &format!("{kernel_dir}/prepare.py")])
+pub(super) fn compile_command(kernel_dir: &str, output: &str) -> Vec<String> {
+    strings(&["python3", "-I", "-B", &format!("{kernel_dir}/prepare.py"), output])
 }
 
 fn hardened(
@@ -265,7 +269,7 @@ impl Access {
     }
 }
 
-fn bind(source: &std::path::Path, target: &str, access: Access) -> Mount {
+fn bind(source: &Path, target: &str, access: Access) -> Mount {
     Mount {
         source: Some(source.to_string_lossy().into_owned()),
         target: Some(target.into()),
@@ -339,7 +343,7 @@ pub(super) mod tests {
 
     #[test]
     fn compiling_is_confined_as_a_session_is() {
-        insta::assert_snapshot!(shown(&compile_container(&spec())));
+        insta::assert_snapshot!(shown(&compile_container(&spec(), Path::new("/home/kernel/.draft/output"))));
     }
 
     #[test]

@@ -186,7 +186,7 @@ fn give(file: &impl std::os::fd::AsFd, user: GuestUser) -> rustix::io::Result<()
 }
 
 /// In system mode a user id of its own; else the daemon's own user, as the engine maps it.
-fn guest(service: Service, engine: EngineMode, slot: u32) -> GuestUser {
+pub(super) fn guest(service: Service, engine: EngineMode, slot: u32) -> GuestUser {
     match (service.system, engine) {
         (true, EngineMode::Remapped { uid_base, gid_base }) => {
             // Ids beyond the mapped 65536 do not exist there; the slot's place in its range decides.

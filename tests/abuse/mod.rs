@@ -3,5 +3,7 @@
 //! which control that is.
 
 pub mod grounds;
+mod images;
+mod kernel_tree;
 mod set_id;
 mod tar_bombs;

@@ -271,6 +271,7 @@ impl SessionActorState {
             && receipt.backend == Backend::Docker
         {
             self.args.wanted.image.get_or_insert_with(|| receipt.image.reference.clone());
+            self.args.wanted.first_image.get_or_insert_with(|| receipt.image.clone());
         }
     }
 

@@ -21,7 +21,7 @@ pub async fn list(
     Query(query): Query<ListQuery>,
 ) -> Answer<Json<ApprovalList>> {
     if query.all {
-        peer.require_admin(&app.settings.admin.group)?;
+        peer.require_admin(&app.settings.admin.group, "see what others have")?;
     }
     let meant = (!query.all).then_some(peer.uid);
     let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: meant, reply_to }).await?;

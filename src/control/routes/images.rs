@@ -13,7 +13,9 @@ use tokio::sync::mpsc;
 
 use super::App;
 use crate::control::body::JsonBody;
+use crate::control::peer::Peer;
 use crate::control::problems::Answer;
+use crate::controls;
 use crate::protocol::api::{ImageList, PullImage};
 use crate::sandbox::images;
 
@@ -25,7 +27,15 @@ pub async fn list(State(app): State<App>) -> Answer<Json<ImageList>> {
 }
 
 /// Answers with a line of JSON for each step, and a last one with `done` or `problem`.
-pub async fn pull(State(app): State<App>, JsonBody(body): JsonBody<PullImage>) -> Answer<Response> {
+pub async fn pull(
+    State(app): State<App>,
+    peer: Peer,
+    JsonBody(body): JsonBody<PullImage>,
+) -> Answer<Response> {
+    // What a name stands for changes for all users.
+    if app.launcher.paths.system() && controls::holds("pulls_are_for_administrators") {
+        peer.require_admin(&app.settings.admin.group, "get images for all users")?;
+    }
     let (sender, receiver) = mpsc::channel::<Value>(PROGRESS_LINES);
     tokio::spawn(async move {
         let steps = sender.clone();

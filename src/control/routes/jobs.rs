@@ -85,7 +85,7 @@ pub async fn list(
     Query(query): Query<ListQuery>,
 ) -> Answer<Json<JobList>> {
     if query.all {
-        peer.require_admin(&app.settings.admin.group)?;
+        peer.require_admin(&app.settings.admin.group, "see what others have")?;
     }
     let meant = (!query.all).then_some(peer.uid);
     let records = app.journal.jobs(meant, JOBS_LISTED).map_err(|error| storage(&error))?;

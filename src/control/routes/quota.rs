@@ -30,7 +30,7 @@ pub async fn show(
             let none = || Problem::new(Code::BadRequest, "there is no such user");
             let uid = number_of(&user).await;
             if uid != Some(peer.uid) {
-                peer.require_admin(&app.settings.admin.group)?;
+                peer.require_admin(&app.settings.admin.group, "see what others have")?;
             }
             uid.ok_or_else(none)?
         }

@@ -12,8 +12,8 @@ use super::root::Root;
 use crate::controls;
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::spec::{
-    BRIDGE_DIR, BRIDGE_SOCKET, HOSTNAME, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec, WORKSPACE,
-    compile_command, environment, kernel_command,
+    BRIDGE_DIR, BRIDGE_SOCKET, COMPILED_DIR, HOSTNAME, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec,
+    WORKSPACE, compile_command, environment, kernel_command,
 };
 
 /// Numbers of the descriptors that bubblewrap is given.
@@ -74,13 +74,14 @@ pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
     command(line, spec, host, &kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE))
 }
 
-/// A short-lived jail that compiles the kernel's bytecode; only the kernel's folder is writable.
+/// A short-lived jail that compiles the kernel's bytecode; only the folder for what it makes is writable.
 #[must_use]
-pub fn compile(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
+pub fn compile(spec: &SandboxSpec, host: &Host<'_>, output: &Path) -> Vec<String> {
     let mut line = walls(spec, host);
-    line.mount("--bind", &spec.kernel_dir, KERNEL_DIR);
+    line.mount("--ro-bind", &spec.kernel_dir, KERNEL_DIR);
+    line.mount("--bind", output, COMPILED_DIR);
     line.add(&["--remount-ro", "/", "--chdir", "/"]);
-    command(line, spec, host, &compile_command(KERNEL_DIR))
+    command(line, spec, host, &compile_command(KERNEL_DIR, COMPILED_DIR))
 }
 
 fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {

@@ -64,7 +64,7 @@ impl Tools {
 /// Whether a jail can be built here at all, by building one.
 pub async fn try_out(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<(), Problem> {
     let outcome = run(tools, spec, folder, |host| {
-        let mut line = arguments::compile(spec, host);
+        let mut line = arguments::compile(spec, host, folder);
         let command = line.iter().rposition(|word| word == "python3").unwrap_or(line.len());
         line.truncate(command);
         line.extend(["python3", "-I", "-c", ""].map(str::to_owned));
@@ -73,12 +73,17 @@ pub async fn try_out(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result
     outcome.await
 }
 
-/// Compiles the kernel's bytecode in a jail, or without one.
-pub async fn compile(tools: Option<&Tools>, spec: &SandboxSpec, folder: &Path) -> Result<(), Problem> {
+/// Compiles the kernel's bytecode in a jail, or without one, into the folder `output`.
+pub async fn compile(
+    tools: Option<&Tools>,
+    spec: &SandboxSpec,
+    folder: &Path,
+    output: &Path,
+) -> Result<(), Problem> {
     if let Some(tools) = tools {
-        return run(tools, spec, folder, |host| arguments::compile(spec, host)).await;
+        return run(tools, spec, folder, |host| arguments::compile(spec, host, output)).await;
     }
-    let words = compile_command(&spec.kernel_dir.to_string_lossy());
+    let words = compile_command(&spec.kernel_dir.to_string_lossy(), &output.to_string_lossy());
     finished(plain(&words, spec), COMPILE).await
 }
 
