@@ -2,7 +2,8 @@
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `agent`, `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `config` → `protocol`.
-//! `controls` is beside them: which security controls hold, for the build that proves each of them.
+//! `controls` is beside them: which security controls hold, for the build that proves each of them; and `deaths`:
+//! what dies is heard of.
 
 pub mod actors;
 pub mod agent;
@@ -12,6 +13,7 @@ pub mod config;
 pub mod control;
 pub mod controls;
 pub mod daemon;
+pub mod deaths;
 pub mod llm;
 pub mod protocol;
 pub mod quota;

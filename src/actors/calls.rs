@@ -1,7 +1,7 @@
 //! Asking actors, with one kind of error.
 
 use ractor::rpc::CallResult;
-use ractor::{ActorRef, MessagingErr, RpcReplyPort};
+use ractor::{ActorRef, ActorStatus, MessagingErr, RpcReplyPort};
 
 use crate::protocol::problem::{Code, Problem};
 
@@ -10,7 +10,18 @@ pub(super) async fn ask<M: ractor::Message, T: Send + 'static>(
     actor: &ActorRef<M>,
     message: impl FnOnce(RpcReplyPort<Result<T, Problem>>) -> M,
 ) -> Result<T, Problem> {
-    answer(actor.call(message, None).await)?
+    let outcome = actor.call(message, None).await;
+    if matches!(outcome, Ok(CallResult::SenderError)) && actor.get_status() < ActorStatus::Draining {
+        return Err(lost());
+    }
+    answer(outcome)?
+}
+
+/// An actor died over a message and lives on without it.
+#[must_use]
+pub fn lost() -> Problem {
+    Problem::new(Code::Internal, "an internal error ended the work on this request; it may have had its effect")
+        .hint("look at what there is (`belljar logs`), then ask again; with an `Idempotency-Key` it is safe to ask again at once")
 }
 
 /// What an actor answered, if it lived to do so.

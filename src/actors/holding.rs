@@ -22,7 +22,7 @@ impl Drop for Hold {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Holders {
     count: usize,
     /// When somebody last held it, or could not yet.

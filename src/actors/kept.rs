@@ -3,7 +3,6 @@
 
 use ractor::{ActorRef, ActorStatus, SpawnErr};
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -75,39 +74,12 @@ impl<M: ractor::Message> Kept<M> {
     }
 }
 
-/// Death on demand, for the test that lets an actor die at every message in turn.
-///
-/// `BELLJAR_PANIC_AT=NAME:n` is the n-th message of all its lives. Release builds do not look.
-#[derive(Debug, Default)]
-pub struct Fuse {
-    at: Option<u64>,
-    messages: AtomicU64,
-}
-
-impl Fuse {
-    #[must_use]
-    pub fn of(name: &str) -> Self {
-        if !cfg!(debug_assertions) {
-            return Self::default();
-        }
-        let at = std::env::var("BELLJAR_PANIC_AT").ok().and_then(|text| {
-            let (meant, number) = text.split_once(':')?;
-            (meant == name).then(|| number.parse().ok())?
-        });
-        Self { at, messages: AtomicU64::new(0) }
-    }
-
-    pub fn burn(&self) {
-        let number = self.messages.fetch_add(1, Ordering::Relaxed) + 1;
-        assert!(self.at != Some(number), "message {number} was to be the last one");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use ractor::{Actor, ActorProcessingErr};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     struct Mortal;
 

@@ -31,7 +31,7 @@ pub struct Ready {
     pub received: u64,
 }
 
-/// Every step undoes itself when a later one fails.
+/// Every step is undone when a later one fails.
 pub async fn launch(
     launcher: Arc<Launcher>,
     wanted: Wanted,
@@ -60,7 +60,7 @@ pub async fn launch(
         Err(problem) => {
             // The exit code says more than the silence of the bridge.
             let ended = sandbox.end().await.filter(|end| !end.running);
-            return Err(match ended.and_then(|end| end.exit_code) {
+            let problem = match ended.and_then(|end| end.exit_code) {
                 Some(code) => Problem::new(
                     Code::SandboxFailed,
                     format!(
@@ -70,11 +70,18 @@ pub async fn launch(
                 )
                 .hint("the image needs `python3` 3.9 or later on its PATH"),
                 None => problem,
-            });
+            };
+            sandbox.undo().await;
+            return Err(problem);
         }
     };
-    let receipt = sandbox.attest(hello.python.clone(), hello.probe.clone())?;
-    Ok(Ready { sandbox, socket, receipt, hello, received: 0 })
+    match sandbox.attest(hello.python.clone(), hello.probe.clone()) {
+        Ok(receipt) => Ok(Ready { sandbox, socket, receipt, hello, received: 0 }),
+        Err(problem) => {
+            sandbox.undo().await;
+            Err(problem)
+        }
+    }
 }
 
 fn last_words(sandbox: &Sandbox) -> String {
@@ -94,17 +101,31 @@ pub async fn attach(
     received: u64,
 ) -> Result<Option<Ready>, Problem> {
     let Some(sandbox) = adopt(&launcher, &before, &wanted, &workspace).await? else { return Ok(None) };
-    let Some(pid) = sandbox.pid() else { return Ok(None) };
+    let Some(pid) = sandbox.pid() else {
+        sandbox.undo().await;
+        return Ok(None);
+    };
     let greeted = async {
         let listener = Listener::bind(sandbox.bridge_dir())?;
         let stream = listener.accept(pid, KERNEL_HELLO).await?;
         let limits = kernel_limits(&launcher.settings, &wanted);
         bridge::connect(stream, sandbox.id(), limits, received, KERNEL_HELLO).await
     };
-    let (socket, hello) = greeted.await.map_err(|error| bridge_problem(&error))?;
-    sandbox.attest_again(&before, hello.python.clone(), hello.probe.clone())?;
-    let received = hello.resumes_after.max(received);
-    Ok(Some(Ready { sandbox, socket, receipt: before, hello, received }))
+    let greeted = greeted.await.map_err(|error| bridge_problem(&error)).and_then(|(socket, hello)| {
+        sandbox.attest_again(&before, hello.python.clone(), hello.probe.clone())?;
+        Ok((socket, hello))
+    });
+    match greeted {
+        Ok((socket, hello)) => {
+            let received = hello.resumes_after.max(received);
+            Ok(Some(Ready { sandbox, socket, receipt: before, hello, received }))
+        }
+        Err(problem) => {
+            // It does not answer, or is not what it was: nobody can go on with it.
+            sandbox.undo().await;
+            Err(problem)
+        }
+    }
 }
 
 /// An engine that is being started anew does not answer for a while, and keeps its containers.
@@ -118,7 +139,6 @@ async fn adopt(
         match launcher.adopt(before, wanted, workspace).await {
             Err(problem) if problem.code == Code::EngineUnavailable => {
                 tokio::time::sleep(ADOPT_PAUSE).await;
-                launcher.expect(&before.sandbox);
             }
             other => return other,
         }

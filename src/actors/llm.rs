@@ -58,6 +58,7 @@ impl Actor for Llm {
         message: LlmMsg,
         state: &mut LlmState,
     ) -> Result<(), ActorProcessingErr> {
+        crate::deaths::on_demand("llm");
         match message {
             LlmMsg::Chat { reply_to, .. } if state.under_way >= REQUESTS => {
                 let message = format!("{REQUESTS} requests to this model are under way already");
@@ -156,7 +157,11 @@ impl Models {
     }
 
     pub fn get(&self, name: &str) -> Option<Asked> {
-        self.actors.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned().map(Asked)
+        self.actor(name).map(|_| Asked { models: self.clone(), name: name.to_owned() })
+    }
+
+    fn actor(&self, name: &str) -> Option<LlmRef> {
+        self.actors.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
     /// The variable that has to hold the model's key and does not.
@@ -168,7 +173,14 @@ impl Models {
 }
 
 /// A model that can be asked.
-pub struct Asked(LlmRef);
+pub struct Asked {
+    models: Models,
+    name: String,
+}
+
+/// Tries of a request that is lost because its actor dies over it, and the pause until there is another one.
+const TRIES: u32 = 4;
+const REVIVED: Duration = Duration::from_millis(100);
 
 impl Asked {
     /// Dropping the future cancels the request.
@@ -177,9 +189,20 @@ impl Asked {
         request: ChatRequest,
         news: mpsc::UnboundedSender<News>,
     ) -> Result<ChatReply, ModelFailure> {
-        let (reply_to, reply) = oneshot::channel();
         let gone = || failure(ModelFailureKind::Interrupted, "the request was lost inside the daemon");
-        self.0.cast(LlmMsg::Chat { request: Box::new(request), news, reply_to }).map_err(|_| gone())?;
-        reply.await.unwrap_or_else(|_| Err(gone()))
+        for attempt in 1..=TRIES {
+            let (reply_to, reply) = oneshot::channel();
+            let message = LlmMsg::Chat { request: Box::new(request.clone()), news: news.clone(), reply_to };
+            if self.models.actor(&self.name).is_some_and(|actor| actor.cast(message).is_ok())
+                && let Ok(outcome) = reply.await
+            {
+                return outcome;
+            }
+            if attempt < TRIES {
+                let _ = news.send(News::Retries { failure: gone(), pause: REVIVED });
+                tokio::time::sleep(REVIVED).await;
+            }
+        }
+        Err(gone())
     }
 }

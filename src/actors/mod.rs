@@ -4,7 +4,7 @@
 //! for anything slow: that is a task whose outcome comes back as a message.
 
 pub mod asks;
-mod calls;
+pub mod calls;
 pub mod executor;
 pub mod holding;
 pub mod jobs;

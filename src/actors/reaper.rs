@@ -50,6 +50,7 @@ impl Actor for Reaper {
         message: ReaperMsg,
         launcher: &mut Arc<Launcher>,
     ) -> Result<(), ActorProcessingErr> {
+        crate::deaths::on_demand("reaper");
         match message {
             ReaperMsg::Look => {
                 let launcher = Arc::clone(launcher);
@@ -107,11 +108,22 @@ async fn reap_containers(launcher: &Launcher) -> usize {
             Ok(()) => {
                 reaped += 1;
                 tracing::info!(container = container.id, "reaped");
+                if let Some(sandbox) = container.sandbox.filter(|sandbox| is_name(sandbox))
+                    && let Err(error) = remove_tree(&launcher.paths.sandboxes_dir().join(&sandbox))
+                    && error.kind() != std::io::ErrorKind::NotFound
+                {
+                    tracing::warn!(%error, sandbox, "its folder cannot be removed");
+                }
             }
             Err(error) => tracing::warn!(%error, container = container.id, "cannot be reaped"),
         }
     }
     reaped
+}
+
+/// Anybody with the engine's keys can write a container's labels: no path may come of one.
+fn is_name(sandbox: &str) -> bool {
+    !sandbox.is_empty() && sandbox.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
 /// Removes folders that belong to no sandbox that is expected and to none of these sessions. Before

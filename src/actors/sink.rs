@@ -38,7 +38,7 @@ impl Sink for RecorderSink {
 
     /// Frames without an effect in the journal are settled when nothing before them waits for it.
     fn settled(&self, number: u64) -> u64 {
-        let idle = !self.recorder.has_pending() && self.log.lag() == 0;
+        let idle = !self.recorder.is_sealed() && !self.recorder.has_pending() && self.log.lag() == 0;
         if idle { number } else { self.log.received(&self.sandbox) }
     }
 }

@@ -16,7 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
+use crate::deaths::watched;
 use crate::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{ACKNOWLEDGE_AFTER, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN};
@@ -39,7 +41,19 @@ pub trait Sink: Send + 'static {
 pub struct Turn {
     /// Of the frame, counted from the start of the sandbox.
     pub number: u64,
+    cancel: CancellationToken,
+    /// Given back after the connection was closed, if it is.
     _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Whoever dealt with the frame died over it. It has had no effect that anybody knows of, so the kernel must
+        // not hear that it had: it tells it again on the next connection.
+        if std::thread::panicking() {
+            self.cancel.cancel();
+        }
+    }
 }
 
 /// What arrives for the owner of the link.
@@ -58,6 +72,8 @@ pub enum Closed {
     ByKernel,
     /// The kernel broke the protocol, or does not answer.
     Violation(String),
+    /// The task that read from it panicked. The kernel is well, and connects again.
+    Fault,
 }
 
 /// The owner's end. Dropping it closes the connection.
@@ -116,17 +132,22 @@ impl Link {
             outgoing: outgoing.clone(),
             silent: Arc::clone(&silent),
             turns: Arc::new(Semaphore::new(1)),
+            unwritable: Arc::new(AtomicBool::new(false)),
         };
-        let ender = cancel.clone();
-        tokio::spawn(async move {
-            let write = write(writer, queue, ender.clone());
-            let writing = tokio::spawn(async move {
-                write.await;
+        let (ender, unwritable) = (cancel.clone(), Arc::clone(&driver.unwritable));
+        let writing = watched(write(writer, queue, cancel.clone()), move |_| {
+            if !ender.is_cancelled() {
+                unwritable.store(true, Ordering::Release);
                 ender.cancel();
-            });
-            let closed = driver.read(&deliver).await;
-            writing.abort();
-            deliver(Incoming::Closed(closed));
+            }
+        });
+        let writing = AbortOnDropHandle::new(writing);
+        let (deliver, ender) = (Arc::new(deliver), cancel.clone());
+        let told = Arc::clone(&deliver);
+        watched(async move { driver.read(&*deliver).await }, move |closed| {
+            drop(writing);
+            ender.cancel();
+            told(Incoming::Closed(closed.unwrap_or(Closed::Fault)));
         });
         Self { outgoing, cancel, silent }
     }
@@ -202,6 +223,8 @@ struct Driver<S> {
     silent: Arc<AtomicBool>,
     /// One frame at a time.
     turns: Arc<Semaphore>,
+    /// Nothing can be sent any more, however that came.
+    unwritable: Arc<AtomicBool>,
 }
 
 impl<S: Sink> Driver<S> {
@@ -211,7 +234,7 @@ impl<S: Sink> Driver<S> {
             let (flush, acknowledge) = (self.sink.flush_at(), self.acknowledge_at);
             let message = tokio::select! {
                 biased;
-                () = self.cancel.cancelled() => break Closed::ByUs,
+                () = self.cancel.cancelled() => break self.cancelled(),
                 () = sleep_until(flush), if flush.is_some() => { self.sink.flush(); continue }
                 () = sleep_until(acknowledge), if acknowledge.is_some() => { self.acknowledge(); continue }
                 message = self.reader.next() => message,
@@ -226,10 +249,11 @@ impl<S: Sink> Driver<S> {
             self.last_heard = Instant::now();
             match message {
                 Some(Ok(message @ (Message::Binary(_) | Message::Text(_)))) => {
-                    let Some(permit) = self.turn().await else { break Closed::ByUs };
-                    self.received += 1;
+                    let Some(permit) = self.turn().await else { break self.cancelled() };
+                    crate::deaths::on_demand("bridge");
+                    self.received = self.received.saturating_add(1);
                     self.acknowledge_at.get_or_insert(Instant::now() + ACKNOWLEDGE_AFTER);
-                    let turn = Turn { number: self.received, _permit: permit };
+                    let turn = Turn { number: self.received, cancel: self.cancel.clone(), _permit: permit };
                     if let Err(what) = self.deal_with(message, turn, deliver) {
                         break Closed::Violation(what);
                     }
@@ -241,6 +265,11 @@ impl<S: Sink> Driver<S> {
         };
         self.sink.flush();
         closed
+    }
+
+    /// By whom the connection was closed on this side.
+    fn cancelled(&self) -> Closed {
+        if self.unwritable.load(Ordering::Acquire) { Closed::ByKernel } else { Closed::ByUs }
     }
 
     /// Waits until the frame before has been dealt with; none if the connection is closed instead.
@@ -291,7 +320,12 @@ impl<S: Sink> Driver<S> {
     /// Tells the kernel which frames it may forget. What is not settled yet is told later.
     fn acknowledge(&mut self) {
         // A frame whose turn is out has not had its effect yet.
-        let dealt_with = if self.turns.available_permits() == 0 { self.received - 1 } else { self.received };
+        let is_out = self.turns.available_permits() == 0;
+        let dealt_with = if is_out { self.received.saturating_sub(1) } else { self.received };
+        // A turn closes the connection before it comes back from whoever died with it.
+        if self.cancel.is_cancelled() {
+            return;
+        }
         let settled = self.sink.settled(dealt_with);
         if settled > self.acknowledged
             && let Ok(text) = serde_json::to_string(&HostFrame::Ack { received: settled })

@@ -73,6 +73,7 @@ pub(super) fn state(session: &SessionView) -> String {
         SessionState::Busy => "busy",
         SessionState::Frozen => "frozen",
         SessionState::Asleep => "asleep",
+        SessionState::Parked => "parked",
     };
     if session.queued > 0 { format!("{word} +{}", session.queued) } else { word.to_owned() }
 }

@@ -223,11 +223,12 @@ async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response
 }
 
 /// The session that the first request made. None if it came to nothing: one that was never ready did not
-/// outlive the daemon, and what had no target was not begun.
+/// outlive the daemon, one that was taken back is gone, and what had no target was not begun.
 async fn made_before(app: &App, peer: &Peer, target: Option<Value>) -> Answer<Option<Response>> {
     let target = target.and_then(|target| serde_json::from_value::<NewTarget>(target).ok());
     let Some(NewTarget { new_session: id }) = target else { return Ok(None) };
-    if !app.journal.was_ready(id).map_err(|error| storage(&error))? {
+    let (journal, failed) = (&app.journal, |error| storage(&error));
+    if !journal.was_ready(id).map_err(failed)? || !journal.is_living(id).map_err(failed)? {
         return Ok(None);
     }
     let view = sessions::view_of(app, peer, &id.to_string()).await?;

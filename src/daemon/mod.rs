@@ -16,7 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::jobs::{Inputs, Jobs, JobsArgs};
-use crate::actors::kept::{Fuse, Kept};
+use crate::actors::kept::Kept;
 use crate::actors::llm::Models;
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::supervisor::{Supervisor, SupervisorArgs, SupervisorMsg};
@@ -106,10 +106,6 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
     let journal =
         Journal::open(launcher.paths.home()).map_err(|error| DaemonError::Start(error.to_string()))?;
     let served = runtime.block_on(serve(Arc::clone(&launcher), journal.clone(), serving));
-    if served.is_err() {
-        // Whatever went wrong, also before anybody was served: sessions are for the next daemon.
-        launcher.leave_all();
-    }
     journal.close();
     // Blocking threads may hang in a dead file system; they must not hold the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
@@ -156,7 +152,6 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         ledger: ledger.clone(),
         new_artifacts,
         shutdown: shutdown.clone(),
-        fuse: Arc::new(Fuse::of("jobs")),
     };
     let jobs = Kept::start("jobs", shutdown.clone(), move |life| Jobs::spawn(jobs.clone(), life));
     let jobs = jobs.await.map_err(failed)?;
@@ -164,6 +159,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let reaper = Kept::start("reaper", shutdown.clone(), move |_| Reaper::spawn(Arc::clone(&reaps)));
     let reaper = reaper.await.map_err(failed)?;
     let remove_all = Arc::new(AtomicBool::new(false));
+    let journals = journal.clone();
     let app = App {
         supervisor: supervisor.clone(),
         jobs,
@@ -187,7 +183,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     notifier.ready();
 
     let ended = tokio::select! {
-        ended = until_told_to_stop(&stop, signals, supervision) => ended,
+        ended = until_told_to_stop(&stop, signals, supervision, &journals) => ended,
         () = notifier.watch(&supervisor) => Ok(()),
     };
     notifier.stopping();
@@ -195,9 +191,6 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     drop(socket);
     shutdown.cancel();
     let remove = remove_all.load(Ordering::Relaxed);
-    if !remove {
-        launcher.leave_all();
-    }
     let drained_by = Instant::now() + DRAIN;
     let orderly = async {
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
@@ -289,17 +282,21 @@ async fn limit(ledger: &Ledger, identities: &Identities, launcher: &Launcher, ow
     }
 }
 
-/// An error only if the supervisor died.
+/// An error only if the supervisor or the journal's writer died.
 async fn until_told_to_stop(
     stop: &CancellationToken,
     mut signals: Signals,
     supervision: tokio::task::JoinHandle<()>,
+    journal: &Journal,
 ) -> Result<(), DaemonError> {
     tokio::select! {
         _ = signals.terminate.recv() => tracing::info!("SIGTERM: draining"),
         _ = signals.interrupt.recv() => tracing::info!("SIGINT: draining"),
         () = stop.cancelled() => tracing::info!("asked to stop: draining"),
         _ = supervision => return Err(DaemonError::Start("the supervisor died; see the log".into())),
+        () = journal.failed() => {
+            return Err(DaemonError::Start("the journal's writer died too often; see the log".into()));
+        }
     }
     Ok(())
 }

@@ -46,6 +46,8 @@ pub enum SessionState {
     Frozen,
     /// Its sandbox is gone; the next cell gets a new one.
     Asleep,
+    /// It failed again and again inside of the daemon. Its sandbox is kept; only a reset or a removal is taken.
+    Parked,
 }
 
 /// `GET /v1/sessions/{s}`

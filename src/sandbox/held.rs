@@ -22,19 +22,15 @@ pub(super) enum Held {
     Jail(Box<Jail>),
 }
 
-/// A sandbox that was started. It is removed when this is dropped, at the latest by the reaper,
-/// unless the daemon ends and leaves it to the next one.
+/// A sandbox that was started. Dropping this lets go of it and leaves it running.
 pub struct Sandbox {
     held: Held,
     removed: AtomicBool,
-    /// It has a receipt, by which the next daemon knows it.
-    attested: AtomicBool,
     spec: SandboxSpec,
     /// Why this backend.
     pub(super) why: String,
     folder: Folder,
-    /// Until it is dropped, or removed after that.
-    claim: Option<Claim>,
+    _claim: Claim,
     launcher: Arc<Launcher>,
 }
 
@@ -57,19 +53,12 @@ impl Sandbox {
         Self {
             held,
             removed: AtomicBool::new(false),
-            attested: AtomicBool::new(false),
             spec,
             why: String::new(),
             folder,
-            claim: Some(claim),
+            _claim: claim,
             launcher,
         }
-    }
-
-    /// It was attested by an earlier daemon.
-    pub(super) fn known_before(self) -> Self {
-        self.attested.store(true, Ordering::Relaxed);
-        self
     }
 
     /// A jail runs already when it gets here.
@@ -102,7 +91,6 @@ impl Sandbox {
             Held::Container(container) => container.attest(&self.spec, python, probe)?,
             Held::Jail(jail) => jail.attest(&self.spec, python, probe)?,
         };
-        self.attested.store(true, Ordering::Relaxed);
         Ok(Receipt { chosen: self.why.clone(), ..receipt })
     }
 
@@ -170,12 +158,6 @@ impl Sandbox {
         &self.folder.path
     }
 
-    /// Leaves the sandbox running for the next daemon.
-    pub fn leave(&self) {
-        self.removed.store(true, Ordering::Relaxed);
-        self.folder.left.store(true, Ordering::Relaxed);
-    }
-
     #[must_use]
     pub fn counters(&self) -> Counters {
         match &self.held {
@@ -209,6 +191,13 @@ impl Sandbox {
         }
     }
 
+    /// Removes one that came to nothing. What cannot be removed now is left to the reaper.
+    pub async fn undo(self) {
+        if let Err(error) = self.remove().await {
+            tracing::warn!(%error, sandbox = %self.id(), "a sandbox is left to the reaper");
+        }
+    }
+
     /// Kills and removes it, and tells when it is gone.
     pub async fn remove(&self) -> Result<(), Problem> {
         let outcome = match &self.held {
@@ -224,45 +213,12 @@ impl Sandbox {
 }
 
 impl Drop for Sandbox {
+    /// Removal is an act of its own (`remove`) and never happens here: whoever lets go of a sandbox may have died over
+    /// something else, and it holds what its user has computed. Its folder stays, with the notes by which it is found:
+    /// by the session that attaches to it again, by the next daemon, or by the reaper if no session claims it.
     fn drop(&mut self) {
-        if self.removed.load(Ordering::Relaxed) {
-            return;
-        }
-        if self.attested.load(Ordering::Relaxed) && self.launcher.leaving.load(Ordering::Relaxed) {
-            self.leave();
-            return;
-        }
-        let runtime = tokio::runtime::Handle::try_current();
-        let claim = self.claim.take();
-        match &self.held {
-            Held::Container(container) => {
-                let Ok(runtime) = runtime else { return };
-                let (launcher, container) = (Arc::clone(&self.launcher), container.name.clone());
-                runtime.spawn(async move {
-                    if let Err(error) = launcher.engine.remove(&container).await {
-                        tracing::warn!(%error, container, "left to the reaper");
-                    }
-                    drop(claim);
-                });
-            }
-            Held::Jail(jail) => {
-                let remains = jail.remains();
-                // At once: the runtime may be about to end.
-                remains.kill();
-                let Ok(runtime) = runtime else { return };
-                // Its notes stay until it is gone, so that else the next daemon finds it by them.
-                self.folder.left.store(true, Ordering::Relaxed);
-                let folder = self.folder.path.clone();
-                runtime.spawn(async move {
-                    match remains.remove().await {
-                        Ok(()) => drop(std::fs::remove_dir_all(folder)),
-                        Err(problem) => {
-                            tracing::warn!(problem = problem.message, "a jail could not be removed");
-                        }
-                    }
-                    drop(claim);
-                });
-            }
+        if !self.removed.load(Ordering::Relaxed) {
+            self.folder.left.store(true, Ordering::Relaxed);
         }
     }
 }

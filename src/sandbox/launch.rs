@@ -1,7 +1,7 @@
 //! From a request to a running sandbox: prepare folders, start, or take over what runs. The bridge
 //! comes in between and is not known here.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,18 +33,18 @@ pub struct Launcher {
     pub settings: Arc<Settings>,
     pub paths: Paths,
     pub instance: String,
-    /// Sandboxes that somebody owns: the reaper leaves them alone.
+    /// Sandboxes that something of this process holds.
     live: Mutex<BTreeSet<SandboxId>>,
-    /// User ids in use.
-    slots: Mutex<BTreeSet<u32>>,
+    /// Sandboxes that are a session's by its journal, whether anything holds them at the moment or not.
+    expected: Mutex<BTreeSet<SandboxId>>,
+    /// User ids in use, and by how many lives of a session: one begins before the other is quite over.
+    slots: Mutex<BTreeMap<u32, usize>>,
     /// Compiled kernels by image id; also the lock that lets only one compile.
     pub(super) kernels: tokio::sync::Mutex<HashMap<String, PathBuf>>,
     /// For jails; looked for when one is first wanted, and again until one can be built.
     pub(super) tools: tokio::sync::OnceCell<Tools>,
     /// Guest user ids as the engine maps them; asked once.
     mode: tokio::sync::OnceCell<EngineMode>,
-    /// The daemon ends and the next one goes on with its sandboxes.
-    pub(super) leaving: AtomicBool,
 }
 
 /// What a session wants.
@@ -110,7 +110,11 @@ pub struct UserSlot {
 
 impl Drop for UserSlot {
     fn drop(&mut self) {
-        lock(&self.launcher.slots).remove(&self.uid);
+        let mut slots = lock(&self.launcher.slots);
+        match slots.get_mut(&self.uid) {
+            Some(users) if *users > 1 => *users -= 1,
+            _ => drop(slots.remove(&self.uid)),
+        }
     }
 }
 
@@ -128,22 +132,19 @@ impl Launcher {
             paths,
             instance,
             live: Mutex::default(),
+            expected: Mutex::default(),
             slots: Mutex::default(),
             kernels: tokio::sync::Mutex::default(),
             tools: tokio::sync::OnceCell::new(),
             mode: tokio::sync::OnceCell::new(),
-            leaving: AtomicBool::new(false),
         }
     }
 
-    /// From now on a sandbox that a session has is left running when its owner goes.
-    pub fn leave_all(&self) {
-        self.leaving.store(true, Ordering::Relaxed);
-    }
-
+    /// Whether it is somebody's: the reaper leaves it alone.
     #[must_use]
     pub fn is_live(&self, sandbox: &str) -> bool {
-        lock(&self.live).contains(&SandboxId(sandbox.to_owned()))
+        let sandbox = SandboxId(sandbox.to_owned());
+        lock(&self.live).contains(&sandbox) || lock(&self.expected).contains(&sandbox)
     }
 
     /// Waits until no sandbox is owned or being made. One whose session ended while it was being made
@@ -170,14 +171,19 @@ impl Launcher {
         }
     }
 
-    /// A sandbox that will be adopted: the reaper has to leave it alone until then.
+    /// It is a session's by its journal: also while nothing holds it, the reaper leaves it alone.
     pub fn expect(&self, sandbox: &SandboxId) {
-        lock(&self.live).insert(sandbox.clone());
+        lock(&self.expected).insert(sandbox.clone());
+    }
+
+    /// It is nobody's any more.
+    pub fn forgo(&self, sandbox: &SandboxId) {
+        lock(&self.expected).remove(sandbox);
     }
 
     /// The user id that a session had before the daemon was started anew.
     pub fn keep_slot(self: &Arc<Self>, uid: u32) -> UserSlot {
-        lock(&self.slots).insert(uid);
+        *lock(&self.slots).entry(uid).or_default() += 1;
         UserSlot { launcher: Arc::clone(self), uid }
     }
 
@@ -185,12 +191,12 @@ impl Launcher {
     pub fn take_slot(self: &Arc<Self>) -> Result<UserSlot, Problem> {
         let sandbox = &self.settings.sandbox;
         let mut slots = lock(&self.slots);
-        let free = (sandbox.uid_first..self.last_slot()).find(|uid| !slots.contains(uid));
+        let free = (sandbox.uid_first..self.last_slot()).find(|uid| !slots.contains_key(uid));
         let uid = free.ok_or_else(|| {
             Problem::new(Code::TooMany, "all user ids for guests are in use")
                 .hint("raise `sandbox.uid_count`")
         })?;
-        slots.insert(uid);
+        slots.insert(uid, 1);
         Ok(UserSlot { launcher: Arc::clone(self), uid })
     }
 
@@ -322,16 +328,19 @@ impl Launcher {
             jail.map(|jail| Held::Jail(Box::new(jail)))
         };
         // From here on its folder goes when it does.
+        lock(&self.live).insert(receipt.sandbox.clone());
         let claim = Claim { launcher: Arc::clone(self), sandbox: receipt.sandbox.clone() };
         let folder = Folder::of(path);
         let Some(held) = held else { return Ok(None) };
-        let mut spec = self
-            .spec(&receipt.sandbox, wanted, workspace, receipt.image.clone())
-            .map_err(|error| storage_problem(&workspace.path, &error))?;
+        let mut spec = match self.spec(&receipt.sandbox, wanted, workspace, receipt.image.clone()) {
+            Ok(spec) => spec,
+            Err(error) => {
+                folder.left.store(true, Ordering::Relaxed);
+                return Err(storage_problem(&workspace.path, &error));
+            }
+        };
         spec.backend = receipt.backend;
-        self.expect(&receipt.sandbox);
-        let sandbox = Sandbox::new(held, spec, folder, claim, Arc::clone(self));
-        Ok(Some(sandbox.known_before()))
+        Ok(Some(Sandbox::new(held, spec, folder, claim, Arc::clone(self))))
     }
 
     /// Builds a jail that does nothing.
@@ -382,7 +391,7 @@ impl Prepared {
         &self.spec.bridge_dir
     }
 
-    /// Starts it. Dropping the sandbox removes it again.
+    /// Starts it.
     pub async fn start(self) -> Result<Sandbox, Problem> {
         let launcher = self.launcher;
         let held = match Walls::of(self.spec.backend) {
@@ -395,10 +404,13 @@ impl Prepared {
                 Held::Jail(Box::new(jail::start(tools, &self.spec, &self.folder.path).await?))
             }
         };
-        // The guard comes first: a create whose answer is lost still leaves a container.
         let mut sandbox = Sandbox::new(held, self.spec, self.folder, self.claim, Arc::clone(&launcher));
         sandbox.why = self.why;
-        sandbox.start_container(&launcher.engine).await?;
+        if let Err(problem) = sandbox.start_container(&launcher.engine).await {
+            // A create whose answer is lost still leaves a container.
+            sandbox.undo().await;
+            return Err(problem);
+        }
         Ok(sandbox)
     }
 }

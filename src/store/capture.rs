@@ -48,7 +48,7 @@ impl HeadTail {
         }
         if data.len() > self.caps.tail {
             let skip = data.len() - self.caps.tail;
-            self.cut += skip as u64;
+            self.cut = self.cut.saturating_add(skip as u64);
             data = data.get(skip..).unwrap_or_default();
         }
         let full = self.tail.len() >= OUTPUT_SEGMENTS;
@@ -63,7 +63,7 @@ impl HeadTail {
     /// Bytes that were never received.
     fn skip(&mut self, bytes: u64) {
         // What is in the tail is no longer the end of the output.
-        self.cut += bytes + self.tail_bytes as u64;
+        self.cut = self.cut.saturating_add(bytes).saturating_add(self.tail_bytes as u64);
         self.tail.clear();
         self.tail_bytes = 0;
     }
@@ -76,7 +76,7 @@ impl HeadTail {
             oldest.drain(..count);
             let emptied = oldest.is_empty();
             self.tail_bytes -= count;
-            self.cut += count as u64;
+            self.cut = self.cut.saturating_add(count as u64);
             if emptied {
                 self.tail.pop_front();
             }
@@ -90,12 +90,12 @@ impl HeadTail {
         }
         if let Some((_, bytes)) = self.head.last_mut() {
             let whole = whole_characters(bytes);
-            self.cut += (bytes.len() - whole) as u64;
+            self.cut = self.cut.saturating_add((bytes.len() - whole) as u64);
             bytes.truncate(whole);
         }
         if let Some((_, bytes)) = self.tail.front_mut() {
             let partial = bytes.iter().take(3).take_while(|byte| *byte & 0xC0 == 0x80).count();
-            self.cut += partial as u64;
+            self.cut = self.cut.saturating_add(partial as u64);
             bytes.drain(..partial);
         }
     }
@@ -196,8 +196,9 @@ impl Capture {
         if stderr_bytes > 0 {
             self.stderr.skip(stderr_bytes);
         }
-        if stdout_bytes + stderr_bytes > 0 {
-            self.both.skip(stdout_bytes + stderr_bytes);
+        let bytes = stdout_bytes.saturating_add(stderr_bytes);
+        if bytes > 0 {
+            self.both.skip(bytes);
         }
     }
 

@@ -9,6 +9,7 @@ use super::journal::Journal;
 use super::rows::int;
 use super::sessions::seconds;
 use super::writer::{Durability, JournalError, Patience};
+use crate::protocol::ids::SessionId;
 
 /// Time for which a key stands for its first request.
 pub const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -83,6 +84,17 @@ impl Journal {
         let (key, target) = (key.to_owned(), target.map(Value::to_string));
         let note = move |file: &Connection, _: &Blobs| Ok(aim(file, owner, &key, target.as_deref())?);
         self.core.queue.ask(Durability::Full, Patience::Wait, note).await
+    }
+
+    /// Notes that no session came of a claimed request. If one is there after all, the key goes on leading to it.
+    pub async fn aim_at_nothing(&self, owner: u32, key: &str, session: SessionId) -> Result<(), JournalError> {
+        let key = key.to_owned();
+        let note = move |file: &Connection, _: &Blobs| {
+            let query = "UPDATE idempotency SET target = NULL WHERE owner = ?1 AND key = ?2
+                AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = ?3 AND removed_at IS NULL)";
+            Ok(file.execute(query, params![owner, key, session.0.as_bytes()])?)
+        };
+        self.core.queue.ask(Durability::Full, Patience::Wait, note).await.map(drop)
     }
 
     /// Keeps the answer of a claimed request for whoever repeats it.

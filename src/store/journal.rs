@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::blobs::Blobs;
 use super::crash::CrashAt;
@@ -12,7 +13,7 @@ use super::event_log::{EventLog, LogState};
 use super::rows;
 use super::schema::{self, OpenError};
 use super::spent;
-use super::writer::{Durability, JournalError, Queue, Writer};
+use super::writer::{Batch, Durability, JournalError, Queue, Writer};
 use crate::protocol::ids::SessionId;
 
 /// A handle; clones are cheap. Dropping the last one, logs included, writes what waits and ends
@@ -31,6 +32,7 @@ pub(super) struct Core {
     /// Two logs of one session would give the same numbers twice.
     logs: Mutex<HashMap<SessionId, Weak<LogState>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    failed: CancellationToken,
 }
 
 impl Journal {
@@ -40,12 +42,15 @@ impl Journal {
         let unusable = |error: std::io::Error| OpenError::unusable(folder, &error);
         let blobs = Blobs::open(folder.join("blobs")).map_err(unusable)?;
         let queue = Arc::new(Queue::new());
+        let failed = CancellationToken::new();
         let writer = Writer {
             queue: Arc::clone(&queue),
             connection,
             blobs: blobs.clone(),
             durability: Durability::Normal,
             crash: CrashAt::of_this_process(),
+            batch: Batch::default(),
+            failed: failed.clone(),
         };
         let thread = std::thread::Builder::new().name("journal".into()).spawn(move || writer.run());
         let core = Core {
@@ -55,6 +60,7 @@ impl Journal {
             reader: Mutex::new(reader),
             logs: Mutex::default(),
             thread: Mutex::new(Some(thread.map_err(unusable)?)),
+            failed,
         };
         Ok(Self { core: Arc::new(core) })
     }
@@ -76,6 +82,11 @@ impl Journal {
             state
         };
         Ok(Arc::new(EventLog::new(state, Arc::clone(&self.core))))
+    }
+
+    /// Waits until its writer has died once too often: nothing will be written any more.
+    pub async fn failed(&self) {
+        self.core.failed.cancelled().await;
     }
 
     /// Why nothing can be written at the moment, if that is so.

@@ -46,6 +46,8 @@ pub(super) struct State {
     pub running: HashMap<CellNumber, Running>,
     pub pending: Option<Pending>,
     pub published: Option<Instant>,
+    /// Another recorder has taken its place; nothing is recorded here any more.
+    sealed: bool,
 }
 
 pub(super) struct Running {
@@ -90,6 +92,7 @@ impl State {
             running: HashMap::new(),
             pending: None,
             published: None,
+            sealed: false,
         }
     }
 
@@ -164,6 +167,18 @@ impl Recorder {
         state.sandbox = Some(sandbox);
     }
 
+    /// Nothing is recorded from here on, and no frame counts as received on its account: the kernel sends to the next
+    /// recorder what is not in the journal.
+    pub fn seal(&self) {
+        let mut state = self.lock();
+        (state.sealed, state.pending) = (true, None);
+    }
+
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.lock().sealed
+    }
+
     /// What is published from here on has these replaced.
     pub fn replace(&self, placeholders: Arc<dyn Placeholders>) {
         self.lock().placeholders = Some(placeholders);
@@ -180,6 +195,9 @@ impl Recorder {
     /// Output, with the number of the frame that brought it.
     pub fn output(&self, frame: &OutputFrame<'_>, received: u64) {
         let mut state = self.lock();
+        if state.sealed {
+            return;
+        }
         if let Some(cell) = frame.cell {
             // Output of a cell that is not running is forged or too late: nobody waits for it.
             let Some(running) = state.running.get_mut(&cell) else { return };
@@ -206,6 +224,9 @@ impl Recorder {
 
     pub fn display(&self, cell: CellNumber, mime: Map<String, Value>, received: u64) {
         let mut state = self.lock();
+        if state.sealed {
+            return;
+        }
         self.publish(&mut state, Publish::All);
         let applied = state.applied(received);
         let Some(running) = state.running.get_mut(&cell) else { return };
@@ -214,7 +235,7 @@ impl Recorder {
             && running.displays.len() < DISPLAYS
             && running.display_bytes.saturating_add(bytes) <= DISPLAYS_BYTES;
         if !fits {
-            running.displays_dropped += 1;
+            running.displays_dropped = running.displays_dropped.saturating_add(1);
             return;
         }
         running.display_bytes += bytes;
@@ -226,6 +247,9 @@ impl Recorder {
     /// Output that the kernel counted and did not send.
     pub fn gap(&self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64, received: u64) {
         let mut state = self.lock();
+        if state.sealed {
+            return;
+        }
         self.publish(&mut state, Publish::All);
         let Some(running) = state.running.get_mut(&cell) else { return };
         running.capture.skip(stdout_bytes, stderr_bytes);

@@ -105,6 +105,14 @@ impl Journal {
         })?)
     }
 
+    /// Whether it was made and not removed.
+    pub fn is_living(&self, id: SessionId) -> Result<bool, JournalError> {
+        Ok(self.core.read(|file, _| {
+            let query = "SELECT 1 FROM sessions WHERE id = ?1 AND removed_at IS NULL";
+            file.prepare(query)?.exists([id.0.as_bytes()])
+        })?)
+    }
+
     /// Deletes all that is kept of a session: rows, output and, at the next clean-up, large values.
     pub async fn forget(&self, id: SessionId) -> Result<(), JournalError> {
         while self.delete_some(id).await? {}

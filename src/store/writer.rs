@@ -10,6 +10,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::blobs::Blobs;
 use super::crash::CrashAt;
@@ -17,6 +18,7 @@ use super::event_log::LogState;
 use super::idempotency::Aim;
 use super::rows::Row;
 use super::schema;
+use crate::deaths::Deaths;
 
 /// Commands other than events that may wait; those who ask for more wait for their turn.
 pub(super) const REQUESTS_WAITING: usize = 256;
@@ -326,16 +328,34 @@ pub(super) struct Writer {
     pub blobs: Blobs,
     pub durability: Durability,
     pub crash: CrashAt,
+    /// What is being written. After a panic it is written again, or told, as far as it was not.
+    pub batch: Batch,
+    /// Cancelled if the journal can never be written again by this process.
+    pub failed: CancellationToken,
+}
+
+/// Commands that are committed together.
+#[derive(Default)]
+pub(super) struct Batch {
+    commands: VecDeque<Command>,
+    bytes: usize,
+    /// Those who wait have to be told, and nothing is to be written again.
+    is_committed: bool,
 }
 
 impl Writer {
     pub fn run(mut self) {
-        // Also when this thread panics, those who wait are told.
+        // However this ends, those who wait are told.
         let end = End(Arc::clone(&self.queue));
-        while let Some(batch) = self.queue.take() {
-            if !self.write(batch) {
-                break;
+        let mut deaths = Deaths::default();
+        while std::panic::catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
+            if deaths.one_more() {
+                tracing::error!("the journal's writer panicked too often; the daemon ends");
+                self.failed.cancel();
+                std::mem::take(&mut self.batch.commands).into_iter().for_each(Command::abandon);
+                return;
             }
+            tracing::error!("the journal's writer panicked, and goes on");
         }
         // The readers' connection is still there, so closing does not do this by itself.
         let folded = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
@@ -345,33 +365,53 @@ impl Writer {
         drop(end);
     }
 
+    /// Until the journal is closed.
+    fn work(&mut self) {
+        loop {
+            if self.batch.commands.is_empty() && !self.batch.is_committed {
+                let Some(commands) = self.queue.take() else { return };
+                let bytes = commands.iter().map(Command::cost).sum();
+                self.batch = Batch { commands: commands.into(), bytes, is_committed: false };
+            }
+            crate::deaths::on_demand("writer");
+            if !self.write() {
+                return;
+            }
+        }
+    }
+
     /// False if the batch was given up, because the journal is closed while the disk refuses.
-    fn write(&mut self, mut batch: Vec<Command>) -> bool {
-        let bytes = batch.iter().map(Command::cost).sum();
-        while let Err(error) = self.attempt(&mut batch) {
+    fn write(&mut self) -> bool {
+        while !self.batch.is_committed {
+            let Err(error) = self.attempt() else { break };
             let reason = error.to_string();
             let known = lock(&self.queue.trouble).replace(reason.clone()).is_some();
             if !known {
                 tracing::error!(%error, "the journal cannot be written; trying again until it can");
             }
-            batch = refuse_impatient(batch, &reason);
+            self.batch.refuse_impatient(&reason);
             if !self.queue.wait_to_retry() {
-                tracing::error!(lost = batch.len(), "the journal is closed while it cannot be written");
-                batch.into_iter().for_each(Command::abandon);
+                let lost = std::mem::take(&mut self.batch.commands);
+                tracing::error!(lost = lost.len(), "the journal is closed while it cannot be written");
+                lost.into_iter().for_each(Command::abandon);
                 return false;
             }
         }
+        self.batch.is_committed = true;
         if lock(&self.queue.trouble).take().is_some() {
             tracing::info!("the journal can be written again");
         }
         #[cfg(test)]
-        lock(&self.queue.batches).push((self.durability, batch.len()));
-        batch.into_iter().for_each(Command::committed);
-        self.queue.settle(bytes);
+        lock(&self.queue.batches).push((self.durability, self.batch.commands.len()));
+        while let Some(command) = self.batch.commands.pop_front() {
+            command.committed();
+        }
+        self.queue.settle(std::mem::take(&mut self.batch).bytes);
         true
     }
 
-    fn attempt(&mut self, batch: &mut [Command]) -> Result<(), WriteError> {
+    fn attempt(&mut self) -> Result<(), WriteError> {
+        let batch = &mut self.batch.commands;
         let wanted = batch.iter().map(Command::durability).max().unwrap_or(Durability::Normal);
         // Cannot be changed within a transaction.
         if wanted != self.durability {
@@ -397,16 +437,16 @@ impl Writer {
     }
 }
 
-/// The transaction was undone, so a request that is taken out of it has left no trace.
-fn refuse_impatient(batch: Vec<Command>, reason: &str) -> Vec<Command> {
-    let mut kept = Vec::with_capacity(batch.len());
-    for command in batch {
-        match command {
-            Command::Request(work) if work.patience() == Patience::Fail => work.refused(reason),
-            other => kept.push(other),
+impl Batch {
+    /// The transaction was undone, so a request that is taken out of it has left no trace.
+    fn refuse_impatient(&mut self, reason: &str) {
+        for command in std::mem::take(&mut self.commands) {
+            match command {
+                Command::Request(work) if work.patience() == Patience::Fail => work.refused(reason),
+                other => self.commands.push_back(other),
+            }
         }
     }
-    kept
 }
 
 struct End(Arc<Queue>);

@@ -5,10 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::calls::ask;
 use super::super::llm::News;
 use super::super::rules::CellRules;
-use super::super::session::{CellRequest, SessionMsg, SessionRef, result_of};
+use super::super::session::{CellRequest, OwnSession, SessionMsg, result_of};
 use super::ledger::{REPLY_TOKENS, Short};
 use super::recall::CELL_REFUSED;
 use super::{AsksMsg, AsksRef, AsksState, Task};
@@ -390,9 +389,9 @@ impl super::Current {
     }
 }
 
-async fn run(session: &SessionRef, request: CellRequest) -> Result<Arc<ExecutionResult>, Problem> {
-    let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-    ticket.result(session).await
+async fn run(session: &OwnSession, request: CellRequest) -> Result<Arc<ExecutionResult>, Problem> {
+    let ticket = session.ask(|reply_to| SessionMsg::Run { request, reply_to }).await?;
+    ticket.result(session.any_life()).await
 }
 
 fn is_sandbox_trouble(problem: &Problem) -> bool {

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::llm::Models;
-use super::session::{SessionMsg, SessionRef, events_of};
+use super::session::{OwnSession, SessionMsg, events_of};
 use super::supervisor::SupervisorRef;
 use crate::agent::{Effect, Input, Machine};
 use crate::config::Settings;
@@ -54,7 +54,7 @@ const ASKS_SHOWN: usize = 100;
 const TICK: Duration = Duration::from_millis(250);
 
 pub struct AsksArgs {
-    pub session: SessionRef,
+    pub session: OwnSession,
     pub supervisor: SupervisorRef,
     pub id: SessionId,
     pub name: SessionName,
@@ -244,6 +244,7 @@ impl Actor for Asks {
         message: AsksMsg,
         state: &mut AsksState,
     ) -> Result<(), ActorProcessingErr> {
+        crate::deaths::on_demand("asks");
         match message {
             AsksMsg::Start { new, outer, reply_to } => state.start(&myself, *new, outer, reply_to),
             AsksMsg::View { ask, reply_to } => drop(reply_to.send(state.view(ask))),

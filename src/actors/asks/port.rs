@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::super::calls::{answer, ask};
-use super::super::session::{CellRequest, SessionMsg, SessionRef};
+use super::super::session::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use super::super::supervisor::{SupervisorMsg, SupervisorRef};
 use super::ledger::Above;
 use super::{AsksMsg, AsksRef, AsksState};
@@ -32,7 +32,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Hold one per session: what `compute_with_python` gave last lives in it.
 #[derive(Clone)]
 pub struct Port {
-    pub session: SessionRef,
+    pub session: OwnSession,
     pub asks: AsksRef,
     pub supervisor: SupervisorRef,
     pub owner: u32,
@@ -78,8 +78,8 @@ impl Port {
                 rules: None,
                 keyed: None,
             };
-            let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-            Ok((*ticket.result(&session).await?).clone())
+            let ticket = session.ask(|reply_to| SessionMsg::Run { request, reply_to }).await?;
+            Ok((*ticket.result(session.any_life()).await?).clone())
         })
     }
 }
@@ -101,14 +101,14 @@ impl SessionPort for Port {
     ) -> PortFuture<Computed> {
         let session = self.session.clone();
         Box::pin(async move {
-            ask(&session, |reply_to| SessionMsg::Compute { expression, values, timeout, reply_to }).await
+            session.ask(|reply_to| SessionMsg::Compute { expression, values, timeout, reply_to }).await
         })
     }
 
     fn variables(&self) -> PortFuture<VariableList> {
         let session = self.session.clone();
         Box::pin(async move {
-            ask(&session, |reply_to| SessionMsg::Variables {
+            session.ask(|reply_to| SessionMsg::Variables {
                 which: Which::default(),
                 patient: false,
                 reply_to,
@@ -124,7 +124,7 @@ impl SessionPort for Port {
     fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead> {
         let session = self.session.clone();
         Box::pin(async move {
-            let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+            let handles = session.ask(|reply_to| SessionMsg::Handles { reply_to }).await?;
             let read = move || read_file(&handles.workspace, &path, max_bytes);
             let outcome = tokio::task::spawn_blocking(read).await;
             outcome.map_err(|error| Problem::new(Code::Internal, error.to_string()))?
@@ -133,7 +133,7 @@ impl SessionPort for Port {
 
     fn given(&self) -> PortFuture<Map<String, Value>> {
         let session = self.session.clone();
-        Box::pin(async move { answer(session.call(|reply_to| SessionMsg::Given { reply_to }, None).await) })
+        Box::pin(async move { session.call(|reply_to| SessionMsg::Given { reply_to }).await })
     }
 
     fn last_result(&self) -> Option<String> {

@@ -10,6 +10,7 @@ use super::super::rules::CellRules;
 use super::permits::{Permit, patience};
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::bridge::{Refusal, Turn};
+use crate::deaths::watched;
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, Live, ToolFailure};
 use crate::protocol::ids::CellNumber;
@@ -148,6 +149,7 @@ impl ExecutorState {
             asks: self.args.asks.clone(),
             log: Arc::clone(&self.args.log),
             executor: myself.clone(),
+            left: Arc::clone(&self.left),
             cell,
             call,
             name,
@@ -278,13 +280,20 @@ impl Begun {
         let begins = matches!(&self, Self::Works { permit: None, is_program: true, .. });
         let program_runs = Arc::new(AtomicBool::new(begins));
         let (executor, runs) = (executor.clone(), Arc::clone(&program_runs));
-        let task = tokio::spawn(async move {
+        let work = async move {
             if let Some(written) = written
                 && written.await.is_err()
             {
-                return;
+                let message = "the journal is closed".into();
+                return Err(ToolFailure { code: "cancelled".into(), message });
             }
-            let outcome = self.outcome(&runs).await;
+            self.outcome(&runs).await
+        };
+        let task = watched(work, move |outcome| {
+            let outcome = outcome.unwrap_or_else(|| {
+                let message = "the tool failed inside of the daemon; how far it came is not known".into();
+                Err(ToolFailure { code: "failed".into(), message })
+            });
             let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });
         });
         CallGuard { task, program_runs }

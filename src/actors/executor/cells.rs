@@ -8,6 +8,7 @@ use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude
 use super::super::session::SessionMsg;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
 use crate::bridge::{Delivery, SendError, Turn};
+use crate::deaths::watched_blocking;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter};
 use crate::protocol::ids::CellNumber;
@@ -348,11 +349,18 @@ impl ExecutorState {
         self.concluding += 1;
         let (workspace, executor, before) =
             (Arc::clone(&self.args.workspace), myself.clone(), self.snapshot.clone());
-        tokio::task::spawn_blocking(move || {
+        let unchanged = before.clone();
+        let look = move || {
             let snapshot = artifacts::scan(&workspace.root);
             let (artifacts, cut) = artifacts::compare(&before, &snapshot);
+            (snapshot, Changes { artifacts, cut })
+        };
+        watched_blocking(look, move |seen| {
+            // The files of a guest must not keep the end of its cell from being told.
+            let (snapshot, changes) =
+                seen.unwrap_or_else(|| (unchanged, Changes { artifacts: Vec::new(), cut: true }));
             let turn = finishing.turn.take();
-            let result = Box::new(finishing.conclude(Changes { artifacts, cut }));
+            let result = Box::new(finishing.conclude(changes));
             let _ = executor.cast(ExecutorMsg::Concluded { result, snapshot, turn });
         });
     }

@@ -8,8 +8,9 @@ use super::super::launch::Ready;
 use super::super::outcome::{Cause, Ending};
 use super::super::session::SessionMsg;
 use super::cells::Finishing;
-use super::{ExecutorMsg, ExecutorRef, ExecutorState, preload};
+use super::{Cage, ExecutorMsg, ExecutorRef, ExecutorState, preload};
 use crate::bridge::{Closed, Delivery};
+use crate::deaths::watched;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::SandboxEnd;
@@ -28,7 +29,7 @@ pub(super) struct LastPrograms {
 impl ExecutorState {
     pub(super) fn closed(&mut self, myself: &ExecutorRef, closed: Closed) {
         let why = match closed {
-            Closed::ByUs => return,
+            Closed::ByUs | Closed::Fault => return,
             Closed::ByKernel => "the sandbox ended".to_owned(),
             Closed::Violation(what) => format!("the kernel broke the protocol: {what}"),
         };
@@ -46,13 +47,17 @@ impl ExecutorState {
             running.out_of_memory |= oom_kills > running.start.before.oom_kills;
         }
         let (executor, permit) = (myself.clone(), self.args.permit.take());
-        tokio::spawn(async move {
-            let end = cage.sandbox.end().await;
-            if let Err(error) = cage.sandbox.remove().await {
+        let sandbox = cage.sandbox;
+        let removed = async move {
+            let end = sandbox.end().await;
+            if let Err(error) = sandbox.remove().await {
                 tracing::warn!(%error, "a sandbox is left to the reaper");
             }
+            end
+        };
+        watched(removed, move |end| {
             drop(permit);
-            let _ = executor.cast(ExecutorMsg::Ended { why, end });
+            let _ = executor.cast(ExecutorMsg::Ended { why, end: end.flatten() });
         });
     }
 
@@ -130,11 +135,20 @@ impl ExecutorState {
 
     /// The kernel goes on alone; the next daemon finds it.
     pub(super) fn leave(&mut self, myself: &ExecutorRef, reply_to: RpcReplyPort<()>) {
-        if let Some(cage) = self.cage.take() {
-            cage.sandbox.leave();
-        }
+        self.let_go();
         let _ = reply_to.send(());
         myself.stop(None);
+    }
+
+    /// Nobody was told of the sandbox yet, and nobody will be.
+    pub(super) fn remove_cage(&mut self) {
+        let Some(Cage { sandbox, link, .. }) = self.cage.take() else { return };
+        drop(link);
+        tokio::spawn(async move {
+            if let Err(error) = sandbox.remove().await {
+                tracing::warn!(%error, "a sandbox is left to the reaper");
+            }
+        });
     }
 
     /// Whether a sandbox that is there now was not to be removed meanwhile.

@@ -1,5 +1,6 @@
 //! The executor: one sandbox and its bridge. It owns the deadlines, interrupts and tool calls in
-//! flight, and tells the session how each cell ended. It ends with its sandbox.
+//! flight, and tells the session how each cell ended. It ends with its sandbox; if it dies before, the sandbox stays
+//! and the session attaches another executor to it.
 //!
 //! `attach` goes on where an earlier daemon ended, with what `notes` kept; `cells` begins and ends
 //! cells, `requests` is everything else that is asked of the kernel, `calls` the tool calls that the
@@ -19,18 +20,21 @@ mod requests;
 mod said;
 mod strangers;
 
-use ractor::{Actor, ActorProcessingErr, RpcReplyPort, SpawnErr};
+use ractor::{Actor, ActorProcessingErr, MessagingErr, RpcReplyPort, SpawnErr};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::asks::AsksRef;
 use super::launch::{Ready, attach, launch};
 use super::rules::CellRules;
-use super::session::{SessionMsg, SessionRef};
+use super::session::{OwnSession, SessionMsg};
 use super::sink::RecorderSink;
-use crate::bridge::{Calls, Incoming, Link, Turn};
+use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
+use crate::deaths::watched;
 use crate::protocol::api::Which;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live};
@@ -64,7 +68,7 @@ const REQUEST_NUMBERS_LEFT: u32 = 12;
 const QUOTA_LOOK: Duration = Duration::from_secs(1);
 
 pub struct ExecutorArgs {
-    pub session: SessionRef,
+    pub session: OwnSession,
     pub launcher: Arc<Launcher>,
     pub workspace: Arc<Workspace>,
     pub wanted: Wanted,
@@ -129,6 +133,10 @@ pub struct ExecutorState {
     last_programs: Option<LastPrograms>,
     /// Of a frame that is for the next daemon.
     kept_turn: Option<Turn>,
+    /// The sandbox is left to another executor, with the questions that its calls wait for.
+    left: Arc<AtomicBool>,
+    /// Attaches to the sandbox of before.
+    attaching: Option<tokio::task::AbortHandle>,
 }
 
 struct Cage {
@@ -169,12 +177,13 @@ impl Actor for Executor {
             (Arc::clone(&args.launcher), args.wanted.clone(), Arc::clone(&args.workspace));
         let log = Arc::clone(&args.log);
         let adopted = args.attach.as_ref().map(|attach| (attach.receipt.clone(), attach.received));
-        tokio::spawn(async move {
-            let message = match adopted {
+        let executor = myself.clone();
+        let arrive = async move {
+            match adopted {
                 None => {
                     // Before any cell runs, so that all that the first one writes is seen to grow.
                     if let Some(usage) = measured(Arc::clone(&workspace)).await {
-                        let _ = myself.cast(ExecutorMsg::QuotaLooked(usage));
+                        let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
                     }
                     let progress = pull_progress(log);
                     ExecutorMsg::Launched(Box::new(
@@ -184,9 +193,17 @@ impl Actor for Executor {
                 Some((receipt, received)) => ExecutorMsg::Attached(Box::new(
                     Box::pin(attach(launcher, receipt, wanted, workspace, received)).await,
                 )),
-            };
-            // If nobody is there any more, dropping what was launched removes it.
-            let _ = myself.cast(message);
+            }
+        };
+        let is_attached = args.attach.is_some();
+        let arriving = watched(arrive, move |message| {
+            let undelivered = myself.cast(message.unwrap_or(ExecutorMsg::Closed(Closed::Fault)));
+            // Nobody wants it any more. One that was attached to is left to whoever has its session.
+            if let Err(MessagingErr::SendErr(ExecutorMsg::Launched(outcome))) = undelivered
+                && let Ok(Ready { sandbox, .. }) = *outcome
+            {
+                tokio::spawn(sandbox.undo());
+            }
         });
         let snapshot = artifacts::scan(&args.workspace.root);
         Ok(ExecutorState {
@@ -217,6 +234,8 @@ impl Actor for Executor {
             gone: None,
             last_programs: None,
             kept_turn: None,
+            left: Arc::default(),
+            attaching: is_attached.then(|| arriving.abort_handle()),
         })
     }
 
@@ -226,33 +245,47 @@ impl Actor for Executor {
         message: ExecutorMsg,
         state: &mut ExecutorState,
     ) -> Result<(), ActorProcessingErr> {
+        let acted = std::panic::catch_unwind(AssertUnwindSafe(|| state.act(&myself, message)));
+        let outcome = acted.unwrap_or_else(|_| Err("the executor panicked".into()));
+        if outcome.is_err() {
+            state.let_go();
+        }
+        outcome
+    }
+}
+
+impl ExecutorState {
+    /// An error ends the actor and leaves the sandbox: its session attaches to it anew.
+    fn act(&mut self, myself: &ExecutorRef, message: ExecutorMsg) -> Result<(), ActorProcessingErr> {
+        let state = self;
+        crate::deaths::on_demand("executor");
         match message {
-            ExecutorMsg::Launched(outcome) if state.is_wanted() => state.launched(&myself, *outcome),
-            ExecutorMsg::Launched(outcome) => state.remove_late(&myself, outcome.ok()),
-            ExecutorMsg::Attached(outcome) if state.is_wanted() => state.attached(&myself, *outcome),
-            ExecutorMsg::Attached(outcome) => state.remove_late(&myself, outcome.ok().flatten()),
-            ExecutorMsg::Run(start) => state.run(&myself, start),
-            ExecutorMsg::Interrupt(cell) => state.interrupt(&myself, cell),
+            ExecutorMsg::Launched(outcome) if state.is_wanted() => state.launched(myself, *outcome),
+            ExecutorMsg::Launched(outcome) => state.remove_late(myself, outcome.ok()),
+            ExecutorMsg::Attached(outcome) if state.is_wanted() => state.attached(myself, *outcome),
+            ExecutorMsg::Attached(outcome) => state.remove_late(myself, outcome.ok().flatten()),
+            ExecutorMsg::Run(start) => state.run(myself, start),
+            ExecutorMsg::Interrupt(cell) => state.interrupt(myself, cell),
             ExecutorMsg::Variables { which, reply_to } => {
                 let Which { private, imports } = which;
                 let frame = |request| HostFrame::Variables { request, private, imports };
-                state.request(&myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
+                state.request(myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
             }
             ExecutorMsg::Compute { expression, values, timeout, reply_to } => {
                 let memory_bytes = state.args.wanted.memory_bytes / 4;
                 let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
                 let frame =
                     |request| HostFrame::Compute { request, expression, values, timeout_ms, memory_bytes };
-                state.request(&myself, Request::Compute(reply_to), frame, timeout);
+                state.request(myself, Request::Compute(reply_to), frame, timeout);
             }
             ExecutorMsg::Reset { reply_to } => {
-                state.cancel_running(&myself);
+                state.cancel_running(myself);
                 let bound = std::mem::take(&mut state.bound);
                 state.before_reset = state.before_reset.tightened(&bound);
                 let frame = |request| HostFrame::Reset { request };
-                state.request(&myself, Request::Reset(reply_to), frame, Duration::ZERO);
+                state.request(myself, Request::Reset(reply_to), frame, Duration::ZERO);
             }
-            ExecutorMsg::SendAgain(cell) => state.send_again(&myself, cell),
+            ExecutorMsg::SendAgain(cell) => state.send_again(myself, cell),
             ExecutorMsg::FilesChanged => {
                 state.snapshot_is_old = true;
                 // What grew by that grew by nobody in the sandbox.
@@ -260,45 +293,58 @@ impl Actor for Executor {
             }
             ExecutorMsg::Undo { cells, reply_to } => {
                 let frame = |request| HostFrame::Undo { request, cells };
-                state.request(&myself, Request::Undo(reply_to), frame, Duration::ZERO);
+                state.request(myself, Request::Undo(reply_to), frame, Duration::ZERO);
             }
-            ExecutorMsg::Freeze { reply_to } => state.freeze(&myself, Some(reply_to)),
+            ExecutorMsg::Freeze { reply_to } => state.freeze(myself, Some(reply_to)),
             ExecutorMsg::Thaw => {
                 state.frost.again = false;
-                state.thaw(&myself);
+                state.thaw(myself);
             }
-            ExecutorMsg::Thawed => state.thawed(&myself),
+            ExecutorMsg::Thawed => state.thawed(myself),
             ExecutorMsg::EndPrograms { reply_to } => state.end_programs(reply_to),
-            ExecutorMsg::Leave { reply_to } => state.leave(&myself, reply_to),
-            ExecutorMsg::Shutdown { reply_to } => state.shut_down(&myself, reply_to),
+            ExecutorMsg::Leave { reply_to } => state.leave(myself, reply_to),
+            ExecutorMsg::Shutdown { reply_to } => state.shut_down(myself, reply_to),
             // Not given back, so not acknowledged, either.
             ExecutorMsg::Arrived(_, turn) if state.last_programs.is_some() => state.kept_turn = Some(turn),
-            ExecutorMsg::Arrived(frame, turn) => state.arrived(&myself, *frame, turn),
-            ExecutorMsg::Closed(closed) => state.closed(&myself, closed),
-            ExecutorMsg::Overdue(what) => state.overdue(&myself, what),
+            ExecutorMsg::Arrived(frame, turn) => state.arrived(myself, *frame, turn),
+            ExecutorMsg::Closed(Closed::Fault) => return Err("a task of the bridge panicked".into()),
+            ExecutorMsg::Closed(closed) => state.closed(myself, closed),
+            ExecutorMsg::Overdue(what) => state.overdue(myself, what),
             ExecutorMsg::Look => {
-                state.look_at_quota(&myself);
-                state.look_for_strangers(&myself);
+                state.look_at_quota(myself);
+                state.look_for_strangers(myself);
             }
-            ExecutorMsg::QuotaLooked(usage) => state.quota_looked(&myself, usage),
+            ExecutorMsg::QuotaLooked(usage) => state.quota_looked(myself, usage),
             ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
             ExecutorMsg::PersonAsked(cell) => state.person_asked(cell),
-            ExecutorMsg::PersonAnswered(cell) => state.person_answered(&myself, cell),
+            ExecutorMsg::PersonAnswered(cell) => state.person_answered(myself, cell),
             ExecutorMsg::Configure { seed, tools, given } => {
                 (state.args.seed, state.args.tools) = (seed, tools);
                 state.unassigned.extend(given);
-                state.configure(&myself);
+                state.configure(myself);
             }
             ExecutorMsg::Concluded { result, snapshot, turn } => {
                 state.snapshot_unnoted |= state.snapshot != snapshot;
                 state.snapshot = snapshot;
                 state.concluding -= 1;
                 state.tell(SessionMsg::CellFinished(result, turn));
-                state.end_if_done(&myself);
+                state.end_if_done(myself);
             }
-            ExecutorMsg::Ended { why, end } => state.ended(&myself, &why, end),
+            ExecutorMsg::Ended { why, end } => state.ended(myself, &why, end),
         }
         Ok(())
+    }
+
+    /// It dies, and the next one goes on: the kernel is hung up on, so that it connects again, and what waits for a
+    /// person goes on waiting.
+    fn let_go(&mut self) {
+        self.left.store(true, Ordering::Relaxed);
+        self.cage = None;
+        self.calls = Calls::default();
+        // Else it would give the sandbox up because the kernel has connected to another.
+        if let Some(attaching) = self.attaching.take() {
+            attaching.abort();
+        }
     }
 }
 
@@ -350,6 +396,7 @@ impl ExecutorState {
         if let Some(Err(error)) = configured {
             let problem =
                 Problem::new(Code::TooLarge, format!("the seed cannot be sent to the kernel: {error}"));
+            self.remove_cage();
             self.tell(SessionMsg::SandboxFailed(problem));
             myself.stop(None);
             return;
@@ -392,7 +439,7 @@ impl ExecutorState {
             KernelFrame::WorkerReplaced { exit_code, after } => {
                 let gone = self.live;
                 self.set_live(Live::default());
-                self.tell(SessionMsg::WorkerReplaced { exit_code, after, gone });
+                self.tell(SessionMsg::WorkerReplaced { exit_code, after, gone, turn });
             }
             KernelFrame::ToolCall { call, cell, name, arguments } => {
                 self.tool_called(myself, call, cell, &name, arguments, &turn);

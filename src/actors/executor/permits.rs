@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::super::asks::{AsksMsg, AsksRef};
@@ -18,6 +19,8 @@ pub(super) struct Permit {
     pub asks: AsksRef,
     pub log: Arc<EventLog>,
     pub executor: ExecutorRef,
+    /// The executor goes, and the sandbox stays: another one asks the same question again.
+    pub left: Arc<AtomicBool>,
     pub cell: CellNumber,
     pub call: u64,
     pub name: String,
@@ -28,12 +31,16 @@ pub(super) struct Permit {
 struct Waiting {
     asks: AsksRef,
     executor: ExecutorRef,
+    left: Arc<AtomicBool>,
     cell: CellNumber,
     call: u64,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
+        if self.left.load(Ordering::Relaxed) {
+            return;
+        }
         let _ = self.asks.cast(AsksMsg::PermitDropped { cell: self.cell, call: self.call });
         let _ = self.executor.cast(ExecutorMsg::PersonAnswered(self.cell));
     }
@@ -42,9 +49,9 @@ impl Drop for Waiting {
 impl Permit {
     /// Waits for the decision; what is no acceptance is an error for the code.
     pub async fn given(self) -> Result<(), ToolFailure> {
-        let Self { asks, log, executor, cell, call, name, arguments } = self;
+        let Self { asks, log, executor, left, cell, call, name, arguments } = self;
         let _ = executor.cast(ExecutorMsg::PersonAsked(cell));
-        let waiting = Waiting { asks, executor, cell, call };
+        let waiting = Waiting { asks, executor, left, cell, call };
         let permit = |reply_to| AsksMsg::Permit { cell, call, name, arguments, reply_to };
         let decision = answer(waiting.asks.call(permit, None).await);
         let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });

@@ -1,6 +1,7 @@
 //! One job from its sandbox to its verdict.
 
 use ractor::ActorStatus;
+use ractor::rpc::CallResult;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use super::super::calls::ask;
+use super::super::calls::{answer, ask, lost};
 use super::super::rules::CellRules;
 use super::super::session::{CellRequest, Handles, SessionMsg, SessionRef, Standing};
 use super::super::supervisor::{ForJob, SupervisorMsg, SupervisorRef};
@@ -66,6 +67,9 @@ pub struct Carry {
     pub resume: Option<SessionRef>,
 }
 
+/// Internal errors over one job until it is given up.
+const TRIES: usize = 3;
+
 impl Carry {
     /// `room` is held for its sandbox.
     pub async fn go(self, room: Option<Permit>) {
@@ -82,7 +86,7 @@ impl Carry {
         let outcome = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Ok(verdict::cancelled("")),
-            outcome = self.run(room) => outcome,
+            outcome = self.run_to_the_end(room) => outcome,
         };
         let end = match outcome {
             Err(_) if self.shutdown.is_cancelled() => None,
@@ -102,15 +106,30 @@ impl Carry {
         let _ = self.jobs.cast(JobsMsg::Done { id, end });
     }
 
-    async fn run(&self, room: Option<Permit>) -> Result<JobEnd, Problem> {
-        let session = match &self.resume {
-            Some(session) => session.clone(),
+    /// A session that dies over a request of ours lives on: what was asked is asked again, as far as it was not done.
+    async fn run_to_the_end(&self, room: Option<Permit>) -> Result<JobEnd, Problem> {
+        let mut outcome = self.run(self.resume.clone(), room).await;
+        for _ in 1..TRIES {
+            if !matches!(&outcome, Err(problem) if problem.code == Code::Internal) {
+                break;
+            }
+            let session = session_of(&self.supervisor, self.record.view.id).await;
+            outcome = self.run(session, None).await;
+        }
+        outcome
+    }
+
+    async fn run(&self, session: Option<SessionRef>, room: Option<Permit>) -> Result<JobEnd, Problem> {
+        let session = match session {
+            Some(session) => session,
             None => self.make(room).await?,
         };
         let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-        let standing = super::super::calls::answer(
-            session.call(|reply_to| SessionMsg::Standing { cell: CELL, reply_to }, None).await,
-        )?;
+        let standing = session.call(|reply_to| SessionMsg::Standing { cell: CELL, reply_to }, None).await;
+        let standing = match standing {
+            Ok(CallResult::SenderError) if session.get_status() < ActorStatus::Draining => return Err(lost()),
+            standing => answer(standing)?,
+        };
         if standing == Standing::Unknown {
             self.start(&session, &handles).await?;
         }

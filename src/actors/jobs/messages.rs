@@ -6,7 +6,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::super::holding::Hold;
-use super::super::kept::Fuse;
 use super::super::supervisor::SupervisorRef;
 use super::Inputs;
 use super::carry::NewArtifacts;
@@ -94,5 +93,4 @@ pub struct JobsArgs {
     pub ledger: Ledger,
     pub new_artifacts: NewArtifacts,
     pub shutdown: CancellationToken,
-    pub fuse: Arc<Fuse>,
 }

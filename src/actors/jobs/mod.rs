@@ -107,7 +107,7 @@ impl Actor for Jobs {
         message: JobsMsg,
         state: &mut JobsState,
     ) -> Result<(), ActorProcessingErr> {
-        state.args.fuse.burn();
+        crate::deaths::on_demand("jobs");
         match message {
             JobsMsg::Submit { owner, job, reply_to } => state.submit(owner, *job, reply_to),
             JobsMsg::Watch { id, reply_to } => drop(reply_to.send(state.watch(id))),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::super::asks::{Asks, AsksArgs, AsksRef, Port};
 use super::super::executor::ExecutorMsg;
 use super::super::queue::Job;
-use super::{Answer, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
+use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
@@ -20,7 +20,7 @@ use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry, RegistryError};
 
 /// What the session, its asks and its tools share.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Common {
     /// What `compute_with_python` gave last.
     last_result: Arc<Mutex<Option<String>>>,
@@ -50,7 +50,7 @@ pub(super) fn registry(own: &Arc<Registry>, clients: &ClientTools) -> Arc<Regist
 }
 
 pub(super) async fn spawn_asks(
-    myself: &SessionRef,
+    myself: &OwnSession,
     args: &SessionArgs,
     log: &Arc<EventLog>,
     clients: &ClientTools,
@@ -184,30 +184,13 @@ impl SessionActorState {
     /// What waited for a sandbox goes on.
     pub(super) fn resume_deferred(&mut self) {
         for message in std::mem::take(&mut self.deferred) {
-            let _ = self.myself.cast(message);
+            let _ = self.myself.any_life().cast(message);
         }
     }
 
     pub(super) fn refuse_deferred(&mut self, problem: &Problem) {
         for message in std::mem::take(&mut self.deferred) {
-            let problem = problem.clone();
-            match message {
-                SessionMsg::Compute { reply_to, .. } => drop(reply_to.send(Err(problem))),
-                SessionMsg::Undo { reply_to, .. } => drop(reply_to.send(Err(problem))),
-                SessionMsg::Freeze { reply_to } => drop(reply_to.send(Err(problem))),
-                SessionMsg::Receipt { reply_to } => drop(reply_to.send(Err(problem))),
-                SessionMsg::Interrupt { reply_to } => drop(reply_to.send(Err(problem))),
-                _ => {}
-            }
-        }
-    }
-
-    /// The actor of the asks failed; the next one goes on from the journal.
-    pub(super) async fn revive_asks(&mut self, myself: &SessionRef) {
-        let spawned = spawn_asks(myself, &self.args, &self.log, &self.clients, &self.common, true).await;
-        match spawned {
-            Ok(asks) => self.asks = asks,
-            Err(error) => tracing::error!(%error, session = %self.args.id, "asks cannot go on"),
+            message.refuse(problem.clone());
         }
     }
 

@@ -11,7 +11,7 @@ use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude
 use super::super::queue::Job;
 use super::written::JOURNALLED;
 use super::{
-    Answer, CellRequest, Pending, SandboxPhase, SessionActorState, SessionMsg, SessionRef, Standing, Ticket,
+    Answer, CellRequest, Pending, SandboxPhase, SessionActorState, SessionMsg, OwnSession, Standing, Ticket,
 };
 use crate::bridge::Turn;
 use crate::config::show_size;
@@ -33,7 +33,7 @@ pub(super) fn a_replay_goes_on() -> Problem {
 }
 
 impl SessionActorState {
-    pub(super) fn enqueue(&mut self, myself: &SessionRef, request: CellRequest, reply_to: Answer<Ticket>) {
+    pub(super) fn enqueue(&mut self, myself: &OwnSession, request: CellRequest, reply_to: Answer<Ticket>) {
         self.touch();
         let refused = match (request.mode, &request.replay) {
             (_, Some(_)) if !self.replaying => {
@@ -138,7 +138,7 @@ impl SessionActorState {
     }
 
     /// Starts what waits, as far as the sandbox can take it.
-    pub(super) async fn pump(&mut self, myself: &SessionRef) {
+    pub(super) async fn pump(&mut self, myself: &OwnSession) {
         if !self.queue.has_waiting() || self.removing || self.going_back > 0 {
             return;
         }

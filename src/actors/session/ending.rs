@@ -8,7 +8,7 @@ use super::super::executor::ExecutorMsg;
 use super::super::news;
 use super::super::outcome::EndedBy;
 use super::super::supervisor::SupervisorMsg;
-use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
+use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, OwnSession};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::{Code, Problem};
@@ -16,7 +16,7 @@ use crate::sandbox::workspace::Workspace;
 use crate::store::Journal;
 
 /// A guest may have left a million files; other actors go on meanwhile.
-async fn remove_workspace(workspace: Arc<Workspace>) {
+pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
     let removed = tokio::task::spawn_blocking(move || {
         workspace.remove().inspect_err(|error| {
             let path = workspace.path.display();
@@ -56,7 +56,7 @@ impl Noted {
 impl SessionActorState {
     pub(super) fn reset(
         &mut self,
-        myself: &SessionRef,
+        myself: &OwnSession,
         replay: Option<Vec<CellNumber>>,
         reply_to: Answer<()>,
     ) {
@@ -85,12 +85,14 @@ impl SessionActorState {
         };
         self.note = None;
         self.going_back += 1;
-        let session = myself.clone();
+        let session = myself.any_life().clone();
         self.append_and(event, move |_| drop(session.cast(SessionMsg::ResetNoted { reply_to })));
     }
 
     pub(super) fn reset_noted(&mut self, reply_to: Answer<()>) {
-        self.going_back -= 1;
+        self.going_back = self.going_back.saturating_sub(1);
+        // One that is being attached to is told when it is there.
+        self.reset_again |= self.attaching;
         let SandboxPhase::Ready { executor, .. } = &self.sandbox else {
             return drop(reply_to.send(Ok(())));
         };
@@ -115,7 +117,7 @@ impl SessionActorState {
         }
     }
 
-    pub(super) fn remove(&mut self, myself: &SessionRef, reply_to: Option<Answer<()>>) {
+    pub(super) fn remove(&mut self, myself: &OwnSession, reply_to: Option<Answer<()>>) {
         self.removing = true;
         let cancelled = Problem::new(Code::NoSuchSession, "the session was removed");
         self.cancel_queue("The session was removed before this cell ran.", &cancelled);
@@ -127,7 +129,7 @@ impl SessionActorState {
             SandboxPhase::None => None,
             SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),
         };
-        let session = myself.clone();
+        let session = myself.any_life().clone();
         let (journal, id) = (self.args.journal.clone(), self.args.id);
         let making = self.making.take();
         tokio::spawn(async move {
@@ -148,6 +150,7 @@ impl SessionActorState {
     pub(super) async fn removed(&mut self, reply_to: Option<Answer<()>>, mut noted: Noted) {
         self.log.append(EventBody::SessionRemoved);
         self.log.close();
+        self.forgo_sandbox();
         if let Some(workspace) = self.workspace.clone() {
             remove_workspace(workspace).await;
         }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::super::executor::ExecutorMsg;
 use super::written::JOURNALLED;
-use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
+use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, OwnSession};
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
 
 impl SessionActorState {
     /// First in the journal: the next daemon has to know why nothing answers.
-    pub(super) fn freeze(&mut self, myself: &SessionRef, reply_to: Answer<()>) {
+    pub(super) fn freeze(&mut self, myself: &OwnSession, reply_to: Answer<()>) {
         let SandboxPhase::Ready { executor, .. } = &self.sandbox else {
             let problem = Problem::new(Code::Busy, "the session has no sandbox at the moment");
             let _ = reply_to.send(Err(problem.hint("there is nothing to freeze")));

@@ -1,12 +1,12 @@
 //! Ephemeral sessions: they go when nobody holds them any more.
 
 use super::super::holding::Hold;
-use super::{SessionActorState, SessionMsg, SessionRef};
+use super::{SessionActorState, SessionMsg, OwnSession};
 
 impl SessionActorState {
-    pub(super) fn hold(&mut self, myself: &SessionRef) -> Hold {
+    pub(super) fn hold(&mut self, myself: &OwnSession) -> Hold {
         self.holders.add();
-        let session = myself.clone();
+        let session = myself.any_life().clone();
         Hold::new(move || drop(session.cast(SessionMsg::Released)))
     }
 

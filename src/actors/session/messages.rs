@@ -1,6 +1,6 @@
 //! What is asked of a session, and what its own parts tell it.
 
-use ractor::{ActorRef, RpcReplyPort};
+use ractor::{ActorCell, ActorRef, ActorStatus, MessagingErr, RpcReplyPort};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,53 @@ use crate::store::EventLog;
 use crate::tools::Lease;
 
 pub type SessionRef = ActorRef<SessionMsg>;
+
+/// A session as its own parts know it: its executor, its asks, and the tasks that work for it. What they say counts
+/// only in the life of the session to which they belong. The next one knows from the journal what there was, and
+/// has parts of its own.
+#[derive(Clone)]
+pub struct OwnSession {
+    session: SessionRef,
+    life: u64,
+}
+
+impl OwnSession {
+    pub(super) fn new(session: SessionRef, life: u64) -> Self {
+        Self { session, life }
+    }
+
+    fn own(life: u64, message: SessionMsg) -> SessionMsg {
+        SessionMsg::Own { life, message: Box::new(message) }
+    }
+
+    pub fn cast(&self, message: SessionMsg) -> Result<(), MessagingErr<SessionMsg>> {
+        self.session.cast(Self::own(self.life, message))
+    }
+
+    pub async fn call<T: Send + 'static>(
+        &self,
+        message: impl FnOnce(RpcReplyPort<T>) -> SessionMsg,
+    ) -> Result<T, Problem> {
+        calls::answer(self.session.call(|reply_to| Self::own(self.life, message(reply_to)), None).await)
+    }
+
+    /// Asks it something that it may refuse.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        message: impl FnOnce(Answer<T>) -> SessionMsg,
+    ) -> Result<T, Problem> {
+        self.call(message).await?
+    }
+
+    /// Whatever life it is in.
+    pub fn any_life(&self) -> &SessionRef {
+        &self.session
+    }
+
+    pub fn get_cell(&self) -> ActorCell {
+        self.session.get_cell()
+    }
+}
 
 pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
 
@@ -77,6 +124,10 @@ impl Ticket {
             match tokio::time::timeout(JOURNALLED, &mut self.done).await {
                 Ok(Ok(result)) => return Ok(result),
                 Ok(Err(_)) => {
+                    if session.get_status() < ActorStatus::Draining {
+                        let message = format!("an internal error ended the wait for cell {cell}");
+                        return Err(Problem::new(Code::Internal, message).hint("`belljar wait` says what became of it"));
+                    }
                     let message = format!("the session, or the daemon, ended over cell {cell}");
                     return Err(Problem::new(Code::ShuttingDown, message)
                         .hint("the cell may go on: ask for it when the next daemon runs (`belljar wait`)"));
@@ -107,6 +158,11 @@ pub struct Handles {
 }
 
 pub enum SessionMsg {
+    /// Of one of its own parts, for the life to which that belongs.
+    Own {
+        life: u64,
+        message: Box<SessionMsg>,
+    },
     /// The owner may run one more cell.
     MayRun(Permit),
     /// An administrator does something with somebody else's session.
@@ -249,6 +305,7 @@ pub enum SessionMsg {
         after: StateAfter,
         /// What ran beside cells, and does not come back.
         gone: Live,
+        turn: Turn,
     },
     FreezeDone {
         outcome: Result<(), Problem>,
@@ -283,6 +340,61 @@ pub enum SessionMsg {
         noted: Noted,
     },
     Tick,
+}
+
+impl SessionMsg {
+    /// Tells whoever waits for an answer that there will be none. Where only an answer without a reason could be given,
+    /// the port is dropped, which says as much.
+    pub(super) fn refuse(self, problem: Problem) {
+        match self {
+            Self::Own { message, .. } => message.refuse(problem),
+            Self::Run { reply_to, .. } | Self::Unwritten { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Interrupt { reply_to } => drop(reply_to.send(Err(problem))),
+            Self::Variables { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Compute { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Undo { reply_to, .. } | Self::UndoDone { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Receipt { reply_to } => drop(reply_to.send(Err(problem))),
+            Self::Handles { reply_to } => drop(reply_to.send(Err(problem))),
+            Self::Asks { reply_to } => drop(reply_to.send(Err(problem))),
+            Self::Lend { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Hold { reply_to } => drop(reply_to.send(Err(problem))),
+            Self::Freeze { reply_to }
+            | Self::Thaw { reply_to }
+            | Self::Reset { reply_to, .. }
+            | Self::ResetNoted { reply_to }
+            | Self::AnswerCall { reply_to, .. }
+            | Self::FreezeDone { reply_to, .. }
+            | Self::Remove { reply_to: Some(reply_to) }
+            | Self::Removed { reply_to: Some(reply_to), .. } => drop(reply_to.send(Err(problem))),
+            Self::Standing { .. }
+            | Self::View { .. }
+            | Self::Given { .. }
+            | Self::MayRun(_)
+            | Self::ActedOn { .. }
+            | Self::Seed { .. }
+            | Self::Touch
+            | Self::CancelCells { .. }
+            | Self::ToolsChanged
+            | Self::FilesChanged
+            | Self::Remove { reply_to: None }
+            | Self::Released
+            | Self::WorkspaceReady(_)
+            | Self::SandboxReady { .. }
+            | Self::SandboxAttached(_)
+            | Self::Leave { .. }
+            | Self::Left
+            | Self::SandboxFailed(_)
+            | Self::SandboxGone { .. }
+            | Self::NotAttached { .. }
+            | Self::WorkerReplaced { .. }
+            | Self::PutBack(_)
+            | Self::UndoneBefore { .. }
+            | Self::ReplayEnded { .. }
+            | Self::CellFinished(..)
+            | Self::Removed { reply_to: None, .. }
+            | Self::Tick => {}
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! The session: one user's Python world. It holds the queue of cells, starts a sandbox when it
-//! needs one, lets it go after a time without use, and writes every step into its events.
+//! needs one, lets it go after a time without use, and writes every step into its events. `lives` is what happens when
+//! it panics.
 
 use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
 use serde_json::{Map, Value};
@@ -37,6 +38,7 @@ mod ending;
 mod frost;
 mod holding;
 mod keyed;
+mod lives;
 mod messages;
 mod restore;
 mod sandbox;
@@ -48,9 +50,12 @@ mod written;
 pub(super) use agent::result_of;
 pub(super) use ending::Noted;
 pub use keyed::{CellTarget, Keyed, Wants};
-pub use messages::{CellRequest, Handles, ReplayOf, SessionMsg, SessionRef, Standing, Ticket, unwritten};
+pub use messages::{
+    CellRequest, Handles, OwnSession, ReplayOf, SessionMsg, SessionRef, Standing, Ticket, unwritten,
+};
 pub(super) use restore::events as events_of;
 
+use lives::{Estate, Lives};
 use messages::Answer;
 pub(super) use sandbox::a_sandbox;
 use sandbox::make_workspace;
@@ -105,7 +110,7 @@ pub struct Before {
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct SessionActorState {
     args: SessionArgs,
-    myself: SessionRef,
+    myself: OwnSession,
     asks: AsksRef,
     clients: tools::ClientTools,
     common: agent::Common,
@@ -127,12 +132,16 @@ pub struct SessionActorState {
     preloaded: Option<Preloaded>,
     queue: Queue,
     tickets: HashMap<CellNumber, Pending>,
+    /// Of a life before this one, until it is known which of these cells are to come.
+    inherited: HashMap<CellNumber, Pending>,
     cells: CellNumber,
     /// To be told with the next cell's result.
     note: Option<String>,
     active_at: Instant,
     holders: Holders,
     removing: bool,
+    /// The daemon ends.
+    leaving: bool,
     /// Undos and resets that are under way; cells that come meanwhile wait.
     going_back: usize,
     /// Somebody runs the cells of before again.
@@ -171,14 +180,47 @@ impl Session {
 
 impl Actor for Session {
     type Msg = SessionMsg;
-    type State = SessionActorState;
+    type State = Lives;
     type Arguments = SessionArgs;
 
-    async fn pre_start(
+    async fn pre_start(&self, myself: SessionRef, args: SessionArgs) -> Result<Lives, ActorProcessingErr> {
+        let estate = Estate::first(args);
+        agent::watch_clients(&myself, &estate.clients);
+        myself.send_interval(TICK, || SessionMsg::Tick);
+        Lives::first(&myself, estate).await
+    }
+
+    async fn handle(
         &self,
         myself: SessionRef,
-        args: SessionArgs,
-    ) -> Result<SessionActorState, ActorProcessingErr> {
+        message: SessionMsg,
+        lives: &mut Lives,
+    ) -> Result<(), ActorProcessingErr> {
+        lives.handle(&myself, message).await;
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: SessionRef,
+        event: SupervisionEvent,
+        lives: &mut Lives,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(part, error) => lives.part_failed(&myself, &part, &error).await,
+            SupervisionEvent::ActorStarted(_)
+            | SupervisionEvent::ActorTerminated(..)
+            | SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl SessionActorState {
+    /// Begins a life: the first one, or another from what the journal says and the one before left.
+    async fn born(myself: OwnSession, estate: Estate) -> Result<Self, ActorProcessingErr> {
+        let Estate { args, clients, common, holders, tickets, unanswered, deferred, views, place, replaying } =
+            estate;
         let log = args.journal.log(args.id)?;
         let cells = &args.launcher.settings.cells;
         let spill = Spill::open(log.spill_folder(), cells.spill)?;
@@ -189,7 +231,6 @@ impl Actor for Session {
             Some(_) => Past::of(&restore::events(&log), &client_rules),
             None => Past::default(),
         };
-        let (clients, common) = (tools::ClientTools::default(), agent::Common::default());
         if let Some(receipt) = &past.last_sandbox {
             common.image_is(&receipt.image.id);
         }
@@ -200,11 +241,11 @@ impl Actor for Session {
         let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
         let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
         let held_by = past.sandbox.as_ref().map(|receipt| receipt.backend);
-        let making = make_workspace(&myself, &args, held_by);
-        agent::watch_clients(&myself, &clients);
+        let making = place.is_none().then(|| make_workspace(&myself, &args, held_by));
+        let (workspace, slot) = place.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
         let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, args.before.is_some()).await?;
-        myself.send_interval(TICK, || SessionMsg::Tick);
-        let mut state = SessionActorState {
+        let goes_on = replaying && past.replaying;
+        let mut state = Self {
             args,
             myself,
             asks,
@@ -212,47 +253,51 @@ impl Actor for Session {
             common,
             client_rules,
             attaching: past.sandbox.is_some(),
-            deferred: Vec::new(),
+            deferred,
             log,
             recorder,
-            making: Some(making),
-            workspace: None,
-            slot: None,
+            making,
+            workspace,
+            slot,
             sandbox: SandboxPhase::None,
             receipt: None,
             preloaded: None,
             queue: Queue::default(),
             tickets: HashMap::new(),
+            inherited: tickets,
             cells: 0,
             note: None,
             active_at: Instant::now(),
-            holders: Holders::default(),
+            holders,
             removing: false,
+            leaving: false,
             going_back: 0,
-            replaying: false,
+            replaying: goes_on,
             frozen: false,
             cgroup: None,
             turns: turns::Turns::default(),
-            waiting_for_handles: Vec::new(),
+            waiting_for_handles: unanswered,
             past: None,
             reset_again: false,
         };
         state.recall(past);
+        views.into_iter().for_each(|view| state.queue.push(view));
+        if state.workspace.is_some() {
+            state.is_placed().await;
+        }
         Ok(state)
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm a message; the work is in the methods")]
-    async fn handle(
-        &self,
-        myself: SessionRef,
-        message: SessionMsg,
-        state: &mut SessionActorState,
-    ) -> Result<(), ActorProcessingErr> {
-        let Some(message) = state.ready_for(message) else { return Ok(()) };
+    async fn act(&mut self, message: SessionMsg) {
+        crate::deaths::on_demand("session");
+        let state = self;
+        let myself = &state.myself.clone();
+        let Some(message) = state.ready_for(message) else { return };
         match message {
             SessionMsg::Run { request, reply_to } => {
-                state.enqueue(&myself, request, reply_to);
-                state.pump(&myself).await;
+                state.enqueue(myself, request, reply_to);
+                state.pump(myself).await;
             }
             SessionMsg::Unwritten { ticket, reply_to } => state.unwritten(ticket, reply_to),
             SessionMsg::Standing { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
@@ -277,7 +322,7 @@ impl Actor for Session {
                     let _ = reply_to.send(Err(problem.hint("wait for one of them to be answered")));
                 } else {
                     state.queue.push(Job::Variables { which, patient, reply_to });
-                    state.pump(&myself).await;
+                    state.pump(myself).await;
                 }
             }
             SessionMsg::Compute { expression, values, timeout, reply_to } => {
@@ -292,7 +337,7 @@ impl Actor for Session {
                     {
                         state.deferred.push(SessionMsg::Compute { expression, values, timeout, reply_to });
                         if matches!(state.sandbox, SandboxPhase::None) {
-                            state.start_sandbox(&myself).await;
+                            state.start_sandbox(myself).await;
                         }
                     }
                     SandboxPhase::None | SandboxPhase::Starting(_) => {
@@ -301,10 +346,10 @@ impl Actor for Session {
                     }
                 }
             }
-            SessionMsg::Reset { replay, reply_to } => state.reset(&myself, replay, reply_to),
+            SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to),
             SessionMsg::ResetNoted { reply_to } => {
                 state.reset_noted(reply_to);
-                state.pump(&myself).await;
+                state.pump(myself).await;
             }
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
             SessionMsg::Receipt { reply_to } => {
@@ -334,7 +379,7 @@ impl Actor for Session {
             SessionMsg::Touch => state.touch(),
             SessionMsg::CancelCells { ask } => {
                 state.cancel_cells(ask);
-                state.pump(&myself).await;
+                state.pump(myself).await;
             }
             SessionMsg::Lend { tools, reply_to } => state.lend(tools, reply_to),
             SessionMsg::AnswerCall { call, answer, reply_to } => {
@@ -349,29 +394,31 @@ impl Actor for Session {
                 }
                 SandboxPhase::None => state.measure_workspace(),
             },
-            SessionMsg::MayRun(permit) => state.may_run(&myself, permit).await,
+            // Unwrapped before, where it is of this life.
+            SessionMsg::Own { .. } => {}
+            SessionMsg::MayRun(permit) => state.may_run(myself, permit).await,
             SessionMsg::ActedOn { admin, act } => {
                 state.log.append(EventBody::AdminActed { admin, act });
             }
-            SessionMsg::Remove { reply_to } => state.remove(&myself, reply_to),
-            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(&myself, *outcome).await,
+            SessionMsg::Remove { reply_to } => state.remove(myself, reply_to),
+            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(myself, *outcome).await,
             SessionMsg::SandboxReady { receipt, preloaded } => {
-                state.sandbox_ready(&myself, *receipt, preloaded);
+                state.sandbox_ready(myself, *receipt, preloaded);
                 state.resume_deferred();
-                state.pump(&myself).await;
+                state.pump(myself).await;
             }
             SessionMsg::SandboxAttached(receipt) => {
                 state.sandbox_attached(*receipt);
                 state.attached_or_gone();
-                state.pump(&myself).await;
+                state.pump(myself).await;
             }
-            SessionMsg::Leave { within } => state.leave(&myself, within),
+            SessionMsg::Leave { within } => state.leave(myself, within),
             SessionMsg::Left => {
                 state.log.flushed().await;
                 state.log.close();
                 let _ =
                     state.args.supervisor.cast(SupervisorMsg::Ended { id: state.args.id, reply_to: None });
-                myself.stop(None);
+                myself.any_life().stop(None);
             }
             SessionMsg::SandboxFailed(problem) => {
                 state.sandbox_failed(problem);
@@ -379,33 +426,33 @@ impl Actor for Session {
             }
             SessionMsg::SandboxGone { reason } => {
                 state.sandbox_gone(reason);
-                state.pump(&myself).await;
+                state.pump(myself).await;
             }
             SessionMsg::NotAttached { reason } => {
                 state.conclude_lost(None);
                 state.sandbox_gone(reason);
                 state.attached_or_gone();
-                state.pump(&myself).await;
+                state.pump(myself).await;
             }
-            SessionMsg::WorkerReplaced { exit_code, after, gone } => {
-                state.worker_replaced(exit_code, after, gone);
+            SessionMsg::WorkerReplaced { exit_code, after, gone, turn } => {
+                state.worker_replaced(exit_code, after, gone, &turn);
             }
             SessionMsg::PutBack(start) => {
                 state.turns.ended(start.cell);
                 state.queue.put_back(Job::Cell { start, patient: true });
-                state.pump(&myself).await;
+                state.pump(myself).await;
             }
-            SessionMsg::Freeze { reply_to } => state.freeze(&myself, reply_to),
+            SessionMsg::Freeze { reply_to } => state.freeze(myself, reply_to),
             SessionMsg::FreezeDone { outcome, reply_to } => state.freeze_done(outcome, reply_to),
             SessionMsg::Thaw { reply_to } => {
                 state.touch();
                 state.thaw();
                 let _ = reply_to.send(Ok(()));
             }
-            SessionMsg::Undo { cells, reply_to } => state.undo(&myself, cells, reply_to),
+            SessionMsg::Undo { cells, reply_to } => state.undo(myself, cells, reply_to),
             SessionMsg::UndoDone { outcome, reply_to } => {
                 state.undo_done(outcome, reply_to);
-                state.pump(&myself).await;
+                state.pump(myself).await;
             }
             SessionMsg::UndoneBefore { state_of, turn } => {
                 state.log.append_then(EventBody::Undone { state_of }, state.applied(&turn), || {});
@@ -413,47 +460,18 @@ impl Actor for Session {
             SessionMsg::ReplayEnded { finished } => state.replay_ended(finished),
             SessionMsg::CellFinished(result, turn) => {
                 state.finished(*result, turn);
-                state.pump(&myself).await;
+                state.pump(myself).await;
             }
             SessionMsg::Removed { reply_to, noted } => {
                 state.removed(reply_to, noted).await;
-                myself.stop(None);
+                myself.any_life().stop(None);
             }
-            SessionMsg::Hold { reply_to } => drop(reply_to.send(Ok(state.hold(&myself)))),
+            SessionMsg::Hold { reply_to } => drop(reply_to.send(Ok(state.hold(myself)))),
             SessionMsg::Released => state.holders.release(),
-            SessionMsg::Tick => state.tick(&myself),
+            SessionMsg::Tick => state.tick(myself),
         }
-        Ok(())
     }
 
-    async fn handle_supervisor_evt(
-        &self,
-        myself: SessionRef,
-        event: SupervisionEvent,
-        state: &mut SessionActorState,
-    ) -> Result<(), ActorProcessingErr> {
-        match event {
-            SupervisionEvent::ActorFailed(child, error) => {
-                tracing::error!(%error, session = %state.args.id, "an actor of a session failed");
-                if child.get_id() == state.asks.get_id() {
-                    state.revive_asks(&myself).await;
-                }
-                if state.is_current(child.get_id()) {
-                    // What it did not live to report.
-                    state.conclude_lost(None);
-                    state.sandbox_gone("an internal error of the executor".into());
-                    state.pump(&myself).await;
-                }
-            }
-            SupervisionEvent::ActorStarted(_)
-            | SupervisionEvent::ActorTerminated(..)
-            | SupervisionEvent::ProcessGroupChanged(_) => {}
-        }
-        Ok(())
-    }
-}
-
-impl SessionActorState {
     pub(super) fn touch(&mut self) {
         self.active_at = Instant::now();
     }

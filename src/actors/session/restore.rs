@@ -1,4 +1,5 @@
-//! A session after the daemon was started anew: what the journal says, and going on from there.
+//! A session after the daemon was started anew, or in its next life after a panic: what the journal says, and going
+//! on from there.
 
 use tokio::sync::oneshot;
 
@@ -7,7 +8,7 @@ use super::super::executor::{Attach, ExecutorMsg, Resumed};
 use super::super::news;
 use super::super::past::{Begun, Past};
 use super::super::queue::Job;
-use super::{Pending, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
+use super::{Pending, SandboxPhase, SessionActorState, SessionMsg, OwnSession};
 use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::Seq;
@@ -47,6 +48,8 @@ impl SessionActorState {
             self.queue.resume(begun.start.clone());
             self.keep_turn(begun.start.cell);
         }
+        // Of cells that never got into the journal.
+        self.inherited.clear();
         self.note = if past.replaying { Some(news::REPLAY_CUT.into()) } else { past.news.clone() };
         if self.args.before.is_some() {
             self.receipt = past.last_sandbox.clone().map(Arc::new);
@@ -57,10 +60,11 @@ impl SessionActorState {
         }
     }
 
-    /// Nobody waits for its result, but it will be in the events.
+    /// Its result will be in the events; somebody may still wait for it since an earlier life of the session.
     fn expect_end(&mut self, cell: u64, events_after: Seq) {
-        let (done, _) = oneshot::channel();
-        self.tickets.insert(cell, Pending { events_after, done });
+        let nobody = || Pending { events_after, done: oneshot::channel().0 };
+        let pending = self.inherited.remove(&cell).unwrap_or_else(nobody);
+        self.tickets.insert(cell, pending);
     }
 
     /// The sandbox to take over, if there was one.
@@ -89,7 +93,7 @@ impl SessionActorState {
     }
 
     /// The workspace is there again: attach to the sandbox, or say that it is gone.
-    pub(super) async fn go_on(&mut self, myself: &SessionRef) {
+    pub(super) async fn go_on(&mut self, myself: &OwnSession) {
         if self.removing {
             return;
         }
@@ -99,6 +103,7 @@ impl SessionActorState {
         }
         self.past = None;
         self.conclude_lost(None);
+        self.resume_deferred();
         self.pump(myself).await;
     }
 
@@ -117,13 +122,13 @@ impl SessionActorState {
     }
 
     /// Ends the actor and leaves everything else as it is.
-    pub(super) fn leave(&mut self, myself: &SessionRef, within: Duration) {
-        self.removing = true;
+    pub(super) fn leave(&mut self, myself: &OwnSession, within: Duration) {
+        (self.removing, self.leaving) = (true, true);
         let executor = match std::mem::replace(&mut self.sandbox, SandboxPhase::None) {
             SandboxPhase::None => None,
             SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),
         };
-        let (session, asks) = (myself.clone(), self.asks.clone());
+        let (session, asks) = (myself.any_life().clone(), self.asks.clone());
         tokio::spawn(async move {
             let of_asks = asks.call(|reply_to| AsksMsg::Leave { reply_to }, None);
             let of_cells = async {

@@ -10,7 +10,9 @@ use super::super::outcome;
 use super::super::queue::Job;
 use super::super::supervisor::SupervisorMsg;
 use super::ending::Noted;
-use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
+use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, OwnSession};
+use crate::bridge::Turn;
+use crate::deaths::watched;
 use crate::protocol::event::EventBody;
 use crate::protocol::exit_codes::signal_name;
 use crate::protocol::frames::{Live, StateAfter};
@@ -43,7 +45,7 @@ pub fn a_sandbox(wanted: &Wanted, settings: &crate::config::Sandbox) -> Amounts 
 /// The workspace needs to know how the engine maps users, and the engine may be slow.
 /// `held_by` is the backend of a sandbox that may run still: it is not chosen anew.
 pub(super) fn make_workspace(
-    myself: &SessionRef,
+    myself: &OwnSession,
     args: &SessionArgs,
     held_by: Option<Backend>,
 ) -> JoinHandle<()> {
@@ -53,7 +55,7 @@ pub(super) fn make_workspace(
     let (journal, mut record, before) = (args.journal.clone(), args.record(), args.before);
     // An id of before is taken at once, so that nobody else gets it meanwhile.
     let kept = before.and_then(|before| before.slot).map(|uid| launcher.keep_slot(uid));
-    tokio::spawn(async move {
+    let make = async move {
         let make = async {
             let slot = match (&folder, kept) {
                 (Some(_), _) => None,
@@ -90,7 +92,11 @@ pub(super) fn make_workspace(
             let bytes = launcher.settings.sandbox.workspace_bytes;
             Ok((Workspace::managed(path, service, mode, choice, slot.uid, bytes)?, Some(slot)))
         };
-        let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(make.await)));
+        make.await
+    };
+    watched(make, move |made| {
+        let panicked = || Err(Problem::new(Code::Internal, "the workspace could not be made: an internal error"));
+        let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(made.unwrap_or_else(panicked))));
     })
 }
 
@@ -105,6 +111,36 @@ fn unrecorded(error: &JournalError) -> Problem {
 }
 
 impl SessionArgs {
+    /// The same, for another life of the session: nobody waits for its making any more.
+    pub(super) fn again(&self) -> Self {
+        Self {
+            id: self.id,
+            name: self.name.clone(),
+            owner: self.owner,
+            journal: self.journal.clone(),
+            request: self.request.clone(),
+            created_at: self.created_at.clone(),
+            ledger: self.ledger.clone(),
+            gauge: self.gauge.clone(),
+            permit: None,
+            nested: self.nested,
+            supervisor: self.supervisor.clone(),
+            launcher: Arc::clone(&self.launcher),
+            tools: Arc::clone(&self.tools),
+            models: self.models.clone(),
+            wanted: self.wanted.clone(),
+            backend: self.backend,
+            workspace: self.workspace.clone(),
+            idle: self.idle,
+            seed: self.seed.clone(),
+            job: self.job,
+            preload: self.preload.clone(),
+            ephemeral: self.ephemeral,
+            created: None,
+            before: self.before,
+        }
+    }
+
     fn record(&self) -> SessionRecord {
         SessionRecord {
             id: self.id,
@@ -128,7 +164,7 @@ impl SessionActorState {
         }
     }
 
-    pub(super) async fn start_sandbox(&mut self, myself: &SessionRef) {
+    pub(super) async fn start_sandbox(&mut self, myself: &OwnSession) {
         let Some(workspace) = self.workspace.clone() else { return };
         let attach = self.take_attach();
         let permit = match self.sandbox_permit(attach.is_some()) {
@@ -188,22 +224,20 @@ impl SessionActorState {
 
     pub(super) async fn workspace_ready(
         &mut self,
-        myself: &SessionRef,
+        myself: &OwnSession,
         outcome: Result<(Workspace, Option<UserSlot>), Problem>,
     ) {
         match outcome {
             Ok((workspace, slot)) => {
                 self.workspace = Some(Arc::new(workspace));
                 self.slot = slot;
-                self.measure_workspace();
-                for reply_to in std::mem::take(&mut self.waiting_for_handles) {
-                    if let Some(handles) = self.handles() {
-                        let _ = reply_to.send(Ok(handles));
-                    }
-                }
                 if self.args.before.is_some() {
-                    self.go_on(myself).await;
-                } else if !self.removing {
+                    self.is_placed().await;
+                    return;
+                }
+                self.measure_workspace();
+                self.give_handles();
+                if !self.removing {
                     self.log.append(EventBody::SessionCreated { name: self.args.name.to_string() });
                     self.start_sandbox(myself).await;
                 }
@@ -223,6 +257,22 @@ impl SessionActorState {
         }
     }
 
+    /// The workspace of a session of before is there, so it can go on.
+    pub(super) async fn is_placed(&mut self) {
+        self.measure_workspace();
+        self.give_handles();
+        let myself = self.myself.clone();
+        self.go_on(&myself).await;
+    }
+
+    fn give_handles(&mut self) {
+        for reply_to in std::mem::take(&mut self.waiting_for_handles) {
+            if let Some(handles) = self.handles() {
+                let _ = reply_to.send(Ok(handles));
+            }
+        }
+    }
+
     pub(super) fn handles(&self) -> Option<Handles> {
         let gauge = self.args.workspace.is_none().then(|| self.args.gauge.clone());
         self.workspace.clone().map(|workspace| Handles { log: Arc::clone(&self.log), workspace, gauge })
@@ -230,7 +280,7 @@ impl SessionActorState {
 
     pub(super) fn sandbox_ready(
         &mut self,
-        myself: &SessionRef,
+        myself: &OwnSession,
         receipt: Receipt,
         preloaded: Option<Preloaded>,
     ) {
@@ -245,6 +295,7 @@ impl SessionActorState {
             preloaded: preloaded.clone(),
         };
         self.preloaded = preloaded;
+        self.args.launcher.expect(&receipt.sandbox);
         self.cgroup = Cgroup::of_sandbox(&receipt);
         self.common.image_is(&receipt.image.id);
         self.receipt = Some(Arc::new(receipt));
@@ -254,14 +305,24 @@ impl SessionActorState {
             self.log.append(ready);
             return;
         };
-        let (view, session) = (self.view(), myself.clone());
+        let (view, session) = (self.view(), myself.any_life().clone());
         let late = self.unwritable("the session was not made");
+        let (journal, id) = (self.args.journal.clone(), self.args.id);
         // Without this event the next daemon takes the session for one that nobody was told of.
         self.append_and(ready, move |written| {
-            if !written {
-                let _ = session.cast(SessionMsg::Remove { reply_to: None });
+            if written {
+                let _ = created.send(Ok(view));
+                return;
             }
-            let _ = created.send(if written { Ok(view) } else { Err(late) });
+            // The event comes into the journal yet, when the disk is back. So that it is taken back there is noted
+            // before anybody hears that there is no session: its name, and the key that it was asked for with, are
+            // free for the next try only after that.
+            let mut noted = Noted::begin(&journal, id);
+            tokio::spawn(async move {
+                noted.is_written().await;
+                let _ = session.cast(SessionMsg::Remove { reply_to: None });
+                let _ = created.send(Err(late));
+            });
         });
     }
 
@@ -296,6 +357,7 @@ impl SessionActorState {
 
     pub(super) fn sandbox_gone(&mut self, reason: String) {
         self.sandbox = SandboxPhase::None;
+        self.forgo_sandbox();
         self.frozen = false;
         self.note = Some(news::new_sandbox(&reason));
         self.log.append(EventBody::SandboxGone { reason });
@@ -312,7 +374,14 @@ impl SessionActorState {
         }
     }
 
-    pub(super) fn worker_replaced(&mut self, exit_code: i32, after: StateAfter, gone: Live) {
+    /// It is nobody's from now on; what is left of it goes to the reaper.
+    pub(super) fn forgo_sandbox(&self) {
+        if let Some(receipt) = &self.receipt {
+            self.args.launcher.forgo(&receipt.sandbox);
+        }
+    }
+
+    pub(super) fn worker_replaced(&mut self, exit_code: i32, after: StateAfter, gone: Live, turn: &Turn) {
         let by_signal = signal_name(exit_code).filter(|_| exit_code < 0);
         let how = by_signal.unwrap_or_else(|| format!("exit code {exit_code}"));
         let reason = format!("the process that held the variables ended between cells ({how})");
@@ -325,11 +394,11 @@ impl SessionActorState {
             note = format!("{note} {gone}");
         }
         self.note = Some(note);
-        self.log.append(EventBody::StateLost { reason, restored_to });
+        self.log.append_then(EventBody::StateLost { reason, restored_to }, self.applied(turn), || {});
     }
 
     /// Lets the sandbox go when it was not used for long, or is old.
-    pub(super) fn tick(&mut self, myself: &SessionRef) {
+    pub(super) fn tick(&mut self, myself: &OwnSession) {
         if self.workspace.is_none()
             && self.args.before.is_some()
             && self.making.as_ref().is_none_or(JoinHandle::is_finished)
@@ -358,7 +427,7 @@ impl SessionActorState {
         };
         let executor = executor.clone();
         self.sandbox_gone(reason);
-        let session = myself.get_id();
+        let session = self.args.id;
         tokio::spawn(async move {
             let ended = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
             tracing::debug!(%session, ok = ended.is_ok(), "an idle sandbox was removed");

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{SessionActorState, SessionMsg, SessionRef};
+use super::{SessionActorState, SessionMsg, OwnSession};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;
@@ -35,7 +35,7 @@ fn a_cell() -> Amounts {
 
 impl SessionActorState {
     /// A permit for one more cell. None: it comes with a message.
-    pub(super) fn turn(&mut self, myself: &SessionRef) -> Result<Option<Permit>, Problem> {
+    pub(super) fn turn(&mut self, myself: &OwnSession) -> Result<Option<Permit>, Problem> {
         if let Some(permit) = self.turns.spare.take() {
             return Ok(Some(permit));
         }
@@ -60,7 +60,7 @@ impl SessionActorState {
         Ok(None)
     }
 
-    pub(super) async fn may_run(&mut self, myself: &SessionRef, permit: Permit) {
+    pub(super) async fn may_run(&mut self, myself: &OwnSession, permit: Permit) {
         self.turns.waiting = None;
         self.turns.spare = Some(permit);
         self.pump(myself).await;

@@ -3,7 +3,7 @@
 use super::super::executor::{Back, ExecutorMsg};
 use super::super::outcome;
 use super::cells::a_replay_goes_on;
-use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, SessionRef};
+use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, OwnSession};
 use crate::protocol::api::Undone;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
@@ -11,7 +11,7 @@ use crate::protocol::limits::ARTIFACTS;
 use crate::protocol::problem::{Code, Problem};
 
 impl SessionActorState {
-    pub(super) fn undo(&mut self, myself: &SessionRef, cells: u64, reply_to: Answer<Undone>) {
+    pub(super) fn undo(&mut self, myself: &OwnSession, cells: u64, reply_to: Answer<Undone>) {
         self.touch();
         self.thaw();
         let refused = match &self.sandbox {
@@ -65,7 +65,7 @@ impl SessionActorState {
     }
 
     fn files_changed_after(&self, cell: CellNumber) -> Vec<String> {
-        let mut files: Vec<String> = (cell + 1..=self.cells)
+        let mut files: Vec<String> = (cell.saturating_add(1)..=self.cells)
             .filter_map(|cell| self.log.finished(cell))
             .filter_map(|event| serde_json::from_str::<Event>(&event.json).ok())
             .filter_map(|event| match event.body {

@@ -59,6 +59,6 @@ pub async fn decide(
     let session = app.session(&peer, session).await.map_err(|_| none())?;
     let asks = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
     let decided = asks.call(|reply_to| AsksMsg::Decide { id, decision, by: peer.uid, reply_to }, None).await;
-    super::answered(decided)?.map_err(Refused)?;
+    super::answered(&session, decided)?.map_err(Refused)?;
     Ok(Json(Done {}))
 }

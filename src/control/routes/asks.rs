@@ -4,11 +4,12 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use ractor::{ActorRef, ActorStatus};
 use serde::Deserialize;
 
 use super::{App, ask, ask_patiently};
 use crate::actors::asks::{AsksMsg, AsksRef, default_model, ended};
-use crate::actors::session::{Handles, SessionMsg};
+use crate::actors::session::{Handles, SessionMsg, SessionRef};
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
@@ -17,6 +18,7 @@ use crate::protocol::ask::{
     AskList, AskNumber, AskView, History, ModelList, ModelView, NewAsk, PlanView, ToolList,
 };
 use crate::protocol::problem::{Code, Problem};
+use crate::store::EventLog;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,11 +30,26 @@ pub struct AskQuery {
 }
 
 impl App {
-    async fn asks(&self, peer: &Peer, key: &str) -> Answer<(AsksRef, Handles)> {
+    async fn asks(&self, peer: &Peer, key: &str) -> Answer<(AsksRef, Handles, SessionRef)> {
         let session = self.session(peer, key).await?;
         let asks = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
         let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-        Ok((asks, handles))
+        Ok((asks, handles, session))
+    }
+}
+
+fn lives<M>(actor: &ActorRef<M>) -> bool {
+    actor.get_status() < ActorStatus::Draining
+}
+
+/// Waits until an ask has ended, also if the session begins another life over it: the ask goes on in that.
+async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) -> Answer<AskView> {
+    loop {
+        let asks = ask_patiently(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
+        match ended(&asks, log, number, |_| {}).await {
+            Err(_) if !lives(&asks) && lives(session) => {}
+            outcome => return outcome.map_err(Refused),
+        }
     }
 }
 
@@ -46,16 +63,17 @@ pub async fn start(
     if query.wait && query.stream {
         return Err(Problem::new(Code::BadRequest, "`wait` and `stream` exclude each other").into());
     }
-    let (asks, handles) = app.asks(&peer, &key).await?;
+    let (asks, handles, session) = app.asks(&peer, &key).await?;
     let new = Box::new(new);
     let begin = |reply_to| AsksMsg::Start { new, outer: None, reply_to };
-    let view = super::answered(asks.call(begin, None).await)?.map_err(Refused)?;
+    let begun = asks.call(begin, None).await;
+    let view = super::answered(&session, begun)?.map_err(Refused)?;
     if query.stream {
         let until = Until::AskEnd(view.ask);
         return Ok(sse::respond(handles.log, view.events_after, until, app.shutdown.clone())?);
     }
     if query.wait {
-        let view = ended(&asks, &handles.log, view.ask, |_| {}).await.map_err(Refused)?;
+        let view = until_ended(&session, &handles.log, view.ask).await?;
         return Ok(Json(view).into_response());
     }
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
@@ -67,7 +85,7 @@ async fn view_of(asks: &AsksRef, number: AskNumber) -> Answer<AskView> {
 }
 
 pub async fn list(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<AskList>> {
-    let (asks, _) = app.asks(&peer, &key).await?;
+    let (asks, _, _) = app.asks(&peer, &key).await?;
     Ok(Json(AskList { asks: ask(&asks, |reply_to| AsksMsg::List { reply_to }).await? }))
 }
 
@@ -77,7 +95,7 @@ pub async fn show(
     Path((key, number)): Path<(String, AskNumber)>,
     Query(query): Query<AskQuery>,
 ) -> Answer<Response> {
-    let (asks, handles) = app.asks(&peer, &key).await?;
+    let (asks, handles, session) = app.asks(&peer, &key).await?;
     let view = view_of(&asks, number).await?;
     if query.stream {
         return Ok(sse::respond(
@@ -88,7 +106,7 @@ pub async fn show(
         )?);
     }
     if query.wait {
-        let view = ended(&asks, &handles.log, number, |_| {}).await.map_err(Refused)?;
+        let view = until_ended(&session, &handles.log, number).await?;
         return Ok(Json(view).into_response());
     }
     Ok(Json(view).into_response())
@@ -99,18 +117,18 @@ pub async fn cancel(
     peer: Peer,
     Path((key, number)): Path<(String, AskNumber)>,
 ) -> Answer<Json<AskView>> {
-    let (asks, _) = app.asks(&peer, &key).await?;
+    let (asks, _, session) = app.asks(&peer, &key).await?;
     let cancelled = asks.call(|reply_to| AsksMsg::Cancel { ask: number, reply_to }, None).await;
-    Ok(Json(super::answered(cancelled)?.map_err(Refused)?))
+    Ok(Json(super::answered(&session, cancelled)?.map_err(Refused)?))
 }
 
 pub async fn history(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<History>> {
-    let (asks, _) = app.asks(&peer, &key).await?;
+    let (asks, _, _) = app.asks(&peer, &key).await?;
     Ok(Json(History { messages: ask(&asks, |reply_to| AsksMsg::History { reply_to }).await? }))
 }
 
 pub async fn plan(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<PlanView>> {
-    let (asks, _) = app.asks(&peer, &key).await?;
+    let (asks, _, _) = app.asks(&peer, &key).await?;
     Ok(Json(PlanView { versions: ask(&asks, |reply_to| AsksMsg::Plans { reply_to }).await? }))
 }
 

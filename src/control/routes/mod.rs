@@ -17,7 +17,7 @@ use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::routing::{get, post, put};
-use ractor::{ActorRef, RpcReplyPort};
+use ractor::{ActorRef, ActorStatus, RpcReplyPort};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -27,6 +27,7 @@ use super::idempotency::{self, InWork};
 use super::identity::{Identities, number_of};
 use super::peer::{Peer, Places};
 use super::problems::{Answer, Refused};
+use crate::actors::calls::lost;
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::kept::Kept;
 use crate::actors::llm::Models;
@@ -162,7 +163,8 @@ async fn ask<M: ractor::Message, T: Send + 'static>(
     actor: &ActorRef<M>,
     message: impl FnOnce(RpcReplyPort<T>) -> M,
 ) -> Answer<T> {
-    answered(actor.call(message, Some(PROMPT)).await)
+    let outcome = actor.call(message, Some(PROMPT)).await;
+    answered(actor, outcome)
 }
 
 /// Asks an actor whose answer takes as long as the work does; the client may leave.
@@ -170,16 +172,21 @@ async fn ask_patiently<T: Send + 'static>(
     session: &SessionRef,
     message: impl FnOnce(RpcReplyPort<Result<T, Problem>>) -> SessionMsg,
 ) -> Answer<T> {
-    answered(session.call(message, None).await)?.map_err(Refused)
+    let outcome = session.call(message, None).await;
+    answered(session, outcome)?.map_err(Refused)
 }
 
-fn answered<M, T>(outcome: Result<ractor::rpc::CallResult<T>, ractor::MessagingErr<M>>) -> Answer<T> {
+fn answered<A: ractor::Message, M, T>(
+    actor: &ActorRef<A>,
+    outcome: Result<ractor::rpc::CallResult<T>, ractor::MessagingErr<M>>,
+) -> Answer<T> {
     use ractor::rpc::CallResult;
     match outcome {
         Ok(CallResult::Success(value)) => Ok(value),
         Ok(CallResult::Timeout) => {
             Err(Problem::new(Code::Internal, "an actor did not answer in time").into())
         }
+        Ok(CallResult::SenderError) if actor.get_status() < ActorStatus::Draining => Err(lost().into()),
         Ok(CallResult::SenderError) | Err(_) => {
             Err(Problem::new(Code::NoSuchSession, "the session has just ended").into())
         }

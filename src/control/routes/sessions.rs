@@ -39,9 +39,10 @@ pub async fn create(
     }
     let message =
         |reply_to| SupervisorMsg::Create { id, peer: uid, request, nested: false, job: None, reply_to };
-    let made = answered(app.supervisor.call(message, None).await).and_then(|made| made.map_err(Refused));
+    let made = app.supervisor.call(message, None).await;
+    let made = answered(&app.supervisor, made).and_then(|made| made.map_err(Refused));
     if let (Err(_), Some(key)) = (&made, &key)
-        && let Err(error) = app.journal.aim(uid, key, None).await
+        && let Err(error) = app.journal.aim_at_nothing(uid, key, id).await
     {
         tracing::warn!(%error, "a key is kept for a session that was not made");
     }

@@ -200,32 +200,6 @@ impl Jail {
     pub async fn remove(&self) -> Result<(), Problem> {
         end(self.walls, &self.identity, self.group.as_ref()).await
     }
-
-    /// What has to go, for whoever removes it later.
-    #[must_use]
-    pub fn remains(&self) -> Remains {
-        Remains { walls: self.walls, identity: self.identity.clone(), group: self.group.clone() }
-    }
-}
-
-/// A sandbox that nobody owns any more.
-pub struct Remains {
-    walls: Walls,
-    identity: Identity,
-    group: Option<Group>,
-}
-
-impl Remains {
-    /// At once, and without waiting for its end.
-    pub fn kill(&self) {
-        if let Err(error) = kill(self.walls, &self.identity, self.group.as_ref()) {
-            tracing::warn!(%error, "a jail could not be killed");
-        }
-    }
-
-    pub async fn remove(&self) -> Result<(), Problem> {
-        end(self.walls, &self.identity, self.group.as_ref()).await
-    }
 }
 
 /// Gives whose end has to be waited for.

@@ -1,0 +1,381 @@
+//! A session that panics goes on: its next life begins with what the journal says, and attaches to the sandbox that
+//! the one before let go of. The actor itself stays, and with it its mailbox and everybody's reference to it; only the
+//! message over which it died is lost, and whoever waits for the answer is told.
+//!
+//! A part of the session that dies, its executor or its asks, ends the life as well: there is one way to begin anew.
+//! A session that dies too often is parked. It keeps its sandbox, and takes a reset or its removal.
+
+use futures_util::FutureExt;
+use ractor::{ActorCell, ActorProcessingErr};
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::executor::{ExecutorMsg, ExecutorRef};
+use super::super::holding::Holders;
+use super::super::queue::Job;
+use super::super::supervisor::SupervisorMsg;
+use super::agent::Common;
+use super::ending::{Noted, remove_workspace};
+use super::messages::Answer;
+use super::{
+    Before, Handles, OwnSession, Pending, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef,
+    Standing,
+};
+use crate::deaths::{Deaths, TOO_MANY, WITHIN};
+use crate::protocol::api::{SessionState, SessionView};
+use crate::protocol::ids::{CellNumber, SandboxId};
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::launch::UserSlot;
+use crate::sandbox::workspace::Workspace;
+use crate::tools::ClientTools;
+
+/// Time for the parts of a life to end. They never wait for anything, so this is never needed.
+const PARTS_END: Duration = Duration::from_secs(10);
+
+/// What one life leaves to the next, beside the journal.
+pub(super) struct Estate {
+    pub args: SessionArgs,
+    pub clients: ClientTools,
+    pub common: Common,
+    pub holders: Holders,
+    /// Who waits for the ends of cells.
+    pub tickets: HashMap<CellNumber, Pending>,
+    /// Who waits for the workspace.
+    pub unanswered: Vec<Answer<Handles>>,
+    pub deferred: Vec<SessionMsg>,
+    /// Lists of variables that wait.
+    pub views: Vec<Job>,
+    pub place: Option<(Arc<Workspace>, Option<UserSlot>)>,
+    /// Somebody runs the cells of before again, and goes on with it.
+    pub replaying: bool,
+}
+
+impl Estate {
+    pub fn first(args: SessionArgs) -> Self {
+        Self {
+            args,
+            clients: ClientTools::default(),
+            common: Common::default(),
+            holders: Holders::default(),
+            tickets: HashMap::new(),
+            unanswered: Vec::new(),
+            deferred: Vec::new(),
+            views: Vec::new(),
+            place: None,
+            replaying: false,
+        }
+    }
+}
+
+pub struct Lives {
+    /// Of the present life; what parts of an earlier one say does not count.
+    number: u64,
+    deaths: Deaths,
+    current: Life,
+}
+
+enum Life {
+    Living(Box<SessionActorState>),
+    Parked(Box<Parked>),
+    /// The session has ended; so will the actor.
+    Over,
+}
+
+struct Parked {
+    estate: Estate,
+    /// As it was last seen.
+    view: SessionView,
+    /// Which it keeps.
+    sandbox: Option<SandboxId>,
+}
+
+impl Parked {
+    fn problem(&self) -> Problem {
+        let name = &self.view.name;
+        Problem::new(
+            Code::Internal,
+            format!(
+                "the session failed {TOO_MANY} times within {} s and is parked; its sandbox is kept",
+                WITHIN.as_secs()
+            ),
+        )
+        .hint(format!(
+            "the daemon's log says why; `belljar reset {name}` starts it afresh, `belljar rm {name}` removes it"
+        ))
+    }
+}
+
+/// How a life ended.
+struct Ended {
+    estate: Estate,
+    view: SessionView,
+    sandbox: Option<SandboxId>,
+    removing: bool,
+    leaving: bool,
+    /// Of a session that is being made: it has a sandbox that nobody knows of.
+    executor: Option<ExecutorRef>,
+}
+
+impl Lives {
+    pub(super) async fn first(myself: &SessionRef, estate: Estate) -> Result<Self, ActorProcessingErr> {
+        let state = SessionActorState::born(OwnSession::new(myself.clone(), 0), estate).await?;
+        Ok(Self { number: 0, deaths: Deaths::default(), current: Life::Living(Box::new(state)) })
+    }
+
+    pub(super) async fn handle(&mut self, myself: &SessionRef, message: SessionMsg) {
+        let message = match message {
+            SessionMsg::Own { life, message } if life == self.number => *message,
+            SessionMsg::Own { .. } => return,
+            message => message,
+        };
+        match &mut self.current {
+            Life::Living(state) => {
+                let acted = AssertUnwindSafe(state.act(message)).catch_unwind().await;
+                if acted.is_err() {
+                    self.begin_anew(myself, "it panicked").await;
+                }
+            }
+            Life::Parked(_) => self.handle_parked(myself, message).await,
+            Life::Over => {}
+        }
+    }
+
+    pub(super) async fn part_failed(
+        &mut self,
+        myself: &SessionRef,
+        part: &ActorCell,
+        error: &ActorProcessingErr,
+    ) {
+        if let Life::Living(state) = &self.current
+            && (state.is_current(part.get_id()) || state.asks.get_id() == part.get_id())
+        {
+            self.begin_anew(myself, &format!("a part of it failed: {error}")).await;
+        }
+    }
+
+    async fn begin_anew(&mut self, myself: &SessionRef, why: &str) {
+        let Life::Living(state) = std::mem::replace(&mut self.current, Life::Over) else { return };
+        tracing::error!(session = %state.args.id, why, "a life of a session ended; the next one goes on");
+        let too_often = self.deaths.one_more();
+        // From here on nothing counts that its parts have said.
+        self.number += 1;
+        let Ended { mut estate, view, sandbox, removing, leaving, executor } = state.end().await;
+        if leaving {
+            return leave(myself, &estate);
+        }
+        if let Some(created) = estate.args.created.take() {
+            // Nobody was told of it, so it is not to be.
+            not_created(&estate.args, executor, created);
+            return self.park(Parked { estate, view, sandbox });
+        }
+        let parked = Parked { estate, view, sandbox };
+        if too_often && !removing {
+            tracing::error!(session = %parked.view.id, "a session died too often and is parked");
+            return self.park(parked);
+        }
+        self.revive(myself, parked).await;
+        if removing {
+            let _ = myself.cast(SessionMsg::Remove { reply_to: None });
+        }
+    }
+
+    /// False if it cannot live; it is parked then.
+    async fn revive(&mut self, myself: &SessionRef, parked: Parked) -> bool {
+        let Parked { estate, view, sandbox } = parked;
+        let spare = estate.spare();
+        let own = OwnSession::new(myself.clone(), self.number);
+        let born = AssertUnwindSafe(SessionActorState::born(own, estate)).catch_unwind().await;
+        match born {
+            Ok(Ok(state)) => {
+                self.current = Life::Living(Box::new(state));
+                return true;
+            }
+            Ok(Err(error)) => tracing::error!(%error, session = %view.id, "a session cannot go on"),
+            Err(_) => tracing::error!(session = %view.id, "a session cannot go on: it panicked"),
+        }
+        self.number += 1;
+        self.park(Parked { estate: spare, view, sandbox });
+        false
+    }
+
+    fn park(&mut self, mut parked: Parked) {
+        parked.view.state = SessionState::Parked;
+        let problem = parked.problem();
+        let estate = &mut parked.estate;
+        // Whoever waits for a cell hears of it by the end of its ticket.
+        estate.tickets.clear();
+        for reply_to in estate.unanswered.drain(..) {
+            let _ = reply_to.send(Err(problem.clone()));
+        }
+        estate.deferred.drain(..).for_each(|message| message.refuse(problem.clone()));
+        for job in estate.views.drain(..) {
+            if let Job::Variables { reply_to, .. } = job {
+                let _ = reply_to.send(Err(problem.clone()));
+            }
+        }
+        self.current = Life::Parked(Box::new(parked));
+    }
+
+    async fn handle_parked(&mut self, myself: &SessionRef, message: SessionMsg) {
+        let Life::Parked(parked) = &mut self.current else { return };
+        let args = &parked.estate.args;
+        match message {
+            SessionMsg::View { reply_to } => drop(reply_to.send(parked.view.clone())),
+            SessionMsg::Handles { reply_to } => {
+                let place = parked.estate.place.as_ref().map(|(workspace, _)| Arc::clone(workspace));
+                let handles = place.zip(args.journal.log(args.id).ok()).map(|(workspace, log)| {
+                    let gauge = args.workspace.is_none().then(|| args.gauge.clone());
+                    Handles { log, workspace, gauge }
+                });
+                let _ = reply_to.send(handles.ok_or_else(|| parked.problem()));
+            }
+            SessionMsg::Standing { cell, reply_to } => {
+                // Of one that has not ended nobody knows when it will.
+                if args.journal.log(args.id).is_ok_and(|log| log.finished(cell).is_some()) {
+                    let _ = reply_to.send(Standing::Ended);
+                }
+            }
+            SessionMsg::Given { reply_to } => drop(reply_to.send(args.seed.clone())),
+            SessionMsg::Released => parked.estate.holders.release(),
+            SessionMsg::Leave { .. } | SessionMsg::Left => {
+                leave(myself, &parked.estate);
+                self.current = Life::Over;
+            }
+            message @ (SessionMsg::Reset { replay: None, .. }
+            | SessionMsg::Remove { .. }
+            | SessionMsg::Removed { .. }) => self.try_again(myself, message).await,
+            SessionMsg::Tick if args.ephemeral && parked.estate.holders.are_gone() => {
+                self.try_again(myself, SessionMsg::Remove { reply_to: None }).await;
+            }
+            message => message.refuse(parked.problem()),
+        }
+    }
+
+    /// Somebody wants it to begin afresh, or to end.
+    async fn try_again(&mut self, myself: &SessionRef, message: SessionMsg) {
+        let Life::Parked(parked) = std::mem::replace(&mut self.current, Life::Over) else { return };
+        self.deaths.forget();
+        if self.revive(myself, *parked).await {
+            Box::pin(self.handle(myself, message)).await;
+            return;
+        }
+        let Life::Parked(parked) = &mut self.current else { return };
+        match message {
+            SessionMsg::Remove { reply_to } | SessionMsg::Removed { reply_to, .. } => {
+                let Life::Parked(parked) = std::mem::replace(&mut self.current, Life::Over) else { return };
+                discard(myself, *parked, reply_to).await;
+            }
+            message => message.refuse(parked.problem()),
+        }
+    }
+}
+
+/// The daemon ends; the next one finds the session in the journal.
+fn leave(myself: &SessionRef, estate: &Estate) {
+    let (id, supervisor) = (estate.args.id, estate.args.supervisor.clone());
+    if let Ok(log) = estate.args.journal.log(id) {
+        log.close();
+    }
+    let _ = supervisor.cast(SupervisorMsg::Ended { id, reply_to: None });
+    myself.stop(None);
+}
+
+impl Estate {
+    /// What has to stay if the rest is lost over an attempt to live on.
+    fn spare(&self) -> Self {
+        let launcher = &self.args.launcher;
+        let place = self.place.as_ref().map(|(workspace, slot)| {
+            (Arc::clone(workspace), slot.as_ref().map(|slot| launcher.keep_slot(slot.uid)))
+        });
+        let (clients, common, holders) = (self.clients.clone(), self.common.clone(), self.holders.clone());
+        Self { clients, common, holders, place, ..Self::first(self.args.again()) }
+    }
+}
+
+impl SessionActorState {
+    /// Ends this life. Its parts end first, so that nothing is written any more that the next one would not see.
+    async fn end(mut self) -> Ended {
+        let view = self.view();
+        // Before the executor, whose open calls would take their questions back.
+        stopped(self.asks.kill_and_wait(Some(PARTS_END)).await.is_ok());
+        let executor = match std::mem::replace(&mut self.sandbox, SandboxPhase::None) {
+            SandboxPhase::None => None,
+            SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),
+        };
+        let is_new = self.args.created.is_some();
+        if let Some(executor) = executor.as_ref().filter(|_| !is_new) {
+            let left = executor.call(|reply_to| ExecutorMsg::Leave { reply_to }, Some(PARTS_END)).await;
+            // One that has died itself has let go of the sandbox, too.
+            let _ = left;
+            stopped(executor.wait(Some(PARTS_END)).await.is_ok());
+        }
+        self.recorder.seal();
+        self.log.flushed().await;
+        let views = self.queue.take_waiting().into_iter();
+        let place = self.workspace.map(|workspace| (workspace, self.slot));
+        let slot = match &place {
+            Some((_, slot)) => slot.as_ref().map(|slot| slot.uid),
+            None => self.args.before.and_then(|before| before.slot),
+        };
+        self.args.before = Some(Before { slot });
+        Ended {
+            view,
+            sandbox: self.receipt.as_ref().map(|receipt| receipt.sandbox.clone()),
+            removing: self.removing,
+            leaving: self.leaving,
+            executor: executor.filter(|_| is_new),
+            estate: Estate {
+                args: self.args,
+                clients: self.clients,
+                common: self.common,
+                holders: self.holders,
+                tickets: self.tickets,
+                unanswered: self.waiting_for_handles,
+                deferred: self.deferred,
+                views: views.filter(|job| matches!(job, Job::Variables { .. })).collect(),
+                place,
+                replaying: self.replaying,
+            },
+        }
+    }
+}
+
+fn stopped(in_time: bool) {
+    if !in_time {
+        tracing::error!("a part of a session does not end");
+    }
+}
+
+/// Takes back what there is of a session that died over its making, and tells whoever wanted it.
+fn not_created(args: &SessionArgs, executor: Option<ExecutorRef>, created: Answer<SessionView>) {
+    let problem = Problem::new(Code::Internal, "the session could not be made: an internal error")
+        .hint("the daemon's log says more; ask again");
+    let (id, supervisor, journal) = (args.id, args.supervisor.clone(), args.journal.clone());
+    tokio::spawn(async move {
+        if let Some(executor) = executor {
+            let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
+        }
+        Noted::begin(&journal, id).is_written().await;
+        let _ = supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
+    });
+}
+
+/// The end of a session that cannot even be brought to live for it. Its sandbox goes to the reaper.
+async fn discard(myself: &SessionRef, parked: Parked, reply_to: Option<Answer<()>>) {
+    let Estate { args, place, .. } = parked.estate;
+    let mut noted = Noted::begin(&args.journal, args.id);
+    if let Some(sandbox) = &parked.sandbox {
+        args.launcher.forgo(sandbox);
+    }
+    if let Ok(log) = args.journal.log(args.id) {
+        log.close();
+    }
+    if let Some((workspace, _)) = place {
+        remove_workspace(workspace).await;
+    }
+    noted.is_written().await;
+    let _ = args.supervisor.cast(SupervisorMsg::Ended { id: args.id, reply_to });
+    myself.stop(None);
+}
