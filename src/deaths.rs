@@ -81,19 +81,19 @@ struct Wanted {
     kind: String,
     /// The message that is to be the last one, counted over all lives of all of that kind.
     number: u64,
-    /// Every message after it, too.
-    again: bool,
+    /// As many, one after the other.
+    times: u64,
 }
 
 impl Wanted {
     fn parse(text: &str) -> Option<Self> {
         let (kind, number) = text.split_once(':')?;
-        let (number, again) = number.strip_suffix('+').map_or((number, false), |number| (number, true));
-        Some(Self { kind: kind.to_owned(), number: number.parse().ok()?, again })
+        let (number, times) = number.split_once('*').unwrap_or((number, "1"));
+        Some(Self { kind: kind.to_owned(), number: number.parse().ok()?, times: times.parse().ok()? })
     }
 
     fn is_now(&self, number: u64) -> bool {
-        if self.again { number >= self.number } else { number == self.number }
+        number.checked_sub(self.number).is_some_and(|after| after < self.times)
     }
 }
 
@@ -101,7 +101,7 @@ const VARIABLE: &str = "BELLJAR_PANIC_AT";
 
 /// Called with every message of an actor, or batch of the journal's writer, before anything is done with it.
 ///
-/// `BELLJAR_PANIC_AT=KIND:n` panics at the n-th one of that kind in this process, `KIND:n+` at each from there on.
+/// `BELLJAR_PANIC_AT=KIND:n` panics at the n-th one of that kind in this process, `KIND:n*m` at m from there on.
 /// Release builds do not look.
 pub fn on_demand(kind: &str) {
     static WANTED: OnceLock<Option<Wanted>> = OnceLock::new();
@@ -156,15 +156,15 @@ mod tests {
     }
 
     #[test]
-    fn a_death_is_wanted_of_a_kind_at_a_number_once_or_from_there_on() {
-        let wanted = |kind: &str, number, again| Some(Wanted { kind: kind.to_owned(), number, again });
-        assert_eq!(Wanted::parse("session:3"), wanted("session", 3, false));
-        assert_eq!(Wanted::parse("writer:12+"), wanted("writer", 12, true));
-        for wrong in ["", "session", "session:", "session:x", "session:+"] {
+    fn a_death_is_wanted_of_a_kind_at_a_number_once_or_some_times() {
+        let wanted = |kind: &str, number, times| Some(Wanted { kind: kind.to_owned(), number, times });
+        assert_eq!(Wanted::parse("session:3"), wanted("session", 3, 1));
+        assert_eq!(Wanted::parse("writer:12*3"), wanted("writer", 12, 3));
+        for wrong in ["", "session", "session:", "session:x", "session:*", "session:1*"] {
             assert_eq!(Wanted::parse(wrong), None, "{wrong}");
         }
-        let (once, on) = (Wanted::parse("a:2").unwrap(), Wanted::parse("a:2+").unwrap());
-        assert_eq!([1, 2, 3].map(|number| once.is_now(number)), [false, true, false]);
-        assert_eq!([1, 2, 3].map(|number| on.is_now(number)), [false, true, true]);
+        let (once, twice) = (Wanted::parse("a:2").unwrap(), Wanted::parse("a:2*2").unwrap());
+        assert_eq!([1, 2, 3, 4].map(|number| once.is_now(number)), [false, true, false, false]);
+        assert_eq!([1, 2, 3, 4].map(|number| twice.is_now(number)), [false, true, true, false]);
     }
 }

@@ -138,6 +138,7 @@ async fn act(
     next: Next,
     work: Work,
 ) -> Answer<Response> {
+    let makes_session = request.uri().path() == sessions::PATH;
     let response = next.run(request).await;
     let (parts, body) = response.into_parts();
     let is_stream = parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
@@ -158,7 +159,8 @@ async fn act(
     } else {
         // Nothing was done, so the key may be used for a better try. A disk that is full now may take
         // long to say so, and the client need not wait for that.
-        let unwritten = parts.status.as_u16() == Code::Storage.http_status();
+        // What became of a session is known where it is made: one that the disk took late may be there after all.
+        let unwritten = parts.status.as_u16() == Code::Storage.http_status() && !makes_session;
         tokio::spawn(async move {
             let freed = async {
                 if unwritten {

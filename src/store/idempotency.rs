@@ -87,7 +87,12 @@ impl Journal {
     }
 
     /// Notes that no session came of a claimed request. If one is there after all, the key goes on leading to it.
-    pub async fn aim_at_nothing(&self, owner: u32, key: &str, session: SessionId) -> Result<(), JournalError> {
+    pub async fn aim_at_nothing(
+        &self,
+        owner: u32,
+        key: &str,
+        session: SessionId,
+    ) -> Result<(), JournalError> {
         let key = key.to_owned();
         let note = move |file: &Connection, _: &Blobs| {
             let query = "UPDATE idempotency SET target = NULL WHERE owner = ?1 AND key = ?2

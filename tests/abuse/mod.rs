@@ -2,6 +2,8 @@
 //! afterwards. Each test was seen to fail before the control that it is about was there; `tests/mutate` says
 //! which control that is.
 
+mod actor_panics;
+mod forged_numbers;
 pub mod grounds;
 mod images;
 mod kernel_tree;

@@ -49,7 +49,10 @@ fn no_layer_knows_the_one_above_it() {
         let text = std::fs::read_to_string(&path).unwrap();
         for piece in text.split("crate::").skip(1) {
             let used: String = piece.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            if used != layer && !["controls", "deaths"].contains(&used.as_str()) && !allowed.contains(&used.as_str()) {
+            if used != layer
+                && !["controls", "deaths"].contains(&used.as_str())
+                && !allowed.contains(&used.as_str())
+            {
                 wrong.push(format!("{} uses {used}", relative.display()));
             }
         }

@@ -108,12 +108,9 @@ impl SessionPort for Port {
     fn variables(&self) -> PortFuture<VariableList> {
         let session = self.session.clone();
         Box::pin(async move {
-            session.ask(|reply_to| SessionMsg::Variables {
-                which: Which::default(),
-                patient: false,
-                reply_to,
-            })
-            .await
+            session
+                .ask(|reply_to| SessionMsg::Variables { which: Which::default(), patient: false, reply_to })
+                .await
         })
     }
 

@@ -11,7 +11,7 @@ use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude
 use super::super::queue::Job;
 use super::written::JOURNALLED;
 use super::{
-    Answer, CellRequest, Pending, SandboxPhase, SessionActorState, SessionMsg, OwnSession, Standing, Ticket,
+    Answer, CellRequest, OwnSession, Pending, SandboxPhase, SessionActorState, SessionMsg, Standing, Ticket,
 };
 use crate::bridge::Turn;
 use crate::config::show_size;

@@ -8,7 +8,7 @@ use super::super::executor::ExecutorMsg;
 use super::super::news;
 use super::super::outcome::EndedBy;
 use super::super::supervisor::SupervisorMsg;
-use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, OwnSession};
+use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionMsg};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::{Code, Problem};

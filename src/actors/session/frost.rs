@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::executor::ExecutorMsg;
 use super::written::JOURNALLED;
-use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, OwnSession};
+use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionMsg};
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
 

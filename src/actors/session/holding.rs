@@ -1,7 +1,7 @@
 //! Ephemeral sessions: they go when nobody holds them any more.
 
 use super::super::holding::Hold;
-use super::{SessionActorState, SessionMsg, OwnSession};
+use super::{OwnSession, SessionActorState, SessionMsg};
 
 impl SessionActorState {
     pub(super) fn hold(&mut self, myself: &OwnSession) -> Hold {

@@ -20,9 +20,10 @@ use super::agent::Common;
 use super::ending::{Noted, remove_workspace};
 use super::messages::Answer;
 use super::{
-    Before, Handles, OwnSession, Pending, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef,
-    Standing,
+    Before, Handles, OwnSession, Pending, SandboxPhase, SessionActorState, SessionArgs, SessionMsg,
+    SessionRef, Standing,
 };
+use crate::controls;
 use crate::deaths::{Deaths, TOO_MANY, WITHIN};
 use crate::protocol::api::{SessionState, SessionView};
 use crate::protocol::ids::{CellNumber, SandboxId};
@@ -133,7 +134,10 @@ impl Lives {
         match &mut self.current {
             Life::Living(state) => {
                 let acted = AssertUnwindSafe(state.act(message)).catch_unwind().await;
-                if acted.is_err() {
+                if let Err(panic) = acted {
+                    if !controls::holds("session_lives_on") {
+                        std::panic::resume_unwind(panic);
+                    }
                     self.begin_anew(myself, "it panicked").await;
                 }
             }
@@ -158,7 +162,7 @@ impl Lives {
     async fn begin_anew(&mut self, myself: &SessionRef, why: &str) {
         let Life::Living(state) = std::mem::replace(&mut self.current, Life::Over) else { return };
         tracing::error!(session = %state.args.id, why, "a life of a session ended; the next one goes on");
-        let too_often = self.deaths.one_more();
+        let too_often = self.deaths.one_more() && controls::holds("session_is_parked");
         // From here on nothing counts that its parts have said.
         self.number += 1;
         let Ended { mut estate, view, sandbox, removing, leaving, executor } = state.end().await;

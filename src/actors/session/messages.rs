@@ -126,7 +126,8 @@ impl Ticket {
                 Ok(Err(_)) => {
                     if session.get_status() < ActorStatus::Draining {
                         let message = format!("an internal error ended the wait for cell {cell}");
-                        return Err(Problem::new(Code::Internal, message).hint("`belljar wait` says what became of it"));
+                        return Err(Problem::new(Code::Internal, message)
+                            .hint("`belljar wait` says what became of it"));
                     }
                     let message = format!("the session, or the daemon, ended over cell {cell}");
                     return Err(Problem::new(Code::ShuttingDown, message)
@@ -348,11 +349,15 @@ impl SessionMsg {
     pub(super) fn refuse(self, problem: Problem) {
         match self {
             Self::Own { message, .. } => message.refuse(problem),
-            Self::Run { reply_to, .. } | Self::Unwritten { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Run { reply_to, .. } | Self::Unwritten { reply_to, .. } => {
+                drop(reply_to.send(Err(problem)))
+            }
             Self::Interrupt { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Variables { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Compute { reply_to, .. } => drop(reply_to.send(Err(problem))),
-            Self::Undo { reply_to, .. } | Self::UndoDone { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Undo { reply_to, .. } | Self::UndoDone { reply_to, .. } => {
+                drop(reply_to.send(Err(problem)))
+            }
             Self::Receipt { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Handles { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Asks { reply_to } => drop(reply_to.send(Err(problem))),

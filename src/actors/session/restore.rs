@@ -8,7 +8,7 @@ use super::super::executor::{Attach, ExecutorMsg, Resumed};
 use super::super::news;
 use super::super::past::{Begun, Past};
 use super::super::queue::Job;
-use super::{Pending, SandboxPhase, SessionActorState, SessionMsg, OwnSession};
+use super::{OwnSession, Pending, SandboxPhase, SessionActorState, SessionMsg};
 use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::Seq;

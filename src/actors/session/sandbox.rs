@@ -10,7 +10,7 @@ use super::super::outcome;
 use super::super::queue::Job;
 use super::super::supervisor::SupervisorMsg;
 use super::ending::Noted;
-use super::{Handles, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, OwnSession};
+use super::{Handles, OwnSession, SandboxPhase, SessionActorState, SessionArgs, SessionMsg};
 use crate::bridge::Turn;
 use crate::deaths::watched;
 use crate::protocol::event::EventBody;
@@ -95,7 +95,8 @@ pub(super) fn make_workspace(
         make.await
     };
     watched(make, move |made| {
-        let panicked = || Err(Problem::new(Code::Internal, "the workspace could not be made: an internal error"));
+        let panicked =
+            || Err(Problem::new(Code::Internal, "the workspace could not be made: an internal error"));
         let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(made.unwrap_or_else(panicked))));
     })
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{SessionActorState, SessionMsg, OwnSession};
+use super::{OwnSession, SessionActorState, SessionMsg};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;

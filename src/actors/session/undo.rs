@@ -3,7 +3,7 @@
 use super::super::executor::{Back, ExecutorMsg};
 use super::super::outcome;
 use super::cells::a_replay_goes_on;
-use super::{Answer, SandboxPhase, SessionActorState, SessionMsg, OwnSession};
+use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionMsg};
 use crate::protocol::api::Undone;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;

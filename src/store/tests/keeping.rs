@@ -91,6 +91,20 @@ async fn a_key_stands_for_one_request_of_one_owner_for_a_day() {
     journal.aim(2, "key", None).await.unwrap();
     journal.release(2, "key").await.unwrap();
     assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), Claim::New);
+    // It goes on leading to a session for as long as that is there, whatever its maker was told.
+    let session = record("late");
+    journal.create_session(&session).await.unwrap();
+    let target = json!({ "new_session": session.id });
+    journal.aim(2, "key", Some(&target)).await.unwrap();
+    journal.aim_at_nothing(2, "key", session.id).await.unwrap();
+    let known = Claim::Known { target: Some(target), answer: None };
+    assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), known);
+    assert!(journal.is_living(session.id).unwrap());
+    journal.remove_session(session.id).await.unwrap();
+    assert!(!journal.is_living(session.id).unwrap());
+    journal.aim_at_nothing(2, "key", session.id).await.unwrap();
+    journal.release(2, "key").await.unwrap();
+    assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), Claim::New);
     let later = now + KEY_LIFE;
     assert_eq!(journal.claim_at(1, "key", "h9", later).await.unwrap(), Claim::New);
     assert_eq!(journal.tidy(later + 2 * SECOND, KEEP_REMOVED).await.unwrap().keys, 1);

@@ -3,7 +3,7 @@
 
 mod approvals;
 mod ask_restart;
-mod asking;
+pub mod asking;
 mod asks;
 mod bad_input;
 pub mod bombs;

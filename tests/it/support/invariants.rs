@@ -49,6 +49,13 @@ fn id(view: &Value) -> String {
 /// tenth is that of a [`super::Pulse`], which has to have been there throughout.
 #[track_caller]
 pub fn assert_hold(daemon: &Daemon, users: &[User], canary: &Canary) {
+    assert_hold_after_panics(daemon, users, canary);
+    daemon.assert_sound();
+}
+
+/// The same of a daemon that a test has made to panic.
+#[track_caller]
+pub fn assert_hold_after_panics(daemon: &Daemon, users: &[User], canary: &Canary) {
     let mut living = BTreeMap::new();
     for user in users {
         for session in listed(daemon, *user, "sessions") {
@@ -73,7 +80,6 @@ pub fn assert_hold(daemon: &Daemon, users: &[User], canary: &Canary) {
     assert_eq!(Journal::of(daemon).integrity(), "ok", "7: the journal is whole");
     the_daemon_is_small(daemon);
     assert_eq!(std::fs::read_to_string(&canary.path).expect("it is there"), SONG, "9: the host is untouched");
-    daemon.assert_sound();
 }
 
 fn events(daemon: &Daemon, user: User, session: &str) -> Vec<Value> {

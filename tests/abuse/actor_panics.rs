@@ -1,0 +1,334 @@
+//! Actors that panic. At every message in turn: whatever dies over it, the session goes on from the journal, in the
+//! sandbox that it has, and nothing is lost but perhaps the answer to the request that was being dealt with.
+//!
+//! `BELLJAR_PANIC_AT=KIND:n` is the n-th message of a kind. `make test` takes some of the numbers, with a stride that
+//! is coprime to the rhythm of the clocks; `make test-long` takes all. Actors of jobs die in `jail::jobs`. The
+//! reaper looks every 30 s and has no state; that it is started anew is tried beside `Kept`.
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::time::{Duration, Instant};
+
+use crate::docker::asking::{notebook, notes, noting_tool, runs, says, write_script};
+use crate::docker::helpers::{list, number, text};
+use crate::support::invariants::{self, Canary};
+use crate::support::jails::in_a_jail;
+use crate::support::{Daemon, ROOT, SOON, eventually};
+
+/// What a request that an actor died over is answered with.
+fn was_lost(status: u16, body: &str) -> bool {
+    status == 500 && body.contains("\"internal\"")
+}
+
+/// Asks until the answer is another than that something died over the request.
+#[track_caller]
+fn ask(daemon: &Daemon, method: &str, path: &str, key: &str, body: &Value) -> (u16, Value) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let headers: &[(&str, &str)] = if key.is_empty() { &[] } else { &[("Idempotency-Key", key)] };
+    eventually(&format!("{method} {path} is answered"), || {
+        let answer = daemon.http_with(method, path, headers, body.as_bytes());
+        (!was_lost(answer.status, &answer.text())).then(|| (answer.status, answer.json()))
+    })
+}
+
+#[track_caller]
+fn get(daemon: &Daemon, path: &str) -> Value {
+    let (status, view) = ask(daemon, "GET", path, "", &Value::Null);
+    assert_eq!(status, 200, "{path}: {view}\n{}", daemon.log());
+    view
+}
+
+#[track_caller]
+fn queue(daemon: &Daemon, key: &str, code: &str) -> u64 {
+    let (status, view) =
+        ask(daemon, "POST", "/v1/sessions/s/cells", key, &json!({"code": code, "timeout_s": 60}));
+    assert_eq!(status, 202, "{code}: {view}\n{}", daemon.log());
+    number(&view, "/cell")
+}
+
+#[track_caller]
+fn outcome(daemon: &Daemon, cell: u64) -> Value {
+    eventually(&format!("cell {cell} ends"), || {
+        let view = get(daemon, &format!("/v1/sessions/s/cells/{cell}"));
+        (view["state"] == "done").then(|| view["result"].clone())
+    })
+}
+
+#[track_caller]
+fn runs_well(daemon: &Daemon, key: &str, code: &str) -> Value {
+    let result = outcome(daemon, queue(daemon, key, code));
+    assert_eq!(result["status"], "success", "{code}: {result:#}\n{}", daemon.log());
+    result
+}
+
+/// Reads the events of the session as they come, until the cell of that code has ended.
+fn follow(daemon: &Daemon, last: &'static str) -> std::thread::JoinHandle<Vec<u64>> {
+    let connect = || {
+        let mut socket = daemon.connect().expect("the daemon serves");
+        socket.set_read_timeout(Some(SOON)).expect("a timeout");
+        let head = "GET /v1/sessions/s/events HTTP/1.1\r\nHost: belljar\r\nConnection: close";
+        write!(socket, "{head}\r\nLast-Event-ID: 0\r\n\r\n").expect("it takes requests");
+        let mut lines = BufReader::new(socket).lines();
+        let status = lines.next().and_then(Result::ok).unwrap_or_default();
+        status.contains("200").then_some(lines)
+    };
+    let lines = eventually("the events are there to be read", connect);
+    std::thread::spawn(move || {
+        let mut numbers = Vec::new();
+        for line in lines {
+            let line = line.expect("the stream goes on");
+            let Some(data) = line.strip_prefix("data: ") else { continue };
+            let event: Value = serde_json::from_str(data).expect("JSON");
+            numbers.push(number(&event, "/seq"));
+            if event["type"] == "cell_finished" && event["result"]["code"] == last {
+                break;
+            }
+        }
+        numbers
+    })
+}
+
+/// Accepts what waits for a person next, and gives what it was.
+#[track_caller]
+fn accept(daemon: &Daemon) -> Value {
+    let approval = eventually("a person is asked", || {
+        let mut approvals = list(&get(daemon, "/v1/approvals"), "approvals").to_vec();
+        assert!(approvals.len() < 2, "{approvals:#?}");
+        approvals.pop()
+    });
+    let path = format!("/v1/approvals/{}", text(&approval, "id"));
+    let (status, told) = ask(daemon, "POST", &path, "", &json!({"accept": {}}));
+    // It may have been taken before the answer was lost.
+    assert!(status == 200 || status == 404, "{told}\n{}", daemon.log());
+    approval
+}
+
+const LAST: &str = "x.append('last')";
+
+/// One run through all that a session does, with whatever dies in it.
+fn play(daemon: &Daemon, file: &std::path::Path) {
+    write_script(daemon, &[runs("x.append('asked')"), says("done")].concat());
+    let (status, made) = ask(daemon, "POST", "/v1/sessions", "new", &json!({"name": "s"}));
+    assert_eq!(status, 201, "{made}\n{}", daemon.log());
+    runs_well(daemon, "first", "import os, time; x = ['first']");
+    let sandbox = |daemon: &Daemon| get(daemon, "/v1/sessions/s/receipt")["container"].clone();
+    let before = sandbox(daemon);
+    let followed = follow(daemon, LAST);
+    let busy = queue(
+        daemon,
+        "busy",
+        "print('busy', flush=True)\n\
+         while not os.path.exists('/workspace/go'): time.sleep(0.01)\n\
+         try: said = note(line='called')\n\
+         except ToolError as error: said = error.code\n\
+         x.append('busy'); print(said)",
+    );
+    let waiting = queue(daemon, "waiting", "x.append('waiting')");
+    let home = daemon.home().join("w").join(text(&made, "id"));
+    std::fs::write(home.join("go"), "").expect("written");
+    assert_eq!(accept(daemon)["subject"]["name"], "note");
+    let result = outcome(daemon, busy);
+    let said = text(&result, "stdout").to_owned();
+    assert_eq!(result["status"], "success", "{result:#}\n{}", daemon.log());
+    // Of a call that was under way nobody knows whether it took effect, and it is not made again.
+    let noted = notes(file);
+    match said.trim_end() {
+        "busy\nnoted called" => assert_eq!(noted, ["called"]),
+        "busy\ninterrupted" => assert!(noted.len() <= 1, "{noted:?}"),
+        other => panic!("{other:?}: {result:#}\n{}", daemon.log()),
+    }
+    assert_eq!(outcome(daemon, waiting)["status"], "success");
+
+    let asks = || list(&get(daemon, "/v1/sessions/s/asks"), "asks").to_vec();
+    let request = json!({"text": "go on", "approval": "ask"});
+    eventually("the ask is taken", || {
+        let begun = daemon.http("POST", "/v1/sessions/s/asks", request.to_string().as_bytes());
+        assert!(begun.status == 202 || was_lost(begun.status, &begun.text()), "{}", begun.text());
+        // If the answer was lost, it may be there all the same.
+        (!asks().is_empty()).then_some(())
+    });
+    assert_eq!(accept(daemon)["subject"]["kind"], "cell");
+    let end = eventually("the ask ends", || {
+        let asks = asks();
+        assert_eq!(asks.len(), 1, "{asks:#?}");
+        (asks[0]["state"] == "done").then(|| asks[0]["end"].clone())
+    });
+    assert_eq!(
+        (&end["outcome"], &end["answer"]),
+        (&json!("answered"), &json!("done")),
+        "{end}\n{}",
+        daemon.log()
+    );
+
+    runs_well(daemon, "last", LAST);
+    let value = runs_well(daemon, "value", "x");
+    assert_eq!(
+        text(&value, "/result/repr"),
+        "['first', 'busy', 'waiting', 'asked', 'last']",
+        "{value:#}\n{}",
+        daemon.log()
+    );
+    assert_eq!(sandbox(daemon), before, "it is another sandbox\n{}", daemon.log());
+    let numbers = followed.join().expect("the stream came to its end");
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "the stream has no gaps");
+}
+
+/// Lets a kind die at some of its messages, until a run is over before it did.
+fn dies_at_every_message(kind: &str, stride: usize, least: usize) {
+    in_a_jail(None, || {
+        let all = std::env::var_os("BELLJAR_LONG_TESTS").is_some_and(|value| value == "1");
+        let mut deaths = 0;
+        for place in (1..).step_by(if all { 1 } else { stride }) {
+            let (_folder, file) = notebook();
+            let tool = noting_tool("note", &file);
+            let config = format!(
+                "[agent]\napproval = [\"note\"]\n{tool}\n[model.script]\nprovider = \"script\"\nfile = \"script.toml\"\n"
+            );
+            let canary = Canary::set();
+            let at = format!("{kind}:{place}");
+            let began = Instant::now();
+            let daemon = Daemon::with_environment(&config, &[("BELLJAR_PANIC_AT", &at)]);
+            play(&daemon, &file);
+            let died = daemon.stderr().contains("was to be the last one");
+            println!(
+                "{at}: {} after {:.1} s",
+                if died { "died" } else { "lived" },
+                began.elapsed().as_secs_f64()
+            );
+            invariants::assert_hold_after_panics(&daemon, &[ROOT], &canary);
+            let (status, gone) = ask(&daemon, "DELETE", "/v1/sessions/s", "", &Value::Null);
+            assert!(status == 200 || status == 404, "{gone}");
+            if !died {
+                break;
+            }
+            deaths += 1;
+        }
+        assert!(deaths >= least, "it died {deaths} times only");
+    });
+}
+
+#[test]
+fn a_session_that_panics_goes_on() {
+    dies_at_every_message("session", 5, 6);
+}
+
+#[test]
+fn an_executor_that_panics_is_followed_by_one_that_attaches_to_its_sandbox() {
+    dies_at_every_message("executor", 4, 5);
+}
+
+#[test]
+fn a_bridge_whose_task_panics_is_connected_again() {
+    dies_at_every_message("bridge", 3, 3);
+}
+
+#[test]
+fn asks_that_panic_go_on() {
+    dies_at_every_message("asks", 5, 4);
+}
+
+#[test]
+fn a_model_whose_actor_panics_is_asked_again() {
+    dies_at_every_message("llm", 1, 2);
+}
+
+#[test]
+fn a_writer_of_the_journal_that_panics_writes_what_it_had() {
+    dies_at_every_message("writer", 7, 4);
+}
+
+/// A session with a variable, parked by three deaths in a row.
+fn parked() -> (Daemon, Value) {
+    let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", "session:25*3")]);
+    let (status, made) = ask(&daemon, "POST", "/v1/sessions", "new", &json!({"name": "s"}));
+    assert_eq!(status, 201, "{made}\n{}", daemon.log());
+    runs_well(&daemon, "first", "x = 'kept'");
+    let receipt = get(&daemon, "/v1/sessions/s/receipt");
+    eventually("it is parked", || (get(&daemon, "/v1/sessions/s")["state"] == "parked").then_some(()));
+    (daemon, receipt)
+}
+
+#[test]
+fn a_session_that_dies_too_often_is_parked_with_its_sandbox() {
+    in_a_jail(None, || {
+        let (daemon, receipt) = parked();
+        let refused = daemon.http("POST", "/v1/sessions/s/cells?wait=true", br#"{"code": "x"}"#);
+        assert_eq!(
+            (refused.status, &refused.json()["code"]),
+            (500, &json!("internal")),
+            "{}",
+            refused.text()
+        );
+        let told = refused.json()["message"].as_str().unwrap_or_default().to_owned();
+        assert!(told.contains("parked") && told.contains("sandbox is kept"), "{told}");
+        let listed = get(&daemon, "/v1/sessions");
+        assert_eq!(listed["sessions"][0]["state"], "parked", "{listed}");
+        assert!(!daemon.events("s", 0).is_empty(), "its events can be read");
+        // Longer than the reaper takes to find what is nobody's.
+        std::thread::sleep(Duration::from_secs(31));
+        assert_eq!(daemon.containers().len(), 1, "its sandbox is there\n{}", daemon.log());
+        daemon.http("POST", "/v1/sessions/s/reset", b"").expect_status(200);
+        assert_eq!(get(&daemon, "/v1/sessions/s/receipt")["container"], receipt["container"]);
+        let result = runs_well(&daemon, "after", "'x' in globals()");
+        assert_eq!(text(&result, "/result/repr"), "False", "{result:#}");
+        daemon.http("DELETE", "/v1/sessions/s", b"").expect_status(200);
+        eventually("its sandbox is gone", || daemon.containers().is_empty().then_some(()));
+    });
+}
+
+#[test]
+fn a_parked_session_can_be_removed() {
+    in_a_jail(None, || {
+        let (daemon, _) = parked();
+        daemon.cli(["ps"]).ok();
+        daemon.cli(["rm", "s"]).ok();
+        eventually("its sandbox is gone", || daemon.containers().is_empty().then_some(()));
+        assert_eq!(daemon.http("GET", "/v1/sessions/s", b"").status, 404);
+        let (status, again) = ask(&daemon, "POST", "/v1/sessions", "again", &json!({"name": "s"}));
+        assert_eq!(status, 201, "its name is free: {again}");
+    });
+}
+
+#[test]
+fn a_parked_session_is_the_next_daemons_with_its_variables() {
+    in_a_jail(None, || {
+        let (mut daemon, receipt) = parked();
+        daemon.signal("TERM");
+        assert_eq!(daemon.wait(), Some(0), "{}", daemon.stderr());
+        daemon.set_environment(&[]);
+        daemon.restart();
+        let result = runs_well(&daemon, "after", "x");
+        assert_eq!(text(&result, "/result/repr"), "'kept'", "{result:#}");
+        assert_eq!(get(&daemon, "/v1/sessions/s/receipt")["container"], receipt["container"]);
+    });
+}
+
+#[test]
+fn a_writer_that_panics_too_often_ends_the_daemon_and_the_next_one_goes_on() {
+    in_a_jail(None, || {
+        let mut daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", "writer:20*3")]);
+        daemon.session("s", json!({}));
+        let body = json!({"code": "x = globals().get('x', 0) + 1"}).to_string();
+        let began = Instant::now();
+        while !daemon.has_ended() {
+            assert!(began.elapsed() < SOON, "it goes on without a journal\n{}", daemon.log());
+            // Whoever waits is answered or hung up on at once.
+            if let Ok(mut socket) = daemon.connect() {
+                socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+                let head = "POST /v1/sessions/s/cells?wait=true HTTP/1.1\r\nHost: b\r\nConnection: close";
+                let _ = write!(socket, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                let mut line = String::new();
+                let read = BufReader::new(socket).read_line(&mut line);
+                assert!(
+                    !read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock),
+                    "nobody answers\n{}",
+                    daemon.log()
+                );
+            }
+        }
+        assert_eq!(daemon.wait(), Some(125), "{}", daemon.stderr());
+        daemon.set_environment(&[]);
+        daemon.restart();
+        runs_well(&daemon, "after", "assert x >= 1, x");
+    });
+}
