@@ -81,9 +81,9 @@ job-packages: ## install the Python packages that jobs are tested with: HumanEva
 		echo 'warning: packages could not be installed; tests of jobs that need them will fail' >&2
 
 .PHONY: test-long
-test-long: setup job-packages ## kill the daemon at random moments for two minutes; build folders for jails; HumanEval as jobs
+test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message; build folders for jails; HumanEval as jobs
 	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
-		the_solutions_of_human_eval_pass
+		the_solutions_of_human_eval_pass abuse::actor_panics
 
 .PHONY: mutate
 mutate: setup ## switch off each security control in turn and see that a test notices (ARGS='--only NAME')

@@ -132,7 +132,7 @@ impl AsksState {
             return;
         }
         let model = self.args.models.get(&current.spec.model);
-        current.model = Some(Task::spawn(async move {
+        let work = async move {
             let outcome = match model {
                 Some(model) => {
                     let (news, mut told) = tokio::sync::mpsc::unbounded_channel();
@@ -172,7 +172,12 @@ impl AsksState {
                     attempts: 0,
                 }),
             };
-            let _ = asks.cast(AsksMsg::ModelDone { ask, step, outcome: Box::new(outcome) });
+            Some(AsksMsg::ModelDone { ask, step, outcome: Box::new(outcome) })
+        };
+        current.model = Some(Task::spawn(myself, work, move |problem| {
+            let (kind, message) = (ModelFailureKind::Interrupted, problem.message);
+            let failure = ModelFailure { kind, message, attempts: 0 };
+            AsksMsg::ModelDone { ask, step, outcome: Box::new(Err(failure)) }
         }));
     }
 
@@ -258,23 +263,17 @@ impl AsksState {
             rules: Some(Arc::new(CellRules { restricted, ..CellRules::of_ask(&current.spec) })),
             keyed: None,
         };
-        let (session, asks, cell_id) = (self.args.session.clone(), myself.clone(), id.clone());
-        let task = Task::spawn(async move {
-            let outcome = run(&session, request).await;
-            let _ = asks.cast(AsksMsg::CellDone { ask, id: cell_id, outcome: Box::new(outcome) });
-        });
+        let session = self.args.session.clone();
+        let task = task_of_cell(myself, ask, &id, async move { run(&session, request).await });
         current.tasks.insert(id, task);
     }
 
     /// A cell that was queued by an earlier daemon: the session goes on with it by itself.
     fn await_cell(&mut self, myself: &AsksRef, id: String, cell: CellNumber) {
         let Some(current) = &mut self.current else { return };
-        let (ask, asks, cell_id) = (current.ask, myself.clone(), id.clone());
-        let log = Arc::clone(&self.args.log);
-        let task = Task::spawn(async move {
-            let outcome = result_of(&log, cell).await.map(Arc::new);
-            let _ = asks.cast(AsksMsg::CellDone { ask, id: cell_id, outcome: Box::new(outcome) });
-        });
+        let (ask, log) = (current.ask, Arc::clone(&self.args.log));
+        let result = async move { result_of(&log, cell).await.map(Arc::new) };
+        let task = task_of_cell(myself, ask, &id, result);
         current.tasks.insert(id, task);
     }
 
@@ -317,7 +316,7 @@ impl AsksState {
             crate::tools::Context::new(serde_json::json!({ "session": self.args.name })).with_port(port);
         let tools = Arc::clone(&current.tools);
         let is_program = tools.definition(&name).is_some_and(|definition| definition.program);
-        let (asks, call_id) = (myself.clone(), id.clone());
+        let (call_id, lost_id) = (id.clone(), id.clone());
         let (committed, written) = tokio::sync::oneshot::channel();
         let called = EventBody::AskToolCalled {
             ask,
@@ -329,10 +328,8 @@ impl AsksState {
         self.args.log.append_durably_then(called, None, move || {
             let _ = committed.send(());
         });
-        let mut task = Task::spawn(async move {
-            if written.await.is_err() {
-                return;
-            }
+        let work = async move {
+            written.await.ok()?;
             let outcome = match tools.call(&name, arguments, Caller::Model, context) {
                 Ok(work) => work.await,
                 Err(failure) => Err(failure),
@@ -341,7 +338,11 @@ impl AsksState {
                 Ok(output) => ToolOutcome::Value(output.into_value()),
                 Err(failure) => ToolOutcome::Failure(failure),
             };
-            let _ = asks.cast(AsksMsg::ToolDone { ask, id: call_id, outcome });
+            Some(AsksMsg::ToolDone { ask, id: call_id, outcome })
+        };
+        let mut task = Task::spawn(myself, work, move |problem| {
+            let failure = ToolFailure { code: "failed".into(), message: problem.message };
+            AsksMsg::ToolDone { ask, id: lost_id, outcome: ToolOutcome::Failure(failure) }
         });
         task.is_program = is_program;
         current.tasks.insert(id, task);
@@ -387,6 +388,17 @@ impl super::Current {
     fn machine_ran_cell(&self) -> bool {
         !self.tasks.is_empty()
     }
+}
+
+fn task_of_cell(
+    asks: &AsksRef,
+    ask: AskNumber,
+    id: &str,
+    result: impl Future<Output = Result<Arc<ExecutionResult>, Problem>> + Send + 'static,
+) -> Task {
+    let (done, lost) = (id.to_owned(), id.to_owned());
+    let told = move |id, outcome| AsksMsg::CellDone { ask, id, outcome: Box::new(outcome) };
+    Task::spawn(asks, async move { Some(told(done, result.await)) }, move |problem| told(lost, Err(problem)))
 }
 
 async fn run(session: &OwnSession, request: CellRequest) -> Result<Arc<ExecutionResult>, Problem> {

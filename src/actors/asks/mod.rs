@@ -20,11 +20,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::calls;
 use super::llm::Models;
 use super::session::{OwnSession, SessionMsg, events_of};
 use super::supervisor::SupervisorRef;
 use crate::agent::{Effect, Input, Machine};
 use crate::config::Settings;
+use crate::deaths::watched;
 use crate::protocol::ask::{
     Approval, AskLimits, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion,
 };
@@ -167,8 +169,20 @@ struct Task {
 }
 
 impl Task {
-    fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { handle: tokio::spawn(work).abort_handle(), is_program: false }
+    /// What comes of the work is told; `lost` if it panicked. Nothing is if it was stopped.
+    fn spawn(
+        asks: &AsksRef,
+        work: impl Future<Output = Option<AsksMsg>> + Send + 'static,
+        lost: impl FnOnce(Problem) -> AsksMsg + Send + 'static,
+    ) -> Self {
+        let asks = asks.clone();
+        let task = watched(work, move |told| {
+            let panicked = || std::thread::panicking().then(|| lost(calls::lost()));
+            if let Some(message) = told.unwrap_or_else(panicked) {
+                let _ = asks.cast(message);
+            }
+        });
+        Self { handle: task.abort_handle(), is_program: false }
     }
 }
 

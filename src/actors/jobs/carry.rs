@@ -277,6 +277,12 @@ pub async fn session_of(supervisor: &SupervisorRef, job: JobId) -> Option<Sessio
     sessions.into_iter().find(|(of, _)| *of == job).map(|(_, session)| session)
 }
 
+/// The work on a job panicked: it ends, instead of running for ever.
+pub async fn given_up(jobs: JobsRef, supervisor: SupervisorRef, id: JobId) {
+    remove(&supervisor, id).await;
+    let _ = jobs.cast(JobsMsg::Done { id, end: Some(verdict::of_problem(&lost())) });
+}
+
 /// Takes away what a job's sandbox was, if it is there.
 pub async fn remove(supervisor: &SupervisorRef, job: JobId) {
     if let Some(session) = session_of(supervisor, job).await {

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::holding::{Hold, Holders};
 use super::session::{SessionRef, a_sandbox};
 use super::supervisor::wanted;
+use crate::deaths::watched;
 use crate::protocol::clock;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob, Verdict};
@@ -290,7 +291,12 @@ impl JobsState {
             shutdown: self.args.shutdown.clone(),
             resume,
         };
-        tokio::spawn(carry.go(room));
+        let (jobs, supervisor) = (self.myself.clone(), self.args.supervisor.clone());
+        watched(carry.go(room), move |done| {
+            if done.is_none() {
+                tokio::spawn(carry::given_up(jobs, supervisor, id));
+            }
+        });
     }
 
     fn started(&mut self, id: JobId, started: Started, reply_to: Answer<()>) {

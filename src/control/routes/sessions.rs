@@ -69,10 +69,13 @@ pub async fn list(
     let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: meant, reply_to }).await?;
     let mut sessions = Vec::new();
     for session in found {
-        // One that ends meanwhile is simply not listed.
-        if let Ok(view) = ask(&session, |reply_to| SessionMsg::View { reply_to }).await {
-            sessions.push(view);
-        }
+        let view = || ask(&session, |reply_to| SessionMsg::View { reply_to });
+        // One that dies over the question lives on and can be asked again; one that ends is simply not listed.
+        let answer = match view().await {
+            Err(Refused(problem)) if problem.code == Code::Internal => view().await,
+            answer => answer,
+        };
+        sessions.extend(answer.ok());
     }
     Ok(Json(SessionList { sessions }))
 }
