@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::asks::{AsksMsg, AsksRef};
 use super::super::calls::answer;
@@ -14,6 +14,9 @@ use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::store::EventLog;
 use crate::tools::Patience;
+
+/// Time for asks that drop a question because they die to be dead.
+const ASKS_END: Duration = Duration::from_millis(500);
 
 pub(super) struct Permit {
     pub asks: AsksRef,
@@ -62,7 +65,13 @@ impl Permit {
                 failure("rejected", "a person did not allow this call".into())
             }
             Ok(Decision::Respond { text } | Decision::Edit { text }) => failure("responded", text),
-            Err(problem) => failure("cancelled", problem.message),
+            Err(problem) => {
+                // Asks that died over the question end this executor too, and the next ones ask it again.
+                if waiting.asks.wait(Some(ASKS_END)).await.is_ok() {
+                    std::future::pending::<()>().await;
+                }
+                failure("cancelled", problem.message)
+            }
         }
     }
 }

@@ -52,8 +52,8 @@ impl OwnSession {
         SessionMsg::Own { life, message: Box::new(message) }
     }
 
-    pub fn cast(&self, message: SessionMsg) -> Result<(), MessagingErr<SessionMsg>> {
-        self.session.cast(Self::own(self.life, message))
+    pub fn cast(&self, message: SessionMsg) -> Result<(), Box<MessagingErr<SessionMsg>>> {
+        self.session.cast(Self::own(self.life, message)).map_err(Box::new)
     }
 
     pub async fn call<T: Send + 'static>(
@@ -350,13 +350,13 @@ impl SessionMsg {
         match self {
             Self::Own { message, .. } => message.refuse(problem),
             Self::Run { reply_to, .. } | Self::Unwritten { reply_to, .. } => {
-                drop(reply_to.send(Err(problem)))
+                drop(reply_to.send(Err(problem)));
             }
             Self::Interrupt { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Variables { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Compute { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Undo { reply_to, .. } | Self::UndoDone { reply_to, .. } => {
-                drop(reply_to.send(Err(problem)))
+                drop(reply_to.send(Err(problem)));
             }
             Self::Receipt { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Handles { reply_to } => drop(reply_to.send(Err(problem))),

@@ -281,7 +281,9 @@ impl SessionActorState {
             reset_again: false,
         };
         state.recall(past);
-        views.into_iter().for_each(|view| state.queue.push(view));
+        for view in views {
+            state.queue.push(view);
+        }
         if state.workspace.is_some() {
             state.is_placed().await;
         }
