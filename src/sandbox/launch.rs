@@ -209,7 +209,7 @@ impl Launcher {
     /// The user id that compiles kernels, unless a session has it from before it was kept for that.
     pub(super) fn compiling_slot(&self) -> Result<u32, Problem> {
         let uid = self.last_slot();
-        if lock(&self.slots).contains(&uid) {
+        if lock(&self.slots).contains_key(&uid) {
             return Err(Problem::new(
                 Code::TooMany,
                 format!("user id {uid}, which compiles kernels, is in use"),
