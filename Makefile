@@ -66,7 +66,8 @@ test: setup openai-client job-packages lint ## run everything that has to pass (
 	$(call heading,Rust and container tests)
 	@if [ "$${BELLJAR_TEST_NO_DOCKER:-}" = 1 ]; then \
 		echo 'warning: BELLJAR_TEST_NO_DOCKER=1: NOTHING THAT NEEDS A CONTAINER IS TESTED' >&2; fi
-	@if cargo nextest --version >/dev/null 2>&1; then set -x; cargo nextest run; else set -x; cargo test; fi
+	@if cargo nextest --version >/dev/null 2>&1; \
+		then set -x; tests/second-tries.sh cargo nextest run; else set -x; cargo test; fi
 
 .PHONY: openai-client
 openai-client: ## install the Python client that the tests' model server is checked with
@@ -88,6 +89,20 @@ test-long: setup job-packages ## kill the daemon at random moments for two minut
 .PHONY: mutate
 mutate: setup ## switch off each security control in turn and see that a test notices (ARGS='--only NAME')
 	tests/mutate/run.py $(ARGS)
+
+SECONDS ?= 60
+.PHONY: fuzz
+fuzz: ## change the inputs of tests/fuzz at random for so many SECONDS (60) for each parser that outsiders feed
+	BELLJAR_FUZZ_SECONDS=$(SECONDS) cargo test --test it parsers:: -- --nocapture
+
+MINUTES ?= 10
+.PHONY: soak
+soak: build ## several users, crashes, lost clients and kills of the daemon for so many MINUTES (10); says what grows
+	tests/soak/run.py $(RELEASE) --minutes $(MINUTES) $(ARGS)
+
+.PHONY: stress
+stress: build ## every kind of stress-ng in one sandbox for a minute, beside a neighbour (root, needs `stress-ng`)
+	tests/soak/run.py $(RELEASE) --stress
 
 .PHONY: test-vm
 test-vm: build image-base ## cgroup v2, systemd and a rootless engine, in a virtual machine (root; up to half an hour)

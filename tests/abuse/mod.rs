@@ -3,6 +3,8 @@
 //! which control that is.
 
 mod actor_panics;
+mod catalogue;
+mod descriptors;
 mod forged_numbers;
 pub mod grounds;
 mod images;

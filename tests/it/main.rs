@@ -5,6 +5,7 @@
 //! - `layers`: the direction of `use crate::` lines
 //! - `llm`: the client of models against `model_server`, a real server on loopback
 //! - `message_spec`: every frame of the bridge against its JSON Schema
+//! - `parsers`: whatever outsiders send, from the inputs in `tests/fuzz`
 //! - `openai_client`: that server against the `openai` package of Python
 //! - `abuse`, in a folder of its own beside this one: attacks on the promises of the README, one file a subject
 //! - `controls`: every security control is in the tables of `tests/mutate`, and none is in an ordinary build
@@ -32,4 +33,5 @@ mod llm;
 mod message_spec;
 mod model_server;
 mod openai_client;
+mod parsers;
 mod support;

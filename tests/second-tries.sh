@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs nextest and names at the end the tests that passed only when they were tried again. Each of them is a defect,
+# of the test or of what it tests, although the run as a whole may have passed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+report=${CARGO_TARGET_DIR:-target}/nextest/default/junit.xml
+rm -f "$report"
+"$@"
+code=$?
+[ -e "$report" ] || exit "$code"
+python3 - "$report" <<'END'
+import sys
+import xml.etree.ElementTree as xml
+
+cases = xml.parse(sys.argv[1]).getroot().iter("testcase")
+again = sorted(case.get("name") for case in cases if case.find("flakyFailure") is not None)
+print(f"{len(again)} tests needed a second try" + ("; each is a defect:" if again else ""))
+for name in again:
+    print(f"  {name}")
+END
+exit "$code"
