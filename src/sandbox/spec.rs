@@ -207,7 +207,7 @@ fn ulimits(limits: &Limits) -> Vec<ResourcesUlimits> {
     let held = [
         controls::setting("open_files_limit", ulimit("nofile", signed(limits.open_files))),
         controls::setting("file_size_limit", ulimit("fsize", signed(limits.file_bytes))),
-        controls::setting("no_core_dumps", ulimit("core", 0)),
+        Some(ulimit("core", i64::from(!controls::holds("no_core_dumps")))),
         controls::setting("locked_memory_limit", ulimit("memlock", LOCKED_MEMORY_BYTES)),
         controls::setting("no_message_queues", ulimit("msgqueue", 0)),
     ];

@@ -4,7 +4,6 @@
 
 mod actor_panics;
 mod catalogue;
-mod descriptors;
 mod forged_numbers;
 pub mod grounds;
 mod images;

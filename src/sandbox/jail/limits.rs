@@ -26,7 +26,7 @@ fn table(limits: &Limits, beside: Beside, machine: u64) -> Vec<(Resource, u64)> 
     let always = [
         controls::setting("jail_open_files_limit", (Resource::Nofile, limits.open_files)),
         controls::setting("jail_file_size_limit", (Resource::Fsize, limits.file_bytes)),
-        controls::setting("jail_no_core_dumps", (Resource::Core, 0)),
+        Some((Resource::Core, u64::from(!controls::holds("jail_no_core_dumps")))),
         controls::setting("jail_locked_memory_limit", (Resource::Memlock, locked)),
         controls::setting("jail_no_message_queues", (Resource::Msgqueue, 0)),
     ];
