@@ -63,18 +63,6 @@ pub fn watched<T: Send + 'static>(
     })
 }
 
-/// Likewise, for work that blocks its thread.
-pub fn watched_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-    tell: impl FnOnce(Option<T>) + Send + 'static,
-) -> JoinHandle<()> {
-    let mut teller = Teller { tell: Some(tell), outcome: None };
-    tokio::task::spawn_blocking(move || {
-        let teller = &mut teller;
-        teller.outcome = Some(work());
-    })
-}
-
 /// Whose death is wanted, and when.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
@@ -137,10 +125,6 @@ mod tests {
 
         let (sender, told) = oneshot::channel();
         watched(std::future::pending::<()>(), |outcome| tell(sender, outcome)).abort();
-        assert_eq!(told.await.unwrap(), None);
-
-        let (sender, told) = oneshot::channel();
-        watched_blocking(|| panic!("as it was told to"), |outcome: Option<()>| tell(sender, outcome));
         assert_eq!(told.await.unwrap(), None);
     }
 

@@ -308,7 +308,9 @@ fn tell_skipped(context: &mut Context, skipped: &Skipped) -> Result<(), Failure>
         example => format!(", such as `{example}`"),
     };
     let count = skipped.count;
-    context.screen.warn(&format!("{count} left out, being neither plain files nor folders{example}"))
+    context
+        .screen
+        .warn(&format!("{count} left out, being neither plain files nor folders that may be read{example}"))
 }
 
 /// An answer's body, counted.

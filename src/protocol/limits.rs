@@ -120,6 +120,8 @@ pub const CONNECTIONS: usize = 1_024;
 pub const CONNECTIONS_PER_USER: usize = 256;
 /// So many a user has whatever others have.
 pub const CONNECTIONS_SURE: usize = 16;
+/// How long a client may read nothing of a folder that is being sent, which takes a thread.
+pub const UNREAD: Duration = Duration::from_secs(30);
 /// Files that are being received, each of which takes a thread: all together, and per user.
 pub const UPLOADS: usize = 128;
 pub const UPLOADS_PER_USER: usize = 16;

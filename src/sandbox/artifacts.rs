@@ -4,10 +4,11 @@
 use rustix::fs::{FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use super::files::{beneath, size, stat_at};
 use super::walk::{Folders, names};
+use super::workspace::Root;
 use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES, ARTIFACTS};
 use crate::protocol::result::{Artifact, Change};
 
@@ -26,15 +27,23 @@ pub struct Snapshot {
     pub cut: bool,
 }
 
+impl Snapshot {
+    /// Of a tree that could not be looked at.
+    #[must_use]
+    pub fn unseen() -> Self {
+        Self { cut: true, ..Self::default() }
+    }
+}
+
 /// Looks at a tree without following links. What cannot be read is left out.
 #[must_use]
-pub fn scan(root: &OwnedFd) -> Snapshot {
+pub fn scan(root: &Root<'_>) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let mut looked_at = 0_usize;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let mut folders = Folders::from_root();
     while folders.advance() {
-        let Ok(folder) = beneath(root.as_fd(), folders.path(), flags, Mode::empty()) else { continue };
+        let Ok(folder) = beneath(root.folder(), folders.path(), flags, Mode::empty()) else { continue };
         let Ok(names) = names(folder.as_fd()) else { continue };
         for name in names.flatten() {
             looked_at += 1;
@@ -89,7 +98,7 @@ mod tests {
     use super::*;
 
     fn look(folder: &std::path::Path) -> Snapshot {
-        scan(&OwnedFd::from(std::fs::File::open(folder).unwrap()))
+        scan(&Root::of_daemon(std::fs::File::open(folder).unwrap().as_fd()))
     }
 
     #[test]

@@ -2,7 +2,9 @@
 //!
 //! Every name is resolved by the kernel beneath the open workspace (`openat2` with
 //! `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`), opened without blocking and checked to be a regular
-//! file or a folder. So a link, a pipe or a device in the way is an error, never a door.
+//! file or a folder. So a link, a pipe or a device in the way is an error, never a door; nor is what somebody
+//! mounted below the workspace, which is not even asked what it is. All of it is done with the rights of the
+//! folder's owner ([`super::owner`]): whoever holds a [`Root`] has them.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::path::Arg;
@@ -14,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::usage;
 use super::walk::{Folders, TooMany, names};
-use super::workspace::{Service, Workspace};
+use super::workspace::Root;
 use super::{archive, removal};
 use crate::controls;
 use crate::protocol::api::{FileEntry, FileKind};
@@ -25,7 +27,7 @@ use crate::protocol::problem::{Code, Problem};
 #[derive(Debug)]
 pub enum Opened {
     File { file: File, bytes: u64 },
-    Folder(OwnedFd),
+    Folder,
 }
 
 /// A path as a client wrote it, made relative and free of `..`.
@@ -80,10 +82,10 @@ pub(super) fn beneath(
 }
 
 /// Opens a regular file or a folder for reading.
-pub fn open(workspace: &Workspace, path: impl AsRef<Path>) -> Result<Opened, Problem> {
+pub fn open(root: &Root<'_>, path: impl AsRef<Path>) -> Result<Opened, Problem> {
     let path = path.as_ref();
-    let fd = beneath(workspace.root.as_fd(), path, OFlags::RDONLY, Mode::empty())
-        .map_err(|error| explain(path, error))?;
+    let fd =
+        beneath(root.folder(), path, OFlags::RDONLY, Mode::empty()).map_err(|error| explain(path, error))?;
     let found = rustix::fs::fstat(&fd).map_err(|error| explain(path, error))?;
     match FileType::from_raw_mode(found.st_mode) {
         FileType::RegularFile if size(&found) > FILE_BYTES => Err(Problem::new(
@@ -92,13 +94,14 @@ pub fn open(workspace: &Workspace, path: impl AsRef<Path>) -> Result<Opened, Pro
         )
         .hint("split the file, or use a workspace of your own (`--workspace DIR`)")),
         FileType::RegularFile => Ok(Opened::File { bytes: size(&found), file: File::from(fd) }),
-        FileType::Directory => Ok(Opened::Folder(fd)),
+        FileType::Directory => Ok(Opened::Folder),
         _ => Err(not_a_file(path)),
     }
 }
 
 /// Lists a folder by name; says when it was cut.
-pub fn list(folder: &OwnedFd, path: &Path) -> Result<(Vec<FileEntry>, bool), Problem> {
+pub fn list(root: &Root<'_>, path: &Path) -> Result<(Vec<FileEntry>, bool), Problem> {
+    let folder = open_folder(root, path)?;
     let mut entries = Vec::new();
     let mut cut = false;
     for name in names(folder.as_fd()).map_err(|error| explain(path, error))? {
@@ -107,16 +110,31 @@ pub fn list(folder: &OwnedFd, path: &Path) -> Result<(Vec<FileEntry>, bool), Pro
             cut = true;
             break;
         }
-        let Ok(found) = stat_at(folder.as_fd(), name.as_c_str()) else { continue };
-        let kind = match FileType::from_raw_mode(found.st_mode) {
-            FileType::RegularFile => FileKind::File,
-            FileType::Directory => FileKind::Folder,
-            _ => FileKind::Other,
+        let (kind, bytes) = match stat_at(folder.as_fd(), name.as_c_str()) {
+            Ok(found) => match FileType::from_raw_mode(found.st_mode) {
+                FileType::RegularFile => (FileKind::File, size(&found)),
+                FileType::Directory => (FileKind::Folder, size(&found)),
+                _ => (FileKind::Other, size(&found)),
+            },
+            // Somebody mounted something there.
+            Err(rustix::io::Errno::XDEV) => (FileKind::Other, 0),
+            Err(_) => continue,
         };
-        entries.push(FileEntry { name: name.to_string_lossy().into_owned(), kind, bytes: size(&found) });
+        entries.push(FileEntry { name: name.to_string_lossy().into_owned(), kind, bytes });
     }
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     Ok((entries, cut))
+}
+
+fn open_folder(root: &Root<'_>, path: &Path) -> Result<OwnedFd, Problem> {
+    beneath(root.folder(), path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+        .map_err(|error| explain(path, error))
+}
+
+/// Whether something has that name.
+#[must_use]
+pub fn is_there(root: &Root<'_>, name: &str) -> bool {
+    stat_at(root.folder(), name).is_ok()
 }
 
 /// A file being written: it appears under its name only when it is whole.
@@ -134,18 +152,13 @@ pub struct Upload {
 
 impl Upload {
     /// Makes the parents and a temporary file beside the target.
-    pub fn begin(
-        workspace: &Workspace,
-        service: Service,
-        path: impl AsRef<Path>,
-        room: u64,
-    ) -> Result<Self, Problem> {
+    pub fn begin(root: &Root<'_>, path: impl AsRef<Path>, room: u64) -> Result<Self, Problem> {
         let path = path.as_ref();
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Problem::new(Code::BadRequest, "a file needs a name")
                 .hint("put the file's name after the folder"));
         };
-        let folder = make_folders(workspace, service, parent)?;
+        let folder = make_folders(root, parent)?;
         // A folder in the way would only show when the upload is over.
         if stat_at(folder.as_fd(), name)
             .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
@@ -157,7 +170,7 @@ impl Upload {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let fd = beneath(folder.as_fd(), temporary.as_str(), flags, Mode::from_raw_mode(0o644))
             .map_err(|error| explain(path, error))?;
-        let upload = Self {
+        Ok(Self {
             folder,
             temporary,
             name: name.to_owned(),
@@ -165,11 +178,7 @@ impl Upload {
             file: Some(File::from(fd)),
             written: 0,
             room,
-        };
-        if let Some(file) = &upload.file {
-            workspace.give_to_guest(file, service).map_err(|error| explain(path, error))?;
-        }
-        Ok(upload)
+        })
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Problem> {
@@ -206,32 +215,30 @@ impl Drop for Upload {
 }
 
 /// Makes a folder and its parents, one name after the other.
-pub fn make_folders(workspace: &Workspace, service: Service, path: &Path) -> Result<OwnedFd, Problem> {
-    let mut folder = beneath(workspace.root.as_fd(), "", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
-        .map_err(|error| explain(path, error))?;
+pub fn make_folders(root: &Root<'_>, path: &Path) -> Result<OwnedFd, Problem> {
+    let mut folder =
+        open_folder(root, Path::new("")).map_err(|_| explain(path, rustix::io::Errno::ACCESS))?;
     for part in path {
-        let made = match rustix::fs::mkdirat(&folder, part, Mode::from_raw_mode(0o755)) {
-            Ok(()) => true,
-            Err(rustix::io::Errno::EXIST) => false,
-            Err(error) => return Err(explain(path, error)),
-        };
+        match rustix::fs::mkdirat(&folder, part, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            // In a folder where nothing can be made, one that is there can still be entered.
+            Err(error) if stat_at(folder.as_fd(), part).is_err() => return Err(explain(path, error)),
+            Err(_) => {}
+        }
         folder = beneath(folder.as_fd(), part, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
             .map_err(|error| explain(path, error))?;
-        if made {
-            workspace.give_to_guest(&folder, service).map_err(|error| explain(path, error))?;
-        }
     }
     Ok(folder)
 }
 
 /// Removes a file, a link as such, or a folder with all in it.
-pub fn remove(workspace: &Workspace, path: impl AsRef<Path>) -> Result<(), Problem> {
+pub fn remove(root: &Root<'_>, path: impl AsRef<Path>) -> Result<(), Problem> {
     let path = path.as_ref();
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Problem::new(Code::BadRequest, "the workspace itself cannot be removed")
             .hint("use `belljar rm` for the session"));
     };
-    let folder = beneath(workspace.root.as_fd(), parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    let folder = beneath(root.folder(), parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
         .map_err(|error| explain(path, error))?;
     let found = stat_at(folder.as_fd(), name).map_err(|error| explain(path, error))?;
     if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
@@ -244,11 +251,12 @@ pub fn remove(workspace: &Workspace, path: impl AsRef<Path>) -> Result<(), Probl
     }
 }
 
-/// Writes a folder as a tar stream: regular files and folders. Gives how much else there was. After an
-/// error the stream has no end mark.
-pub fn write_tar(root: &OwnedFd, out: impl Write) -> std::io::Result<usize> {
+/// Writes a folder as a tar stream: regular files and folders that the folder's owner may read. Gives how much
+/// else there was. After an error the stream has no end mark.
+pub fn write_tar(root: &Root<'_>, path: &Path, out: impl Write) -> std::io::Result<usize> {
+    let folder = open_folder(root, path).map_err(|problem| std::io::Error::other(problem.message))?;
     let mut builder = tar::Builder::new(Cut { out: Some(out) });
-    let written = write_folders(root, &mut builder);
+    let written = write_folders(&folder, &mut builder);
     if written.is_err() {
         // The builder would write the mark when it is dropped.
         builder.get_mut().out = None;
@@ -279,11 +287,19 @@ fn write_folders<W: Write>(root: &OwnedFd, builder: &mut tar::Builder<W>) -> std
     fn gone(error: Errno) -> bool {
         matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO)
     }
+    /// Somebody else's, closed, or mounted there.
+    fn foreign(error: Errno) -> bool {
+        matches!(error, Errno::ACCESS | Errno::PERM | Errno::XDEV)
+    }
     let (mut folders, mut left_out) = (Folders::from_root(), 0);
     while folders.advance() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let folder = match beneath(root.as_fd(), folders.path(), flags, Mode::empty()) {
             Err(error) if gone(error) => continue,
+            Err(error) if foreign(error) => {
+                left_out += 1;
+                continue;
+            }
             opened => opened.map_err(|error| unsent(folders.path(), error))?,
         };
         for name in names(folder.as_fd()).map_err(|error| unsent(folders.path(), error))? {
@@ -291,6 +307,10 @@ fn write_folders<W: Write>(root: &OwnedFd, builder: &mut tar::Builder<W>) -> std
             let path = folders.join(&name);
             let found = match stat_at(folder.as_fd(), name.as_c_str()) {
                 Err(error) if gone(error) => continue,
+                Err(error) if foreign(error) => {
+                    left_out += 1;
+                    continue;
+                }
                 found => found.map_err(|error| unsent(&path, error))?,
             };
             match FileType::from_raw_mode(found.st_mode) {
@@ -303,6 +323,10 @@ fn write_folders<W: Write>(root: &OwnedFd, builder: &mut tar::Builder<W>) -> std
                 FileType::RegularFile => {
                     let fd = match beneath(folder.as_fd(), name.as_c_str(), OFlags::RDONLY, Mode::empty()) {
                         Err(error) if gone(error) => continue,
+                        Err(error) if foreign(error) => {
+                            left_out += 1;
+                            continue;
+                        }
                         opened => opened.map_err(|error| unsent(&path, error))?,
                     };
                     let opened = rustix::fs::fstat(&fd)?;
@@ -339,7 +363,9 @@ fn append<W: Write>(
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
     header.set_size(bytes);
-    header.set_mode(found.st_mode & 0o777);
+    // What makes its user somebody else stays behind.
+    let rights = if controls::holds("no_set_id_leaves") { 0o777 } else { 0o7777 };
+    header.set_mode(found.st_mode & rights);
     header.set_mtime(u64::try_from(found.st_mtime).unwrap_or(0));
     builder.append_data(&mut header, path, data)
 }
@@ -347,21 +373,20 @@ fn append<W: Write>(
 /// Unpacks a tar stream below a folder. Anything but regular files and folders refuses the whole
 /// stream at that point; what came before it stays.
 pub fn read_tar(
-    workspace: &Workspace,
-    service: Service,
+    root: &Root<'_>,
     path: impl AsRef<Path>,
     input: impl Read,
     mut room: u64,
 ) -> Result<u64, Problem> {
     let path = path.as_ref();
-    make_folders(workspace, service, path)?;
+    make_folders(root, path)?;
     let mut files = 0;
     archive::each_member(input, usage::ENTRIES, |name, kind, data| {
         let target = path.join(clean_path(&name)?);
         if kind == archive::Kind::Folder {
-            return make_folders(workspace, service, &target).map(drop);
+            return make_folders(root, &target).map(drop);
         }
-        let mut upload = Upload::begin(workspace, service, &target, room)?;
+        let mut upload = Upload::begin(root, &target, room)?;
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let count = data.read(&mut buffer).map_err(archive::broken)?;
@@ -377,8 +402,10 @@ pub fn read_tar(
     Ok(files)
 }
 
+/// What has that name in a folder, a link as such. Whatever is mounted there is not asked, because it may never
+/// answer: `XDEV`.
 pub(super) fn stat_at(folder: BorrowedFd<'_>, name: impl Arg) -> rustix::io::Result<Stat> {
-    rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
+    rustix::fs::fstat(beneath(folder, name, OFlags::PATH, Mode::empty())?)
 }
 
 pub(super) fn size(found: &Stat) -> u64 {

@@ -6,11 +6,12 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use super::archive;
 use super::files::{beneath, clean, size, stat_at};
 use super::walk::{Folders, names};
+use super::workspace::Root;
 use crate::protocol::glob;
 use crate::protocol::job::JobArtifact;
 use crate::protocol::limits::{
@@ -83,14 +84,14 @@ pub struct Gathered {
 }
 
 /// Writes the files that match as tar. Links and special files are not looked at.
-pub fn gather(root: &OwnedFd, patterns: &[String], out: impl Write) -> std::io::Result<Gathered> {
+pub fn gather(root: &Root<'_>, patterns: &[String], out: impl Write) -> std::io::Result<Gathered> {
     let mut gathered = Gathered::default();
     let mut builder = tar::Builder::new(out);
     let (mut looked_at, mut bytes) = (0_usize, 0_u64);
     let mut folders = Folders::from_root();
     while folders.advance() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let opened = beneath(root.as_fd(), folders.path(), flags, Mode::empty());
+        let opened = beneath(root.folder(), folders.path(), flags, Mode::empty());
         let found = opened.and_then(|folder| {
             let names = names(folder.as_fd())?.take(ARTIFACT_SCAN_ENTRIES + 1);
             Ok((names.collect::<Result<Vec<_>, _>>()?, folder))
@@ -147,11 +148,11 @@ fn finish<W: Write>(builder: tar::Builder<W>, mut gathered: Gathered) -> std::io
 
 fn append<W: Write>(
     builder: &mut tar::Builder<W>,
-    root: &OwnedFd,
+    root: &Root<'_>,
     path: &str,
     room: u64,
 ) -> std::io::Result<Option<JobArtifact>> {
-    let Ok(fd) = beneath(root.as_fd(), path, OFlags::RDONLY, Mode::empty()) else { return Ok(None) };
+    let Ok(fd) = beneath(root.folder(), path, OFlags::RDONLY, Mode::empty()) else { return Ok(None) };
     let opened = rustix::fs::fstat(&fd)?;
     let bytes = size(&opened);
     if FileType::from_raw_mode(opened.st_mode) != FileType::RegularFile || bytes > room {
@@ -199,10 +200,10 @@ mod tests {
     use std::path::Path;
 
     fn gathered(folder: &Path, patterns: &[&str]) -> (Gathered, Vec<(String, u32, tar::EntryType)>) {
-        let root = OwnedFd::from(File::open(folder).unwrap());
+        let folder = File::open(folder).unwrap();
         let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
         let mut out = Vec::new();
-        let gathered = gather(&root, &patterns, &mut out).unwrap();
+        let gathered = gather(&Root::of_daemon(folder.as_fd()), &patterns, &mut out).unwrap();
         let mut archive = tar::Archive::new(&out[..]);
         let entries = archive.entries().unwrap().map(|entry| {
             let entry = entry.unwrap();

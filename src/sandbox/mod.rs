@@ -23,6 +23,8 @@ pub mod jail;
 pub mod kernel_files;
 mod kernels;
 pub mod launch;
+mod local;
+pub mod owner;
 mod profile;
 mod project;
 mod removal;

@@ -10,10 +10,12 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use super::files::{beneath, stat_at};
 use super::walk::{Folders, TooMany, names};
-use super::workspace::Workspace;
+use super::workspace::Root;
+use crate::controls;
 use crate::protocol::limits::DISK_TOLERANCE;
 
 /// Files and folders that a workspace may hold.
@@ -21,6 +23,21 @@ pub const ENTRIES: usize = 200_000;
 /// Files and folders that are looked at: enough beyond the limit that somebody who is above it can be
 /// seen to tidy up.
 const ENTRIES_LOOKED_AT: usize = 2 * ENTRIES;
+
+/// How many times what a look took passes until the next: it takes no more than a twentieth of a processor.
+const PAUSE: u32 = 20;
+/// The next look comes after this at the latest.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Time until the workspace may be looked at again, after a look that took so long.
+#[must_use]
+pub fn pause_after(took: Duration) -> Duration {
+    if controls::holds("usage_watch_pauses") {
+        took.saturating_mul(PAUSE).min(LONGEST_PAUSE)
+    } else {
+        Duration::ZERO
+    }
+}
 
 /// Why there may be more than was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,15 +90,15 @@ impl Usage {
 
 /// Walks without following links and stops when there are too many entries. Files that were deleted
 /// and are still held open are not seen. An error is one of this machine, never of what a guest did.
-pub fn measure(workspace: &Workspace) -> rustix::io::Result<Usage> {
+pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
     let mut usage = Usage::default();
     let mut linked = HashSet::new();
     let mut folders = Folders::from_root();
     while folders.advance() {
-        let folder = match open(workspace, folders.path()) {
+        let folder = match open(root, folders.path()) {
             Ok(folder) => folder,
             Err(error) => {
-                usage.note(error, workspace.managed)?;
+                usage.note(error, root.managed)?;
                 continue;
             }
         };
@@ -89,7 +106,7 @@ pub fn measure(workspace: &Workspace) -> rustix::io::Result<Usage> {
             let name = match name {
                 Ok(name) => name,
                 Err(error) => {
-                    usage.note(error, workspace.managed)?;
+                    usage.note(error, root.managed)?;
                     break;
                 }
             };
@@ -101,7 +118,7 @@ pub fn measure(workspace: &Workspace) -> rustix::io::Result<Usage> {
             let found = match stat_at(folder.as_fd(), &name) {
                 Ok(found) => found,
                 Err(error) => {
-                    usage.note(error, workspace.managed)?;
+                    usage.note(error, root.managed)?;
                     continue;
                 }
             };
@@ -136,18 +153,18 @@ impl Usage {
     }
 }
 
-/// Opens a folder to look into it. A guest of the daemon's own user can close folders to that user, so
-/// in a workspace that the daemon made the rights are given back.
-fn open(workspace: &Workspace, path: &Path) -> rustix::io::Result<OwnedFd> {
+/// Opens a folder to look into it. A guest can close folders to its own user, so in a workspace that the daemon
+/// made the rights are given back.
+fn open(root: &Root<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let (root, look_into) = (workspace.root.as_fd(), Mode::RUSR | Mode::XUSR);
-    if !workspace.managed {
-        return beneath(root, path, flags, Mode::empty());
+    let (top, look_into) = (root.folder(), Mode::RUSR | Mode::XUSR);
+    if !root.managed {
+        return beneath(top, path, flags, Mode::empty());
     }
-    match beneath(root, path, flags, Mode::empty()) {
+    match beneath(top, path, flags, Mode::empty()) {
         Err(Errno::ACCESS) => {
             // Opening for reading needs the right that is missing; a path handle does not.
-            let handle = beneath(root, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+            let handle = beneath(top, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
             let mode = Mode::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode) | look_into;
             rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_raw_fd()), mode)?;
             beneath(handle.as_fd(), "", flags, Mode::empty())
@@ -156,7 +173,7 @@ fn open(workspace: &Workspace, path: &Path) -> rustix::io::Result<OwnedFd> {
             let folder = opened?;
             let found = rustix::fs::fstat(&folder)?;
             let mode = Mode::from_raw_mode(found.st_mode);
-            if !mode.contains(look_into) && found.st_uid == rustix::process::geteuid().as_raw() {
+            if !mode.contains(look_into) && found.st_uid == root.uid {
                 rustix::fs::fchmod(&folder, mode | look_into)?;
             }
             Ok(folder)
@@ -174,7 +191,7 @@ mod tests {
     use crate::protocol::receipt::Backend;
     use crate::sandbox::choice::Choice;
     use crate::sandbox::engine::EngineMode;
-    use crate::sandbox::workspace::Service;
+    use crate::sandbox::workspace::{Service, Workspace};
 
     /// A workspace of the user who runs the tests.
     fn workspace(folder: &tempfile::TempDir) -> Workspace {
@@ -184,6 +201,17 @@ mod tests {
         Workspace::managed(path, service, EngineMode::Rootful, choice, 0, u64::MAX).unwrap()
     }
 
+    fn measured(workspace: &Workspace) -> Usage {
+        workspace.access_here(measure).unwrap()
+    }
+
+    #[test]
+    fn a_look_that_takes_long_is_followed_by_a_long_pause() {
+        assert_eq!(pause_after(Duration::from_millis(1)), Duration::from_millis(20));
+        assert_eq!(pause_after(Duration::from_secs(1)), Duration::from_secs(20));
+        assert_eq!(pause_after(Duration::from_secs(1000)), LONGEST_PAUSE);
+    }
+
     #[test]
     fn depth_does_not_hide_and_links_count_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -191,10 +219,10 @@ mod tests {
         let deep = (0..60).fold(workspace.path.clone(), |path, _| path.join("d"));
         std::fs::create_dir_all(&deep).unwrap();
         std::fs::write(deep.join("file"), vec![1; 1 << 20]).unwrap();
-        let once = measure(&workspace).unwrap();
+        let once = measured(&workspace);
         assert!(once.bytes >= 1 << 20, "{once:?}");
         std::fs::hard_link(deep.join("file"), workspace.path.join("again")).unwrap();
-        assert!(measure(&workspace).unwrap().bytes < once.bytes + (1 << 19));
+        assert!(measured(&workspace).bytes < once.bytes + (1 << 19));
         assert_eq!(once.beyond(1 << 30), None);
         assert!(once.beyond(1 << 19).unwrap().contains("more than"));
     }
@@ -206,7 +234,7 @@ mod tests {
         let hidden = workspace.path.join(OsStr::from_bytes(b"\xff\xfe"));
         std::fs::create_dir(&hidden).unwrap();
         std::fs::write(hidden.join(OsStr::from_bytes(b"big\xff")), vec![1; 1 << 20]).unwrap();
-        let usage = measure(&workspace).unwrap();
+        let usage = measured(&workspace);
         assert!(usage.bytes >= 1 << 20, "{usage:?}");
     }
 
@@ -218,7 +246,7 @@ mod tests {
         for number in 0..45_000 {
             std::fs::write(workspace.path.join(number.to_string()), "").unwrap();
         }
-        let usage = measure(&workspace).unwrap();
+        let usage = measured(&workspace);
         assert_eq!((usage.entries, usage.beyond(1 << 30)), (45_000, None));
     }
 
@@ -227,13 +255,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let workspace = workspace(&folder);
         let name = "d".repeat(250);
-        let mut here = workspace.root.try_clone().unwrap();
+        let mut here = OwnedFd::from(std::fs::File::open(&workspace.path).unwrap());
         for _ in 0..20 {
             rustix::fs::mkdirat(&here, &name, Mode::from_raw_mode(0o700)).unwrap();
             here =
                 rustix::fs::openat(&here, &name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
         }
-        let usage = measure(&workspace).unwrap();
+        let usage = measured(&workspace);
         assert_eq!(usage.hidden, Some(Hidden::TooDeep));
         assert!(usage.beyond(1 << 30).unwrap().contains("too deep"));
         assert!(usage.counted(1 << 30) > DISK_TOLERANCE << 30);
@@ -253,7 +281,7 @@ mod tests {
             std::fs::write(inner.join("big"), vec![1; 1 << 20]).unwrap();
             close(&inner, mode);
         }
-        let usage = measure(&workspace).unwrap();
+        let usage = measured(&workspace);
         assert!(usage.bytes >= 3 << 20 && usage.hidden.is_none(), "{usage:?}");
     }
 }

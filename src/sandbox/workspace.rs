@@ -2,11 +2,14 @@
 //! and is held open from then on.
 
 use rustix::fs::{AtFlags, Mode, OFlags};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::choice::Choice;
 use super::engine::EngineMode;
+use super::local;
+use super::owner::{self, Ids, Lane, acting_as};
 use super::spec::GuestUser;
 use super::{groups, project, usage};
 use crate::protocol::problem::{Code, Problem};
@@ -31,17 +34,68 @@ impl Service {
 #[derive(Debug)]
 pub struct Workspace {
     pub path: PathBuf,
-    /// Every access of the daemon goes through this, never through the path.
-    pub root: OwnedFd,
+    /// Every access of the daemon goes through this, never through the path, and only by [`Workspace::access`].
+    root: Arc<OwnedFd>,
     pub managed: bool,
     pub user: GuestUser,
     /// The backend that the guest's user was picked for.
     pub choice: Choice,
+    /// With whose rights; none for the daemon's own, where it is the user's.
+    ids: Option<Arc<Ids>>,
+    /// Whose threads work in it.
+    pays: u32,
+}
+
+/// The folder, for code that has the rights of its owner: it is only to be had while one has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Root<'a> {
+    folder: BorrowedFd<'a>,
+    /// The daemon made it, for a guest.
+    pub(super) managed: bool,
+    /// Who acts.
+    pub(super) uid: u32,
+}
+
+impl Root<'_> {
+    pub(super) fn folder(&self) -> BorrowedFd<'_> {
+        self.folder
+    }
+
+    /// With the daemon's own rights.
+    #[cfg(test)]
+    pub(crate) fn of_daemon(folder: BorrowedFd<'_>) -> Root<'_> {
+        Root { folder, managed: true, uid: rustix::process::geteuid().as_raw() }
+    }
 }
 
 impl Workspace {
+    /// Does `work` in the folder with the rights of its owner, on a thread of the session's user.
+    pub async fn access<T: Send + 'static>(
+        &self,
+        lane: Lane,
+        work: impl FnOnce(&Root<'_>) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (folder, managed, uid) = (Arc::clone(&self.root), self.managed, self.user.host_uid);
+        let work = move || work(&Root { folder: folder.as_fd(), managed, uid });
+        owner::run(self.pays, lane, self.ids.clone(), work).await
+    }
+
+    /// The same on this thread.
+    #[cfg(test)]
+    pub(super) fn access_here<T>(&self, work: impl FnOnce(&Root<'_>) -> T) -> T {
+        let root = Root { folder: self.root.as_fd(), managed: self.managed, uid: self.user.host_uid };
+        acting_as(self.ids.as_deref(), || work(&root)).unwrap()
+    }
+
+    /// The threads that work in it are counted for that user.
+    #[must_use]
+    pub fn paid_by(mut self, uid: u32) -> Self {
+        self.pays = uid;
+        self
+    }
+
     /// A fresh folder for a guest, who may put so many bytes there. `slot` is a user id of the configured
-    /// range.
+    /// range. Its name is in a folder of the daemon's, who alone makes and removes it.
     pub fn managed(
         path: PathBuf,
         service: Service,
@@ -68,7 +122,8 @@ impl Workspace {
                 Err(error) => tracing::warn!(%error, "the kernel takes no limit for a workspace"),
             }
         }
-        Ok(Self { path, root, managed: true, user, choice })
+        let ids = service.system.then(|| Arc::new(Ids::alone(user.host_uid, user.host_gid)));
+        Ok(Self { path, root: Arc::new(root), managed: true, user, choice, ids, pays: service.uid })
     }
 
     /// A folder of the caller's. The guest runs as its owner, who is never root.
@@ -82,26 +137,29 @@ impl Workspace {
         private: &[PathBuf],
     ) -> Result<Self, Problem> {
         let shown = path.display();
-        // Root's eyes see more than the peer's, and an error must not tell what is where.
-        let borrowed_eyes = service.system && peer != 0;
         let not_yours = || {
             Problem::new(Code::Forbidden, format!("the workspace `{shown}` is not a folder of yours"))
                 .hint("use a folder that you own")
         };
         let bad = |what: String| Problem::new(Code::BadRequest, what);
-        let hidden = |problem: Problem| if borrowed_eyes { not_yours() } else { problem };
         if !path.is_absolute() {
             return Err(bad(format!("the workspace `{shown}` is not an absolute path")));
         }
-        let path = std::fs::canonicalize(path)
-            .map_err(|error| hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}"))))?;
-        let root = open_folder(&path).map_err(|error| {
-            hidden(bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder"))
+        // With the peer's eyes: those of root see more.
+        let eyes = (service.system && peer != 0).then(|| Ids::of_user(peer));
+        let opened = acting_as(eyes.as_ref(), || {
+            let path = std::fs::canonicalize(path)?;
+            let root = open_folder(&path)?;
+            Ok::<_, std::io::Error>((rustix::fs::fstat(&root)?, path, root))
+        });
+        let (found, path, root) = opened.and_then(std::convert::identity).map_err(|error| match eyes {
+            Some(_) => not_yours(),
+            None => bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder"),
         })?;
-        let found = rustix::fs::fstat(&root).map_err(|error| bad(format!("`{shown}`: {error}")))?;
         if peer != 0 && found.st_uid != peer {
             return Err(not_yours());
         }
+        local::check(&root, &path)?;
         let private = private.iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
         if private.into_iter().any(|folder| folder.starts_with(&path) || path.starts_with(&folder)) {
             return Err(Problem::new(
@@ -128,7 +186,10 @@ impl Workspace {
         } else {
             guest(service, engine, 0)
         };
-        Ok(Self { path, root, managed: false, user, choice })
+        let of_account = || Ids::of_account(user.host_uid);
+        let alone = || Ids::alone(user.host_uid, user.host_gid);
+        let ids = service.system.then(|| Arc::new(of_account().unwrap_or_else(alone)));
+        Ok(Self { path, root: Arc::new(root), managed: false, user, choice, ids, pays: peer })
     }
 
     /// Device and inode, to recognise the folder again.
@@ -136,18 +197,19 @@ impl Workspace {
         rustix::fs::fstat(&self.root).map(|found| (found.st_dev, found.st_ino))
     }
 
-    /// Makes a file that the daemon wrote the guest's own.
-    pub fn give_to_guest(&self, file: &impl std::os::fd::AsFd, service: Service) -> rustix::io::Result<()> {
-        if service.system { give(file, self.user) } else { Ok(()) }
-    }
-
     /// Removes a managed folder and all in it; a folder of the caller's stays.
-    pub fn remove(&self) -> std::io::Result<()> {
-        if self.managed { remove_tree(&self.path) } else { Ok(()) }
+    pub async fn remove(&self) -> std::io::Result<()> {
+        if !self.managed {
+            return Ok(());
+        }
+        let path = self.path.clone();
+        let removed = owner::run(self.pays, Lane::Removal, None, move || remove_tree(&path)).await;
+        removed.map_err(|problem| std::io::Error::other(problem.message))?
     }
 }
 
-/// Removes a tree that a guest may have made unreadable for its own user, or deeper than any stack.
+/// Removes a tree that a guest may have made unreadable for its own user, or deeper than any stack. Its name is
+/// in a folder of the daemon's; what is in it goes with the rights of whom the tree belongs to.
 pub fn remove_tree(path: &Path) -> std::io::Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -157,7 +219,10 @@ pub fn remove_tree(path: &Path) -> std::io::Result<()> {
         return std::fs::remove_file(path);
     }
     let folder = open_folder_of_ours(path)?;
-    super::removal::empty_tree(&folder)?;
+    let found = rustix::fs::fstat(&folder)?;
+    let of_guest = Service::of_this_process().system && found.st_uid != 0;
+    let ids = of_guest.then(|| Ids::alone(found.st_uid, found.st_gid));
+    acting_as(ids.as_ref(), || super::removal::empty_tree(&folder))??;
     std::fs::remove_dir(path)?;
     project::release(folder.as_fd());
     Ok(())

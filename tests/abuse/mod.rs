@@ -4,6 +4,8 @@
 
 mod actor_panics;
 mod catalogue;
+mod file_identity;
+mod folder_hogs;
 mod forged_numbers;
 pub mod grounds;
 mod images;

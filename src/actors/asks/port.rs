@@ -19,7 +19,8 @@ use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::files::{self, Opened};
-use crate::sandbox::workspace::Workspace;
+use crate::sandbox::owner::Lane;
+use crate::sandbox::workspace::Root;
 use crate::store::EventLog;
 use crate::tools::{FileRead, NestedAsk, Owner, Patience, PlanTree, PortFuture, SessionPort};
 
@@ -122,9 +123,7 @@ impl SessionPort for Port {
         let session = self.session.clone();
         Box::pin(async move {
             let handles = session.ask(|reply_to| SessionMsg::Handles { reply_to }).await?;
-            let read = move || read_file(&handles.workspace, &path, max_bytes);
-            let outcome = tokio::task::spawn_blocking(read).await;
-            outcome.map_err(|error| Problem::new(Code::Internal, error.to_string()))?
+            handles.workspace.access(Lane::Look, move |root| read_file(root, &path, max_bytes)).await?
         })
     }
 
@@ -285,13 +284,13 @@ pub async fn ended(
     }
 }
 
-fn read_file(workspace: &Workspace, path: &str, max_bytes: u64) -> Result<FileRead, Problem> {
+fn read_file(root: &Root<'_>, path: &str, max_bytes: u64) -> Result<FileRead, Problem> {
     let path = files::clean(path)?;
     let failed = |error: std::io::Error| {
         Problem::new(Code::NoSuchFile, format!("`{}`: {error}", path.escape_default()))
     };
-    match files::open(workspace, &path)? {
-        Opened::Folder(_) => {
+    match files::open(root, &path)? {
+        Opened::Folder => {
             Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", path.escape_default())))
         }
         Opened::File { file, bytes } if bytes > max_bytes => {

@@ -8,14 +8,15 @@ use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude
 use super::super::session::SessionMsg;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
 use crate::bridge::{Delivery, SendError, Turn};
-use crate::deaths::watched_blocking;
+use crate::deaths::watched;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN};
 use crate::protocol::quota::Kind;
 use crate::protocol::result::Mode;
-use crate::sandbox::artifacts;
+use crate::sandbox::artifacts::{self, Snapshot};
+use crate::sandbox::owner::Lane;
 use crate::sandbox::usage::{self, Usage};
 use crate::sandbox::workspace::Workspace;
 use crate::store::{Applied, CellRecord};
@@ -103,15 +104,19 @@ pub(super) struct Finishing {
 }
 
 impl ExecutorState {
+    /// What other hands changed before a cell is not the cell's doing.
+    pub(super) async fn look_before_cell(&mut self) {
+        if self.cage.is_some() && std::mem::take(&mut self.snapshot_is_old) {
+            self.snapshot = scanned(&self.args.workspace).await;
+            self.snapshot_unnoted = true;
+        }
+    }
+
     pub(super) fn run(&mut self, myself: &ExecutorRef, start: CellStart) {
         let cell = start.cell;
         if self.cage.is_none() {
             // The session hears of the end of the sandbox next, and gives it to another one.
             return;
-        }
-        if std::mem::take(&mut self.snapshot_is_old) {
-            self.snapshot = artifacts::scan(&self.args.workspace.root);
-            self.snapshot_unnoted = true;
         }
         self.note_snapshot();
         let frame = HostFrame::Cell {
@@ -350,12 +355,12 @@ impl ExecutorState {
         let (workspace, executor, before) =
             (Arc::clone(&self.args.workspace), myself.clone(), self.snapshot.clone());
         let unchanged = before.clone();
-        let look = move || {
-            let snapshot = artifacts::scan(&workspace.root);
+        let look = async move {
+            let snapshot = scanned(&workspace).await;
             let (artifacts, cut) = artifacts::compare(&before, &snapshot);
             (snapshot, Changes { artifacts, cut })
         };
-        watched_blocking(look, move |seen| {
+        watched(look, move |seen| {
             // The files of a guest must not keep the end of its cell from being told.
             let (snapshot, changes) =
                 seen.unwrap_or_else(|| (unchanged, Changes { artifacts: Vec::new(), cut: true }));
@@ -389,16 +394,17 @@ impl ExecutorState {
         self.tell(SessionMsg::PutBack(running.start.clone()));
     }
 
-    /// One look at a time: a guest decides how long it takes.
+    /// One look at a time: a guest decides how long it takes. The longer it took, the later is the next, and
+    /// until then this one counts as going on.
     pub(super) fn look_at_quota(&mut self, myself: &ExecutorRef) {
         if self.quota_look.as_ref().is_some_and(|look| !look.is_finished()) {
             return;
         }
         let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
         self.quota_look = Some(tokio::spawn(async move {
-            if let Some(usage) = measured(workspace).await {
-                let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
-            }
+            let Some((usage, took)) = measured(workspace).await else { return };
+            let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
+            tokio::time::sleep(usage::pause_after(took)).await;
         }));
     }
 
@@ -433,10 +439,24 @@ impl ExecutorState {
     }
 }
 
-/// Off the actor's thread; nothing if the machine has trouble of its own.
-pub(super) async fn measured(workspace: Arc<Workspace>) -> Option<Usage> {
-    let measured = tokio::task::spawn_blocking(move || usage::measure(&workspace)).await.ok()?;
-    measured.inspect_err(|error| tracing::warn!(%error, "a workspace cannot be measured")).ok()
+/// How large the workspace is and how long it took to see; nothing if the machine has trouble of its own.
+pub(super) async fn measured(workspace: Arc<Workspace>) -> Option<(Usage, Duration)> {
+    let measured = workspace.access(Lane::Look, |root| {
+        let since = Instant::now();
+        usage::measure(root).map(|usage| (usage, since.elapsed()))
+    });
+    let measured = measured.await.map_err(|problem| problem.message);
+    let measured = measured.and_then(|measured| measured.map_err(|error| error.to_string()));
+    measured.inspect_err(|error| tracing::warn!(error, "a workspace cannot be measured")).ok()
+}
+
+/// The files of the workspace. Of a folder that does not answer nothing is known.
+pub(super) async fn scanned(workspace: &Workspace) -> Snapshot {
+    let scanned = workspace.access(Lane::Look, artifacts::scan).await;
+    scanned.unwrap_or_else(|problem| {
+        tracing::warn!(problem = problem.message, "a workspace cannot be looked at");
+        Snapshot::unseen()
+    })
 }
 
 impl Finishing {

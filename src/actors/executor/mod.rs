@@ -43,7 +43,7 @@ use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::quota::{Gauge, Permit};
-use crate::sandbox::artifacts::{self, Snapshot};
+use crate::sandbox::artifacts::Snapshot;
 use crate::sandbox::launch::{Launcher, Sandbox, Wanted};
 use crate::sandbox::usage::Usage;
 use crate::sandbox::workspace::Workspace;
@@ -54,7 +54,7 @@ pub(super) use messages::Answer;
 pub use messages::{Attach, Back, ExecutorMsg, ExecutorRef, Overdue, Resumed};
 
 use calls::CallGuard;
-use cells::{Finishing, Running, measured};
+use cells::{Finishing, Running, measured, scanned};
 use fate::LastPrograms;
 use frost::Frost;
 use requests::Request;
@@ -182,7 +182,7 @@ impl Actor for Executor {
             match adopted {
                 None => {
                     // Before any cell runs, so that all that the first one writes is seen to grow.
-                    if let Some(usage) = measured(Arc::clone(&workspace)).await {
+                    if let Some((usage, _)) = measured(Arc::clone(&workspace)).await {
                         let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
                     }
                     let progress = pull_progress(log);
@@ -205,7 +205,7 @@ impl Actor for Executor {
                 tokio::spawn(sandbox.undo());
             }
         });
-        let snapshot = artifacts::scan(&args.workspace.root);
+        let snapshot = scanned(&args.workspace).await;
         Ok(ExecutorState {
             args,
             cage: None,
@@ -245,6 +245,9 @@ impl Actor for Executor {
         message: ExecutorMsg,
         state: &mut ExecutorState,
     ) -> Result<(), ActorProcessingErr> {
+        if matches!(message, ExecutorMsg::Run(_)) {
+            state.look_before_cell().await;
+        }
         let acted = std::panic::catch_unwind(AssertUnwindSafe(|| state.act(&myself, message)));
         let outcome = acted.unwrap_or_else(|_| Err("the executor panicked".into()));
         if outcome.is_err() {

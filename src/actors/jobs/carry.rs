@@ -2,7 +2,6 @@
 
 use ractor::ActorStatus;
 use ractor::rpc::CallResult;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,6 +26,7 @@ use crate::sandbox::attest::isolation_line;
 use crate::sandbox::files::{self, Upload};
 use crate::sandbox::gather::{self, Gathered};
 use crate::sandbox::launch::Launcher;
+use crate::sandbox::owner::Lane;
 use crate::store::{EventLog, JobRecord};
 
 /// The one cell of a job.
@@ -134,7 +134,7 @@ impl Carry {
             self.start(&session, &handles).await?;
         }
         let result = self.result(&session, &handles.log).await?;
-        let begun = script::has_begun(&handles.workspace.root);
+        let begun = handles.workspace.access(Lane::Look, script::has_begun).await?;
         let mut end = verdict::of_result(&result, begun);
         if !begun {
             return Ok(end);
@@ -166,19 +166,19 @@ impl Carry {
 
     async fn start(&self, session: &SessionRef, handles: &Handles) -> Result<(), Problem> {
         let receipt = ask(session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
-        let (workspace, service) = (Arc::clone(&handles.workspace), self.launcher.service);
-        let (input, room) = (self.input.clone(), self.launcher.settings.sandbox.workspace_bytes);
+        let room = self.launcher.settings.sandbox.workspace_bytes;
         let order = script::order(&self.record.job);
-        blocking(move || {
-            let file = File::open(&input).map_err(|error| {
-                Problem::new(Code::Storage, format!("the files of the job cannot be read: {error}"))
-            })?;
-            files::read_tar(&workspace, service, "", BufReader::new(file), room)?;
-            let mut upload = Upload::begin(&workspace, service, script::ORDER, room)?;
+        let file = tokio::fs::File::open(&self.input).await.map_err(|error| {
+            Problem::new(Code::Storage, format!("the files of the job cannot be read: {error}"))
+        })?;
+        let file = file.into_std().await;
+        let brought = handles.workspace.access(Lane::Transfer, move |root| {
+            files::read_tar(root, "", BufReader::new(file), room)?;
+            let mut upload = Upload::begin(root, script::ORDER, room)?;
             upload.write(order.as_bytes())?;
             upload.finish()
-        })
-        .await??;
+        });
+        brought.await??;
         let _ = session.cast(SessionMsg::FilesChanged);
         // In the journal first: a job that is noted as waiting is run by the next daemon from the start.
         let started = Started { session: handles.log.session(), receipt: self.receipt(&receipt) };
@@ -238,15 +238,18 @@ impl Carry {
         if patterns.is_empty() {
             return Ok(Gathered::default());
         }
-        let (workspace, path) = (Arc::clone(&handles.workspace), self.artifacts.clone());
-        let gathered = tokio::task::spawn_blocking(move || {
-            let gathered = gather::gather(&workspace.root, &patterns, File::create(&path)?);
-            if gathered.as_ref().map_or(true, |gathered| gathered.files.is_empty()) {
-                let _ = std::fs::remove_file(&path);
-            }
-            gathered
-        });
-        gathered.await.map_err(std::io::Error::other)?
+        // The daemon's own file, which the folder's owner could not make.
+        let out = tokio::fs::File::create(&self.artifacts).await?.into_std().await;
+        let gathered =
+            handles.workspace.access(Lane::Transfer, move |root| gather::gather(root, &patterns, out));
+        let gathered = gathered
+            .await
+            .map_err(|problem| std::io::Error::other(problem.message))
+            .and_then(std::convert::identity);
+        if gathered.as_ref().map_or(true, |gathered| gathered.files.is_empty()) {
+            let _ = tokio::fs::remove_file(&self.artifacts).await;
+        }
+        gathered
     }
 }
 
@@ -291,8 +294,4 @@ pub async fn remove(supervisor: &SupervisorRef, job: JobId) {
             tracing::warn!(%job, problem = problem.message, "the sandbox of a job is left to the next start");
         }
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Problem::new(Code::Internal, error.to_string()))
 }

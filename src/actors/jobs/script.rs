@@ -4,11 +4,11 @@
 //! the cell; the guardian tells how the process ended. That it got so far can be seen from the order,
 //! which is the last thing to go: a process that ended before is no verdict of the script.
 
-use rustix::fs::AtFlags;
 use serde_json::json;
-use std::os::fd::OwnedFd;
 
 use crate::protocol::job::NewJob;
+use crate::sandbox::files;
+use crate::sandbox::workspace::Root;
 
 /// Where the cell finds what it is to run. Not in its code, which the journal keeps: variables may be
 /// secrets. A script that puts one there again is taken for one that was not begun.
@@ -36,8 +36,8 @@ os.execve(sys.executable, [sys.executable, *job["argv"]], {**os.environ, **job["
 
 /// Whether the process became the script.
 #[must_use]
-pub fn has_begun(workspace: &OwnedFd) -> bool {
-    rustix::fs::statat(workspace, ORDER, AtFlags::SYMLINK_NOFOLLOW).is_err()
+pub fn has_begun(workspace: &Root<'_>) -> bool {
+    !files::is_there(workspace, ORDER)
 }
 
 /// What is written there.
@@ -55,6 +55,7 @@ pub fn order(job: &NewJob) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn the_order_goes_when_the_script_begins_and_not_before() {
@@ -66,8 +67,8 @@ mod tests {
             std::fs::write(folder.path().join("s.py"), "import sys; sys.exit(7)").unwrap();
             let ran = std::process::Command::new("python3").args(["-c", CODE]).current_dir(&folder).output();
             assert_eq!(ran.unwrap().status.code(), Some(exits));
-            let workspace = OwnedFd::from(std::fs::File::open(&folder).unwrap());
-            assert_eq!(has_begun(&workspace), !left);
+            let workspace = std::fs::File::open(&folder).unwrap();
+            assert_eq!(has_begun(&Root::of_daemon(workspace.as_fd())), !left);
         }
     }
 

@@ -17,13 +17,10 @@ use crate::store::Journal;
 
 /// A guest may have left a million files; other actors go on meanwhile.
 pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
-    let removed = tokio::task::spawn_blocking(move || {
-        workspace.remove().inspect_err(|error| {
-            let path = workspace.path.display();
-            tracing::warn!(%error, %path, "a workspace is left to the reaper");
-        })
-    });
-    let _ = removed.await;
+    if let Err(error) = workspace.remove().await {
+        let path = workspace.path.display();
+        tracing::warn!(%error, %path, "a workspace is left to the reaper");
+    }
 }
 
 /// Time for a removal to get into the journal before it goes on without.

@@ -25,6 +25,7 @@ use crate::sandbox::attest::isolation_line;
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::choice::Choice;
 use crate::sandbox::launch::{UserSlot, Wanted};
+use crate::sandbox::owner::{self as folders, Lane};
 use crate::sandbox::usage;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{JournalError, SessionRecord};
@@ -80,17 +81,18 @@ pub(super) fn make_workspace(
                     .flatten()
                     .map(ToOwned::to_owned)
                     .collect();
-                return Ok((
-                    Workspace::of_caller(folder.as_ref(), service, mode, choice, owner, &private)?,
-                    None,
-                ));
+                let look =
+                    move || Workspace::of_caller(folder.as_ref(), service, mode, choice, owner, &private);
+                return Ok((folders::run(owner, Lane::Look, None, look).await??, None));
             }
             let Some(slot) = slot else {
                 return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));
             };
             let path = launcher.paths.workspaces_dir().join(id.to_string());
             let bytes = launcher.settings.sandbox.workspace_bytes;
-            Ok((Workspace::managed(path, service, mode, choice, slot.uid, bytes)?, Some(slot)))
+            let uid = slot.uid;
+            let make = move || Workspace::managed(path, service, mode, choice, uid, bytes);
+            Ok((folders::run(owner, Lane::Look, None, make).await??.paid_by(owner), Some(slot)))
         };
         make.await
     };
@@ -217,9 +219,12 @@ impl SessionActorState {
             return;
         };
         let (gauge, most) = (self.args.gauge.clone(), self.args.launcher.settings.sandbox.workspace_bytes);
-        tokio::task::spawn_blocking(move || match usage::measure(&workspace) {
-            Ok(usage) => drop(gauge.measure(Kind::Workspace, usage.counted(most))),
-            Err(error) => tracing::warn!(%error, "a workspace cannot be measured"),
+        tokio::spawn(async move {
+            match workspace.access(Lane::Look, usage::measure).await {
+                Ok(Ok(usage)) => drop(gauge.measure(Kind::Workspace, usage.counted(most))),
+                Ok(Err(error)) => tracing::warn!(%error, "a workspace cannot be measured"),
+                Err(problem) => tracing::warn!(problem = problem.message, "a workspace cannot be measured"),
+            }
         });
     }
 

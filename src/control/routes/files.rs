@@ -1,33 +1,40 @@
-//! Files of a workspace. The blocking work happens on its own threads; bytes are streamed.
+//! Files of a workspace. The work is done on threads of the session's user, with the rights of the folder's
+//! owner; bytes are streamed, and a client that reads nothing of them is not waited for.
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use http_body_util::StreamBody;
 use hyper::body::Frame;
-use std::io::Read;
+use std::io::{BufWriter, Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::{App, ask_patiently};
 use crate::actors::session::{Handles, SessionMsg, SessionRef};
 use crate::control::body::{Path, in_time, upload_place};
 use crate::control::peer::Peer;
-use crate::control::problems::{Answer, Refused};
-use crate::protocol::api::{Done, FolderView, LEFT_OUT};
+use crate::control::problems::Answer;
+use crate::controls;
+use crate::protocol::api::{Done, FileEntry, FolderView, LEFT_OUT};
+use crate::protocol::limits::UNREAD;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::sandbox::files::{self, Opened, Upload};
+use crate::sandbox::owner::Lane;
 use crate::sandbox::usage;
 use crate::sandbox::workspace::Workspace;
 
 const TAR: &str = "application/x-tar";
 const CHUNK: usize = 64 * 1024;
+/// Chunks that are read ahead of the client.
+const AHEAD: usize = 2;
 /// How long the rest of a body is read that is not wanted.
 const PASS_OVER: Duration = Duration::from_secs(5);
 
@@ -40,13 +47,6 @@ async fn handles(app: &App, peer: &Peer, key: &str) -> Answer<(SessionRef, Handl
     let session = app.session(peer, key).await?;
     let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     Ok((session, handles))
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
-) -> Answer<T> {
-    let outcome = tokio::task::spawn_blocking(work).await;
-    outcome.map_err(|error| Problem::new(Code::Internal, error.to_string()))?.map_err(Refused)
 }
 
 pub async fn get_root(
@@ -67,10 +67,15 @@ pub async fn get(
     let (_, workspace) = workspace(&app, &peer, &key).await?;
     let path = files::clean(&path)?;
     let as_json = accepts_json(&headers);
-    let shown = path.clone();
-    let opened = blocking(move || files::open(&workspace, &path)).await?;
-    match opened {
-        Opened::File { file, bytes } => {
+    let found = workspace.access(Lane::Look, {
+        let path = path.clone();
+        move |root| match files::open(root, &path)? {
+            Opened::Folder if as_json => files::list(root, path.as_ref()).map(Found::List),
+            opened => Ok(Found::Opened(opened)),
+        }
+    });
+    match found.await?? {
+        Found::Opened(Opened::File { file, bytes }) => {
             let body = Body::from_stream(ReaderStream::with_capacity(
                 tokio::io::AsyncReadExt::take(tokio::fs::File::from_std(file), bytes),
                 CHUNK,
@@ -78,29 +83,28 @@ pub async fn get(
             let kind = (header::CONTENT_TYPE, "application/octet-stream".to_owned());
             Ok(([kind, (header::CONTENT_LENGTH, bytes.to_string())], body).into_response())
         }
-        Opened::Folder(folder) if as_json => {
-            let (entries, truncated) = blocking({
-                let shown = shown.clone();
-                move || files::list(&folder, shown.as_ref())
-            })
-            .await?;
-            Ok(Json(FolderView { path: shown, entries, truncated }).into_response())
+        Found::List((entries, truncated)) => {
+            Ok(Json(FolderView { path, entries, truncated }).into_response())
         }
-        Opened::Folder(folder) => {
-            let (reader, writer) = tokio::io::duplex(CHUNK);
+        Found::Opened(Opened::Folder) => {
+            let (writer, reader) = Outgoing::new();
             let (told, outcome) = oneshot::channel();
-            tokio::task::spawn_blocking(move || {
-                let mut writer = SyncIoBridge::new(writer);
-                let written = files::write_tar(&folder, &mut writer);
-                if let Err(error) = &written {
-                    tracing::warn!(%error, "a folder could not be sent whole");
+            tokio::spawn(async move {
+                let sent = workspace.access(Lane::Transfer, move |root| {
+                    let mut writer = BufWriter::with_capacity(CHUNK, writer);
+                    let written = files::write_tar(root, path.as_ref(), &mut writer);
+                    let written = written.and_then(|left_out| writer.flush().map(|()| left_out));
+                    // What a client did not take is not offered once more.
+                    let (_writer, _left) = writer.into_parts();
+                    // Before the stream is seen to end: then it is known how.
+                    let _ = told.send(written);
+                });
+                if let Err(problem) = sent.await {
+                    tracing::warn!(problem = problem.message, "a folder cannot be sent");
                 }
-                // Before the stream is seen to end: then it is known how.
-                let _ = told.send(written);
-                let _ = writer.shutdown();
             });
             let kind = [(header::CONTENT_TYPE, TAR), (header::TRAILER, LEFT_OUT)];
-            let data = ReaderStream::new(reader).map_ok(Frame::data);
+            let data = reader.map(|chunk| Ok(Frame::data(chunk)));
             // Half a folder ends as a body that broke off, never as one that is over.
             let end = stream::once(outcome)
                 .map(|outcome| outcome.unwrap_or_else(|gone| Err(std::io::Error::other(gone))).map(trailer));
@@ -109,12 +113,52 @@ pub async fn get(
     }
 }
 
+/// What a path names, as far as it can be told at once.
+enum Found {
+    Opened(Opened),
+    List((Vec<FileEntry>, bool)),
+}
+
 /// What is known only when all was sent.
 fn trailer(left_out: usize) -> Frame<bytes::Bytes> {
     Frame::trailers(HeaderMap::from_iter([(
         header::HeaderName::from_static(LEFT_OUT),
         HeaderValue::from(left_out),
     )]))
+}
+
+/// What a thread writes for a client. One that takes nothing for too long is given up: the thread is wanted.
+struct Outgoing {
+    chunks: mpsc::Sender<bytes::Bytes>,
+    runtime: Handle,
+}
+
+impl Outgoing {
+    fn new() -> (Self, impl Stream<Item = bytes::Bytes>) {
+        let (chunks, received) = mpsc::channel(AHEAD);
+        let received = stream::unfold(received, |mut received| async move {
+            received.recv().await.map(|chunk| (chunk, received))
+        });
+        (Self { chunks, runtime: Handle::current() }, received)
+    }
+}
+
+impl Write for Outgoing {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let chunk = bytes::Bytes::copy_from_slice(bytes);
+        let within = if controls::holds("unread_downloads_end") { UNREAD } else { Duration::MAX };
+        let taken =
+            self.runtime.block_on(async { tokio::time::timeout(within, self.chunks.send(chunk)).await });
+        match taken {
+            Ok(Ok(())) => Ok(bytes.len()),
+            Ok(Err(_)) => Err(std::io::ErrorKind::BrokenPipe.into()),
+            Err(_) => Err(std::io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 fn accepts_json(headers: &HeaderMap) -> bool {
@@ -140,41 +184,46 @@ pub async fn put(
     request: Request,
 ) -> Answer<Json<Done>> {
     let target = handles(&app, &peer, &key).await;
-    let service = app.launcher.service;
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
     let place = upload_place(&app, peer.uid)?;
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
     let limit = app.settings.sandbox.workspace_bytes;
-    let session = blocking(move || {
+    let (session, handles) = match target {
+        Ok(target) => target,
+        Err(refused) => {
+            // Nothing of anybody's folder is touched.
+            let _ = tokio::task::spawn_blocking(move || pass_over(&mut input)).await;
+            return Err(refused);
+        }
+    };
+    let (workspace, gauge) = (handles.workspace, handles.gauge);
+    let received = workspace.access(Lane::Transfer, move |root| {
         let _place = place;
-        let received = target.map_err(|Refused(problem)| problem).and_then(|(session, handles)| {
-            let workspace = handles.workspace;
+        let received = (|| {
             let path = files::clean(&path)?;
-            let used = usage::measure(&workspace).map_err(|error| {
+            let used = usage::measure(root).map_err(|error| {
                 Problem::new(Code::Storage, format!("the workspace cannot be measured: {error}"))
             })?;
             if let Some(why) = used.beyond(limit) {
                 return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
             }
-            let of_user = handles.gauge.map(|gauge| {
+            let of_user = gauge.map(|gauge| {
                 gauge.measure(Kind::Workspace, used.bytes).map_err(Problem::from)?;
                 Ok::<u64, Problem>(gauge.room(Kind::Workspace))
             });
             let room = (limit - used.bytes).min(of_user.transpose()?.unwrap_or(u64::MAX));
             if is_tar {
-                files::read_tar(&workspace, service, &path, &mut input, room)?;
+                files::read_tar(root, &path, &mut input, room).map(drop)
             } else {
-                let upload = Upload::begin(&workspace, service, &path, room)?;
-                receive(upload, &mut input)?;
+                receive(Upload::begin(root, &path, room)?, &mut input)
             }
-            Ok(session)
-        });
+        })();
         if received.is_err() {
             pass_over(&mut input);
         }
         received
-    })
-    .await?;
+    });
+    received.await??;
     let _ = session.cast(SessionMsg::FilesChanged);
     Ok(Json(Done {}))
 }
@@ -208,15 +257,16 @@ pub async fn remove(
     let (session, handles) = handles(&app, &peer, &key).await?;
     let path = files::clean(&path)?;
     let most = app.settings.sandbox.workspace_bytes;
-    blocking(move || {
-        files::remove(&handles.workspace, &path)?;
+    let gauge = handles.gauge;
+    let removed = handles.workspace.access(Lane::Removal, move |root| {
+        files::remove(root, &path)?;
         // Whoever removes files to get room has it when this is answered.
-        if let (Some(gauge), Ok(usage)) = (handles.gauge, usage::measure(&handles.workspace)) {
+        if let (Some(gauge), Ok(usage)) = (gauge, usage::measure(root)) {
             let _ = gauge.measure(Kind::Workspace, usage.counted(most));
         }
-        Ok(())
-    })
-    .await?;
+        Ok::<(), Problem>(())
+    });
+    removed.await??;
     let _ = session.cast(SessionMsg::FilesChanged);
     Ok(Json(Done {}))
 }

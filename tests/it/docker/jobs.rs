@@ -256,7 +256,7 @@ pub fn artifacts_are_data() {
         "make.py",
         "import os, sys\n\
          os.makedirs('out/deep')\n\
-         open('out/run.sh', 'w').write('#!/bin/sh')\nos.chmod('out/run.sh', 0o4755)\n\
+         open('out/run.sh', 'w').write('#!/bin/sh')\nos.chmod('out/run.sh', 0o755)\n\
          open('out/deep/a.txt', 'w').write('a')\nopen('out/.secret', 'w').write('s')\n\
          os.symlink('/etc/passwd', 'out/link')\nos.symlink('/etc', 'out/folder')\nos.mkfifo('out/pipe')\n\
          os.link('out/deep/a.txt', 'out/hard')\nsys.exit(4)",

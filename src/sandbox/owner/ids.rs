@@ -1,0 +1,50 @@
+//! Who somebody is for the kernel's checks on files.
+
+use nix::unistd::{Uid, User, getgrouplist};
+use std::ffi::CString;
+
+/// The group of nobody, for users without an account.
+const NO_GROUP: u32 = 65_534;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ids {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+impl Ids {
+    /// A user and a group, and no other groups: a guest.
+    #[must_use]
+    pub fn alone(uid: u32, gid: u32) -> Self {
+        Self { uid, gid, groups: Vec::new() }
+    }
+
+    /// A user as the machine's own lists have it. The lists may lie on another machine and be slow, so this
+    /// is asked on a thread that nobody else needs.
+    #[must_use]
+    pub fn of_account(uid: u32) -> Option<Self> {
+        let user = User::from_uid(Uid::from_raw(uid)).ok().flatten()?;
+        let name = CString::new(user.name.as_str()).ok()?;
+        let groups = getgrouplist(&name, user.gid).ok()?;
+        let groups = groups.into_iter().map(nix::unistd::Gid::as_raw).collect();
+        Some(Self { uid, gid: user.gid.as_raw(), groups })
+    }
+
+    /// The same, and for a user without an account one without groups.
+    #[must_use]
+    pub fn of_user(uid: u32) -> Self {
+        Self::of_account(uid).unwrap_or_else(|| Self::alone(uid, NO_GROUP))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_come_from_the_machine() {
+        assert_eq!(Ids::of_account(0).unwrap().gid, 0);
+        assert_eq!(Ids::of_user(3_999_999_999), Ids::alone(3_999_999_999, NO_GROUP));
+    }
+}
