@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use ractor::{ActorRef, ActorStatus};
 use serde::Deserialize;
 
-use super::{App, ask, ask_patiently};
+use super::{App, ask_asks, ask_patiently};
 use crate::actors::asks::{AsksMsg, AsksRef, default_model, ended};
 use crate::actors::session::{Handles, SessionMsg, SessionRef};
 use crate::control::body::{JsonBody, Path, Query};
@@ -79,14 +79,14 @@ pub async fn start(
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
 
-async fn view_of(asks: &AsksRef, number: AskNumber) -> Answer<AskView> {
-    let view = ask(asks, |reply_to| AsksMsg::View { ask: number, reply_to }).await?;
+async fn view_of(session: &SessionRef, asks: &AsksRef, number: AskNumber) -> Answer<AskView> {
+    let view = ask_asks(session, asks, |reply_to| AsksMsg::View { ask: number, reply_to }).await?;
     view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {number}")).into())
 }
 
 pub async fn list(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<AskList>> {
-    let (asks, _, _) = app.asks(&peer, &key).await?;
-    Ok(Json(AskList { asks: ask(&asks, |reply_to| AsksMsg::List { reply_to }).await? }))
+    let (asks, _, session) = app.asks(&peer, &key).await?;
+    Ok(Json(AskList { asks: ask_asks(&session, &asks, |reply_to| AsksMsg::List { reply_to }).await? }))
 }
 
 pub async fn show(
@@ -96,7 +96,7 @@ pub async fn show(
     Query(query): Query<AskQuery>,
 ) -> Answer<Response> {
     let (asks, handles, session) = app.asks(&peer, &key).await?;
-    let view = view_of(&asks, number).await?;
+    let view = view_of(&session, &asks, number).await?;
     if query.stream {
         return Ok(sse::respond(
             handles.log,
@@ -123,13 +123,13 @@ pub async fn cancel(
 }
 
 pub async fn history(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<History>> {
-    let (asks, _, _) = app.asks(&peer, &key).await?;
-    Ok(Json(History { messages: ask(&asks, |reply_to| AsksMsg::History { reply_to }).await? }))
+    let (asks, _, session) = app.asks(&peer, &key).await?;
+    Ok(Json(History { messages: ask_asks(&session, &asks, |reply_to| AsksMsg::History { reply_to }).await? }))
 }
 
 pub async fn plan(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<PlanView>> {
-    let (asks, _, _) = app.asks(&peer, &key).await?;
-    Ok(Json(PlanView { versions: ask(&asks, |reply_to| AsksMsg::Plans { reply_to }).await? }))
+    let (asks, _, session) = app.asks(&peer, &key).await?;
+    Ok(Json(PlanView { versions: ask_asks(&session, &asks, |reply_to| AsksMsg::Plans { reply_to }).await? }))
 }
 
 pub async fn models(State(app): State<App>) -> Json<ModelList> {

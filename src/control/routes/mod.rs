@@ -27,6 +27,7 @@ use super::idempotency::{self, InWork};
 use super::identity::{Identities, number_of};
 use super::peer::{Peer, Places};
 use super::problems::{Answer, Refused};
+use crate::actors::asks::{AsksMsg, AsksRef};
 use crate::actors::calls::lost;
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::kept::Kept;
@@ -176,6 +177,16 @@ async fn ask_patiently<T: Send + 'static>(
     answered(session, outcome)?.map_err(Refused)
 }
 
+/// The same of the asks of a session, which may die and be followed by others.
+async fn ask_asks<T: Send + 'static>(
+    session: &SessionRef,
+    asks: &AsksRef,
+    message: impl FnOnce(RpcReplyPort<T>) -> AsksMsg,
+) -> Answer<T> {
+    let outcome = asks.call(message, Some(PROMPT)).await;
+    answered(session, outcome)
+}
+
 fn answered<A: ractor::Message, M, T>(
     actor: &ActorRef<A>,
     outcome: Result<ractor::rpc::CallResult<T>, ractor::MessagingErr<M>>,
@@ -186,7 +197,9 @@ fn answered<A: ractor::Message, M, T>(
         Ok(CallResult::Timeout) => {
             Err(Problem::new(Code::Internal, "an actor did not answer in time").into())
         }
-        Ok(CallResult::SenderError) if actor.get_status() < ActorStatus::Draining => Err(lost().into()),
+        Ok(CallResult::SenderError) | Err(_) if actor.get_status() < ActorStatus::Draining => {
+            Err(lost().into())
+        }
         Ok(CallResult::SenderError) | Err(_) => {
             Err(Problem::new(Code::NoSuchSession, "the session has just ended").into())
         }
