@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::controls;
 use crate::protocol::event::Event;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
@@ -207,7 +208,7 @@ impl Client {
         let error = match connect(&self.socket).await {
             Ok(stream) => {
                 self.was_connected.store(true, Ordering::Relaxed);
-                return Ok(stream);
+                return trusted(&self.socket, stream);
             }
             Err(error) => error,
         };
@@ -225,7 +226,7 @@ impl Client {
             (Some(starter), _) if absent => {
                 // Boxed, because starting asks for the daemon's health with a client of its own.
                 Box::pin(starter.start(&self.socket)).await?;
-                connect(&self.socket).await.map_err(|e| failed(&e))
+                trusted(&self.socket, connect(&self.socket).await.map_err(|e| failed(&e))?)
             }
             (_, std::io::ErrorKind::PermissionDenied) => Err(failed(&error)
                 .hint("it is open to the members of its group who can reach it: `namei -l` shows both")),
@@ -235,6 +236,26 @@ impl Client {
             }
             _ => Err(failed(&error)),
         }
+    }
+}
+
+/// Somebody else's daemon would read all that is typed and could answer anything: only root's and the caller's
+/// own are talked to, by who listens and by whose the file is.
+fn trusted(socket: &std::path::Path, stream: UnixStream) -> Result<UnixStream, Failure> {
+    use std::os::unix::fs::MetadataExt as _;
+    let own = rustix::process::geteuid().as_raw();
+    let listens = stream.peer_cred().map(|peer| peer.uid());
+    let owns = std::fs::metadata(socket).map(|found| found.uid());
+    let is_strange = |uid: &u32| *uid != 0 && *uid != own;
+    let unknown = |error: &std::io::Error| {
+        Failure::io(format_args!("failed to learn whose daemon listens at `{}`", socket.display()), error)
+    };
+    let strange =
+        [listens.map_err(|e| unknown(&e))?, owns.map_err(|e| unknown(&e))?].into_iter().find(is_strange);
+    match strange.filter(|_| controls::holds("commands_know_their_daemon")) {
+        None => Ok(stream),
+        Some(uid) => Err(Failure::new(format!("the daemon at `{}` is that of user {uid}", socket.display()))
+            .hint("commands talk only to root's daemon and to your own; look at `BELLJAR_SOCKET`")),
     }
 }
 

@@ -336,7 +336,7 @@ mod tests {
                     orphan_life: Duration::from_secs(3600),
                     checkpoints: 8,
                     checkpoint_bytes: 512 << 20,
-                    uid_first: 200_000,
+                    uid_first: 2_100_000_000,
                     uid_count: 10_000,
                 },
                 cells: Cells {

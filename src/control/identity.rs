@@ -1,67 +1,117 @@
 //! Who a user is beyond its number: a name and groups, from the machine's own lists, never from a
 //! message. The kernel says the number and the group that a process runs with.
+//!
+//! The lists may lie on another machine and not answer. Then what was last known holds; of whom nothing is known
+//! nothing is taken for granted, not even that there are no limits: such a user is refused.
 
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
-/// The lists may lie on another machine; who cannot be looked up has no name and no groups.
+use super::subordinate;
+use crate::protocol::problem::{Code, Problem};
+
 const LOOKED_UP_WITHIN: Duration = Duration::from_secs(2);
-/// A change of groups is seen after this time.
-const REMEMBERED: Duration = Duration::from_secs(30);
+/// A change of groups is seen after this time, by requests and by streams that go on.
+pub const REMEMBERED: Duration = Duration::from_secs(5);
 /// Users that are remembered.
 const USERS: usize = 1024;
+/// Lookups at once: one that hangs holds a thread for as long as it does.
+const LOOKUPS: usize = 16;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Who {
     pub name: Option<String>,
     pub groups: Vec<String>,
+    /// Whose subordinate user id it is, by `/etc/subuid`.
+    pub subordinate_to: Option<String>,
 }
+
+/// A list of the machine could not be read.
+#[derive(Debug)]
+struct Unanswered;
 
 /// By user and the group that its process runs with.
 type Known = HashMap<(u32, Option<u32>), (Instant, Arc<Who>)>;
+type LookUp = fn(u32, Option<u32>) -> Result<Who, Unanswered>;
 
-#[derive(Clone, Default)]
-pub struct Identities(Arc<Mutex<Known>>);
+#[derive(Clone)]
+pub struct Identities {
+    known: Arc<Mutex<Known>>,
+    lookups: Arc<Semaphore>,
+    look_up: LookUp,
+}
 
-impl Identities {
-    pub async fn of(&self, uid: u32, gid: Option<u32>) -> Arc<Who> {
-        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, who)) = known().get(&(uid, gid))
-            && at.elapsed() < REMEMBERED
-        {
-            return Arc::clone(who);
-        }
-        let looked_up = tokio::task::spawn_blocking(move || look_up(uid, gid));
-        let looked_up = tokio::time::timeout(LOOKED_UP_WITHIN, looked_up).await;
-        let who = Arc::new(looked_up.unwrap_or(Ok(Who::default())).unwrap_or_default());
-        let mut known = known();
-        if known.len() >= USERS {
-            known.clear();
-        }
-        known.insert((uid, gid), (Instant::now(), Arc::clone(&who)));
-        who
+impl Default for Identities {
+    fn default() -> Self {
+        Self { known: Arc::default(), lookups: Arc::new(Semaphore::new(LOOKUPS)), look_up }
     }
 }
 
-fn look_up(uid: u32, gid: Option<u32>) -> Who {
-    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    let listed = user.as_ref().and_then(|user| {
-        let name = CString::new(user.name.as_str()).ok()?;
-        getgrouplist(&name, user.gid).ok()
-    });
-    let running = gid.map(Gid::from_raw);
-    let mut groups: Vec<String> = listed
-        .into_iter()
-        .flatten()
-        .chain(running)
-        .filter_map(|gid| Some(Group::from_gid(gid).ok()??.name))
-        .collect();
+impl Identities {
+    /// # Errors
+    /// The machine's lists do not answer, and nothing is known of that user.
+    pub async fn of(&self, uid: u32, gid: Option<u32>) -> Result<Arc<Who>, Problem> {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known().get(&(uid, gid)).cloned();
+        if let Some((at, who)) = &before
+            && at.elapsed() < REMEMBERED
+        {
+            return Ok(Arc::clone(who));
+        }
+        let looked_up = tokio::time::timeout(LOOKED_UP_WITHIN, self.ask(uid, gid)).await;
+        let Ok(Ok(who)) = looked_up else {
+            tracing::warn!(uid, known = before.is_some(), "the lists of users do not answer");
+            return before.map(|(_, who)| who).ok_or_else(|| {
+                Problem::new(
+                    Code::Forbidden,
+                    format!("the machine's lists of users say nothing of user {uid}"),
+                )
+                .hint("try again; `getent passwd` and `getent group` show whether they answer")
+            });
+        };
+        let who = Arc::new(who);
+        let mut known = known();
+        if known.len() >= USERS
+            && let Some(oldest) = known.iter().min_by_key(|(_, (at, _))| *at).map(|(key, _)| *key)
+        {
+            known.remove(&oldest);
+        }
+        known.insert((uid, gid), (Instant::now(), Arc::clone(&who)));
+        Ok(who)
+    }
+
+    async fn ask(&self, uid: u32, gid: Option<u32>) -> Result<Who, Unanswered> {
+        let place = Arc::clone(&self.lookups).acquire_owned().await.map_err(|_| Unanswered)?;
+        let look_up = self.look_up;
+        let asked = tokio::task::spawn_blocking(move || {
+            let found = look_up(uid, gid);
+            drop(place);
+            found
+        });
+        asked.await.map_err(|_| Unanswered)?
+    }
+}
+
+fn look_up(uid: u32, gid: Option<u32>) -> Result<Who, Unanswered> {
+    let user = User::from_uid(Uid::from_raw(uid)).map_err(|_| Unanswered)?;
+    let listed = match &user {
+        None => Vec::new(),
+        Some(user) => {
+            let name = CString::new(user.name.as_str()).map_err(|_| Unanswered)?;
+            getgrouplist(&name, user.gid).map_err(|_| Unanswered)?
+        }
+    };
+    let mut groups = Vec::new();
+    for gid in listed.into_iter().chain(gid.map(Gid::from_raw)) {
+        groups.extend(Group::from_gid(gid).map_err(|_| Unanswered)?.map(|group| group.name));
+    }
     groups.sort();
     groups.dedup();
-    Who { name: user.map(|user| user.name), groups }
+    Ok(Who { name: user.map(|user| user.name), groups, subordinate_to: subordinate::owner_of(uid) })
 }
 
 /// A user as people write it: a name, or a number.
@@ -78,20 +128,42 @@ pub async fn number_of(user: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[tokio::test]
     async fn names_and_groups_come_from_the_machine() {
         let identities = Identities::default();
-        let root = identities.of(0, Some(1)).await;
+        let root = identities.of(0, Some(1)).await.unwrap();
         assert_eq!(root.name.as_deref(), Some("root"));
         assert!(
             ["root", "daemon"].iter().all(|group| root.groups.contains(&(*group).to_owned())),
             "{root:?}"
         );
-        let nobody_knows = identities.of(3_999_999_999, None).await;
+        let nobody_knows = identities.of(3_999_999_999, None).await.unwrap();
         assert_eq!(*nobody_knows, Who::default());
         assert_eq!(number_of("root").await, Some(0));
         assert_eq!(number_of("61001").await, Some(61001));
         assert_eq!(number_of("no-such-user").await, None);
+    }
+
+    static ANSWERS: AtomicBool = AtomicBool::new(true);
+
+    fn sometimes(_: u32, _: Option<u32>) -> Result<Who, Unanswered> {
+        let who = Who { name: Some("ann".into()), groups: vec!["staff".into()], subordinate_to: None };
+        if ANSWERS.load(Ordering::Relaxed) { Ok(who) } else { Err(Unanswered) }
+    }
+
+    /// Else the limits of a group would fall away with the server that knows the groups.
+    #[tokio::test]
+    async fn lists_that_do_not_answer_take_nothing_back_and_give_nothing() {
+        let identities = Identities { look_up: sometimes, ..Identities::default() };
+        let known = identities.of(7, None).await.unwrap();
+        ANSWERS.store(false, Ordering::Relaxed);
+        let (at, who) = identities.known.lock().unwrap().get(&(7, None)).cloned().unwrap();
+        let Some(long_ago) = at.checked_sub(2 * REMEMBERED) else { return };
+        identities.known.lock().unwrap().insert((7, None), (long_ago, who));
+        assert_eq!(identities.of(7, None).await.unwrap(), known);
+        let refused = identities.of(8, None).await.unwrap_err();
+        assert_eq!(refused.code, Code::Forbidden);
     }
 }

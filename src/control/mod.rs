@@ -1,7 +1,9 @@
 //! The control API: HTTP over the unix socket. It knows who calls from the kernel, turns requests
 //! into messages for the actors and answers back into HTTP, and knows nothing of containers.
 
+pub mod accounts;
 mod body;
+mod caller;
 mod hang_ups;
 mod idempotency;
 pub mod identity;
@@ -11,6 +13,7 @@ mod problems;
 mod routes;
 mod server;
 mod sse;
+pub mod subordinate;
 
 pub use idempotency::InWork;
 pub use peer::Peer;

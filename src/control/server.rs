@@ -2,17 +2,21 @@
 //! install, and because each connection carries the credentials of its peer.
 
 use axum::Router;
+use axum::response::IntoResponse;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
+use super::caller::Caller;
 use super::hang_ups::HangUps;
-use super::peer::{Peer, Place, Places};
+use super::peer::{Place, Places};
+use super::problems::Refused;
 use super::routes::App;
 use crate::controls;
 use crate::protocol::limits::{DRAIN, REQUEST_HEAD};
@@ -51,10 +55,10 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
                 continue;
             }
         };
-        let (app, router, shutdown) = (app.clone(), router.clone(), shutdown.clone());
+        let (caller, router, shutdown) =
+            (Caller::new(app.clone(), uid, gid), router.clone(), shutdown.clone());
         tasks.spawn(async move {
-            let peer = recognise(&app, uid, gid).await;
-            serve_connection(stream, router, peer, shutdown).await;
+            serve_connection(stream, router, Arc::new(caller), shutdown).await;
             drop(place);
         });
     }
@@ -76,22 +80,25 @@ fn let_in(stream: &UnixStream, only: Option<u32>, places: &Places) -> Result<(u3
     Ok((uid, gid, place))
 }
 
-/// Who it is, what it may have, and whether it may see what others have.
-async fn recognise(app: &App, uid: u32, gid: u32) -> Peer {
-    let who = app.identities.of(uid, Some(gid)).await;
-    app.ledger.set_limits(uid, app.settings.quota.of(uid, who.name.as_deref(), &who.groups));
-    let admin = !controls::holds("administrators_are_few")
-        || uid == 0
-        || who.groups.contains(&app.settings.admin.group);
-    Peer { uid, admin, act: String::new() }
-}
-
-async fn serve_connection(stream: UnixStream, router: Router, peer: Peer, shutdown: CancellationToken) {
-    let uid = peer.uid;
+async fn serve_connection(
+    stream: UnixStream,
+    router: Router,
+    caller: Arc<Caller>,
+    shutdown: CancellationToken,
+) {
+    let uid = caller.uid;
+    let called = Arc::clone(&caller);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer.clone());
-        let mut router = router.clone();
-        async move { router.call(request.map(axum::body::Body::new)).await }
+        let (mut router, caller) = (router.clone(), Arc::clone(&called));
+        async move {
+            match caller.peer().await {
+                Ok(peer) => {
+                    request.extensions_mut().insert(peer);
+                    router.call(request.map(axum::body::Body::new)).await
+                }
+                Err(problem) => Ok(Refused(problem).into_response()),
+            }
+        }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -100,6 +107,10 @@ async fn serve_connection(stream: UnixStream, router: Router, peer: Peer, shutdo
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = caller.until_demoted() => {
+            tracing::info!(uid, "hung up on somebody who is no administrator any more");
+            return;
+        }
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await

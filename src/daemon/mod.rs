@@ -21,8 +21,11 @@ use crate::actors::llm::Models;
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::supervisor::{Supervisor, SupervisorArgs, SupervisorMsg};
 use crate::config::{self, Paths, Serving, Settings};
+use crate::control::accounts::Accounts;
 use crate::control::identity::Identities;
+use crate::control::subordinate;
 use crate::control::{self, App};
+use crate::controls;
 use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::limits::DRAIN;
 use crate::quota::Ledger;
@@ -92,6 +95,16 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
         .map_err(|error| DaemonError::Config(format!("{error}\n\nhint: {}", error.fix())))?;
     let loaded =
         config::load(config.as_deref(), &paths).map_err(|error| DaemonError::Config(error.to_string()))?;
+    let guests = &loaded.settings.sandbox;
+    if config::is_system()
+        && controls::holds("guest_ids_are_free")
+        && let Some(why) = subordinate::taken(guests.uid_first, guests.uid_count)
+    {
+        return Err(DaemonError::Config(format!(
+            "guests cannot have the user ids from `sandbox.uid_first` = {} on: {why}\n\nhint: set `sandbox.uid_first` to the first of `sandbox.uid_count` = {} ids that nobody has",
+            guests.uid_first, guests.uid_count
+        )));
+    }
     boot::make_home(&paths)?;
     let _lock = Lock::take(&paths)?;
     let _log = boot::start_log(&paths, &loaded.settings);
@@ -176,6 +189,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         tools,
         ledger,
         identities,
+        accounts: Accounts::load(launcher.paths.home().join("accounts")),
     };
     let notifier = Notifier::of_this_process();
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
@@ -277,7 +291,8 @@ impl Signals {
 /// Whoever has something here already is held to their limits from the start.
 async fn limit(ledger: &Ledger, identities: &Identities, launcher: &Launcher, owners: BTreeSet<u32>) {
     for owner in owners {
-        let who = identities.of(owner, None).await;
+        // Who cannot be looked up now is refused until that can be done.
+        let who = identities.of(owner, None).await.unwrap_or_default();
         ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
     }
 }

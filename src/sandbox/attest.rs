@@ -104,7 +104,8 @@ pub fn differences(
     check(host.tmpfs == asked.tmpfs, "the temporary folders");
     check(host.shm_size == asked.shm_size, "the shared memory");
     check(host.cgroupns_mode == asked.cgroupns_mode, "the cgroup namespace");
-    check(hides(host.masked_paths.as_deref(), &MASKED_PATHS), "the masked paths");
+    let hidden: Vec<&str> = MASKED_PATHS.into_iter().chain(spec.hidden.iter().map(String::as_str)).collect();
+    check(hides(host.masked_paths.as_deref(), &hidden), "the masked paths");
     check(hides(host.readonly_paths.as_deref(), &READONLY_PATHS), "the read-only paths");
     check(host.pid_mode.unwrap_or_default().is_empty(), "the pid namespace");
     check(host.uts_mode.unwrap_or_default().is_empty(), "the host name's namespace");

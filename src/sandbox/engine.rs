@@ -11,10 +11,13 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use std::collections::HashMap;
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use super::spec::{LABEL_INSTANCE, LABEL_SANDBOX};
+use crate::controls;
 use crate::protocol::limits::{ENGINE_CALL, ENGINE_START};
 use crate::protocol::problem::{Code, Problem};
 
@@ -22,6 +25,8 @@ use crate::protocol::problem::{Code, Problem};
 pub enum EngineError {
     #[error("the container engine does not answer: {0}")]
     Unavailable(String),
+    #[error("everybody may use the engine's socket `{0}`, and with it become root")]
+    Exposed(String),
     #[error("the container engine took longer than {}s to {what}", limit.as_secs())]
     Slow { what: &'static str, limit: Duration },
     #[error("not there: {0}")]
@@ -42,6 +47,8 @@ impl EngineError {
             Self::Unavailable(_) => Problem::new(Code::EngineUnavailable, self.to_string()).hint(
                 "start Docker (`systemctl start docker`), or set `DOCKER_HOST` to an engine you may use (`docker` group)",
             ),
+            Self::Exposed(path) => Problem::new(Code::EngineUnavailable, self.to_string())
+                .hint(format!("close it to others: `chmod o-rwx {path}`")),
             Self::Slow { .. } => Problem::new(Code::EngineUnavailable, self.to_string())
                 .hint("look at the load of the machine and at the engine's own log"),
             Self::NotFound(_) | Self::Refused { .. } => Problem::new(Code::SandboxFailed, self.to_string()),
@@ -86,6 +93,11 @@ impl Engine {
     pub(super) async fn docker(&self) -> Result<&Docker, EngineError> {
         self.docker
             .get_or_try_init(|| async {
+                if let Some(path) = exposed_socket()
+                    && controls::holds("engine_socket_is_closed")
+                {
+                    return Err(EngineError::Exposed(path.display().to_string()));
+                }
                 let docker = Docker::connect_with_defaults().map_err(|error| unavailable(&error))?;
                 within("answer", ENGINE_CALL, docker.negotiate_version()).await
             })
@@ -237,6 +249,17 @@ pub(super) fn classify(what: &'static str, error: DockerError) -> EngineError {
         | DockerError::JsonDataError { message, .. } => EngineError::Refused { what, message },
         other => unavailable(&other),
     }
+}
+
+/// The socket of an engine on this machine, if every user can write to it.
+fn exposed_socket() -> Option<PathBuf> {
+    const OTHERS_WRITE: u32 = 0o002;
+    const OTHERS_ENTER: u32 = 0o001;
+    let host = std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".into());
+    let path = PathBuf::from(host.strip_prefix("unix://")?);
+    let mode = |path: &Path| std::fs::metadata(path).ok().map(|found| found.permissions().mode());
+    let reached = path.parent().and_then(mode).is_none_or(|mode| mode & OTHERS_ENTER != 0);
+    (mode(&path)? & OTHERS_WRITE != 0 && reached).then_some(path)
 }
 
 /// The innermost cause says the most (`connection refused`, `permission denied`).

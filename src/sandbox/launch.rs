@@ -11,10 +11,10 @@ use std::time::Duration;
 use super::docker::Container;
 use super::engine::{Engine, EngineError, EngineMode, engine_mode};
 use super::held::Held;
-use super::images;
 use super::jail::{self, Jail, Tools, Walls};
 use super::spec::{GuestUser, Limits, SandboxSpec};
 use super::workspace::{Service, Workspace};
+use super::{hardware, images};
 use crate::config::{Paths, Settings};
 use crate::controls;
 use crate::protocol::ids::SandboxId;
@@ -281,6 +281,7 @@ impl Launcher {
             workspace_identity: workspace.identity()?,
             bridge_dir: self.bridge_dir(sandbox),
             kernel_dir: PathBuf::new(),
+            hidden: hardware::hidden(),
         })
     }
 
@@ -372,6 +373,7 @@ impl Launcher {
             workspace_identity: (0, 0),
             bridge_dir: PathBuf::new(),
             kernel_dir: folder.path.clone(),
+            hidden: hardware::hidden(),
         };
         let outcome = jail::try_out(tools, &spec, &folder.path).await;
         lock(&self.live).remove(&sandbox);

@@ -17,6 +17,7 @@ pub mod facts;
 pub mod files;
 pub mod gather;
 mod groups;
+mod hardware;
 mod held;
 pub mod images;
 pub mod jail;

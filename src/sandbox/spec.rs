@@ -94,6 +94,8 @@ pub struct SandboxSpec {
     pub workspace_identity: (u64, u64),
     pub bridge_dir: PathBuf,
     pub kernel_dir: PathBuf,
+    /// Paths of this host that are hidden beside [`MASKED_PATHS`].
+    pub hidden: Vec<String>,
 }
 
 #[must_use]
@@ -147,7 +149,7 @@ fn hardened(
         privileged: Some(false),
         security_opt: Some(security_options()),
         readonly_rootfs: controls::setting("read_only_root", true),
-        masked_paths: Some(controls::setting("masked_paths", strings(&MASKED_PATHS)).unwrap_or_default()),
+        masked_paths: Some(masked_paths(spec)),
         readonly_paths: Some(
             controls::setting("readonly_paths", strings(&READONLY_PATHS)).unwrap_or_default(),
         ),
@@ -220,6 +222,12 @@ fn tmp_options(limits: &Limits) -> String {
     let inodes = controls::setting("tmp_inode_limit", format!(",nr_inodes={}", limits.tmp_inodes));
     let (size, inodes) = (size.unwrap_or_default(), inodes.unwrap_or_default());
     format!("rw,nosuid,nodev,{execution}{size}{inodes},mode=1777")
+}
+
+fn masked_paths(spec: &SandboxSpec) -> Vec<String> {
+    let mut paths = controls::setting("masked_paths", strings(&MASKED_PATHS)).unwrap_or_default();
+    paths.extend(spec.hidden.iter().cloned());
+    paths
 }
 
 /// All that a guest sees of an environment: an allow-list, nothing of the daemon's own.
@@ -322,6 +330,7 @@ pub(super) mod tests {
             workspace_identity: (1, 2),
             bridge_dir: "/home/s/0123456789abcdef/b".into(),
             kernel_dir: "/home/kernel/1234".into(),
+            hidden: vec!["/sys/class".into(), "/proc/bus".into()],
         }
     }
 

@@ -41,7 +41,7 @@ impl Attacker {
         let said = tempfile::NamedTempFile::new().expect("a file");
         let child = Command::new("setpriv")
             .args([format!("--reuid={}", user.uid), format!("--regid={}", user.gid), "--clear-groups".into()])
-            .args(["python3", "-I", "-c", ATTACKER])
+            .args(["/usr/bin/python3", "-I", "-c", ATTACKER])
             .stdin(Stdio::null())
             .stdout(said.reopen().expect("a file"))
             .stderr(Stdio::null())
@@ -50,7 +50,8 @@ impl Attacker {
         Self { child, said }
     }
 
-    fn wrote(&self) -> String {
+    fn wrote(&mut self) -> String {
+        assert!(self.child.try_wait().expect("its state").is_none(), "nobody attacks");
         std::fs::read_to_string(self.said.path()).expect("what it said")
     }
 }
@@ -96,7 +97,7 @@ fn a_user_cannot_write_into_the_kernel_while_it_is_prepared() {
     let daemon = shared("");
     let folder = tempfile::Builder::new().prefix("bjw").tempdir_in("/tmp").expect("a folder");
     chown(folder.path(), Some(ALICE.uid), Some(ALICE.gid)).expect("chown");
-    let attacker = Attacker::of(ALICE);
+    let mut attacker = Attacker::of(ALICE);
     // In a folder of Alice's the sandbox runs as Alice.
     let mut request = json!({"name": "a", "workspace": folder.path()});
     if !daemon.is_jailed() {

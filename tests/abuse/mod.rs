@@ -8,6 +8,8 @@ mod file_identity;
 mod folder_hogs;
 mod forged_numbers;
 pub mod grounds;
+mod host_facts;
+mod identities;
 mod images;
 mod kernel_tree;
 mod set_id;

@@ -23,6 +23,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+use super::accounts::Accounts;
 use super::idempotency::{self, InWork};
 use super::identity::{Identities, number_of};
 use super::peer::{Peer, Places};
@@ -62,6 +63,7 @@ pub struct App {
     pub tools: Arc<Registry>,
     pub ledger: Ledger,
     pub identities: Identities,
+    pub accounts: Accounts,
 }
 
 impl App {

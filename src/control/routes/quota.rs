@@ -35,7 +35,7 @@ pub async fn show(
             uid.ok_or_else(none)?
         }
     };
-    let who = app.identities.of(uid, None).await;
+    let who = app.identities.of(uid, None).await?;
     if uid != peer.uid {
         app.ledger.set_limits(uid, app.settings.quota.of(uid, who.name.as_deref(), &who.groups));
     }

@@ -121,6 +121,7 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
         line.mount("--ro-bind", Path::new(path), path);
     }
     let masked = controls::setting("jail_masked_paths", MASKED_PATHS).into_iter().flatten();
+    let masked = masked.chain(spec.hidden.iter().map(String::as_str));
     for path in masked.filter(|path| path.starts_with("/proc/")) {
         match (host.is_folder)(path) {
             Some(true) => line.add(&["--tmpfs", path, "--remount-ro", path]),

@@ -77,6 +77,8 @@ pub struct Daemon {
     flags: Vec<String>,
     /// For the daemon and for every command.
     environment: Vec<(String, String)>,
+    /// A folder with lists of users that the daemon sees in the place of those in `/etc`.
+    lists: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy)]
@@ -147,6 +149,15 @@ impl Daemon {
         daemon
     }
 
+    /// The same, for a daemon that sees other lists of users: `passwd`, `group` and `subuid` of that folder.
+    pub fn for_all_by_lists(group: &str, config: &str, lists: &Path) -> Self {
+        let mut daemon = Self::prepare(home(), None, config, None, &[]);
+        daemon.flags = ["--system", "--group", group].map(str::to_owned).to_vec();
+        daemon.lists = Some(lists.to_owned());
+        daemon.restart();
+        daemon
+    }
+
     /// As another user, in user mode.
     pub fn as_user(user: User) -> Self {
         Self::launch("", Some(user), &[])
@@ -195,7 +206,8 @@ impl Daemon {
         }
         let jailed = ground.is_some();
         let (flags, environment_of) = (Vec::new(), Vec::new());
-        let mut daemon = Self { disk, home, child: None, user, jailed, flags, environment: environment_of };
+        let mut daemon =
+            Self { disk, home, child: None, user, jailed, flags, environment: environment_of, lists: None };
         daemon.set_environment(environment);
         daemon
     }
@@ -227,13 +239,16 @@ impl Daemon {
     /// Starts the process and does not wait until it serves.
     pub fn begin_restart(&mut self) {
         let log = std::fs::File::create(self.home.path().join("stderr")).expect("a log");
-        let child = self
-            .command(std::iter::once("daemon").chain(self.flags.iter().map(String::as_str)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("the daemon starts");
+        let command = self.command(std::iter::once("daemon").chain(self.flags.iter().map(String::as_str)));
+        let child = match &self.lists {
+            Some(lists) => users::by_lists(&command, lists),
+            None => command,
+        }
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("the daemon starts");
         self.child = Some(child);
     }
 

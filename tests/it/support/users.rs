@@ -35,6 +35,21 @@ fn become_user(user: User) -> [String; 3] {
     [format!("--reuid={}", user.uid), format!("--regid={}", user.gid), groups]
 }
 
+/// The same command in a mount namespace of its own, where the lists of users are those of a folder.
+pub fn by_lists(command: &Command, lists: &Path) -> Command {
+    let script = "for name in passwd group subuid; do mount --bind \"$BELLJAR_TEST_LISTS/$name\" /etc/$name || exit 97; done; exec \"$0\" \"$@\"";
+    let mut wrapped = Command::new("unshare");
+    wrapped.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    wrapped.arg(command.get_program()).args(command.get_args()).env("BELLJAR_TEST_LISTS", lists);
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    wrapped
+}
+
 /// Connections that are opened one after the other, and the most that are kept open.
 const FLOOD: usize = 10_000;
 const FLOOD_KEPT: usize = 600;

@@ -1,0 +1,103 @@
+//! Which account a user id was when it was first seen here. A number that was given to another account since does
+//! not inherit what the first one has left.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::protocol::problem::{Code, Problem};
+
+/// Largest list that is read.
+const LIST_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Held in a file of the daemon's home: a number and a name a line.
+#[derive(Clone)]
+pub struct Accounts {
+    file: PathBuf,
+    names: Arc<Mutex<BTreeMap<u32, String>>>,
+}
+
+impl Accounts {
+    #[must_use]
+    pub fn load(file: PathBuf) -> Self {
+        use std::io::Read;
+        let mut text = String::new();
+        if let Ok(list) = std::fs::File::open(&file) {
+            let _ = list.take(LIST_BYTES).read_to_string(&mut text);
+        }
+        let parse = |line: &str| {
+            let (uid, name) = line.split_once(' ')?;
+            Some((uid.parse().ok()?, name.to_owned()))
+        };
+        Self { file, names: Arc::new(Mutex::new(text.lines().filter_map(parse).collect())) }
+    }
+
+    /// The name of before, if this one is another. Who has no account now and had none before is the same.
+    #[must_use]
+    pub fn other_before(&self, uid: u32, name: Option<&str>) -> Option<String> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.get(&uid).filter(|before| Some(before.as_str()) != name).cloned()
+    }
+
+    /// From now on the number is this account.
+    ///
+    /// # Errors
+    /// The list cannot be written.
+    pub fn note(&self, uid: u32, name: &str) -> Result<(), Problem> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if names.get(&uid).is_some_and(|before| before == name) {
+            return Ok(());
+        }
+        let mut noted = names.clone();
+        noted.insert(uid, name.to_owned());
+        write(&self.file, &noted).map_err(|error| {
+            Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", self.file.display()))
+                .hint("free some space where the daemon's home is")
+        })?;
+        *names = noted;
+        Ok(())
+    }
+
+    /// What the new owner of a number is told while something of the one before is here.
+    #[must_use]
+    pub fn refusal(&self, uid: u32, before: &str) -> Problem {
+        let what = format!("user id {uid} was the account `{before}`, whose sessions or jobs are still here");
+        Problem::new(Code::Forbidden, what).hint(format!(
+            "an administrator can remove them (`belljar ps --all`, `belljar rm NAME@{uid}`); if the account was only renamed, root removes the line of {uid} in `{}` and starts the daemon anew",
+            self.file.display()
+        ))
+    }
+}
+
+fn write(file: &Path, names: &BTreeMap<u32, String>) -> std::io::Result<()> {
+    let draft = file.with_extension("draft");
+    let text: String = names.iter().map(|(uid, name)| format!("{uid} {name}\n")).collect();
+    let mut options = std::fs::OpenOptions::new();
+    let mut written = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    written.write_all(text.as_bytes())?;
+    written.sync_all()?;
+    std::fs::rename(draft, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_another_account_by_now_is_known() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("accounts");
+        let accounts = Accounts::load(file.clone());
+        assert_eq!(accounts.other_before(1000, Some("ann")), None);
+        accounts.note(1000, "ann").unwrap();
+        let accounts = Accounts::load(file);
+        assert_eq!(accounts.other_before(1000, Some("ann")), None);
+        assert_eq!(accounts.other_before(1000, Some("bob")).as_deref(), Some("ann"));
+        assert_eq!(accounts.other_before(1000, None).as_deref(), Some("ann"));
+        assert_eq!(accounts.other_before(1001, None), None);
+        accounts.note(1000, "bob").unwrap();
+        assert_eq!(accounts.other_before(1000, Some("bob")), None);
+    }
+}

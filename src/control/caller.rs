@@ -1,0 +1,112 @@
+//! Who is at the other end of a connection: the kernel says the number once, the machine's lists say the rest,
+//! at each request and for as long as an answer goes on.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::identity::{REMEMBERED, Who};
+use super::peer::Peer;
+use super::routes::App;
+use crate::actors::supervisor::SupervisorMsg;
+use crate::controls;
+use crate::protocol::problem::{Code, Problem};
+
+pub(super) struct Caller {
+    app: App,
+    pub uid: u32,
+    gid: u32,
+    /// As of the last request.
+    last: Mutex<Option<(Arc<Who>, Peer)>>,
+}
+
+impl Caller {
+    pub fn new(app: App, uid: u32, gid: u32) -> Self {
+        Self { app, uid, gid, last: Mutex::default() }
+    }
+
+    fn last(&self) -> Option<(Arc<Who>, Peer)> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Who it is now, what it may have, and whether it may see what others have.
+    pub async fn peer(&self) -> Result<Peer, Problem> {
+        let last = self.last();
+        if let Some((_, peer)) = &last
+            && !controls::holds("administrators_are_looked_up_again")
+        {
+            return Ok(peer.clone());
+        }
+        let who = self.app.identities.of(self.uid, Some(self.gid)).await?;
+        if let Some((known, peer)) = last
+            && Arc::ptr_eq(&known, &who)
+        {
+            return Ok(peer);
+        }
+        let peer = recognise(&self.app, self.uid, &who).await?;
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((who, peer.clone()));
+        Ok(peer)
+    }
+
+    /// Waits until somebody who was an administrator is none any more; what goes on then was begun as one.
+    pub async fn until_demoted(&self) {
+        loop {
+            tokio::time::sleep(REMEMBERED).await;
+            let was_admin = self.last().is_some_and(|(_, peer)| peer.admin);
+            if was_admin && !self.peer().await.is_ok_and(|peer| peer.admin) {
+                return;
+            }
+        }
+    }
+}
+
+async fn recognise(app: &App, uid: u32, who: &Who) -> Result<Peer, Problem> {
+    if app.launcher.service.system && uid != 0 {
+        is_a_user(app, uid, who)?;
+        is_the_same_account(app, uid, who).await?;
+    }
+    app.ledger.set_limits(uid, app.settings.quota.of(uid, who.name.as_deref(), &who.groups));
+    let admin = !controls::holds("administrators_are_few")
+        || uid == 0
+        || who.groups.contains(&app.settings.admin.group);
+    Ok(Peer { uid, admin, act: String::new() })
+}
+
+/// Ids that a user, or a guest, can take at will would each have quotas of their own.
+fn is_a_user(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
+    if !controls::holds("lent_ids_are_no_users") {
+        return Ok(());
+    }
+    if let Some(owner) = &who.subordinate_to {
+        let what = format!("user id {uid} is one of those that `/etc/subuid` lends to `{owner}`");
+        return Err(
+            Problem::new(Code::Forbidden, what).hint("connect as that user, outside of its namespace")
+        );
+    }
+    let sandbox = &app.settings.sandbox;
+    if (sandbox.uid_first..sandbox.uid_first.saturating_add(sandbox.uid_count)).contains(&uid) {
+        let what = format!("user id {uid} is one of those that guests run as");
+        return Err(Problem::new(Code::Forbidden, what).hint("connect as an ordinary user"));
+    }
+    Ok(())
+}
+
+/// A number that was given to another account does not inherit what is here.
+async fn is_the_same_account(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
+    if !controls::holds("reused_ids_inherit_nothing") {
+        return Ok(());
+    }
+    if let Some(before) = app.accounts.other_before(uid, who.name.as_deref())
+        && has_something(app, uid).await?
+    {
+        return Err(app.accounts.refusal(uid, &before));
+    }
+    who.name.as_ref().map_or(Ok(()), |name| app.accounts.note(uid, name))
+}
+
+/// Sessions that live, or jobs that are kept.
+async fn has_something(app: &App, uid: u32) -> Result<bool, Problem> {
+    let unknown = || Problem::new(Code::Internal, "nobody knows what a user has");
+    let sessions =
+        ractor::call!(app.supervisor, |reply_to| SupervisorMsg::List { peer: Some(uid), reply_to });
+    let jobs = app.journal.jobs(Some(uid), 1).map_err(|_| unknown())?;
+    Ok(!sessions.map_err(|_| unknown())?.is_empty() || !jobs.is_empty())
+}

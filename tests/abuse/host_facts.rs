@@ -1,0 +1,39 @@
+//! What a guest learns of its host: no hardware, no disks, no modules, no names of others.
+
+use super::grounds::on_every_ground;
+use crate::docker::helpers::{printed, session};
+
+on_every_ground!(nothing_of_the_hosts_hardware_is_seen);
+
+/// Prints what can be read and says something. What a guest may see of `/sys` is its own control group, its
+/// processors and the settings of memory.
+const LOOK: &str = r#"
+import os
+seen = []
+KEPT = ("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/fs/cgroup", "/sys/kernel/mm")
+for folder, folders, files in os.walk("/sys"):
+    folders[:] = [name for name in folders if os.path.join(folder, name) not in KEPT]
+    if folder == "/sys/kernel":
+        continue
+    seen += [os.path.join(folder, name) for name in files]
+    seen += [p for p in (os.path.join(folder, name) for name in folders) if os.path.islink(p)]
+for name in ("bus", "cmdline", "consoles", "devices", "diskstats", "driver", "iomem", "ioports", "key-users",
+             "locks", "mdstat", "misc", "mtrr", "partitions", "swaps", "tty"):
+    path = f"/proc/{name}"
+    try:
+        found = os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(64)
+    except OSError:
+        continue
+    if found:
+        seen.append(path)
+print(*seen[:50], sep="\n", end="")
+"#;
+
+fn nothing_of_the_hosts_hardware_is_seen() {
+    let Some(daemon) = session() else { return };
+    assert_eq!(printed(&daemon, LOOK), "", "a guest sees these");
+    // What programs need is there.
+    let needed = "import os, multiprocessing\nprint(os.cpu_count() > 0, open('/proc/meminfo').read(3), \
+                  len(open('/proc/cpuinfo').read()) > 0, open('/proc/stat').read(3), os.path.exists('/proc/self/mounts'))";
+    assert_eq!(printed(&daemon, needed), "True Mem True cpu True\n");
+}
