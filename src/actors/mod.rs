@@ -5,6 +5,7 @@
 
 pub mod asks;
 pub mod calls;
+mod charge;
 pub mod executor;
 pub mod holding;
 pub mod jobs;

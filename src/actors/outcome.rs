@@ -45,7 +45,22 @@ pub type Replay = std::collections::VecDeque<RecordedCall>;
 pub struct RecordedCall {
     pub name: String,
     pub arguments: serde_json::Map<String, serde_json::Value>,
+    /// It was refused, and of its arguments only their size is known.
+    pub refused_bytes: Option<u64>,
     pub outcome: Result<serde_json::Value, crate::protocol::frames::ToolFailure>,
+}
+
+impl RecordedCall {
+    /// Whether it was made with these arguments, as far as that is known.
+    #[must_use]
+    pub fn had(&self, arguments: &serde_json::Map<String, serde_json::Value>) -> bool {
+        match self.refused_bytes {
+            None => self.arguments == *arguments,
+            Some(bytes) => {
+                serde_json::to_string(arguments).is_ok_and(|arguments| arguments.len() as u64 == bytes)
+            }
+        }
+    }
 }
 
 /// How the kernel, or its absence, reported the end.
@@ -98,6 +113,8 @@ pub enum EndedBy {
     Interrupt,
     Cancel,
     Policy(String),
+    /// It made more than its owner may have stored.
+    Quota(String),
     /// There was no room for its process.
     Pids(String),
 }
@@ -196,6 +213,7 @@ fn killed_by(cause: &Cause) -> Option<(Status, Reason)> {
         EndedBy::Interrupt => (Status::Interrupted, Reason::ByUser),
         EndedBy::Cancel => (Status::Interrupted, Reason::ByCancel),
         EndedBy::Policy(_) => (Status::Crashed, Reason::PolicyViolation),
+        EndedBy::Quota(_) => (Status::Crashed, Reason::JournalQuota),
         EndedBy::Pids(_) => (Status::Crashed, Reason::Pids),
     })
 }
@@ -226,7 +244,7 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
     };
     let mut notes: Vec<String> = start.note.iter().cloned().collect();
     match &cause.ended_by {
-        Some(EndedBy::Policy(why) | EndedBy::Pids(why)) => notes.push(why.clone()),
+        Some(EndedBy::Policy(why) | EndedBy::Quota(why) | EndedBy::Pids(why)) => notes.push(why.clone()),
         Some(EndedBy::Cancel) => notes.push("The session was reset or removed while the cell ran.".into()),
         Some(EndedBy::Interrupt) if !matches!(ending, Ending::Done { .. }) => {
             notes.push("The cell did not stop when it was interrupted, so its process was killed.".into());

@@ -27,15 +27,19 @@ pub fn record(events: &[Event]) -> BTreeMap<CellNumber, Recorded> {
                 let recorded = Recorded { code: code.clone(), timeout, calls: Replay::new(), result: None };
                 cells.insert(*cell, recorded);
             }
-            EventBody::ToolCalled { cell: Some(cell), call, name, arguments } => {
+            EventBody::ToolCalled { cell: Some(cell), call, name, arguments, refused_bytes } => {
                 if let Some(recorded) = cells.get_mut(cell) {
                     open.insert(*call, (*cell, recorded.calls.len()));
                     let outcome = Err(ToolFailure {
                         code: "interrupted".into(),
                         message: "this call had no answer when the cell first ran".into(),
                     });
-                    let (name, arguments) = (name.clone(), arguments.clone());
-                    recorded.calls.push_back(RecordedCall { name, arguments, outcome });
+                    recorded.calls.push_back(RecordedCall {
+                        name: name.clone(),
+                        arguments: arguments.clone(),
+                        refused_bytes: *refused_bytes,
+                        outcome,
+                    });
                 }
             }
             EventBody::ToolAnswered { call, outcome } => {

@@ -36,6 +36,14 @@ impl Sink for RecorderSink {
         self.recorder.flush();
     }
 
+    async fn room(&self) {
+        self.log.room().await;
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.log.is_crowded()
+    }
+
     /// Frames without an effect in the journal are settled when nothing before them waits for it.
     fn settled(&self, number: u64) -> u64 {
         let idle = !self.recorder.is_sealed() && !self.recorder.has_pending() && self.log.lag() == 0;

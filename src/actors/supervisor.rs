@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::charge::ROOM_TO_BEGIN_BYTES;
 use super::llm::Models;
-use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef, a_sandbox};
+use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef, a_sandbox, forget};
 use crate::config::{self, MIN_MEMORY_BYTES, show_size};
 use crate::controls;
 use crate::protocol::api::{NewSession, SessionView};
@@ -18,7 +19,7 @@ use crate::protocol::quota::Kind;
 use crate::protocol::values;
 use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Wanted};
-use crate::store::{Journal, JournalError, SessionRecord};
+use crate::store::{Journal, JournalError, ROW_BYTES, SessionRecord};
 use crate::tools;
 
 pub type SupervisorRef = ActorRef<SupervisorMsg>;
@@ -108,7 +109,7 @@ struct Entry {
     /// The job that it serves: its owner sees that instead.
     job: Option<JobId>,
     session: SessionRef,
-    _permit: Permit,
+    permit: Permit,
 }
 
 /// What was checked of a request for a session.
@@ -128,11 +129,23 @@ struct Begin {
     nested: bool,
 }
 
-/// Who has too much on disk already gets none. That of a job is counted as the job.
-fn amounts(job: Option<JobId>) -> Amounts {
+/// Who has too much on disk already gets none. That of a job is counted as the job. Its record, with the seed, is
+/// the first that is kept of it.
+fn amounts(job: Option<JobId>, request: &serde_json::Value) -> Amounts {
     let sessions = u64::from(job.is_none());
-    Amounts::of([(Kind::Sessions, sessions), (Kind::Workspace, 0), (Kind::Journal, 0)])
+    let record = if controls::holds("seed_charge") { request.to_string().len() as u64 } else { 0 };
+    Amounts::of([
+        (Kind::Sessions, sessions),
+        (Kind::Workspace, 0),
+        (Kind::Journal, record.saturating_add(ROW_BYTES)),
+    ])
 }
+
+/// How what is left of a removed session stands among what uses a quota.
+const REMOVED: &str = "removed sessions";
+/// How many times the quota may be on the disk, removed sessions included, when a session is made. What is too
+/// much goes within moments.
+const REMOVED_TOLERANCE: u64 = 2;
 
 pub struct Supervisor;
 
@@ -197,10 +210,11 @@ impl Actor for Supervisor {
             }
             SupervisorMsg::Count { reply_to } => drop(reply_to.send(state.sessions.len())),
             SupervisorMsg::NotCreated { id, problem, reply_to } => {
-                if let Some(entry) = state.sessions.get(&id) {
+                // Nothing is kept of it, so it gives back all that it held.
+                if let Some(entry) = state.sessions.remove(&id) {
                     let _ = entry.session.cast(SessionMsg::Remove { reply_to: None });
                 }
-                state.forget(id);
+                state.answer_shutdown();
                 let _ = reply_to.send(Err(problem));
             }
             SupervisorMsg::Ended { id, reply_to } => {
@@ -295,12 +309,17 @@ impl SupervisorState {
             if !self.args.journal.was_ready(record.id)? {
                 // The daemon died over its making, so nobody knows of it.
                 Noted::begin(&self.args.journal, record.id).is_written().await;
+                forget(&self.args.journal, record.id);
                 continue;
             }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
             // What was allowed then is kept, even if the limits have changed since.
             let wishes = self.wishes(&request, record.job);
-            let permit = self.args.ledger.keep(record.owner, record.name.as_str(), amounts(record.job));
+            let permit = self.args.ledger.keep(
+                record.owner,
+                record.name.as_str(),
+                amounts(record.job, &record.request),
+            );
             self.spawn_session(myself, record, request, wishes, permit, None).await;
         }
         Ok(())
@@ -352,7 +371,7 @@ impl SupervisorState {
         };
         match Session::spawn(args).await {
             Ok(session) => {
-                self.sessions.insert(id, Entry { owner: peer, name, job, session, _permit: permit });
+                self.sessions.insert(id, Entry { owner: peer, name, job, session, permit });
             }
             // The reply port went down with it: the caller is told that the call failed.
             Err(error) => tracing::error!(%error, "a session could not be spawned"),
@@ -400,7 +419,10 @@ impl SupervisorState {
                 .hint("free some space on the disk of `BELLJAR_HOME`"));
         }
         let ledger = &self.args.ledger;
-        let permit = ledger.take(peer, name.as_str(), amounts(job))?;
+        ledger.tolerates(peer, Kind::Journal, REMOVED_TOLERANCE)?;
+        let record = serde_json::to_value(request).unwrap_or_default();
+        let permit = ledger.take(peer, name.as_str(), amounts(job, &record))?;
+        permit.gauge().fits(Kind::Journal, ROOM_TO_BEGIN_BYTES)?;
         let first = match room {
             Some(room) => room,
             None => ledger.take(peer, name.as_str(), a_sandbox(&wanted, &settings.sandbox))?,
@@ -416,14 +438,19 @@ impl SupervisorState {
         (wanted(&settings.sandbox, request, job.is_some()), idle)
     }
 
+    /// What it wrote stays on the disk.
     fn forget(&mut self, id: SessionId) {
-        self.sessions.remove(&id);
+        if let Some(entry) = self.sessions.remove(&id) {
+            entry.permit.leave(REMOVED, Kind::Journal);
+        }
         self.answer_shutdown();
     }
 
     fn forget_actor(&mut self, actor: ractor::ActorId) {
-        self.sessions.retain(|_, entry| entry.session.get_id() != actor);
-        self.answer_shutdown();
+        let ended = self.sessions.iter().find(|(_, entry)| entry.session.get_id() == actor);
+        if let Some(id) = ended.map(|(id, _)| *id) {
+            self.forget(id);
+        }
     }
 
     fn answer_shutdown(&mut self) {

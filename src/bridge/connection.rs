@@ -26,13 +26,17 @@ use crate::protocol::limits::{ACKNOWLEDGE_AFTER, FRAME_BYTES, HOST_FRAMES_WAITIN
 use serde_json::{Map, Value};
 
 /// Takes what has to stay in order. Called from the connection's task only.
-pub trait Sink: Send + 'static {
+pub trait Sink: Send + Sync + 'static {
     fn output(&mut self, frame: OutputFrame<'_>, number: u64);
     fn display(&mut self, cell: CellNumber, mime: Map<String, Value>, number: u64);
     fn gap(&mut self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64, number: u64);
     /// When gathered output has to be published at the latest.
     fn flush_at(&self) -> Option<Instant>;
     fn flush(&mut self);
+    /// Waits while what was taken before is too much to take more.
+    fn room(&self) -> impl Future<Output = ()> + Send;
+    /// Whether that is so.
+    fn is_crowded(&self) -> bool;
     /// How many frames have had their effect for good, given that all up to `number` were dealt with.
     fn settled(&self, number: u64) -> u64;
 }
@@ -240,9 +244,10 @@ impl<S: Sink> Driver<S> {
                 () = self.cancel.cancelled() => break self.cancelled(),
                 () = sleep_until(flush), if flush.is_some() => { self.sink.flush(); continue }
                 () = sleep_until(acknowledge), if acknowledge.is_some() => { self.acknowledge(); continue }
-                message = self.reader.next() => message,
+                // Without room nothing is read: the sandbox waits, and no thread does.
+                message = async { self.sink.room().await; self.reader.next().await } => message,
                 () = sleep_until(Some(silence)) => {
-                    if self.silent.load(Ordering::Relaxed) {
+                    if self.silent.load(Ordering::Relaxed) || self.sink.is_crowded() {
                         self.last_heard = Instant::now();
                         continue;
                     }

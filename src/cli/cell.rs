@@ -252,6 +252,10 @@ pub(super) fn what_happened(result: &ExecutionResult) -> Option<String> {
             (Reason::PolicyViolation, _) => {
                 "the cell was stopped for breaking the rules of its sandbox".to_owned()
             }
+            (Reason::JournalQuota, _) => {
+                "the cell was stopped: what it printed, showed or handed to tools is more than may be stored"
+                    .to_owned()
+            }
             (Reason::ExitCall, Some(code)) => {
                 format!("the cell crashed: it ended its process with code {code}")
             }

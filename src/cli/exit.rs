@@ -27,7 +27,7 @@ pub fn exit_code(result: &ExecutionResult) -> u8 {
         Status::Interrupted => INTERRUPTED,
         Status::Crashed => match (result.reason, result.exit_code) {
             (Reason::OutOfMemory, _) => KILLED,
-            (Reason::SandboxLost | Reason::PolicyViolation, None) => OWN,
+            (Reason::SandboxLost | Reason::PolicyViolation | Reason::JournalQuota, None) => OWN,
             (_, None) => FAILURE,
             (_, Some(code)) => process_code(code),
         },

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::actors::jobs::{self, NewArtifacts};
+use crate::actors::jobs;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
@@ -15,6 +15,8 @@ use crate::store::{Journal, JournalError};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(10);
+/// However crowded it is, so much lies between two looks.
+const LOOKS_APART: Duration = Duration::from_millis(200);
 /// How it stands among what uses a quota.
 const NAME: &str = "removed sessions and files of jobs";
 
@@ -28,29 +30,21 @@ enum Thing {
     Artifacts(JobId, PathBuf),
 }
 
-/// Keeps all of it within the quotas. Jobs tell of new artifacts.
-pub fn watch(launcher: &Arc<Launcher>, journal: &Journal, ledger: &Ledger) -> NewArtifacts {
-    let new_artifacts = NewArtifacts::default();
-    let (launcher, journal, ledger) = (Arc::clone(launcher), journal.clone(), ledger.clone());
-    tokio::spawn(keep_within_quotas(launcher, journal, ledger, new_artifacts.clone()));
-    new_artifacts
+/// Keeps all of it within the quotas: from time to time, and when it stands in somebody's way.
+pub fn watch(launcher: &Arc<Launcher>, journal: &Journal, ledger: &Ledger) {
+    tokio::spawn(keep_within_quotas(Arc::clone(launcher), journal.clone(), ledger.clone()));
 }
 
-async fn keep_within_quotas(
-    launcher: Arc<Launcher>,
-    journal: Journal,
-    ledger: Ledger,
-    new_artifacts: NewArtifacts,
-) {
+async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: Ledger) {
     // What a removed session has does not change any more.
     let mut sizes = HashMap::new();
     let mut kept = BTreeMap::new();
     loop {
-        new_artifacts.seen();
         if let Err(error) = look(&launcher, &journal, &ledger, &mut sizes, &mut kept).await {
             tracing::warn!(%error, "the journals of removed sessions cannot be looked at");
         }
-        tokio::time::sleep(LOOK).await;
+        let _ = tokio::time::timeout(LOOK, ledger.crowded()).await;
+        tokio::time::sleep(LOOKS_APART).await;
     }
 }
 
@@ -61,6 +55,7 @@ async fn look(
     sizes: &mut HashMap<SessionId, u64>,
     kept: &mut BTreeMap<u32, Kept>,
 ) -> Result<(), JournalError> {
+    let left = ledger.left_until_now();
     let mut owners: BTreeMap<u32, Vec<(Thing, u64)>> = BTreeMap::new();
     // Files first: they are larger, and less is lost with them than with what was said.
     for (id, path, size) in jobs::artifacts(launcher) {
@@ -78,10 +73,13 @@ async fn look(
         owners.entry(owner).or_default().push((Thing::Session(id), size));
     }
     kept.retain(|owner, _| owners.contains_key(owner));
+    // What was left behind until now is among what was found.
+    ledger.drop_left(left);
     for (owner, oldest_first) in owners {
-        let mine = kept
-            .entry(owner)
-            .or_insert_with(|| Kept { permit: ledger.keep(owner, NAME, Amounts::default()), bytes: 0 });
+        let mine = kept.entry(owner).or_insert_with(|| Kept {
+            permit: ledger.keep(owner, NAME, Amounts::default()).spare(),
+            bytes: 0,
+        });
         let room = ledger.room(owner, Kind::Journal).saturating_add(mine.bytes);
         mine.bytes = oldest_first.iter().map(|(_, size)| size).sum();
         for (thing, size) in oldest_first {

@@ -140,7 +140,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let of_jobs = waiting.into_iter().map(|record| record.view.owner);
     let owners = living()?.into_iter().map(|record| record.owner).chain(of_jobs).collect();
     limit(&ledger, &identities, &launcher, owners).await;
-    let new_artifacts = journals::watch(&launcher, &journal, &ledger);
+    journals::watch(&launcher, &journal, &ledger);
     let args = SupervisorArgs {
         journal: journal.clone(),
         launcher: Arc::clone(&launcher),
@@ -163,7 +163,6 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         supervisor: supervisor.clone(),
         inputs: inputs.clone(),
         ledger: ledger.clone(),
-        new_artifacts,
         shutdown: shutdown.clone(),
     };
     let jobs = Kept::start("jobs", shutdown.clone(), move |life| Jobs::spawn(jobs.clone(), life));

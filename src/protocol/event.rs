@@ -91,7 +91,11 @@ pub enum EventBody {
         cell: Option<CellNumber>,
         call: u64,
         name: String,
+        /// Empty if the call was refused: then they are not kept.
         arguments: Map<String, Value>,
+        /// Bytes of the arguments of a refused call.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        refused_bytes: Option<u64>,
     },
     /// A person has allowed a call, and it is being made. Before this, nothing of it has happened.
     ToolBegun {
@@ -248,7 +252,46 @@ pub enum ToolOutcome {
     Failure(ToolFailure),
 }
 
+/// Characters of a text that stays where the rest of it is left out.
+const LEAN_CHARS: usize = 200;
+
+fn cut(text: &mut String) {
+    if let Some((end, _)) = text.char_indices().nth(LEAN_CHARS) {
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
+impl ToolOutcome {
+    fn lean(self) -> Self {
+        let (code, mut message) = match self {
+            Self::Value(_) => ("not_kept".to_owned(), "there was no room to keep the answer".to_owned()),
+            Self::Failure(ToolFailure { code, message }) => (code, message),
+        };
+        cut(&mut message);
+        Self::Failure(ToolFailure { code, message })
+    }
+}
+
 impl EventBody {
+    /// The event without what is large about it, for where there is no room for all of it. What a later daemon
+    /// needs to go on is kept.
+    #[must_use]
+    pub fn lean(mut self) -> Self {
+        match &mut self {
+            Self::CellFinished { result } => result.make_lean(),
+            Self::ModelText { text, .. } => text.clear(),
+            Self::AskNoted { note, .. } => cut(note),
+            Self::SandboxGone { reason } | Self::StateLost { reason, .. } => cut(reason),
+            Self::ToolAnswered { outcome, .. } | Self::AskToolAnswered { outcome, .. } => {
+                let empty = ToolOutcome::Value(Value::Null);
+                *outcome = std::mem::replace(outcome, empty).lean();
+            }
+            _ => {}
+        }
+        self
+    }
+
     /// The value of the `type` tag; also the `event:` line of the stream.
     #[must_use]
     pub fn name(&self) -> &'static str {

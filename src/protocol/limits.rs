@@ -29,6 +29,8 @@ pub const TOOL_NAME_CHARS: usize = 64;
 /// Bytes of what one tool may say, and of all that a session keeps of it for its markers.
 pub const TOOL_OUTPUT_BYTES: usize = 4 * 1024 * 1024;
 pub const TOOL_RESPONSES_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes of the arguments of a call that a person is asked about.
+pub const APPROVAL_BYTES: u64 = 1024 * 1024;
 /// Nesting of JSON values that come from a model, a client or a program.
 pub const JSON_DEPTH: usize = 100;
 /// Tools that clients lend to a session, clients that do, and calls that wait for them.

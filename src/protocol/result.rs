@@ -50,6 +50,8 @@ pub enum Reason {
     SandboxLost,
     /// A guard of the host ended it.
     PolicyViolation,
+    /// What it printed, showed or handed to tools is more than its owner may have stored.
+    JournalQuota,
     /// A user asked.
     ByUser,
     /// The session was reset or removed while the cell ran or waited.
@@ -201,4 +203,50 @@ pub struct ExecutionResult {
     pub duration_ms: f64,
     pub truncated: Truncated,
     pub state: StateReport,
+}
+
+/// Characters of each text that stays of a result for which there is no room.
+const LEAN_CHARS: usize = 1_000;
+
+/// Gives how many bytes went.
+fn cut(text: &mut String) -> u64 {
+    let before = text.len();
+    if let Some((end, _)) = text.char_indices().nth(LEAN_CHARS) {
+        text.truncate(end);
+    }
+    (before - text.len()) as u64
+}
+
+impl ExecutionResult {
+    /// Leaves out what is large: how it ended and what is left of the variables stays, and how much went is counted.
+    pub fn make_lean(&mut self) {
+        cut(&mut self.code);
+        let truncated = &mut self.truncated;
+        truncated.stdout_bytes = truncated.stdout_bytes.saturating_add(cut(&mut self.stdout));
+        truncated.stderr_bytes = truncated.stderr_bytes.saturating_add(cut(&mut self.stderr));
+        truncated.displays = truncated.displays.saturating_add(self.displays.len() as u64);
+        truncated.artifacts |= !self.artifacts.is_empty();
+        self.output.clear();
+        self.displays.clear();
+        self.artifacts.clear();
+        if let Some(value) = &mut self.result {
+            cut(&mut value.repr);
+            cut(&mut value.type_name);
+        }
+        if let Some(exception) = &mut self.exception {
+            for text in [
+                &mut exception.type_name,
+                &mut exception.value,
+                &mut exception.repr,
+                &mut exception.traceback,
+            ] {
+                cut(text);
+            }
+        }
+        if let Some(note) = &mut self.state.note {
+            cut(note);
+        }
+        self.state.maybe_assigned.clear();
+        self.state.completed_tool_calls.clear();
+    }
 }

@@ -33,6 +33,10 @@ impl Amounts {
 struct Hold {
     by: String,
     amounts: Amounts,
+    /// It goes where others need the room, so it stands in nobody's way.
+    spare: bool,
+    /// Nobody holds it any more; it is counted until whoever looks at all that is kept has seen it.
+    left: bool,
 }
 
 /// What was spent on one day. Only a new day gives it back.
@@ -97,6 +101,13 @@ impl Books {
         users.into_iter().map(|uid| self.used(uid, kind)).fold(0, u64::saturating_add)
     }
 
+    /// Without what goes where others need the room.
+    fn firm(&self, uid: u32, kind: Kind) -> u64 {
+        let holds = self.held.get(&uid).into_iter().flat_map(BTreeMap::values);
+        let spare = holds.filter(|hold| hold.spare).map(|hold| hold.amounts.get(kind));
+        self.used(uid, kind).saturating_sub(spare.fold(0, u64::saturating_add))
+    }
+
     /// How much more the user may have.
     #[must_use]
     pub fn room(&self, uid: u32, kind: Kind) -> u64 {
@@ -112,7 +123,7 @@ impl Books {
     }
 
     fn check_kind(&self, uid: u32, kind: Kind, wanted: u64) -> Result<(), Refusal> {
-        let of_user = self.used(uid, kind);
+        let of_user = self.firm(uid, kind);
         let of_all = self.machine.get(kind).map_or(0, |_| self.used_by_all(kind));
         self.judge(uid, kind, wanted, [of_user, of_all])
     }
@@ -153,13 +164,69 @@ impl Books {
     pub fn keep(&mut self, uid: u32, by: &str, amounts: Amounts) -> HoldId {
         let id = self.next;
         self.next += 1;
-        self.held.entry(uid).or_default().insert(id, Hold { by: by.to_owned(), amounts });
+        let hold = Hold { by: by.to_owned(), amounts, spare: false, left: false };
+        self.held.entry(uid).or_default().insert(id, hold);
         id
+    }
+
+    fn hold(&mut self, uid: u32, id: HoldId) -> Option<&mut Hold> {
+        self.held.get_mut(&uid)?.get_mut(&id)
+    }
+
+    /// From here on it goes where others need the room.
+    pub fn spare(&mut self, uid: u32, id: HoldId) {
+        if let Some(hold) = self.hold(uid, id) {
+            hold.spare = true;
+        }
+    }
+
+    /// Its holder is gone, but so much of one kind is still there.
+    pub fn leave(&mut self, uid: u32, id: HoldId, by: &str, kind: Kind) {
+        if let Some(hold) = self.hold(uid, id) {
+            let amounts = Amounts::of([(kind, hold.amounts.get(kind))]);
+            *hold = Hold { by: by.to_owned(), amounts, spare: true, left: true };
+        }
+    }
+
+    /// What was left before that hold was made is counted by somebody else from here on.
+    pub fn drop_left(&mut self, before: HoldId) {
+        self.held.retain(|_, holds| {
+            holds.retain(|id, hold| !hold.left || *id >= before);
+            !holds.is_empty()
+        });
+    }
+
+    #[must_use]
+    pub fn next_id(&self) -> HoldId {
+        self.next
+    }
+
+    /// So much more of one kind, or nothing.
+    pub fn grow(&mut self, uid: u32, id: HoldId, kind: Kind, more: u64) -> Result<(), Refusal> {
+        self.check_kind(uid, kind, more)?;
+        self.add(uid, id, kind, more);
+        Ok(())
+    }
+
+    /// So much more of one kind, whatever the limits say.
+    pub fn add(&mut self, uid: u32, id: HoldId, kind: Kind, more: u64) {
+        if let Some(hold) = self.hold(uid, id) {
+            let amount = hold.amounts.0.entry(kind).or_default();
+            *amount = amount.saturating_add(more);
+        }
+    }
+
+    /// So much less of one kind.
+    pub fn shrink(&mut self, uid: u32, id: HoldId, kind: Kind, less: u64) {
+        if let Some(hold) = self.hold(uid, id) {
+            let amount = hold.amounts.0.entry(kind).or_default();
+            *amount = amount.saturating_sub(less);
+        }
     }
 
     /// What is measured and not asked for: it is noted in any case, and an error if it is too much.
     pub fn measure(&mut self, uid: u32, id: HoldId, kind: Kind, amount: u64) -> Result<(), Refusal> {
-        if let Some(hold) = self.held.get_mut(&uid).and_then(|holds| holds.get_mut(&id)) {
+        if let Some(hold) = self.hold(uid, id) {
             hold.amounts.0.insert(kind, amount);
         }
         self.check_kind(uid, kind, 0)
@@ -299,6 +366,31 @@ mod tests {
         books.tolerates(1, Kind::Workspace, 2).unwrap();
         books.measure(1, a, Kind::Workspace, 10).unwrap();
         assert_eq!((books.held(1, a, Kind::Workspace), books.held(2, a, Kind::Workspace)), (10, 0));
+    }
+
+    #[test]
+    fn what_grows_is_refused_before_it_is_there_and_what_is_spare_stands_in_nobodys_way() {
+        let mut books = books(&[(Kind::Journal, 100)], &[]);
+        let a = books.keep(1, "a", Amounts::default());
+        books.grow(1, a, Kind::Journal, 70).unwrap();
+        let refusal = books.grow(1, a, Kind::Journal, 40).unwrap_err();
+        assert_eq!((refusal.used, refusal.wanted, books.held(1, a, Kind::Journal)), (70, 40, 70));
+        // The reserve is noted, and what follows is refused.
+        books.add(1, a, Kind::Journal, 35);
+        assert!(books.grow(1, a, Kind::Journal, 0).is_err());
+        books.shrink(1, a, Kind::Journal, 15);
+        books.grow(1, a, Kind::Journal, 10).unwrap();
+        // Its holder goes, its bytes stay and are told, and others have all the room.
+        books.leave(1, a, "removed", Kind::Journal);
+        let b = books.keep(1, "b", Amounts::default());
+        books.grow(1, b, Kind::Journal, 90).unwrap();
+        assert_eq!((books.used(1, Kind::Journal), books.room(1, Kind::Journal)), (190, 0));
+        assert!(books.tolerates(1, Kind::Journal, 1).is_err());
+        books.tolerates(1, Kind::Journal, 2).unwrap();
+        books.drop_left(a);
+        assert_eq!(books.used(1, Kind::Journal), 190, "it was left after that");
+        books.drop_left(b);
+        assert_eq!(books.used(1, Kind::Journal), 90);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The books, shared. A permit gives back what it holds when it is dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::books::{Amounts, Books, HoldId};
 use super::fair::{FairQueue, Full, Place};
@@ -16,6 +16,8 @@ const WAITING_PER_USER: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct Ledger {
     inner: Arc<Mutex<Inner>>,
+    /// Woken when what is spare stands in somebody's way.
+    crowded: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -81,7 +83,7 @@ impl Ledger {
     #[must_use]
     pub fn new(quota: &Quota) -> Self {
         let (books, waiting) = (Books::new(quota), FairQueue::new(WAITING_PER_USER));
-        Self { inner: Arc::new(Mutex::new(Inner { books, waiting })) }
+        Self { inner: Arc::new(Mutex::new(Inner { books, waiting })), crowded: Arc::default() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -146,6 +148,33 @@ impl Ledger {
         self.serve();
     }
 
+    /// Waits until what is spare stands in somebody's way.
+    pub async fn crowded(&self) {
+        self.crowded.notified().await;
+    }
+
+    fn tell_crowded(&self, uid: u32, kind: Kind) {
+        if self.inner().books.tolerates(uid, kind, 1).is_err() {
+            self.crowded.notify_one();
+        }
+    }
+
+    /// An error if the user has more than so many times the limit.
+    pub fn tolerates(&self, uid: u32, kind: Kind, times: u64) -> Result<(), Refusal> {
+        self.inner().books.tolerates(uid, kind, times)
+    }
+
+    /// What is left behind from here on is not seen by whoever asks for this, and now looks.
+    #[must_use]
+    pub fn left_until_now(&self) -> HoldId {
+        self.inner().books.next_id()
+    }
+
+    /// What was left behind before that is counted by somebody else from here on.
+    pub fn drop_left(&self, before: HoldId) {
+        self.inner().books.drop_left(before);
+    }
+
     pub fn spend(&self, uid: u32, day: u64, by: &str, tokens: u64) {
         self.inner().books.spend(uid, day, by, tokens);
     }
@@ -171,6 +200,23 @@ impl Ledger {
 }
 
 impl Permit {
+    /// What it holds goes where others need the room.
+    #[must_use]
+    pub fn spare(self) -> Self {
+        self.ledger.inner().books.spare(self.uid, self.id);
+        self
+    }
+
+    /// The work is done and gives back all it held, but so much of one kind still lies on the disk. It goes on
+    /// counting until whoever looks at all that is kept has seen it.
+    pub fn leave(self, by: &str, kind: Kind) {
+        self.ledger.inner().books.leave(self.uid, self.id, by, kind);
+        self.ledger.serve();
+        self.ledger.tell_crowded(self.uid, kind);
+        // The hold outlives the permit.
+        std::mem::forget(self);
+    }
+
     #[must_use]
     pub fn gauge(&self) -> Gauge {
         Gauge { ledger: self.ledger.clone(), uid: self.uid, id: self.id }
@@ -193,6 +239,29 @@ impl Gauge {
     /// An error if the user has more than so many times the limit.
     pub fn tolerates(&self, kind: Kind, times: u64) -> Result<(), Refusal> {
         self.ledger.inner().books.tolerates(self.uid, kind, times)
+    }
+
+    /// A refusal if so much more could not be had now.
+    pub fn fits(&self, kind: Kind, more: u64) -> Result<(), Refusal> {
+        self.ledger.inner().books.check(self.uid, &Amounts::of([(kind, more)]))
+    }
+
+    /// So much more, or a refusal.
+    pub fn grow(&self, kind: Kind, more: u64) -> Result<(), Refusal> {
+        self.ledger.inner().books.grow(self.uid, self.id, kind, more)?;
+        self.ledger.tell_crowded(self.uid, kind);
+        Ok(())
+    }
+
+    /// So much more, whatever the limits say.
+    pub fn add(&self, kind: Kind, more: u64) {
+        self.ledger.inner().books.add(self.uid, self.id, kind, more);
+    }
+
+    /// So much less.
+    pub fn shrink(&self, kind: Kind, less: u64) {
+        self.ledger.inner().books.shrink(self.uid, self.id, kind, less);
+        self.ledger.serve();
     }
 
     /// An error if the user has too much now. Nothing is noted once the permit is gone.

@@ -55,6 +55,14 @@ impl Blobs {
         std::fs::read_to_string(self.path(name)?)
     }
 
+    /// One that no event has any more; whether it was there makes no difference.
+    pub fn remove(&self, name: &str) -> std::io::Result<()> {
+        match std::fs::remove_file(self.path(name)?) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes every file for which `used` is false, drafts included; gives how many.
     pub fn sweep(&self, mut used: impl FnMut(&str) -> rusqlite::Result<bool>) -> rusqlite::Result<usize> {
         let mut removed = 0;

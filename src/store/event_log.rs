@@ -3,14 +3,17 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::watch;
 
+use super::account::{Account, Exceeded, Free, ROW_BYTES, SESSION_RESERVE_BYTES};
 use super::idempotency::Aim;
 use super::journal::Core;
+use super::lane::Lane;
 use super::rows::{self, Applied, Carry, Content, Entry, Recorded, Rendered, Row};
 use super::spill::Range;
-use super::writer::{Durability, Group, JournalError};
+use super::writer::{self, Durability, Group, JournalError};
+use crate::controls;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
 use crate::protocol::result::Stream;
@@ -18,6 +21,10 @@ use crate::protocol::result::Stream;
 /// Events and their bytes of one session that are served from memory; older ones come from the file.
 const TAIL_EVENTS: usize = 1_024;
 const TAIL_BYTES: usize = 4 * 1024 * 1024;
+/// What an event has before its body: its number and its time.
+const HEAD_BYTES: u64 = 64;
+/// An event that is larger is written without what is large about it where there is no room.
+const LEAN_BYTES: usize = 4 * 1024;
 
 /// A handle on the log of one session. All handles of a session share their state.
 pub struct EventLog {
@@ -31,6 +38,17 @@ pub(super) struct LogState {
     session: SessionId,
     inner: Mutex<Inner>,
     newest: watch::Sender<Seq>,
+    bill: Mutex<Bill>,
+    /// Where its events wait, together with those of its owner's other sessions.
+    lane: OnceLock<Arc<Lane>>,
+    /// The last time that something of the sandbox's was too much, as it is told.
+    exceeded: watch::Sender<Option<Exceeded>>,
+}
+
+/// What is on the disk of a session, and who pays for it: nobody until somebody is named.
+struct Bill {
+    account: Arc<dyn Account>,
+    bytes: u64,
 }
 
 struct Inner {
@@ -43,12 +61,24 @@ struct Inner {
     tail: VecDeque<Arc<Entry>>,
     /// Bytes of the tail.
     bytes: usize,
-    /// Of all events, with their output.
-    stored: u64,
+    /// Bytes that were written beyond what the account allows.
+    reserve_used: u64,
     received: HashMap<SandboxId, u64>,
     closed: bool,
     /// The journal ended before it had written everything.
     abandoned: bool,
+}
+
+/// An event that is charged and not appended yet.
+pub struct Paid {
+    state: Arc<LogState>,
+    bytes: u64,
+}
+
+impl Drop for Paid {
+    fn drop(&mut self) {
+        self.state.bill().refund(self.bytes);
+    }
 }
 
 /// The events asked for are no longer kept.
@@ -92,16 +122,120 @@ impl Draft {
     }
 }
 
+/// How events are appended.
+struct How {
+    durability: Durability,
+    aim: Option<Aim>,
+    paid: Option<Paid>,
+    on_commit: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self { durability: Durability::Normal, aim: None, paid: None, on_commit: None }
+    }
+}
+
+impl How {
+    fn then(on_commit: impl FnOnce() + Send + 'static) -> Self {
+        Self { on_commit: Some(Box::new(on_commit)), ..Self::default() }
+    }
+}
+
+/// The event as it is written where there is no room for all of it.
+fn lean(entry: Entry) -> Entry {
+    match &entry.content {
+        Content::Json(json) if json.len() > LEAN_BYTES => {
+            let Ok(Event { seq, at, body }) = serde_json::from_str(json) else { return entry };
+            let event = Event { seq, at, body: body.lean() };
+            let json = serde_json::to_string(&event).unwrap_or_default();
+            Entry { content: Content::Json(json.into()), ..entry }
+        }
+        _ => entry,
+    }
+}
+
 impl EventLog {
     pub(super) fn new(state: Arc<LogState>, core: Arc<Core>) -> Self {
         let spill = core.spill_folder(state.session);
         Self { state, core, spill }
     }
 
-    /// Bytes that events and output of the session take, or will when they are written.
+    /// From here on whatever is written is charged to the account of its owner, and what is there already.
+    pub fn charge_to(&self, owner: u32, account: Arc<dyn Account>) {
+        let _ = self.state.lane.set(self.core.lane(owner));
+        let mut bill = self.state.bill();
+        account.charge_anyway(bill.bytes);
+        bill.account = account;
+    }
+
+    /// Whether more of its owner waits to be written than may.
     #[must_use]
-    pub fn stored(&self) -> u64 {
-        self.state.lock().stored
+    pub fn is_crowded(&self) -> bool {
+        self.state.lane.get().is_some_and(|lane| lane.is_full())
+            && !self.state.lock().abandoned
+            && controls::holds("writer_lane")
+    }
+
+    /// Waits until less of its owner waits to be written, or never will be.
+    pub async fn room(&self) {
+        let Some(lane) = self.state.lane.get() else { return };
+        let (mut waiting, mut newest) = (lane.watch(), self.watch());
+        while self.is_crowded() {
+            let changed = tokio::select! {
+                changed = waiting.changed() => changed.is_ok(),
+                changed = newest.changed() => changed.is_ok(),
+            };
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    /// For bytes that are about to be written beside the log, such as output. An error if it is too much.
+    pub fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
+        if controls::holds("journal_charge") {
+            self.state.bill().charge(bytes)
+        } else {
+            self.state.bill().charge_anyway(bytes);
+            Ok(())
+        }
+    }
+
+    /// Whether so many bytes could be written now.
+    pub fn has_room(&self, bytes: u64) -> Result<(), Exceeded> {
+        self.charge(bytes)?;
+        self.refund(bytes);
+        Ok(())
+    }
+
+    /// For bytes that are not on the disk any more, or never came to be.
+    pub fn refund(&self, bytes: u64) {
+        self.state.bill().refund(bytes);
+    }
+
+    /// Whether anything but an end can still be written of this session.
+    pub fn has_reserve(&self) -> Result<(), Exceeded> {
+        let used = self.state.lock().reserve_used;
+        if used <= SESSION_RESERVE_BYTES / 2 { Ok(()) } else { self.charge(0) }
+    }
+
+    /// Charges an event before anything is done for it. What is paid and not appended is given back.
+    pub fn pay_for(&self, body: &EventBody) -> Result<Paid, Exceeded> {
+        let bytes = serde_json::to_string(body).map_or(0, |json| json.len() as u64) + HEAD_BYTES + ROW_BYTES;
+        self.charge(bytes)?;
+        Ok(Paid { state: Arc::clone(&self.state), bytes })
+    }
+
+    /// Something that the sandbox sent was too much: whoever watches over it hears of that.
+    pub fn tell_exceeded(&self, exceeded: Exceeded) {
+        self.state.exceeded.send_replace(Some(exceeded));
+    }
+
+    /// Marks each time that something of the sandbox's was too much.
+    #[must_use]
+    pub fn watch_exceeded(&self) -> watch::Receiver<Option<Exceeded>> {
+        self.state.exceeded.subscribe()
     }
 
     #[must_use]
@@ -117,12 +251,12 @@ impl EventLog {
 
     /// Numbers an event and has it written. Readers see it when it is committed.
     pub fn append(&self, body: EventBody) -> Seq {
-        self.push(vec![Draft::of(body, None)], Durability::Normal, None, None)
+        self.push(vec![Draft::of(body, None)], How::default())
     }
 
     /// Likewise, as the effect of a kernel's frame.
     pub fn append_applied(&self, body: EventBody, applied: Applied) -> Seq {
-        self.push(vec![Draft::of(body, Some(applied))], Durability::Normal, None, None)
+        self.push(vec![Draft::of(body, Some(applied))], How::default())
     }
 
     /// Likewise; `on_commit` runs on the writer's thread once the event is committed and visible.
@@ -133,18 +267,19 @@ impl EventLog {
         applied: Option<Applied>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
-        self.push(vec![Draft::of(body, applied)], Durability::Normal, None, Some(Box::new(on_commit)))
+        self.push(vec![Draft::of(body, applied)], How::then(on_commit))
     }
 
-    /// Like [`Self::append_then`], for an event that begins what a request with a key is about: the key
-    /// leads there as soon as there is anything to be found, and not before.
+    /// Like [`Self::append_then`], for an event that begins what a request is about and was paid for. If the
+    /// request has a key, that leads there as soon as there is anything to be found, and not before.
     pub fn append_aimed_then(
         &self,
         body: EventBody,
+        paid: Paid,
         aim: Option<Aim>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
-        self.push(vec![Draft::of(body, None)], Durability::Normal, aim, Some(Box::new(on_commit)))
+        self.push(vec![Draft::of(body, None)], How { aim, paid: Some(paid), ..How::then(on_commit) })
     }
 
     /// Like [`Self::append_then`], for an intent whose effect is outside of the journal: when
@@ -152,41 +287,45 @@ impl EventLog {
     pub fn append_durably_then(
         &self,
         body: EventBody,
+        paid: Option<Paid>,
         applied: Option<Applied>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
-        self.push(vec![Draft::of(body, applied)], Durability::Full, None, Some(Box::new(on_commit)))
+        let how = How { durability: Durability::Full, paid, ..How::then(on_commit) };
+        self.push(vec![Draft::of(body, applied)], how)
     }
 
     /// Several that are committed together or not at all; the number of the last.
     pub(super) fn append_group(&self, drafts: Vec<Draft>) -> Seq {
-        self.push(drafts, Durability::Normal, None, None)
+        self.push(drafts, How::default())
     }
 
-    fn push(
-        &self,
-        drafts: Vec<Draft>,
-        durability: Durability,
-        aim: Option<Aim>,
-        on_commit: Option<Box<dyn FnOnce() + Send>>,
-    ) -> Seq {
-        self.core.queue.wait_for_room();
+    /// One that was paid for.
+    pub(super) fn append_paid(&self, draft: Draft, paid: Paid) -> Seq {
+        self.push(vec![draft], How { paid: Some(paid), ..How::default() })
+    }
+
+    fn push(&self, drafts: Vec<Draft>, how: How) -> Seq {
+        let How { durability, aim, mut paid, on_commit } = how;
         let mut inner = self.state.lock();
         let mut rows = Vec::with_capacity(drafts.len());
         for Draft { body, applied, carry } in drafts {
             let seq = inner.next;
-            let entry = Arc::new(Draft::entry(body, seq));
+            let entry = Arc::new(self.charged(&mut inner, Draft::entry(body, seq), paid.take()));
             inner.next += 1;
             inner.bytes += entry.cost();
-            inner.stored = inner.stored.saturating_add(entry.stored());
             inner.tail.push_back(Arc::clone(&entry));
             rows.push(Row { session: self.state.session, seq, entry, applied, carry });
         }
         let newest = inner.next - 1;
+        if let Some(lane) = self.state.lane.get() {
+            lane.enter(waiting_bytes(&rows));
+        }
         // Under the lock, so that the writer gets the events in the order of their numbers.
         let group = Group { log: Arc::clone(&self.state), rows, durability, aim, on_commit };
         let refused = self.core.queue.push_events(group).err();
         if refused.is_some() {
+            // Nothing is read from a sandbox for its sake any more, so what it left in the lane is of no account.
             inner.abandoned = true;
         }
         drop(inner);
@@ -194,6 +333,33 @@ impl EventLog {
             self.state.newest.send_modify(|_| {});
         }
         newest
+    }
+
+    /// An event always gets its place. Where its owner has no room for it, it is written without what is large
+    /// about it, at the expense of the session's reserve, and whoever watches over the sandbox hears of it.
+    fn charged(&self, inner: &mut Inner, entry: Entry, paid: Option<Paid>) -> Entry {
+        let Content::Json(json) = &entry.content else { return entry };
+        if let Some(paid) = paid {
+            // It stays charged.
+            std::mem::forget(paid);
+            return entry;
+        }
+        match self.charge(json.len() as u64 + ROW_BYTES) {
+            Ok(()) => {
+                inner.reserve_used = 0;
+                entry
+            }
+            Err(exceeded) => {
+                if json.len() > LEAN_BYTES {
+                    self.tell_exceeded(exceeded);
+                }
+                let entry = lean(entry);
+                let bytes = entry.cost() as u64 + ROW_BYTES;
+                inner.reserve_used = inner.reserve_used.saturating_add(bytes);
+                self.state.bill().charge_anyway(bytes);
+                entry
+            }
+        }
     }
 
     /// No more events will come; readers at the end stop waiting.
@@ -368,6 +534,24 @@ impl EventLog {
     }
 }
 
+impl Bill {
+    fn charge(&mut self, bytes: u64) -> Result<(), Exceeded> {
+        self.account.charge(bytes)?;
+        self.bytes = self.bytes.saturating_add(bytes);
+        Ok(())
+    }
+
+    fn charge_anyway(&mut self, bytes: u64) {
+        self.account.charge_anyway(bytes);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    fn refund(&mut self, bytes: u64) {
+        self.account.refund(bytes);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
 impl Inner {
     fn lag(&self) -> u64 {
         self.next - 1 - self.committed
@@ -383,6 +567,10 @@ impl Inner {
     }
 }
 
+fn waiting_bytes(rows: &[Row]) -> usize {
+    rows.iter().map(|row| row.entry.cost() + writer::ROW_BYTES).sum()
+}
+
 impl LogState {
     pub fn new(session: SessionId, newest: Seq, received: Vec<Applied>, stored: u64) -> Self {
         let inner = Inner {
@@ -391,12 +579,23 @@ impl LogState {
             first: newest + 1,
             tail: VecDeque::new(),
             bytes: 0,
-            stored,
+            reserve_used: 0,
             received: received.into_iter().map(|applied| (applied.sandbox, applied.received)).collect(),
             closed: false,
             abandoned: false,
         };
-        Self { session, inner: Mutex::new(inner), newest: watch::Sender::new(newest) }
+        Self {
+            session,
+            inner: Mutex::new(inner),
+            newest: watch::Sender::new(newest),
+            bill: Mutex::new(Bill { account: Arc::new(Free), bytes: stored }),
+            lane: OnceLock::new(),
+            exceeded: watch::Sender::new(None),
+        }
+    }
+
+    fn bill(&self) -> MutexGuard<'_, Bill> {
+        self.bill.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// These rows are committed. Called by the writer only, in the order of their numbers.
@@ -412,6 +611,9 @@ impl LogState {
             }
         }
         inner.trim();
+        if let Some(lane) = self.lane.get() {
+            lane.leave(waiting_bytes(rows));
+        }
         self.newest.send_replace(inner.committed);
     }
 

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::blobs::Blobs;
 use super::crash::CrashAt;
 use super::event_log::{EventLog, LogState};
+use super::lane::Lane;
 use super::rows;
 use super::schema::{self, OpenError};
 use super::spent;
@@ -31,6 +32,8 @@ pub(super) struct Core {
     reader: Mutex<Connection>,
     /// Two logs of one session would give the same numbers twice.
     logs: Mutex<HashMap<SessionId, Weak<LogState>>>,
+    /// Of each user who has a log, as long as it has.
+    lanes: Mutex<HashMap<u32, Weak<Lane>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failed: CancellationToken,
 }
@@ -59,6 +62,7 @@ impl Journal {
             blobs,
             reader: Mutex::new(reader),
             logs: Mutex::default(),
+            lanes: Mutex::default(),
             thread: Mutex::new(Some(thread.map_err(unusable)?)),
             failed,
         };
@@ -76,6 +80,7 @@ impl Journal {
                 let received = if newest > 0 { rows::received(file, session)? } else { Vec::new() };
                 Ok((newest, received, if newest > 0 { spent::stored(file, session)? } else { 0 }))
             })?;
+            let stored = stored.saturating_add(spent::output_bytes(&self.core.spill_folder(session)));
             let state = Arc::new(LogState::new(session, newest, received, stored));
             logs.retain(|_, state| state.strong_count() > 0);
             logs.insert(session, Arc::downgrade(&state));
@@ -110,6 +115,17 @@ impl Journal {
 impl Core {
     pub fn spill_folder(&self, session: SessionId) -> PathBuf {
         self.folder.join("spill").join(session.to_string())
+    }
+
+    pub fn lane(&self, owner: u32) -> Arc<Lane> {
+        let mut lanes = lock(&self.lanes);
+        if let Some(lane) = lanes.get(&owner).and_then(Weak::upgrade) {
+            return lane;
+        }
+        lanes.retain(|_, lane| lane.strong_count() > 0);
+        let lane = Arc::new(Lane::default());
+        lanes.insert(owner, Arc::downgrade(&lane));
+        lane
     }
 
     pub fn read<T>(

@@ -5,6 +5,7 @@
 //! journal, then told to others; clients read by sequence number. Nothing here knows of HTTP or
 //! containers.
 
+mod account;
 mod blobs;
 mod capture;
 mod crash;
@@ -12,6 +13,7 @@ mod event_log;
 mod idempotency;
 mod jobs;
 mod journal;
+mod lane;
 mod recorder;
 mod recovery;
 mod rows;
@@ -23,8 +25,9 @@ mod spill;
 mod tests;
 mod writer;
 
+pub use account::{Account, Exceeded, ROW_BYTES, SESSION_RESERVE_BYTES};
 pub use capture::{Captured, OutputCaps};
-pub use event_log::{EventLog, Gone};
+pub use event_log::{EventLog, Gone, Paid};
 pub use idempotency::{Aim, Answered, Claim, KEY_LIFE};
 pub use jobs::JobRecord;
 pub use journal::Journal;

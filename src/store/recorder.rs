@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use super::account::ROW_BYTES;
 use super::capture::{Capture, Captured, OutputCaps, whole_characters};
 use super::event_log::{Draft, DraftBody, EventLog};
 use super::rows::{Applied, Carry, Rest};
@@ -238,10 +239,18 @@ impl Recorder {
             running.displays_dropped = running.displays_dropped.saturating_add(1);
             return;
         }
+        let body = EventBody::Display { cell, mime: mime.clone() };
+        let paid = match self.log.pay_for(&body) {
+            Ok(paid) => paid,
+            Err(exceeded) => {
+                running.displays_dropped += 1;
+                return self.log.tell_exceeded(exceeded);
+            }
+        };
         running.display_bytes += bytes;
-        running.displays.push(Display { mime: mime.clone() });
-        let (body, carry) = (DraftBody::Event(EventBody::Display { cell, mime }), running.carry(0, None));
-        self.log.append_group(vec![Draft { body, applied, carry }]);
+        running.displays.push(Display { mime });
+        let (body, carry) = (DraftBody::Event(body), running.carry(0, None));
+        self.log.append_paid(Draft { body, applied, carry }, paid);
     }
 
     /// Output that the kernel counted and did not send.
@@ -326,10 +335,19 @@ impl Recorder {
         let mut left = data.as_slice();
         while !left.is_empty() {
             let (chunk, after) = left.split_at(chunk_end(left));
+            if let Err(exceeded) = self.log.charge(chunk.len() as u64 + ROW_BYTES) {
+                self.log.tell_exceeded(exceeded);
+                break;
+            }
             let range = state.spill.append(cell, chunk).unwrap_or_else(|error| {
                 tracing::warn!(%error, "output cannot be spilled");
                 None
             });
+            let unwritten = match &range {
+                Some(range) => (chunk.len() as u64).saturating_sub(range.bytes),
+                None => chunk.len() as u64 + ROW_BYTES,
+            };
+            self.log.refund(unwritten.saturating_add(state.spill.take_freed()));
             let Some(range) = range else { break };
             let kept = usize::try_from(range.bytes).unwrap_or(chunk.len());
             let body = DraftBody::Output { cell, stream, range };

@@ -112,14 +112,6 @@ impl Entry {
         }
     }
 
-    /// Bytes on disk.
-    pub fn stored(&self) -> u64 {
-        match &self.content {
-            Content::Json(text) => text.len() as u64,
-            Content::Output { bytes, .. } => *bytes,
-        }
-    }
-
     pub fn render(&self, seq: Seq, spill: &Path) -> Rendered {
         let json = match &self.content {
             Content::Json(text) => Arc::clone(text),
@@ -137,7 +129,9 @@ impl Row {
     pub fn insert(&self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError> {
         let (mut stream, mut start, mut bytes, mut blob, mut json) = (None, None, None, None, None);
         match &self.entry.content {
-            Content::Json(text) if text.len() > INLINE_BYTES => blob = Some(blobs.put(text.as_bytes())?),
+            Content::Json(text) if text.len() > INLINE_BYTES => {
+                (blob, bytes) = (Some(blobs.put(text.as_bytes())?), Some(int(text.len() as u64)));
+            }
             Content::Json(text) => json = Some(&**text),
             Content::Output { stream: of, start: from, bytes: count } => {
                 (stream, start, bytes) = (Some(stream_name(*of)), Some(int(*from)), Some(int(*count)));

@@ -18,6 +18,8 @@ const ROWS_DELETED: i64 = 5_000;
 /// Free pages given back to the disk after a clean-up.
 const PAGES_RETURNED: u32 = 10_000;
 
+const BLOB_IS_USED: &str = "SELECT 1 FROM events WHERE blob = ?1 LIMIT 1";
+
 /// What is needed to have a session again after a restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionRecord {
@@ -113,7 +115,7 @@ impl Journal {
         })?)
     }
 
-    /// Deletes all that is kept of a session: rows, output and, at the next clean-up, large values.
+    /// Deletes all that is kept of a session: rows, output and large values.
     pub async fn forget(&self, id: SessionId) -> Result<(), JournalError> {
         while self.delete_some(id).await? {}
         let delete = move |file: &Connection, _: &Blobs| {
@@ -135,11 +137,30 @@ impl Journal {
     /// Deletes the oldest events of a session; false when there are none left.
     async fn delete_some(&self, id: SessionId) -> Result<bool, JournalError> {
         let delete = move |file: &Connection, _: &Blobs| {
-            let query = "DELETE FROM events WHERE session = ?1 AND seq <
-                (SELECT min(seq) FROM events WHERE session = ?1) + ?2";
-            Ok(file.execute(query, params![id.0.as_bytes(), ROWS_DELETED])?)
+            let oldest = "session = ?1 AND seq < (SELECT min(seq) FROM events WHERE session = ?1) + ?2";
+            let values = params![id.0.as_bytes(), ROWS_DELETED];
+            let query = format!("SELECT DISTINCT blob FROM events WHERE {oldest} AND blob IS NOT NULL");
+            let large =
+                file.prepare(&query)?.query_map(values, |row| row.get(0))?.collect::<Result<_, _>>()?;
+            Ok((file.execute(&format!("DELETE FROM events WHERE {oldest}"), values)?, large))
         };
-        Ok(self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await? > 0)
+        let (deleted, large): (usize, Vec<String>) =
+            self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await?;
+        if !large.is_empty() {
+            // After the rows are gone for good, and on the writer's thread, so that no event with the same
+            // content comes in between.
+            let clean = move |file: &Connection, blobs: &Blobs| {
+                let mut used = file.prepare(BLOB_IS_USED)?;
+                for name in &large {
+                    if !used.exists([name])? {
+                        blobs.remove(name)?;
+                    }
+                }
+                Ok(())
+            };
+            self.core.queue.ask(Durability::Normal, Patience::Wait, clean).await?;
+        }
+        Ok(deleted > 0)
     }
 
     /// Forgets sessions that were removed `keep` ago, keys that expired, and large values that no
@@ -157,7 +178,7 @@ impl Journal {
         }
         let clean = move |file: &Connection, blobs: &Blobs| {
             let keys = idempotency::expire(file, now)?;
-            let mut used = file.prepare("SELECT 1 FROM events WHERE blob = ?1 LIMIT 1")?;
+            let mut used = file.prepare(BLOB_IS_USED)?;
             // On the writer's thread, so that no event with a new blob comes in between.
             let blobs = blobs.sweep(|name| used.exists([name]))?;
             let mut vacuum = file.prepare(&format!("PRAGMA incremental_vacuum({PAGES_RETURNED})"))?;

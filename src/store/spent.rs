@@ -1,7 +1,9 @@
 //! What sessions have used, as the journal knows it.
 
 use rusqlite::Connection;
+use std::path::Path;
 
+use super::account::ROW_BYTES;
 use super::blobs::INLINE_BYTES;
 use super::journal::Journal;
 use super::rows::int;
@@ -55,9 +57,12 @@ impl Journal {
         })?)
     }
 
-    /// Bytes that are kept of a session.
+    /// Bytes that are kept of a session: its record, its events, its output.
     pub fn stored(&self, session: SessionId) -> Result<u64, JournalError> {
-        Ok(self.core.read(|file, _| stored(file, session))?)
+        let (record, events) =
+            self.core.read(|file, _| Ok((record_bytes(file, session)?, stored(file, session)?)))?;
+        let output = output_bytes(&self.spill_folder(session));
+        Ok(record.saturating_add(events).saturating_add(output))
     }
 }
 
@@ -70,13 +75,26 @@ fn tokens(json: &str) -> u64 {
     counted.unwrap_or(json.len() as u64 / BYTES_PER_TOKEN)
 }
 
-/// Bytes of the events of one session and of their output. Large values are counted as what is the
-/// least that is large.
+/// Bytes of the events of one session. Rows of before that do not say how large their large value is count as
+/// what is the least that is large.
 pub(super) fn stored(file: &Connection, session: SessionId) -> rusqlite::Result<u64> {
-    let query = "SELECT coalesce(sum(octet_length(json)), 0) + coalesce(sum(bytes), 0) + count(blob) * ?2
+    let query = "SELECT coalesce(sum(octet_length(json)), 0) + count(*) * ?3
+            + coalesce(sum(CASE WHEN blob IS NULL THEN 0 ELSE coalesce(bytes, ?2) END), 0)
         FROM events WHERE session = ?1";
-    let large = int(INLINE_BYTES as u64);
-    let bytes: i64 =
-        file.query_row(query, rusqlite::params![session.0.as_bytes(), large], |row| row.get(0))?;
+    let (large, row) = (int(INLINE_BYTES as u64), int(ROW_BYTES));
+    let values = rusqlite::params![session.0.as_bytes(), large, row];
+    let bytes: i64 = file.query_row(query, values, |row| row.get(0))?;
     Ok(u64::try_from(bytes).unwrap_or(0))
+}
+
+fn record_bytes(file: &Connection, session: SessionId) -> rusqlite::Result<u64> {
+    let query = "SELECT coalesce(sum(octet_length(record)), 0) FROM sessions WHERE id = ?1";
+    let bytes: i64 = file.query_row(query, [session.0.as_bytes()], |row| row.get(0))?;
+    Ok(u64::try_from(bytes).unwrap_or(0))
+}
+
+/// Bytes of the files with a session's output.
+pub(super) fn output_bytes(folder: &Path) -> u64 {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
 }

@@ -21,6 +21,8 @@ pub struct Spill {
     /// Bytes per cell that has a file.
     files: BTreeMap<CellNumber, u64>,
     bytes: u64,
+    /// Bytes of files that went and of which nobody has heard.
+    freed: u64,
     /// Only the file written last is held open: a session with many cells must not hold many.
     open: Option<(CellNumber, File)>,
 }
@@ -77,7 +79,7 @@ impl Spill {
             }
         }
         let bytes = files.values().sum();
-        Ok(Self { folder: folder.to_owned(), cell_bytes, files, bytes, open: None })
+        Ok(Self { folder: folder.to_owned(), cell_bytes, files, bytes, freed: 0, open: None })
     }
 
     /// Cuts off what was written and never committed, so that the next range begins at `end`.
@@ -143,8 +145,15 @@ impl Spill {
     fn forget(&mut self, cell: CellNumber) {
         if let Some(bytes) = self.files.remove(&cell) {
             self.bytes = self.bytes.saturating_sub(bytes);
-            let _ = std::fs::remove_file(path(&self.folder, cell));
+            if std::fs::remove_file(path(&self.folder, cell)).is_ok() {
+                self.freed = self.freed.saturating_add(bytes);
+            }
         }
+    }
+
+    /// Bytes that went to make room since this was last asked.
+    pub fn take_freed(&mut self) -> u64 {
+        std::mem::take(&mut self.freed)
     }
 }
 

@@ -23,11 +23,8 @@ use crate::deaths::Deaths;
 
 /// Commands other than events that may wait; those who ask for more wait for their turn.
 pub(super) const REQUESTS_WAITING: usize = 256;
-/// Bytes of events that may wait. Callers hold back long before (`EventLog::settled`); one that
-/// does not is stopped here, because losing events or memory without end would be worse.
-const EVENTS_WAITING_BYTES: usize = 256 * 1024 * 1024;
 /// What one event costs in the queue beside its JSON.
-const ROW_BYTES: usize = 512;
+pub(super) const ROW_BYTES: usize = 512;
 /// Commands and bytes in one transaction.
 const BATCH_COMMANDS: usize = 4_096;
 const BATCH_BYTES: usize = 16 * 1024 * 1024;
@@ -183,7 +180,6 @@ where
 #[derive(Default)]
 struct Waiting {
     commands: VecDeque<Command>,
-    bytes: usize,
     closing: bool,
     /// The writer has ended; nothing will be written any more.
     ended: bool,
@@ -194,8 +190,6 @@ pub(super) struct Queue {
     waiting: Mutex<Waiting>,
     /// Something to do, or the end.
     work: Condvar,
-    /// Room for more events.
-    room: Condvar,
     requests: Semaphore,
     trouble: Mutex<Option<String>>,
     /// Durability and size of each batch.
@@ -208,19 +202,10 @@ impl Queue {
         Self {
             waiting: Mutex::default(),
             work: Condvar::new(),
-            room: Condvar::new(),
             requests: Semaphore::new(REQUESTS_WAITING),
             trouble: Mutex::default(),
             #[cfg(test)]
             batches: Mutex::default(),
-        }
-    }
-
-    /// Stops a caller who went far beyond what waits normally. Called before any other lock is taken.
-    pub fn wait_for_room(&self) {
-        let mut waiting = lock(&self.waiting);
-        while waiting.bytes > EVENTS_WAITING_BYTES && !waiting.closing {
-            waiting = self.room.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -235,7 +220,6 @@ impl Queue {
         if waiting.ended || waiting.closing {
             return Err(Box::new(command));
         }
-        waiting.bytes += command.cost();
         waiting.commands.push_back(command);
         self.work.notify_one();
         Ok(())
@@ -266,7 +250,6 @@ impl Queue {
     pub fn close(&self) {
         lock(&self.waiting).closing = true;
         self.work.notify_all();
-        self.room.notify_all();
     }
 
     /// The next batch, or none at the end.
@@ -286,14 +269,6 @@ impl Queue {
         (!batch.is_empty()).then_some(batch)
     }
 
-    /// The batch is off the queue's account only when it is written.
-    fn settle(&self, bytes: usize) {
-        let mut waiting = lock(&self.waiting);
-        waiting.bytes = waiting.bytes.saturating_sub(bytes);
-        drop(waiting);
-        self.room.notify_all();
-    }
-
     /// Waits for the next try; false if the journal is being closed.
     fn wait_to_retry(&self) -> bool {
         let waiting = lock(&self.waiting);
@@ -308,12 +283,11 @@ impl Queue {
     fn end(&self) {
         let rest = {
             let mut waiting = lock(&self.waiting);
-            (waiting.ended, waiting.closing, waiting.bytes) = (true, true, 0);
+            (waiting.ended, waiting.closing) = (true, true);
             std::mem::take(&mut waiting.commands)
         };
         lock(&self.trouble).get_or_insert_with(|| "it is closed".into());
         self.requests.close();
-        self.room.notify_all();
         rest.into_iter().for_each(Command::abandon);
     }
 }
@@ -339,7 +313,6 @@ pub(super) struct Writer {
 #[derive(Default)]
 pub(super) struct Batch {
     commands: VecDeque<Command>,
-    bytes: usize,
     /// Those who wait have to be told, and nothing is to be written again.
     is_committed: bool,
 }
@@ -371,8 +344,7 @@ impl Writer {
         loop {
             if self.batch.commands.is_empty() && !self.batch.is_committed {
                 let Some(commands) = self.queue.take() else { return };
-                let bytes = commands.iter().map(Command::cost).sum();
-                self.batch = Batch { commands: commands.into(), bytes, is_committed: false };
+                self.batch = Batch { commands: commands.into(), is_committed: false };
             }
             crate::deaths::on_demand("writer");
             if !self.write() {
@@ -407,7 +379,7 @@ impl Writer {
         while let Some(command) = self.batch.commands.pop_front() {
             command.committed();
         }
-        self.queue.settle(std::mem::take(&mut self.batch).bytes);
+        self.batch = Batch::default();
         true
     }
 

@@ -11,6 +11,7 @@ pub mod grounds;
 mod host_facts;
 mod identities;
 mod images;
+mod journal_quota;
 mod kernel_tree;
 mod set_id;
 mod tar_bombs;

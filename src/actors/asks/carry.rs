@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::charge::ROOM_TO_BEGIN_BYTES;
 use super::super::llm::News;
 use super::super::rules::CellRules;
 use super::super::session::{CellRequest, OwnSession, SessionMsg, result_of};
@@ -122,12 +123,12 @@ impl AsksState {
         (current.request_tokens, current.heard_tokens) = (tokens, 0);
         self.args.log.append(EventBody::ModelAsked { ask, step });
         let asks = myself.clone();
-        if let Err(refusal) = self.args.quotas.may_spend(self.args.owner, clock::today()) {
-            let failure = ModelFailure {
-                kind: ModelFailureKind::QuotaExceeded,
-                message: told(&Problem::from(refusal)),
-                attempts: 0,
-            };
+        let tokens = self.args.quotas.may_spend(self.args.owner, clock::today());
+        let tokens = tokens.map_err(|refusal| told(&Problem::from(refusal)));
+        // What the model says and what follows from it is written down.
+        let room = || self.args.log.has_room(ROOM_TO_BEGIN_BYTES).map_err(|exceeded| exceeded.to_string());
+        if let Err(message) = tokens.and_then(|()| room()) {
+            let failure = ModelFailure { kind: ModelFailureKind::QuotaExceeded, message, attempts: 0 };
             let _ = asks.cast(AsksMsg::ModelDone { ask, step, outcome: Box::new(Err(failure)) });
             return;
         }
@@ -325,7 +326,7 @@ impl AsksState {
             arguments: arguments.clone(),
         };
         // Before the act, and so that it survives a loss of power too.
-        self.args.log.append_durably_then(called, None, move || {
+        self.args.log.append_durably_then(called, None, None, move || {
             let _ = committed.send(());
         });
         let work = async move {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::charge::ROOM_TO_BEGIN_BYTES;
 use super::super::session::SessionMsg;
 use super::messages::Answer;
 use super::recall::Recalled;
@@ -76,8 +77,21 @@ impl AsksState {
                 return;
             }
         };
-        self.newest += 1;
-        let ask = self.newest;
+        let ask = self.newest + 1;
+        let started = EventBody::AskStarted { ask, spec: Box::new(spec.clone()) };
+        let paid = match self
+            .args
+            .log
+            .has_room(ROOM_TO_BEGIN_BYTES)
+            .and_then(|()| self.args.log.pay_for(&started))
+        {
+            Ok(paid) => paid,
+            Err(exceeded) => {
+                let _ = reply_to.send(Err(Problem::new(Code::QuotaExceeded, exceeded.to_string())));
+                return;
+            }
+        };
+        self.newest = ask;
         let view = AskView {
             ask,
             state: AskState::Queued,
@@ -95,9 +109,9 @@ impl AsksState {
             self.asks.pop_first();
         }
         let above = outer.map(|outer| outer.above);
-        self.waiting.push_back(Waiting { ask, spec: spec.clone(), above });
+        self.waiting.push_back(Waiting { ask, spec, above });
         let asks = myself.clone();
-        self.args.log.append_then(EventBody::AskStarted { ask, spec: Box::new(spec) }, None, move || {
+        self.args.log.append_aimed_then(started, paid, None, move || {
             let _ = reply_to.send(Ok(view));
             let _ = asks.cast(AsksMsg::Begun { ask });
         });

@@ -10,11 +10,14 @@ use super::super::rules::CellRules;
 use super::permits::{Permit, patience};
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::bridge::{Refusal, Turn};
+use crate::controls;
 use crate::deaths::watched;
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, Live, ToolFailure};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::{TOOL_CALLS_LISTED, TOOL_NAME_CHARS, TOOL_RESPONSES_BYTES};
+use crate::protocol::limits::{
+    APPROVAL_BYTES, EXCEPTION_CHARS, TOOL_CALLS_LISTED, TOOL_NAME_CHARS, TOOL_RESPONSES_BYTES,
+};
 use crate::protocol::result::{Display, ValueView};
 use crate::store::{Applied, CellRecord};
 use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
@@ -63,19 +66,29 @@ impl ExecutorState {
             }
         }
         let shown: String = name.chars().filter(|c| !c.is_control()).take(TOOL_NAME_CHARS).collect();
-        let called = EventBody::ToolCalled { cell, call, name: shown.clone(), arguments: arguments.clone() };
+        // Checked and charged before anything of it is written.
+        let begun = match self.recorded(cell, name, &arguments) {
+            Some(outcome) => Begun::Known(outcome),
+            None => self.begin(myself, cell, call, name, arguments.clone()),
+        };
+        let called = called(cell, call, shown.clone(), arguments, &begun);
+        let paid = match self.args.log.pay_for(&called) {
+            Ok(paid) => paid,
+            Err(exceeded) => {
+                let error = ToolFailure { code: "quota_exceeded".into(), message: exceeded.to_string() };
+                self.send(myself, &HostFrame::ToolFailed { call, error });
+                self.over_quota(myself, &exceeded);
+                return;
+            }
+        };
         let applied = self
             .cage
             .as_ref()
             .map(|cage| Applied { sandbox: cage.sandbox.id().clone(), received: turn.number });
         let (committed, written) = tokio::sync::oneshot::channel();
-        self.args.log.append_durably_then(called, applied, move || {
+        self.args.log.append_durably_then(called, Some(paid), applied, move || {
             let _ = committed.send(());
         });
-        let begun = match self.recorded(cell, name, &arguments) {
-            Some(outcome) => Begun::Known(outcome),
-            None => self.begin(myself, cell, call, name, arguments),
-        };
         let guard = begun.spawn(myself, call, Some(written));
         self.calls.begin(call, cell, shown, guard);
     }
@@ -140,6 +153,13 @@ impl ExecutorState {
             return refused(format!("`{known}` may not be used here; allowed are: {}", allowed.join(", ")));
         }
         let wanted = known.filter(|known| rules.approve.contains(known));
+        if let Some(name) = &wanted
+            && bytes_of(&arguments) > APPROVAL_BYTES
+        {
+            return refused(format!(
+                "a person has to allow `{name}`, and cannot look at more than {APPROVAL_BYTES} bytes of arguments"
+            ));
+        }
         if let (Some(name), None) = (&wanted, cell) {
             return refused(format!(
                 "a person has to allow `{name}`, for which only a running cell can wait"
@@ -162,7 +182,13 @@ impl ExecutorState {
         };
         match self.args.tools.call(name, arguments, Caller::Code, context) {
             Ok(work) => Begun::Works { work, permit, is_program },
-            Err(failure) => Begun::Known(Err(failure)),
+            Err(mut failure) => {
+                // It may quote names that the guest chose.
+                if let Some((end, _)) = failure.message.char_indices().nth(EXCEPTION_CHARS) {
+                    failure.message.truncate(end);
+                }
+                Begun::Known(Err(failure))
+            }
         }
     }
 
@@ -177,12 +203,10 @@ impl ExecutorState {
         let replay = self.running.get_mut(&cell?)?.start.replay.as_mut()?;
         let gives_text = self.args.tools.definition(name).is_some_and(|tool| tool.output.is_none());
         Some(match replay.pop_front() {
-            Some(call) if call.name == name && call.arguments == *arguments => {
-                call.outcome.map(|value| match value {
-                    Value::String(text) if gives_text => ToolOutput::Text(text),
-                    value => ToolOutput::Value(value),
-                })
-            }
+            Some(call) if call.name == name && call.had(arguments) => call.outcome.map(|value| match value {
+                Value::String(text) if gives_text => ToolOutput::Text(text),
+                value => ToolOutput::Value(value),
+            }),
             _ => Err(ToolFailure {
                 code: "replay_differs".into(),
                 message: "this call was not made when the cell first ran, so there is no answer to replay"
@@ -263,6 +287,25 @@ impl ExecutorState {
             record.displays.push(Display { mime });
         }
     }
+}
+
+/// Bytes of a call's arguments, as JSON.
+pub(in super::super) fn bytes_of(arguments: &Map<String, Value>) -> u64 {
+    serde_json::to_string(arguments).map_or(u64::MAX, |json| json.len() as u64)
+}
+
+/// A call as the journal has it. Of one that is refused nothing is kept but how much it brought.
+fn called(
+    cell: Option<CellNumber>,
+    call: u64,
+    name: String,
+    arguments: Map<String, Value>,
+    begun: &Begun,
+) -> EventBody {
+    let refused = matches!(begun, Begun::Known(Err(_))) && controls::holds("refused_arguments_left_out");
+    let refused_bytes = refused.then(|| bytes_of(&arguments));
+    let arguments = if refused { Map::new() } else { arguments };
+    EventBody::ToolCalled { cell, call, name, arguments, refused_bytes }
 }
 
 pub(super) fn cell_ended() -> ToolFailure {

@@ -8,6 +8,7 @@ use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude
 use super::super::session::SessionMsg;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
 use crate::bridge::{Delivery, SendError, Turn};
+use crate::controls;
 use crate::deaths::watched;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter};
@@ -19,7 +20,7 @@ use crate::sandbox::artifacts::{self, Snapshot};
 use crate::sandbox::owner::Lane;
 use crate::sandbox::usage::{self, Usage};
 use crate::sandbox::workspace::Workspace;
-use crate::store::{Applied, CellRecord};
+use crate::store::{Applied, CellRecord, Exceeded};
 
 /// Looks in a row that find a too large workspace growing, with no cell to blame.
 const GROWING_LOOKS: u32 = 3;
@@ -183,6 +184,17 @@ impl ExecutorState {
         self.expect_killed(myself, cell);
         let grace_ms = u64::try_from(KILL_GRACE.as_millis()).unwrap_or(0);
         self.send(myself, &HostFrame::Kill { cell, grace_ms });
+    }
+
+    /// More than its owner may have stored: what runs in this sandbox made it, or was about to.
+    pub(super) fn over_quota(&mut self, myself: &ExecutorRef, why: &Exceeded) {
+        if !controls::holds("cell_ends_over_quota") {
+            return;
+        }
+        let cells: Vec<CellNumber> = self.running.keys().copied().collect();
+        for cell in cells {
+            self.end_cell(myself, cell, EndedBy::Quota(why.to_string()));
+        }
     }
 
     pub(super) fn expect_interrupted(&mut self, myself: &ExecutorRef, cell: CellNumber) {

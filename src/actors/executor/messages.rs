@@ -19,6 +19,7 @@ use crate::protocol::result::ExecutionResult;
 use crate::sandbox::artifacts::Snapshot;
 use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::usage::Usage;
+use crate::store::Exceeded;
 use crate::tools::{self, Responses, ToolOutput};
 
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
@@ -98,6 +99,8 @@ pub enum ExecutorMsg {
     Overdue(Overdue),
     /// Time to look at what strangers and guests do to the sandbox.
     Look,
+    /// Something that the sandbox sent was too much to be kept.
+    OverQuota(Exceeded),
     QuotaLooked(Usage),
     ToolDone {
         call: u64,

@@ -60,6 +60,8 @@ use frost::Frost;
 use requests::Request;
 use said::Said;
 
+/// Time between two words about what was too much to be kept.
+const EXCEEDED_APART: Duration = Duration::from_millis(100);
 /// Time between two events about a pull.
 const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
 /// Bits of a request's number that counting up cannot exhaust.
@@ -143,6 +145,7 @@ struct Cage {
     sandbox: Arc<Sandbox>,
     link: Link,
     _quota: QuotaClock,
+    _exceeded: QuotaClock,
 }
 
 /// Looks at the workspace from time to time, also between cells: processes of earlier ones may write.
@@ -317,6 +320,7 @@ impl ExecutorState {
                 state.look_at_quota(myself);
                 state.look_for_strangers(myself);
             }
+            ExecutorMsg::OverQuota(exceeded) => state.over_quota(myself, &exceeded),
             ExecutorMsg::QuotaLooked(usage) => state.quota_looked(myself, usage),
             ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
             ExecutorMsg::PersonAsked(cell) => state.person_asked(cell),
@@ -347,6 +351,20 @@ impl ExecutorState {
         // Else it would give the sandbox up because the kernel has connected to another.
         if let Some(attaching) = self.attaching.take() {
             attaching.abort();
+        }
+    }
+}
+
+/// Tells of each time that something of the sandbox's was too much to be kept.
+fn tell_exceeded(executor: ExecutorRef, log: &EventLog) -> impl Future<Output = ()> + Send + use<> {
+    let mut exceeded = log.watch_exceeded();
+    async move {
+        while exceeded.changed().await.is_ok() {
+            let told = exceeded.borrow_and_update().clone();
+            if let Some(told) = told {
+                let _ = executor.cast(ExecutorMsg::OverQuota(told));
+            }
+            tokio::time::sleep(EXCEEDED_APART).await;
         }
     }
 }
@@ -429,8 +447,9 @@ impl ExecutorState {
             });
         });
         let quota = QuotaClock(myself.send_interval(QUOTA_LOOK, || ExecutorMsg::Look).abort_handle());
+        let exceeded = QuotaClock(tokio::spawn(tell_exceeded(myself.clone(), &self.args.log)).abort_handle());
         self.frost.seen_running = Instant::now();
-        self.cage = Some(Cage { sandbox: Arc::new(ready.sandbox), link, _quota: quota });
+        self.cage = Some(Cage { sandbox: Arc::new(ready.sandbox), link, _quota: quota, _exceeded: exceeded });
         self.look_at_quota(myself);
     }
 

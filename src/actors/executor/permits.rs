@@ -91,7 +91,7 @@ pub(super) fn patience(executor: &ExecutorRef, cell: CellNumber) -> Patience {
 /// Before the act, so that the next daemon knows whether there may have been one.
 async fn begun(log: &EventLog, cell: CellNumber, call: u64) -> Result<(), ToolFailure> {
     let (committed, written) = tokio::sync::oneshot::channel();
-    log.append_durably_then(EventBody::ToolBegun { cell, call }, None, move || {
+    log.append_durably_then(EventBody::ToolBegun { cell, call }, None, None, move || {
         let _ = committed.send(());
     });
     let unwritten = |_| ToolFailure { code: "cancelled".into(), message: "the journal is closed".into() };

@@ -4,7 +4,7 @@ use ractor::ActorStatus;
 use ractor::rpc::CallResult;
 use std::io::BufReader;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -31,21 +31,6 @@ use crate::store::{EventLog, JobRecord};
 
 /// The one cell of a job.
 pub const CELL: CellNumber = 1;
-/// What new artifacts count for, until whoever looks at all that is kept has seen them.
-#[derive(Clone, Default)]
-pub struct NewArtifacts(Arc<Mutex<Vec<Permit>>>);
-
-impl NewArtifacts {
-    fn add(&self, permit: Permit) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(permit);
-    }
-
-    /// From now on they are counted with the others.
-    pub fn seen(&self) {
-        drop(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)));
-    }
-}
-
 /// An end that the disk does not take is found by looking again.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -54,7 +39,6 @@ pub struct Carry {
     pub supervisor: SupervisorRef,
     pub launcher: Arc<Launcher>,
     pub ledger: Ledger,
-    pub new_artifacts: NewArtifacts,
     pub record: JobRecord,
     pub input: PathBuf,
     pub artifacts: PathBuf,
@@ -230,7 +214,8 @@ impl Carry {
     fn count_artifacts(&self) {
         let Ok(data) = std::fs::metadata(&self.artifacts) else { return };
         let (owner, name) = (self.record.view.owner, format!("job {}", self.record.view.id));
-        self.new_artifacts.add(self.ledger.keep(owner, &name, Amounts::of([(Kind::Journal, data.len())])));
+        let kept = self.ledger.keep(owner, &name, Amounts::of([(Kind::Journal, data.len())]));
+        kept.leave(&name, Kind::Journal);
     }
 
     async fn gather(&self, handles: &Handles) -> std::io::Result<Gathered> {

@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 use super::super::holding::Hold;
 use super::super::supervisor::SupervisorRef;
 use super::Inputs;
-use super::carry::NewArtifacts;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob};
 use crate::protocol::problem::Problem;
@@ -91,6 +90,5 @@ pub struct JobsArgs {
     pub supervisor: SupervisorRef,
     pub inputs: Inputs,
     pub ledger: Ledger,
-    pub new_artifacts: NewArtifacts,
     pub shutdown: CancellationToken,
 }

@@ -11,7 +11,6 @@ mod restore;
 mod script;
 mod verdict;
 
-pub use carry::NewArtifacts;
 pub use inputs::{Inputs, Reserved};
 pub use messages::{JobsArgs, JobsMsg, JobsRef, Started, Watched};
 pub use restore::{artifacts, artifacts_of};
@@ -282,7 +281,6 @@ impl JobsState {
             supervisor: self.args.supervisor.clone(),
             launcher: Arc::clone(&self.args.launcher),
             ledger: self.args.ledger.clone(),
-            new_artifacts: self.args.new_artifacts.clone(),
             record: entry.record.clone(),
             input,
             artifacts: artifacts_of(&self.args.launcher, id),

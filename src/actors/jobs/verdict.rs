@@ -45,7 +45,9 @@ pub fn of_result(result: &ExecutionResult, begun: bool) -> JobEnd {
         (Status::Crashed, reason, Some(code @ -127..=-1)) => {
             let why = match reason {
                 Reason::Pids => format!("signal {} ended it (the limit on processes was hit)", -code),
-                Reason::PolicyViolation => format!("it was stopped{}", first_sentence(result)),
+                Reason::PolicyViolation | Reason::JournalQuota => {
+                    format!("it was stopped{}", first_sentence(result))
+                }
                 _ => format!("signal {} ended it", -code),
             };
             (Verdict::Crashed, u8::try_from(128 - code).unwrap_or(KILLED), why)

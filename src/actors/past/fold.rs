@@ -150,7 +150,7 @@ impl Fold {
                 self.fresh_since = past.cells;
             }
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
-            EventBody::ToolCalled { call, cell, name, arguments } => {
+            EventBody::ToolCalled { call, cell, name, arguments, .. } => {
                 self.called(*call, *cell, name, arguments);
             }
             EventBody::ToolBegun { call, .. } => {

@@ -34,7 +34,13 @@ fn started(cell: CellNumber) -> EventBody {
 
 fn called(call: u64, cell: CellNumber) -> EventBody {
     let arguments = serde_json::Map::new();
-    EventBody::ToolCalled { cell: Some(cell), call, name: format!("tool{call}"), arguments }
+    EventBody::ToolCalled {
+        cell: Some(cell),
+        call,
+        name: format!("tool{call}"),
+        arguments,
+        refused_bytes: None,
+    }
 }
 
 fn answered(call: u64) -> EventBody {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::super::asks::AsksMsg;
+use super::super::charge::ROOM_TO_BEGIN_BYTES;
 use super::super::executor::ExecutorMsg;
 use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::super::queue::Job;
@@ -47,8 +48,7 @@ impl SessionActorState {
             let _ = reply_to.send(Err(problem));
             return;
         }
-        self.cells += 1;
-        let cell = self.cells;
+        let cell = self.cells + 1;
         let events_after = self.log.newest();
         let queued = EventBody::CellQueued {
             cell,
@@ -59,6 +59,14 @@ impl SessionActorState {
             replays: request.replay.as_ref().map(|replay| replay.cell),
             origin: request.origin.clone(),
         };
+        let paid = match self.log.pay_for(&queued) {
+            Ok(paid) => paid,
+            Err(exceeded) => {
+                let _ = reply_to.send(Err(Problem::new(Code::QuotaExceeded, exceeded.to_string())));
+                return;
+            }
+        };
+        self.cells = cell;
         let (done, receiver) = oneshot::channel();
         self.tickets.insert(cell, Pending { events_after, done });
         let start = CellStart {
@@ -76,7 +84,7 @@ impl SessionActorState {
         let aim = request.keyed.map(|keyed| keyed.aim(self.args.id, cell, events_after));
         let (session, ticket) =
             (myself.clone(), Ticket { session: self.args.id, cell, events_after, done: receiver });
-        self.append_aimed_and(queued, aim, move |written| {
+        self.append_aimed_and(queued, paid, aim, move |written| {
             if written {
                 let _ = reply_to.send(Ok(ticket));
             } else {
@@ -90,7 +98,7 @@ impl SessionActorState {
             return Err(Problem::new(Code::NoSuchSession, "the session is being removed"));
         }
         self.can_write()?;
-        self.args.gauge.measure(Kind::Journal, self.log.stored())?;
+        self.args.gauge.fits(Kind::Journal, ROOM_TO_BEGIN_BYTES)?;
         self.has_disk()?;
         let limit = self.args.launcher.settings.cells.queue;
         if self.queue.waiting() >= limit {

@@ -9,6 +9,7 @@ use super::super::news;
 use super::super::outcome::EndedBy;
 use super::super::supervisor::SupervisorMsg;
 use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionMsg};
+use crate::controls;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::{Code, Problem};
@@ -48,6 +49,19 @@ impl Noted {
         let written = self.0.wait_for(|written| *written);
         matches!(tokio::time::timeout(REMOVAL_NOTED, written).await, Ok(Ok(_)))
     }
+}
+
+/// Takes all that is kept of a session that was never made, its seed among it.
+pub fn forget(journal: &Journal, id: SessionId) {
+    if !controls::holds("failed_creations_forgotten") {
+        return;
+    }
+    let journal = journal.clone();
+    tokio::spawn(async move {
+        if let Err(error) = journal.forget(id).await {
+            tracing::warn!(%error, session = %id, "the record of a session that was not made is left");
+        }
+    });
 }
 
 impl SessionActorState {
@@ -157,6 +171,10 @@ impl SessionActorState {
         {
             let problem = self.unwritable("the session was removed, but may come back with the next daemon");
             let _ = reply_to.send(Err(problem));
+        }
+        if self.args.before.is_none() && self.receipt.is_none() {
+            // It was never made, so nobody can ask what became of it.
+            forget(&self.args.journal, self.args.id);
         }
         let _ = self.args.supervisor.cast(SupervisorMsg::Ended { id: self.args.id, reply_to });
     }

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::asks::AsksRef;
+use super::charge::JournalAccount;
 use super::executor::{ExecutorMsg, ExecutorRef};
 use super::holding::Holders;
 use super::llm::Models;
@@ -48,7 +49,7 @@ mod view;
 mod written;
 
 pub(super) use agent::result_of;
-pub(super) use ending::Noted;
+pub(super) use ending::{Noted, forget};
 pub use keyed::{CellTarget, Keyed, Wants};
 pub use messages::{
     CellRequest, Handles, OwnSession, ReplayOf, SessionMsg, SessionRef, Standing, Ticket, unwritten,
@@ -222,6 +223,7 @@ impl SessionActorState {
         let Estate { args, clients, common, holders, tickets, unanswered, deferred, views, place, replaying } =
             estate;
         let log = args.journal.log(args.id)?;
+        log.charge_to(args.owner, Arc::new(JournalAccount(args.gauge.clone())));
         let cells = &args.launcher.settings.cells;
         let spill = Spill::open(log.spill_folder(), cells.spill)?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);

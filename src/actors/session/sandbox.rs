@@ -417,8 +417,6 @@ impl SessionActorState {
             self.remove(myself, None);
             return;
         }
-        // Whether it is too much is asked when the next cell comes.
-        let _ = self.args.gauge.measure(Kind::Journal, self.log.stored());
         let SandboxPhase::Ready { executor, since } = &self.sandbox else { return };
         if !self.queue.is_idle() || self.removing {
             return;

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::SessionActorState;
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
-use crate::store::{Aim, Applied};
+use crate::store::{Aim, Applied, Paid};
 
 /// Time for an event to get into the journal. It takes some tens of microseconds; a disk that hangs
 /// longer than this must not hold a session or a client.
@@ -18,7 +18,9 @@ impl SessionActorState {
         self.args.journal.healthy().map_err(|trouble| {
             Problem::new(Code::Storage, format!("the journal cannot be written: {trouble}"))
                 .hint("free some space where the daemon's home is; cells run again as soon as there is some")
-        })
+        })?;
+        // Whatever is begun writes something; only its removal a session can always write.
+        self.log.has_reserve().map_err(|exceeded| Problem::new(Code::QuotaExceeded, exceeded.to_string()))
     }
 
     /// Appends an event and says whether it was committed in time. If not, it still will be when the
@@ -31,10 +33,11 @@ impl SessionActorState {
     pub(super) fn append_aimed_and(
         &self,
         body: EventBody,
+        paid: Paid,
         aim: Option<Aim>,
         then: impl FnOnce(bool) + Send + 'static,
     ) {
-        self.log.append_aimed_then(body, aim, when_written(then));
+        self.log.append_aimed_then(body, paid, aim, when_written(then));
     }
 
     /// Likewise, as the effect of a kernel's frame.

@@ -158,6 +158,10 @@ impl Words {
                 "It was stopped because it did what is not allowed here. Do not try it again.",
                 "代码执行了不允许的操作，因此被终止。请不要再次尝试。",
             ),
+            (Reason::JournalQuota, _) => (
+                "It was stopped because its output and what it handed to tools are more than may be stored. Print less, and work with files in the workspace.",
+                "输出和传给工具的数据超过了允许保存的总量，因此被终止。请减少输出，并使用工作目录中的文件。",
+            ),
             (Reason::ExitCall, _) => (
                 "It ended its own process, for example by `os._exit`. Let the code run to its end instead.",
                 "代码自行结束了进程（例如调用 `os._exit`）。请让代码正常执行完毕。",

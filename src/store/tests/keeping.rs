@@ -49,7 +49,8 @@ async fn what_is_left_of_removed_sessions_goes_after_its_time() {
     let blobs = || std::fs::read_dir(folder.path().join("blobs")).unwrap().count();
     assert_eq!(blobs(), 4);
     let tidied = journal.tidy(now, KEEP_REMOVED).await.unwrap();
-    assert_eq!(tidied, Tidied { sessions: 1, blobs: 2, keys: 0 });
+    // The large value of the session went with it; what is found beside is the draft.
+    assert_eq!(tidied, Tidied { sessions: 1, blobs: 1, keys: 0 });
     assert_eq!(journal.tidy(now, KEEP_REMOVED).await.unwrap(), Tidied::default());
     assert_eq!(blobs(), 2);
     assert!(!journal.spill_folder(old.id).exists() && journal.spill_folder(recent.id).exists());

@@ -1,5 +1,7 @@
 //! What the journal promises, one file a kind of promise.
 
+/// What is charged, refused, kept in reserve and given back.
+mod charges;
 /// Death of the process at every commit.
 mod crash;
 /// A disk that refuses, and one that is back.
@@ -8,6 +10,8 @@ mod disk;
 mod files;
 /// Sessions, keys, and how long they are kept.
 mod keeping;
+/// Who has to wait for the disk, and who has not.
+mod lanes;
 /// Order, visibility and reading of events.
 mod log;
 /// Recording over a restart.

@@ -34,7 +34,7 @@ async fn appending_is_quick() {
                 };
                 match durability {
                     Durability::Normal => log.append_then(EventBody::Reset, None, on_commit),
-                    Durability::Full => log.append_durably_then(EventBody::Reset, None, on_commit),
+                    Durability::Full => log.append_durably_then(EventBody::Reset, None, None, on_commit),
                 };
                 let time = tell.recv_timeout(PATIENCE).unwrap();
                 // Spread out, as cells are: the writer sleeps in between.

@@ -197,7 +197,8 @@ fn a_user_whose_journal_is_full_runs_no_more_cells_until_a_session_goes() {
     }
     let daemon = Daemon::with_config(&format!("{SMALL}[quota]\njournal = \"4MiB\"\n"));
     let id = create(&daemon, "a").expect_status(201)["id"].as_str().expect("an id").to_owned();
-    assert_eq!(daemon.run("a", "print('x' * (6 << 20))")["status"], "success");
+    let result = daemon.run("a", "import time\nprint('x' * (6 << 20))\ntime.sleep(20)");
+    assert_eq!((&result["status"], &result["reason"]), (&json!("crashed"), &json!("journal_quota")));
     let request = json!({"code": "1"}).to_string();
     let problem =
         daemon.http("POST", "/v1/sessions/a/cells?wait=true", request.as_bytes()).expect_status(429);

@@ -112,6 +112,7 @@ fn an_ask_is_told_in_sections() {
         call: 7,
         name: "session_info".into(),
         arguments: arguments(json!({})),
+        refused_bytes: None,
     };
     let own = EventBody::AskToolCalled {
         ask: 1,

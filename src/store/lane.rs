@@ -1,0 +1,56 @@
+//! Bytes of events that wait to be written, user by user: who fills the queue in front of the journal is not read
+//! from any more, and nobody else waits behind more than a user may have in it.
+
+use tokio::sync::watch;
+
+/// Bytes of one user that may wait before its sandboxes are not read from any more.
+pub(super) const LANE_BYTES: usize = 32 * 1024 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    waiting: watch::Sender<usize>,
+}
+
+impl Default for Lane {
+    fn default() -> Self {
+        Self { waiting: watch::Sender::new(0) }
+    }
+}
+
+impl Lane {
+    pub fn enter(&self, bytes: usize) {
+        // Whoever waits need not hear that there is even more.
+        self.waiting.send_if_modified(|waiting| {
+            *waiting = waiting.saturating_add(bytes);
+            false
+        });
+    }
+
+    pub fn leave(&self, bytes: usize) {
+        self.waiting.send_modify(|waiting| *waiting = waiting.saturating_sub(bytes));
+    }
+
+    pub fn is_full(&self) -> bool {
+        *self.waiting.borrow() > LANE_BYTES
+    }
+
+    pub fn watch(&self) -> watch::Receiver<usize> {
+        self.waiting.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_lane_has_room_again_when_its_bytes_are_written() {
+        let lane = Lane::default();
+        lane.enter(LANE_BYTES + 1);
+        assert!(lane.is_full());
+        let mut watch = lane.watch();
+        lane.leave(1);
+        watch.changed().await.unwrap();
+        assert!(!lane.is_full());
+    }
+}

@@ -1,0 +1,206 @@
+//! Nobody fills the host's disk beyond a quota: every byte that a user can cause is charged before it is written.
+
+use serde_json::{Value, json};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::docker::many_users::{ALICE, BOB, ask, run, session, shared, used};
+use crate::support::{Daemon, Pulse, engine, eventually, http_as};
+
+const MIB: u64 = 1 << 20;
+/// The quota of the tests, and what is allowed beside it: the reserves of a few sessions, the write-ahead log of
+/// the journal, its empty pages, logs.
+const QUOTA: u64 = 100 * MIB;
+const SLACK: u64 = 40 * MIB;
+/// No answer to somebody else may take longer, whatever one user does.
+const PROMPT: Duration = Duration::from_secs(10);
+
+const CONFIG: &str = r#"
+[sandbox]
+memory = "512MiB"
+checkpoint_budget = "256MiB"
+cpus = 1.0
+[quota]
+journal = "100MiB"
+[tool.swallow]
+description = "Takes a text and does nothing with it."
+argv = ["/bin/sh", "-c", "cat > /dev/null; echo ok"]
+parameters = { type = "object", properties = { text = { type = "string" } }, required = ["text"] }
+"#;
+
+/// Bytes on the disk below a folder.
+fn on_disk(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let of = |path: &Path| std::fs::symlink_metadata(path).map_or(0, |found| found.blocks() * 512);
+    entries
+        .map(|entry| {
+            let path = entry.path();
+            let inside = if entry.file_type().is_ok_and(|kind| kind.is_dir()) { on_disk(&path) } else { 0 };
+            inside + of(&path)
+        })
+        .sum()
+}
+
+/// What the daemon itself keeps: everything but workspaces and the prepared kernel.
+fn kept(daemon: &Daemon) -> u64 {
+    let home = daemon.home();
+    let skipped: u64 = ["workspaces", "kernels"].iter().map(|name| on_disk(&home.join(name))).sum();
+    on_disk(home).saturating_sub(skipped)
+}
+
+#[track_caller]
+fn assert_within_quota(daemon: &Daemon, before: u64) {
+    let grown = kept(daemon).saturating_sub(before);
+    assert!(grown <= QUOTA + SLACK, "{} MiB are on the disk for a quota of 100 MiB", grown / MIB);
+}
+
+fn cells(daemon: &Daemon, code: &str, timeout_s: u64) -> Value {
+    let path = "/v1/sessions/flood/cells?wait=true";
+    ask(daemon, ALICE, "POST", path, json!({"code": code, "timeout_s": timeout_s})).expect_status(200)
+}
+
+/// The neighbour's cells, one after the other, while something goes on; the longest of them.
+fn beside<T>(daemon: &Daemon, work: impl FnOnce() -> T + Send) -> T
+where
+    T: Send,
+{
+    std::thread::scope(|scope| {
+        let working = scope.spawn(work);
+        let mut longest = Duration::ZERO;
+        while !working.is_finished() {
+            let begun = Instant::now();
+            assert_eq!(run(daemon, BOB, "quiet", "6 * 7")["result"]["repr"], "42");
+            longest = longest.max(begun.elapsed());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        assert!(longest < PROMPT, "somebody else waited for {longest:?}");
+        working.join().expect("the work ends")
+    })
+}
+
+/// Row 5 of the review: 23 MB of arguments, again and again, within one cell.
+#[test]
+fn tool_arguments_in_a_loop_end_the_cell_and_not_the_disk() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared(CONFIG);
+    session(&daemon, ALICE, "flood");
+    session(&daemon, BOB, "quiet");
+    run(&daemon, ALICE, "flood", "kept = 42");
+    let (pulse, before) = (Pulse::of(&daemon), kept(&daemon));
+    // Refused calls leave their names and sizes, never what they brought.
+    let refused = "text = 'x' * (23 << 20)\nrefusals = 0\nfor n in range(15):\n    try: session_info(text=text + str(n))\n    except Exception: refusals += 1\nrefusals";
+    let result = beside(&daemon, || cells(&daemon, refused, 120));
+    assert_eq!(result["result"]["repr"], "15", "{}", &result.to_string()[..500]);
+    let grown = kept(&daemon).saturating_sub(before);
+    assert!(grown < 30 * MIB, "15 refused calls took {} MiB", grown / MIB);
+
+    let accepted = "text = 'x' * (23 << 20)\nfor n in range(60):\n    try: tools.swallow(text=text + str(n))\n    except Exception: pass";
+    let result = beside(&daemon, || cells(&daemon, accepted, 300));
+    assert_within_quota(&daemon, before);
+    assert_eq!((&result["status"], &result["reason"]), (&json!("crashed"), &json!("journal_quota")));
+    let note = result["state"]["note"].as_str().expect("a note");
+    assert!(note.contains("stored journal") && note.contains("belljar rm"), "{note}");
+
+    // What is refused is told, what is there is kept, and removal gives the room back.
+    let path = "/v1/sessions/flood/cells?wait=true";
+    let problem = ask(&daemon, ALICE, "POST", path, json!({"code": "'x' * 10"}));
+    let value = ask(&daemon, ALICE, "GET", "/v1/sessions/flood/variables", Value::Null).expect_status(200);
+    assert!(value.to_string().contains("kept"), "{value}");
+    if problem.status != 200 {
+        assert_eq!(problem.expect_status(429)["code"], "quota_exceeded");
+    }
+    ask(&daemon, ALICE, "DELETE", "/v1/sessions/flood", Value::Null);
+    session(&daemon, ALICE, "flood");
+    assert_eq!(run(&daemon, ALICE, "flood", "1 + 1")["result"]["repr"], "2");
+    pulse.assert_steady();
+    daemon.assert_sound();
+}
+
+#[test]
+fn what_cells_show_and_print_ends_them_when_the_quota_is_used_up() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared(CONFIG);
+    session(&daemon, BOB, "quiet");
+    let before = kept(&daemon);
+    let flood = |code: &str| {
+        session(&daemon, ALICE, "flood");
+        let mut last = Value::Null;
+        for _ in 0..30 {
+            let path = "/v1/sessions/flood/cells?wait=true";
+            let answer = ask(&daemon, ALICE, "POST", path, json!({"code": code, "timeout_s": 120}));
+            assert_within_quota(&daemon, before);
+            if answer.status != 200 {
+                assert_eq!(answer.expect_status(429)["code"], "quota_exceeded");
+                break;
+            }
+            last = answer.expect_status(200);
+        }
+        assert_eq!(last["reason"], "journal_quota", "{code}: {}", last["state"]);
+        ask(&daemon, ALICE, "DELETE", "/v1/sessions/flood", Value::Null);
+    };
+    beside(&daemon, || {
+        flood("for n in range(200): print('y' * (1 << 20), n)");
+        flood(
+            "class Shown:\n    def _repr_html_(self): return 'z' * (3 << 20)\nfor n in range(5): display(Shown())",
+        );
+    });
+    eventually("what was removed goes where there is no room for it", || {
+        (used(&daemon, ALICE, "journal") <= QUOTA).then_some(())
+    });
+    assert_within_quota(&daemon, before);
+    daemon.assert_sound();
+}
+
+#[test]
+fn sessions_that_could_not_be_made_leave_nothing() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared(CONFIG);
+    let before = kept(&daemon);
+    let seed = "s".repeat(15 << 20);
+    for n in 0..14 {
+        let request =
+            json!({"name": format!("failed-{n}"), "image": "belljar/none", "seed": {"large": seed}});
+        let refused = ask(&daemon, ALICE, "POST", "/v1/sessions", request);
+        assert!(refused.status >= 400, "{}", refused.text());
+    }
+    let grown = kept(&daemon).saturating_sub(before);
+    assert!(grown <= SLACK + 60 * MIB, "sessions that are not there take {} MiB", grown / MIB);
+    // The seed of one that lives is its owner's.
+    let request = json!({"name": "seeded", "image": "belljar/base", "seed": {"large": seed}});
+    ask(&daemon, ALICE, "POST", "/v1/sessions", request).expect_status(201);
+    assert!(used(&daemon, ALICE, "journal") > 15 * MIB, "a seed is charged");
+    session(&daemon, ALICE, "small");
+    daemon.assert_sound();
+}
+
+#[test]
+fn answers_that_are_kept_for_repetitions_are_charged() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared(CONFIG);
+    session(&daemon, ALICE, "flood");
+    let before = kept(&daemon);
+    let shown =
+        "class Shown:\n    def _repr_html_(self): return 'z' * (7 << 20)\ndisplay(Shown()); display(Shown())";
+    let body = json!({"code": shown}).to_string();
+    for n in 0..14 {
+        let key = format!("key-{n}");
+        let headers = [("Idempotency-Key", key.as_str())];
+        let path = "/v1/sessions/flood/cells?wait=true";
+        let answer = http_as(ALICE, &daemon.socket(), "POST", path, &headers, body.as_bytes());
+        assert!(answer.status == 200 || answer.status == 429, "{}", answer.status);
+        // Whatever was answered is answered again.
+        let again = http_as(ALICE, &daemon.socket(), "POST", path, &headers, body.as_bytes());
+        assert_eq!(again.status, answer.status, "{n}");
+        assert_within_quota(&daemon, before);
+    }
+    daemon.assert_sound();
+}
