@@ -26,8 +26,12 @@ use crate::store::{Answered, Claim, JournalError};
 
 pub const HEADER: &str = "idempotency-key";
 const KEY_CHARS: usize = 200;
-/// Largest answer that is kept for a repetition: a result with all its displays.
+/// Largest answer to a request with a key: a result with all its displays.
 const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
+/// The answer to a cell that is larger is not kept for a repetition: the events of the session have it.
+const CELL_ANSWER_BYTES: usize = 64 * 1024;
+/// What a key costs without its answer: the key itself, hashes, what it leads to.
+const KEY_BYTES: u64 = 1024;
 
 /// The key of a request, for handlers that can say early what they are about to make.
 #[derive(Clone, Debug)]
@@ -110,7 +114,12 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
             Entry::Conflict => return Err(conflict(&key).into()),
         }
     };
-    match app.journal.claim(peer.uid, &key, &hash).await.map_err(|error| storage(&error))? {
+    app.key_accounts.charge(peer.uid, KEY_BYTES)?;
+    let claim = app.journal.claim(peer.uid, &key, &hash).await;
+    if !matches!(claim, Ok(Claim::New)) {
+        app.key_accounts.refund(peer.uid, KEY_BYTES);
+    }
+    match claim.map_err(|error| storage(&error))? {
         Claim::Conflict => return Err(conflict(&key).into()),
         Claim::Known { answer: Some(answer), .. } => return Ok(again(answer)),
         Claim::Known { answer: None, target } if parts.uri.path() == sessions::PATH => {
@@ -139,6 +148,7 @@ async fn act(
     work: Work,
 ) -> Answer<Response> {
     let makes_session = request.uri().path() == sessions::PATH;
+    let is_cell = cells::is_path(request.uri().path());
     let response = next.run(request).await;
     let (parts, body) = response.into_parts();
     let is_stream = parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
@@ -152,6 +162,11 @@ async fn act(
         .map_err(|error| Problem::new(Code::TooLarge, format!("the answer cannot be kept: {error}")))?
         .to_bytes();
     if parts.status.is_success() {
+        let found_in_events = is_cell && bytes.len() > CELL_ANSWER_BYTES;
+        if found_in_events || app.key_accounts.charge(peer.uid, bytes.len() as u64).is_err() {
+            drop(work);
+            return Ok(Response::from_parts(parts, Body::from(bytes)));
+        }
         let answer: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
         let kept = app.journal.answer(peer.uid, &key, parts.status.as_u16(), &answer, None).await;
         kept.map_err(|error| storage(&error))?;
@@ -166,7 +181,9 @@ async fn act(
                 if unwritten {
                     app.journal.aim(peer.uid, &key, None).await?;
                 }
-                app.journal.release(peer.uid, &key).await
+                app.journal.release(peer.uid, &key).await?;
+                app.key_accounts.refund(peer.uid, KEY_BYTES);
+                Ok::<(), JournalError>(())
             };
             if let Err(error) = freed.await {
                 tracing::warn!(%error, "a key is kept for what was not done");
@@ -219,7 +236,10 @@ async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response
         return Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response());
     }
     Err(Refused(
-        Problem::new(Code::OutcomeUnknown, "the daemon ended while it worked on this request")
+        Problem::new(
+            Code::OutcomeUnknown,
+            "the answer to this request is not known: the daemon ended over it, or there was no room to keep it",
+        )
             .hint("look at `GET /v1/sessions` for what was done, then ask anew with another key"),
     ))
 }

@@ -7,6 +7,7 @@ mod caller;
 mod hang_ups;
 mod idempotency;
 pub mod identity;
+mod key_accounts;
 pub mod openapi;
 mod peer;
 mod problems;
@@ -16,6 +17,7 @@ mod sse;
 pub mod subordinate;
 
 pub use idempotency::InWork;
+pub use key_accounts::KeyAccounts;
 pub use peer::Peer;
 pub use peer::Places;
 pub use routes::App;

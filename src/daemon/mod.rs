@@ -156,7 +156,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     reaper::clear_folders(&launcher, &sessions);
     let (listener, socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
     let (shutdown, stop) = (CancellationToken::new(), CancellationToken::new());
-    let inputs = Inputs::new(launcher.paths.jobs_dir());
+    let inputs = Inputs::new(launcher.paths.jobs_dir(), ledger.clone());
     let jobs = JobsArgs {
         journal: journal.clone(),
         launcher: Arc::clone(&launcher),
@@ -181,6 +181,8 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         shutdown: shutdown.clone(),
         stop: stop.clone(),
         remove_all: Arc::clone(&remove_all),
+        key_accounts: control::KeyAccounts::open(journal.clone(), ledger.clone())
+            .map_err(|error| DaemonError::Start(error.to_string()))?,
         journal,
         in_work: control::InWork::default(),
         uploads: control::Places::of_uploads(),

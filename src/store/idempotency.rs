@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
 use std::time::{Duration, SystemTime};
 
+use super::account::ROW_BYTES;
 use super::blobs::Blobs;
 use super::journal::Journal;
 use super::rows::int;
@@ -118,6 +119,20 @@ impl Journal {
             Ok(file.execute(query, params![owner, key, status, answer, target])?)
         };
         self.core.queue.ask(Durability::Normal, Patience::Wait, keep).await.map(drop)
+    }
+
+    /// Bytes that are kept for the keys of one owner, or of each.
+    pub fn kept_for_keys(&self, owner: Option<u32>) -> Result<Vec<(u32, u64)>, JournalError> {
+        Ok(self.core.read(|file, _| {
+            let query = "SELECT owner, sum(coalesce(octet_length(answer), 0) + octet_length(key)
+                    + coalesce(octet_length(target), 0) + ?2)
+                FROM idempotency WHERE ?1 IS NULL OR owner = ?1 GROUP BY owner";
+            let mut statement = file.prepare(query)?;
+            let kept = statement.query_map(params![owner, int(ROW_BYTES)], |row| {
+                Ok((row.get(0)?, u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0)))
+            })?;
+            kept.collect()
+        })?)
     }
 
     /// Gives a claimed key back, because nothing was done. One with a target stays: something was begun.

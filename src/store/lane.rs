@@ -4,7 +4,7 @@
 use tokio::sync::watch;
 
 /// Bytes of one user that may wait before its sandboxes are not read from any more.
-pub(super) const LANE_BYTES: usize = 32 * 1024 * 1024;
+pub(super) const LANE_BYTES: usize = 8 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Lane {

@@ -27,7 +27,7 @@ pub(super) const REQUESTS_WAITING: usize = 256;
 pub(super) const ROW_BYTES: usize = 512;
 /// Commands and bytes in one transaction.
 const BATCH_COMMANDS: usize = 4_096;
-const BATCH_BYTES: usize = 16 * 1024 * 1024;
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// Time between two tries while the disk refuses.
 const RETRY: Duration = Duration::from_secs(1);
 

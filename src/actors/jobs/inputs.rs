@@ -6,20 +6,26 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use crate::controls;
 use crate::protocol::ids::InputId;
 use crate::protocol::job::JobInput;
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOB_INPUT_UNUSED, JOB_INPUTS, JOB_INPUTS_BYTES};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
+use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::gather::Manifest;
 
 /// Ends of the names of files in the folder of jobs.
 const INPUT: &str = ".input";
+/// How they stand among what uses a quota.
+const NAME: &str = "files sent for jobs";
 
 #[derive(Clone)]
 pub struct Inputs(Arc<Shared>);
 
 struct Shared {
     folder: PathBuf,
+    ledger: Ledger,
     inputs: Mutex<BTreeMap<InputId, Input>>,
 }
 
@@ -29,6 +35,8 @@ struct Input {
     manifest: Option<Arc<Manifest>>,
     /// On disk, or as much as it may become.
     bytes: u64,
+    /// What is on the disk of it, charged before it was written.
+    permit: Permit,
     jobs: usize,
     /// By a job that has come, if not gone.
     used: bool,
@@ -73,6 +81,24 @@ impl Reserved {
         self.inputs.path(self.id)
     }
 
+    /// Before so many bytes of it are written. What is kept only in case that another job wants it makes room.
+    pub fn charge(&self, bytes: u64) -> Result<(), Problem> {
+        if !controls::holds("job_input_charge") {
+            return Ok(());
+        }
+        let mut inputs = self.inputs.lock();
+        let Some((owner, gauge)) = inputs.get(&self.id).map(|input| (input.owner, input.permit.gauge()))
+        else {
+            return Err(Problem::new(Code::Internal, "the upload is not known any more"));
+        };
+        loop {
+            let Err(refusal) = gauge.grow(Kind::Journal, bytes) else { return Ok(()) };
+            if !self.inputs.drop_spare(&mut inputs, owner) {
+                return Err(refusal.into());
+            }
+        }
+    }
+
     pub fn finish(mut self, manifest: Manifest) -> JobInput {
         self.whole = true;
         let view = view(self.id, &manifest);
@@ -92,8 +118,23 @@ pub fn view(id: InputId, manifest: &Manifest) -> JobInput {
 
 impl Inputs {
     #[must_use]
-    pub fn new(folder: PathBuf) -> Self {
-        Self(Arc::new(Shared { folder, inputs: Mutex::default() }))
+    pub fn new(folder: PathBuf, ledger: Ledger) -> Self {
+        Self(Arc::new(Shared { folder, ledger, inputs: Mutex::default() }))
+    }
+
+    /// Removes the oldest that is kept only in case that another job of the owner wants it; false if there is none.
+    fn drop_spare(&self, inputs: &mut BTreeMap<InputId, Input>, owner: u32) -> bool {
+        let spare = inputs.iter().filter(|(_, input)| input.owner == owner && input.used && input.jobs == 0);
+        let Some(oldest) = spare.min_by_key(|(_, input)| input.since).map(|(id, _)| *id) else {
+            return false;
+        };
+        inputs.remove(&oldest);
+        remove(&self.path(oldest));
+        true
+    }
+
+    fn permit(&self, owner: u32, bytes: u64) -> Permit {
+        self.0.ledger.keep(owner, NAME, Amounts::of([(Kind::Journal, bytes)]))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<InputId, Input>> {
@@ -114,22 +155,19 @@ impl Inputs {
             if own().count() < JOB_INPUTS && bytes.saturating_add(JOB_INPUT_BYTES) <= JOB_INPUTS_BYTES {
                 break;
             }
-            // What was kept only in case that another job wants it.
-            let spare = own().filter(|(_, input)| input.used && input.jobs == 0);
-            let Some(oldest) = spare.min_by_key(|(_, input)| input.since).map(|(id, _)| *id) else {
+            let count = own().count();
+            if !self.drop_spare(&mut inputs, owner) {
                 return Err(Problem::new(
                     Code::TooMany,
-                    format!("files of {} jobs of yours, {bytes} bytes, are kept already", own().count()),
+                    format!("files of {count} jobs of yours, {bytes} bytes, are kept already"),
                 )
                 .hint("wait until some of your jobs have ended"));
-            };
-            inputs.remove(&oldest);
-            remove(&self.path(oldest));
+            }
         }
         let id = InputId::fresh();
         let since = Instant::now();
-        inputs
-            .insert(id, Input { owner, manifest: None, bytes: JOB_INPUT_BYTES, jobs: 0, used: false, since });
+        let (bytes, permit) = (JOB_INPUT_BYTES, self.permit(owner, 0));
+        inputs.insert(id, Input { owner, manifest: None, bytes, permit, jobs: 0, used: false, since });
         drop(inputs);
         Ok(Reserved { inputs: self.clone(), id, whole: false })
     }
@@ -147,8 +185,12 @@ impl Inputs {
     /// For a job that was taken before.
     #[must_use]
     pub fn take_again(&self, owner: u32, id: InputId, bytes: u64) -> Use {
-        let fresh = Input { owner, manifest: None, bytes, jobs: 0, used: true, since: Instant::now() };
-        self.lock().entry(id).or_insert(fresh).jobs += 1;
+        let fresh = || {
+            let on_disk = std::fs::metadata(self.path(id)).map_or(bytes, |file| file.len());
+            let permit = self.permit(owner, on_disk);
+            Input { owner, manifest: None, bytes, permit, jobs: 0, used: true, since: Instant::now() }
+        };
+        self.lock().entry(id).or_insert_with(fresh).jobs += 1;
         Use { inputs: self.clone(), id }
     }
 
@@ -190,11 +232,33 @@ fn remove(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Quota;
+
+    #[test]
+    fn an_input_is_charged_before_it_is_written_and_what_is_spare_makes_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let quota = Quota { everyone: [(Kind::Journal, 100)].into_iter().collect(), ..Quota::default() };
+        let ledger = Ledger::new(&quota);
+        let inputs = Inputs::new(folder.path().to_owned(), ledger.clone());
+        let first = inputs.reserve(1).unwrap();
+        first.charge(80).unwrap();
+        let first = first.finish(Manifest::default());
+        let second = inputs.reserve(1).unwrap();
+        assert_eq!(second.charge(30).unwrap_err().code, Code::QuotaExceeded);
+        let used = inputs.take(1, first.id).unwrap();
+        assert!(second.charge(30).is_err(), "a job needs the first");
+        drop(used);
+        second.charge(30).unwrap();
+        assert!(inputs.take(1, first.id).is_none());
+        assert_eq!(ledger.used(1, Kind::Journal), 30);
+        drop(second);
+        assert_eq!(ledger.used(1, Kind::Journal), 0);
+    }
 
     #[test]
     fn an_input_is_its_owners_and_goes_when_its_upload_fails() {
         let folder = tempfile::tempdir().unwrap();
-        let inputs = Inputs::new(folder.path().to_owned());
+        let inputs = Inputs::new(folder.path().to_owned(), Ledger::new(&Quota::default()));
         let broken = inputs.reserve(1).unwrap();
         std::fs::write(broken.path(), "half").unwrap();
         drop(broken);
@@ -210,7 +274,7 @@ mod tests {
     #[test]
     fn room_is_bounded_and_given_back() {
         let folder = tempfile::tempdir().unwrap();
-        let inputs = Inputs::new(folder.path().to_owned());
+        let inputs = Inputs::new(folder.path().to_owned(), Ledger::new(&Quota::default()));
         let most = usize::try_from(JOB_INPUTS_BYTES / JOB_INPUT_BYTES).unwrap();
         let held: Vec<_> = (0..most).map(|_| inputs.reserve(1).unwrap()).collect();
         assert!(inputs.reserve(1).is_err() && inputs.reserve(2).is_ok());

@@ -62,6 +62,7 @@ fn keep(reserved: Reserved, input: &mut impl Read) -> Result<JobInput, Problem> 
             .map_err(|error| Problem::new(Code::BadRequest, format!("the upload broke off: {error}")))?;
         let Some(chunk) = buffer.get(..count).filter(|chunk| !chunk.is_empty()) else { break };
         room = room.checked_sub(count as u64).ok_or_else(gather::too_large)?;
+        reserved.charge(count as u64)?;
         file.write_all(chunk).map_err(storage)?;
     }
     file.sync_all().and_then(|()| file.rewind()).map_err(storage)?;

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::accounts::Accounts;
 use super::idempotency::{self, InWork};
 use super::identity::{Identities, number_of};
+use super::key_accounts::KeyAccounts;
 use super::peer::{Peer, Places};
 use super::problems::{Answer, Refused};
 use crate::actors::asks::{AsksMsg, AsksRef};
@@ -57,6 +58,7 @@ pub struct App {
     pub remove_all: Arc<AtomicBool>,
     pub journal: Journal,
     pub in_work: InWork,
+    pub key_accounts: KeyAccounts,
     pub uploads: Places,
     pub models: Models,
     /// The tools of every session.

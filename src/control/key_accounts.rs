@@ -1,0 +1,69 @@
+//! What is kept for the keys of requests is charged to whoever sent them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::controls;
+use crate::protocol::problem::Problem;
+use crate::protocol::quota::Kind;
+use crate::quota::{Amounts, Ledger, Permit};
+use crate::store::{Journal, JournalError};
+
+/// How it stands among what uses a quota.
+const NAME: &str = "answers kept for repeated requests";
+/// Keys expire unseen, so what is kept is counted anew from time to time.
+const COUNTED_FOR: Duration = Duration::from_secs(600);
+
+#[derive(Clone)]
+pub struct KeyAccounts {
+    journal: Journal,
+    ledger: Ledger,
+    accounts: Arc<Mutex<HashMap<u32, Account>>>,
+}
+
+struct Account {
+    permit: Permit,
+    counted: Instant,
+}
+
+impl KeyAccounts {
+    /// Begins with what the journal has.
+    pub fn open(journal: Journal, ledger: Ledger) -> Result<Self, JournalError> {
+        let kept = journal.kept_for_keys(None)?;
+        let account = |(owner, bytes)| {
+            let permit = ledger.keep(owner, NAME, Amounts::of([(Kind::Journal, bytes)]));
+            (owner, Account { permit, counted: Instant::now() })
+        };
+        let accounts = Arc::new(Mutex::new(kept.into_iter().map(account).collect()));
+        Ok(Self { journal, ledger, accounts })
+    }
+
+    /// Before so many bytes are written.
+    pub fn charge(&self, owner: u32, bytes: u64) -> Result<(), Problem> {
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let account = accounts.entry(owner).or_insert_with(|| Account {
+            permit: self.ledger.keep(owner, NAME, Amounts::default()),
+            counted: Instant::now(),
+        });
+        let gauge = account.permit.gauge();
+        if account.counted.elapsed() >= COUNTED_FOR
+            && let Ok(kept) = self.journal.kept_for_keys(Some(owner))
+        {
+            account.counted = Instant::now();
+            let _ = gauge.measure(Kind::Journal, kept.iter().map(|(_, bytes)| bytes).sum());
+        }
+        if controls::holds("answer_charge") {
+            gauge.grow(Kind::Journal, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// For what was not written, or is gone.
+    pub fn refund(&self, owner: u32, bytes: u64) {
+        let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(account) = accounts.get(&owner) {
+            account.permit.gauge().shrink(Kind::Journal, bytes);
+        }
+    }
+}
