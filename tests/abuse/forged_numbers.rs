@@ -24,6 +24,12 @@ struct Records {
 }
 
 impl Sink for Records {
+    async fn room(&self) {}
+
+    fn is_crowded(&self) -> bool {
+        false
+    }
+
     fn output(&mut self, frame: OutputFrame<'_>, number: u64) {
         self.recorder.output(&frame, number);
     }
