@@ -9,7 +9,7 @@ and none comes twice. `on_pressure` tells the owner to stop or go on making fram
 import socket
 from collections import deque
 
-from . import websocket
+from . import websocket, wire
 from .limits import (
     BRIDGE_QUEUE_HIGH,
     BRIDGE_QUEUE_LOW,
@@ -99,6 +99,11 @@ class Bridge:
 
     def send_output(self, header, data):
         self._push(websocket.encode(websocket.BINARY, header, data))
+
+    def send_said(self, own, said):
+        """Queue what a runner said, below what the guardian says of it: two JSON objects, the second unread."""
+        head = wire.encode_json(own)
+        self._push(websocket.encode(websocket.BINARY, wire.SAID.pack(wire.SAID_KIND, len(head)) + head, said))
 
     def close(self, code, reason):
         """Say why and hang up; connect again later."""

@@ -85,16 +85,14 @@ class CellRunner:
             # A child that the cell forked and that ran to the cell's end.
             posix._exit(outcome["exit_code"] or (outcome["status"] != "success"))
         self.current = None
-        outcome["type"] = "cell_done"
-        outcome["cell"] = cell
         outcome["duration_ms"] = duration_ms
         outcome["displays_dropped"] = self._displays.dropped
         try:
             outcome["live"] = self._live()
             answer = wire.encode_json(outcome)
         except BaseException as error:
-            answer = _last_resort(cell, duration_ms, type(error).__name__)
-        self._runner.send(wire.CELL_DONE, answer)
+            answer = _last_resort(duration_ms, type(error).__name__)
+        self._runner.send(wire.CELL_DONE, wire.CELL.pack(cell) + answer)
 
     def rehearse(self):
         """Go through the motions of a cell.
@@ -124,8 +122,8 @@ class CellRunner:
             namespace["_"] = namespace["_"]
         outcome = _outcome("success", "ok", result=self._view(value))
         outcome["duration_ms"] = (_now() - started) * 1000
-        outcome.update(type="cell_done", cell=0, displays_dropped=self._displays.dropped, live=self._live())
-        self._runner.rehearse_sending(wire.CELL_DONE, wire.encode_json(outcome))
+        outcome.update(displays_dropped=self._displays.dropped, live=self._live())
+        self._runner.rehearse_sending(wire.CELL_DONE, wire.CELL.pack(0) + wire.encode_json(outcome))
 
     def _outcome(self, frame):
         try:
@@ -330,11 +328,11 @@ def _outcome(status, reason, exit_code=0, result=None, exception=None):
     return {"status": status, "reason": reason, "exit_code": exit_code, "result": result, "exception": exception}
 
 
-def _last_resort(cell, duration_ms, trouble):
+def _last_resort(duration_ms, trouble):
     """The answer when the proper one cannot be built; made of nothing that can fail."""
     text = f"the result could not be encoded ({trouble})"
     return (
-        f'{{"type":"cell_done","cell":{int(cell)},"status":"failure","reason":"exception","exit_code":0,'
+        f'{{"status":"failure","reason":"exception","exit_code":0,'
         f'"result":null,"exception":{{"type":"KernelError","value":"{text}","repr":"","traceback":""}},'
         f'"duration_ms":{duration_ms:.3f},"displays_dropped":0,'
         f'"live":{{"threads":0,"tasks":0,"children":0}}}}'

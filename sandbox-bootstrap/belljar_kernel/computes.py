@@ -64,7 +64,8 @@ class Computes:
         return True
 
     def stop(self):
-        for pid in self._jobs:
+        for pid, job in self._jobs.items():
+            job.stopped = True
             process.send_signal(pid, signal.SIGKILL)
 
     def _receive(self, pid, job):
@@ -94,7 +95,7 @@ class _Job:
         self.request = request
         self.descriptor = None
         self.timeout_ms = timeout_ms
-        self.timed_out = False
+        self.timed_out = self.stopped = False
         self.exit_code = None
         self._answer = bytearray()
 
@@ -127,6 +128,8 @@ class _Compute(_Job):
             return {"value": text}
         if kind == compute.ERROR:
             return {"error": text}
+        if self.stopped:
+            return {"error": compute.error_text("RuntimeError", "the session was reset")}
         if self.timed_out or self.exit_code == -signal.SIGXCPU:
             return {"error": compute.error_text("TimeoutError", f"longer than {self.timeout_ms} ms")}
         if self.exit_code == -signal.SIGKILL:

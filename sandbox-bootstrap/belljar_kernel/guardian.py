@@ -1,7 +1,7 @@
 """The guardian: pid 1 of the sandbox.
 
-It starts runners, passes frames between them and the daemon without reading them, carries their
-output, and tells how they ended. It runs no user code, imports nothing once runners exist, and has
+It starts runners, passes on what they say to the daemon without reading it, but with its own word on what
+it is about, carries their output, and tells how they ended. It runs no user code, imports nothing once runners exist, and has
 no signal handlers, because a pid namespace protects its init only from signals without one.
 """
 
@@ -159,7 +159,7 @@ class Guardian:
         grace_s = int(frame["grace_ms"]) / 1000
         handle.killed = True
         handle.signal(signal.SIGTERM)
-        self._poller.after(("kill", handle.index), grace_s, handle.kill)
+        self._poller.after(("kill", handle.index), grace_s, lambda: self._runners.end(handle))
 
     def _compute(self, frame, _text):
         if not self._computes.start(frame, self._runners.limits):
@@ -181,15 +181,7 @@ class Guardian:
             self._refuse("no_process", "the sandbox cannot start another process", frame)
 
     def _reset(self, frame, _text):
-        request, worker = int(frame["request"]), self._line.worker
-        if worker is None:
-            self._refuse("no_process", "there is no worker", frame)
-            return
-        worker.resets.append(request)
-        worker.killed = True
-        worker.kill()
-        self._line.drop_checkpoints()
-        self._runners.reap_regularly()
+        self._line.reset(int(frame["request"]))
 
     def _undo(self, frame, _text):
         request, cells = int(frame["request"]), int(frame["cells"])

@@ -25,7 +25,7 @@ RETIRED = "retired"  # was a worker or checkpoint and is about to end
 class RunnerHandle:
     """A runner's channels and output pipes, and the cell it works on.
 
-    The owner has `runner_message(handle, kind, payload)`, `runner_broken(handle)`,
+    The owner has `runner_message(handle, kind, payload)`, `runner_called(handle, kind, payload)`, `runner_broken(handle)`,
     `runner_hung_up(handle)`, `limits` and `bridge`.
     """
 
@@ -47,12 +47,17 @@ class RunnerHandle:
         self.position = 0  # how many cells of the main line led there
         self.as_before = None  # the cell that ran when it was copied
         self.promoted = False
+        self.back_from = 0  # the last cell after which its first thread said that it is free
+        self.last_cell = 0  # of the main line that it ran
+        self.asked_back = 0  # the last cell after which it was asked
+        self.displays = 0  # of the present cell
+        self.calls = 0  # tool calls so far
         self._closed = False
         self.variables_request = None
         self.preload_request = None  # until it has imported what it begins with
         self.resets = []  # requests that are answered when a fresh worker has taken its place
         self.control = Channel(poller, self._on_message, self._on_broken, self._on_end)
-        self.tools = Channel(poller, self._on_message, self._on_broken, self._on_end)
+        self.tools = Channel(poller, self._on_call, self._on_broken, self._on_end)
         self._pipes = {}  # stream -> read end
         self._runner_pipe_ends = []
         try:
@@ -101,6 +106,7 @@ class RunnerHandle:
     def begin_cell(self, cell):
         self.finish_output()  # what was held back of the time without a cell
         self.cell = cell
+        self.displays = 0
         self.begun = self.killed = self.interrupted = self.out_of_memory = False
         self.names = b""
 
@@ -186,6 +192,9 @@ class RunnerHandle:
 
     def _on_message(self, kind, payload):
         self._owner.runner_message(self, kind, payload)
+
+    def _on_call(self, kind, payload):
+        self._owner.runner_called(self, kind, payload)
 
     def _on_broken(self):
         self._owner.runner_broken(self)

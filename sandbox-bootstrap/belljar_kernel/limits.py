@@ -4,6 +4,8 @@
 PROTOCOL_VERSION = 1
 FRAME_BYTES = 24 * 1024 * 1024
 OUTPUT_FRAME_BYTES = 64 * 1024
+# What a runner may say at once: the rest of the frame is for the guardian's own word.
+SAID_BYTES = FRAME_BYTES - 4096
 # Nesting of JSON values that code may send; the daemon's parser stops at 128.
 JSON_DEPTH = 100
 
@@ -49,6 +51,11 @@ CHECKPOINT_PAUSE_S = 0.003
 # Where processes or memory were short, it is tried again.
 CHECKPOINT_RETRY_S = 0.2
 CHECKPOINT_TRIES = 10
+# A worker that said that a cell is done takes the next one within this, or is put back to a checkpoint.
+BACK_S = 10.0
+# A reset is done when nothing of before lives; what is killed is gone within this, or the sandbox ends.
+RESET_S = 8.0
+RESET_POLL_S = 0.001
 # A listing of variables from a copy of a checkpoint.
 VIEW_S = 5.0
 # Of that, what a single variable may take to be shown, and all of them.

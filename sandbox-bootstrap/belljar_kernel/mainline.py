@@ -12,6 +12,7 @@ from . import memory, process, runner, wire
 from .ballast import Ballast
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
 from .limits import (
+    BACK_S,
     BUDGET_SCARCE,
     CHECKPOINT_PAUSE_S,
     CHECKPOINT_RETRY_S,
@@ -101,13 +102,17 @@ class MainLine:
         self._send_cell(cell, text)
 
     def _send_cell(self, cell, text):
-        self.worker.begin_cell(cell)
+        worker = self.worker
+        if worker.back_from != worker.asked_back:
+            # It said that the last cell is done, and may still run it.
+            self._poller.after(("back", worker.index), BACK_S, worker.kill)  # control: done_is_done
+        worker.begin_cell(cell)
         self.worker.forward(text)
         self._poller.within(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
 
     def cell_done(self, cell):
         """It has been answered. Soon, off its way, the state that it left is put by."""
-        self.worker.state_of = cell
+        self.worker.state_of = self.worker.last_cell = cell
         self.worker.position += 1
         self._failed_checkpoints = 0
         self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_PAUSE_S, self._protect)
@@ -135,7 +140,7 @@ class MainLine:
     def copy_for_view(self, request, text):
         def prepare(copy):
             copy.variables_request = request
-            self._poller.after(("kill", copy.index), VIEW_S, copy.kill)
+            self._poller.after(("kill", copy.index), VIEW_S, lambda: self._runners.end(copy))
 
         return self._copy(VIEW, text, prepare)
 
@@ -164,6 +169,10 @@ class MainLine:
     def _protect(self):
         """Put the present state by, unless that was done."""
         self._poller.cancel(_CHECKPOINT_TIMER)
+        worker = self.worker
+        if worker is not None and not worker.cell and worker.asked_back != worker.last_cell:
+            worker.asked_back = worker.last_cell
+            worker.control.send(wire.pack(wire.ARE_YOU_BACK, wire.CELL.pack(worker.last_cell)))
         if self.is_idle() and not self._has_newest():
             self._take_checkpoint()
 
@@ -291,6 +300,22 @@ class MainLine:
         return True
 
     # Going back.
+
+    def reset(self, request):
+        """A fresh worker, and nothing of before that lives: no checkpoint, no copy, no process of any of them."""
+        self._poller.cancel(_CHECKPOINT_TIMER)
+        self._poller.cancel("worker")
+        worker = self.worker
+        ended, exit_code = self._runners.end_all()
+        if not ended:
+            self._on_hopeless()
+        elif worker is None:
+            self._at_worker_start.append(lambda: self._runners.send({"type": "reset_done", "request": request}))
+            self.start_worker()
+        else:
+            worker.resets.append(request)
+            worker.take_last_words()
+            self.worker_ended(worker, -signal.SIGKILL if exit_code is None else exit_code)
 
     def reach(self):
         """How many cells back there are checkpoints of, in order."""

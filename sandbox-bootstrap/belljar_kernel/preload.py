@@ -15,7 +15,7 @@ _THIRD_PARTY_FOLDERS = ("/site-packages", "/dist-packages")
 
 
 def preload(frame, limits):
-    """What was imported, by name, and the `preloaded` frame that tells of it."""
+    """What was imported, by name, of families too, and what is said of it."""
     bound, failed, skipped = {}, [], []
     for statement in frame["imports"]:
         names = {}
@@ -30,8 +30,8 @@ def preload(frame, limits):
         error = _error_of(lambda: families.update({name: _module(name)}))
         if error is not None:
             skipped.append({"import": name, "error": cut(error, limits.preview_chars)})
-    answer = {"type": "preloaded", "request": frame["request"], "names": len(bound.keys() | families.keys())}
-    return bound, families, {**answer, "failed": failed, "skipped": skipped}
+    names = len(bound.keys() | families.keys())
+    return bound, families, {"names": names, "failed": failed, "skipped": skipped}
 
 
 def _error_of(act):

@@ -101,6 +101,27 @@ def exit_code(status):
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
 
 
+def reap():
+    """Children that have ended, with their exit codes, one after the other."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, exit_code(status)
+
+
+def has_children():
+    """Also if none of them has ended."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    except ChildProcessError:
+        return False
+
+
 def send_signal(pid, number):
     try:
         os.kill(pid, number)
@@ -195,6 +216,23 @@ class _Row:
         self.started = started  # in clock ticks since the machine's start
 
 
+def is_alive(pid):
+    return _row(str(pid)) is not None
+
+
+def _row(name):
+    """None if there is no such process, or a zombie."""
+    try:
+        with open(f"/proc/{name}/stat", "rb") as file:
+            # The command may hold spaces and parentheses: the fields start after the last one.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if fields[0] in (b"Z", b"X"):
+        return None
+    return _Row(fields[0] == b"T", int(fields[1]), int(fields[3]), int(fields[19]))
+
+
 def _processes():
     """All living processes by pid; zombies do not count."""
     rows = {}
@@ -203,16 +241,9 @@ def _processes():
     except OSError:
         return rows  # no descriptor is left; there is nothing better to do than to go on
     for name in names:
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # The command may hold spaces and parentheses: the fields start after the last one.
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if fields[0] not in (b"Z", b"X"):
-            rows[int(name)] = _Row(fields[0] == b"T", int(fields[1]), int(fields[3]), int(fields[19]))
+        row = _row(name) if name.isdigit() else None
+        if row is not None:
+            rows[int(name)] = row
     return rows
 
 

@@ -72,8 +72,8 @@ class Displays:
                 pyplot.close(figure)
 
     def _send(self, mime):
-        limits, cell = self._runner.limits, self._runner.current_cell()
-        if cell is None:
+        limits = self._runner.limits
+        if self._runner.current_cell() is None:
             return  # a thread of an earlier cell: there is no cell to show it in
         bundle = wire.encode_json(mime)
         too_many = self._shown >= limits.displays
@@ -82,7 +82,7 @@ class Displays:
             return
         self._shown += 1
         self._bytes += len(bundle)
-        self._runner.send_in_order(wire.RELAY, b'{"type":"display","cell":%d,"mime":%b}' % (cell, bundle))
+        self._runner.send_in_order(wire.DISPLAY, b'{"mime":%b}' % bundle)
 
 
 def bounded_repr(value, chars):

@@ -129,6 +129,8 @@ class Runner:
                 self._spawn(*wire.decode_json(payload.decode()))
             elif kind == wire.PROMOTE:
                 self._become_worker()
+            elif kind == wire.ARE_YOU_BACK:
+                self.send(wire.BACK, payload)
             else:
                 self._host_frame(wire.decode_json(payload.decode()))
 
@@ -181,7 +183,6 @@ class Runner:
             answer = variables.listing(
                 self.namespace, self._injected(), frame, self.limits, variables.LookInTime()
             )
-            answer["request"] = frame["request"]
             self.send(wire.VARIABLES_DONE, wire.encode_json(answer))
             self._end_if_done()
         elif kind == "hello":

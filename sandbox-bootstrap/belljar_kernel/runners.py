@@ -1,16 +1,21 @@
 """The guardian's runners: how copies are asked for, what runners send, how they end."""
 
-import os
 import signal
+import time
 
 from . import process, wire
 from .handle import CHECKPOINT, FORK, RETIRED, WORKER, RunnerHandle
 from .limits import (
+    CALLS_PER_RUNNER,
+    NAMES_BYTES,
     REAP_BUSY_S,
     REAP_IDLE_S,
     REAP_WITHOUT_PIDFD_S,
     REAPED_REMEMBERED,
+    RESET_POLL_S,
+    RESET_S,
     RUNNER_INDEXES,
+    SAID_BYTES,
     SETTLE_S,
     Limits,
 )
@@ -29,6 +34,17 @@ class Runners:
         self._handles = {}  # by index
         self._by_pid = {}
         self._next_index = 0
+        self._takes = {
+            wire.DISPLAY: self._displayed,
+            wire.CELL_BEGUN: self._cell_begun,
+            wire.CELL_DONE: self._cell_done,
+            wire.BACK: self._back,
+            wire.VARIABLES_DONE: self._listed,
+            wire.PRELOADED: self._preloaded,
+            wire.PRESENT: self._present,
+            wire.PROMOTED: self._promoted,
+            wire.SPAWN_FAILED: self._spawn_failed,
+        }
         self._reaped = {}  # pid -> exit code of orphans, in case one turns out to be a runner
 
     def send(self, frame):
@@ -96,40 +112,94 @@ class Runners:
     def set_pid(self, handle, pid):
         """False if the process is gone already or its end cannot be watched."""
         self._by_pid[pid] = handle
-        return handle.set_pid(pid, self.reap)
+        return handle.set_pid(pid, lambda: self._has_ended(handle))
 
     def drop(self, handle):
         self._poller.cancel(("kill", handle.index))
+        self._poller.cancel(("back", handle.index))
         self._handles.pop(handle.index, None)
         self._by_pid.pop(handle.pid, None)
         handle.close()
 
-    # What runners send.
+    # What runners send. All of it is user code's word as much as the kernel's: it can end the runner's own
+    # cell, show something in it and answer what was asked, and nothing else is believed.
 
     def runner_message(self, handle, kind, payload):
-        if kind == wire.CELL_DONE and handle.cell:
-            self._cell_done(handle, payload)
-        elif kind == wire.CELL_BEGUN:
-            handle.begun, handle.names = True, payload
-        elif kind == wire.RELAY:
-            handle.drain()  # so that what was printed before comes before
-            self.bridge.send(payload)
-        elif kind == wire.VARIABLES_DONE and handle.variables_request is not None:
-            handle.variables_request = None
-            self.bridge.send(_with(payload, as_before=handle.as_before))
-        elif kind == wire.PRELOADED and handle.preload_request is not None:
-            handle.preload_request = None
-            self.bridge.send(payload)
-        elif kind == wire.PRESENT and handle.pid is None:
-            self._runner_present(handle)
-        elif kind == wire.SPAWN_FAILED:
-            self._spawn_failed(handle, payload)
-        elif kind == wire.PROMOTED and handle.role == WORKER:
-            handle.promoted = True
-        elif kind == wire.PRESENT:
-            self.line.worker_present()
-        else:
+        if handle.role == RETIRED and handle.pid is not None:
+            return  # it has been killed
+        take = self._takes.get(kind)
+        if take is None or len(payload) > SAID_BYTES or not take(handle, payload):
             self.runner_broken(handle)
+
+    def runner_called(self, handle, kind, payload):
+        """A tool call. Numbers ascend, so that none is used twice."""
+        if handle.role in (CHECKPOINT, RETIRED):
+            return
+        number = wire.CALL.unpack_from(payload)[0] if len(payload) >= wire.CALL.size else -1
+        if kind != wire.TOOL_CALL or len(payload) > SAID_BYTES or number < handle.calls:
+            self.runner_broken(handle)
+            return
+        handle.calls = number + 1
+        handle.drain()
+        own = {"type": "tool_call", "call": handle.index * CALLS_PER_RUNNER + number, "cell": handle.cell or None}
+        self.bridge.send_said(own, payload[wire.CALL.size :])
+
+    def _displayed(self, handle, payload):
+        handle.drain()  # so that what was printed before comes before
+        handle.displays += 1
+        if handle.cell and handle.displays <= self.limits.displays:
+            self.bridge.send_said({"type": "display", "cell": handle.cell}, payload)
+        return True
+
+    def _cell_begun(self, handle, payload):
+        handle.begun, handle.names = True, payload if len(payload) <= NAMES_BYTES else b""
+        return bool(handle.cell)
+
+    def _cell_done(self, handle, payload):
+        if not handle.cell or payload[: wire.CELL.size] != wire.CELL.pack(handle.cell):
+            return False
+        if handle.killed: return True  # control: a_killed_cell_is_not_done
+        self._poller.cancel(("kill", handle.index))
+        is_main, cell = handle is self.line.worker, handle.cell
+        # The main line is not at stake in a copy.
+        protected = self.line.is_protected() if is_main else True
+        handle.end_cell()
+        own = {"type": "cell_done", "cell": cell, "protected": protected, "as_before": handle.as_before}
+        self.bridge.send_said(own, payload[wire.CELL.size :])
+        if is_main:
+            self.line.cell_done(cell)
+        return True
+
+    def _back(self, handle, payload):
+        if handle.asked_back and payload == wire.CELL.pack(handle.asked_back):
+            handle.back_from = handle.asked_back
+            self._poller.cancel(("back", handle.index))
+        return True
+
+    def _listed(self, handle, payload):
+        request, handle.variables_request = handle.variables_request, None
+        if request is None:
+            return False
+        self.bridge.send_said({"type": "variables", "request": request, "as_before": handle.as_before}, payload)
+        return True
+
+    def _preloaded(self, handle, payload):
+        request, handle.preload_request = handle.preload_request, None
+        if request is None:
+            return False
+        self.bridge.send_said({"type": "preloaded", "request": request}, payload)
+        return True
+
+    def _promoted(self, handle, _payload):
+        handle.promoted = True
+        return handle.role == WORKER
+
+    def _present(self, handle, _payload):
+        if handle.pid is None:
+            self._runner_present(handle)
+            return True
+        self.line.worker_present()
+        return handle is self.line.worker
 
     def runner_broken(self, handle):
         handle.kill()
@@ -139,19 +209,15 @@ class Runners:
         if handle.role == CHECKPOINT and handle.pid is None and self.by_index(handle.index) is handle:
             self._copy_missing(handle)
 
-    def _cell_done(self, handle, payload):
-        self._poller.cancel(("kill", handle.index))
-        is_main, cell = handle is self.line.worker, handle.cell
-        # The main line is not at stake in a copy.
-        protected = self.line.is_protected() if is_main else True
-        handle.end_cell()
-        self.bridge.send(_with(payload, protected=protected, as_before=handle.as_before))
-        if is_main:
-            self.line.cell_done(cell)
-
     def _runner_present(self, handle):
-        handle.parent = None
+        parent, handle.parent = handle.parent, None
         pid = handle.control.peer_pid
+        if pid in self._by_pid:
+            # Code of the runner that was asked for a copy has taken the place of the copy.
+            self._copy_missing(handle)
+            if parent is not None:
+                self.runner_broken(parent)
+            return
         alive = self.set_pid(handle, pid)
         # Asked for before the pid was known.
         if handle.killed:
@@ -167,9 +233,10 @@ class Runners:
         try:
             handle = self._handles.get(int(payload))
         except ValueError:
-            return
+            return False
         if handle is not None and handle.pid is None and handle.parent is parent:
             self._copy_missing(handle)
+        return True
 
     def _copy_missing(self, handle):
         cell, request = handle.cell, handle.variables_request
@@ -183,11 +250,59 @@ class Runners:
 
     # How they end.
 
+    def end(self, handle):
+        """Kill it; a copy that has not come to be is not waited for."""
+        if handle.pid is not None:
+            handle.kill()
+            return
+        self._list_failed(handle)
+        self.line.forget_checkpoint(handle)
+        self._copy_lost(handle, -signal.SIGKILL)
+
+    def end_all(self):
+        """Kill all that was ever started here, and wait for its end. False if something does not end.
+
+        The end of the worker is left to the caller: its exit code, or None if it had ended before.
+        """
+        worker, of_worker, deadline = self.line.worker, None, time.monotonic() + RESET_S
+        self._computes.stop()
+        for handle in self.all():
+            handle.killed = True
+        while True:
+            process.kill_descendants(frozenset())
+            for pid, exit_code in process.reap():
+                if worker is not None and pid == worker.pid:
+                    of_worker = exit_code
+                else:
+                    self._child_ended(pid, exit_code)
+            if not process.has_children():
+                break
+            if time.monotonic() > deadline:
+                return False, None
+            time.sleep(RESET_POLL_S)
+        for handle in self.all():
+            if handle is not worker:
+                self.line.forget_checkpoint(handle)
+                self._copy_lost(handle, -signal.SIGKILL)
+        return True, of_worker
+
+    def _has_ended(self, handle):
+        """Its pidfd says so, or the one that had the same number before."""
+        self.reap()
+        if self._by_pid.get(handle.pid) is handle and not process.is_alive(handle.pid):
+            # It is nobody's child of ours: code of the session spoke as a copy. Nobody will say how it ended.
+            self._runner_ended(handle, -signal.SIGKILL)
+
+    def _list_failed(self, handle):
+        if handle.variables_request is not None:
+            message = "the list took too long, or a variable ended the process when it was shown"
+            self.refuse("no_process", message, {"request": handle.variables_request})
+            handle.variables_request = None
+
     def _runner_ended(self, handle, exit_code):
         handle.take_last_words()
         self._settle_copies(handle, exit_code)
-        if handle.variables_request is not None:
-            self.refuse("no_process", "the list took too long, or a variable ended the process when it was shown", {"request": handle.variables_request})
+        self._list_failed(handle)
         if handle is self.line.worker:
             self.line.worker_ended(handle, exit_code)
             return
@@ -221,22 +336,18 @@ class Runners:
 
     def reap(self):
         """Collect every child that has ended; orphans become children of the guardian."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            exit_code = process.exit_code(status)
-            handle = self._by_pid.get(pid)
-            if handle is not None:
-                self._runner_ended(handle, exit_code)
-            elif not self._computes.ended(pid, exit_code) and not self.line.ballast.ended(pid):
-                self._reaped.pop(pid, None)
-                self._reaped[pid] = exit_code
-                if len(self._reaped) > REAPED_REMEMBERED:
-                    del self._reaped[next(iter(self._reaped))]
+        for pid, exit_code in process.reap():
+            self._child_ended(pid, exit_code)
+
+    def _child_ended(self, pid, exit_code):
+        handle = self._by_pid.get(pid)
+        if handle is not None:
+            self._runner_ended(handle, exit_code)
+        elif not self._computes.ended(pid, exit_code) and not self.line.ballast.ended(pid):
+            self._reaped.pop(pid, None)
+            self._reaped[pid] = exit_code
+            if len(self._reaped) > REAPED_REMEMBERED:
+                del self._reaped[next(iter(self._reaped))]
 
     def reap_regularly(self):
         self.reap()
@@ -250,7 +361,3 @@ class Runners:
         # Not put off by a cell that starts: they may come faster than the pause.
         self._poller.within("reap", pause, self.reap_regularly)
 
-
-def _with(payload, **fields):
-    """A JSON object of a runner, with more fields; the object itself is not read."""
-    return payload[:-1] + b"," + wire.encode_json(fields)[1:]

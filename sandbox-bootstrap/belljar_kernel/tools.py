@@ -11,7 +11,7 @@ from collections import deque
 
 from . import steady, wire
 from .late_imports import from_stdlib
-from .limits import CALLS_PER_RUNNER, CONTROL_READ_BYTES, FRAME_BYTES
+from .limits import CALLS_PER_RUNNER, CONTROL_READ_BYTES, SAID_BYTES
 from .rich import check_json
 from .schemas import Parameters
 
@@ -69,7 +69,8 @@ class ToolBox:
     def attach(self, socket, index):
         """Speak on this socket; in a copy of the process nothing of the original is in flight."""
         self._socket = socket
-        self._next_number = index * CALLS_PER_RUNNER
+        self._first_number = index * CALLS_PER_RUNNER
+        self._next_number = 0
         self._lock = threading.RLock()
         self._in_flight = {}
         self._waiting = deque()
@@ -124,17 +125,10 @@ class ToolBox:
                 self._waiting.remove(call)
 
     def _message(self, number, name, arguments):
-        frame = {
-            "type": "tool_call",
-            "call": number,
-            "cell": self._runner.current_cell(),
-            "name": name,
-            "arguments": arguments,
-        }
-        payload = wire.encode_json(frame)
-        if len(payload) > FRAME_BYTES:
-            raise ValueError(f"the arguments of {name} take {len(payload)} bytes, more than {FRAME_BYTES}")
-        return wire.pack(wire.RELAY, payload)
+        payload = wire.CALL.pack(number) + wire.encode_json({"name": name, "arguments": arguments})
+        if len(payload) > SAID_BYTES:
+            raise ValueError(f"the arguments of {name} take {len(payload)} bytes, more than {SAID_BYTES}")
+        return wire.pack(wire.TOOL_CALL, payload)
 
     def _send(self, call):
         self._in_flight[call.number] = call
@@ -154,7 +148,7 @@ class ToolBox:
                 continue
             answer = wire.decode_json(message[1].decode())
             with self._lock:
-                call = self._in_flight.pop(answer["call"], None)
+                call = self._in_flight.pop(answer["call"] - self._first_number, None)
                 while self._waiting and len(self._in_flight) < self._runner.limits.tool_calls:
                     self._send(self._waiting.popleft())
             if call is not None:

@@ -20,13 +20,13 @@ _ARRAY_MODULES = ("numpy", "pandas", "polars", "torch", "xarray", "scipy")
 
 
 def listing(namespace, injected, frame, limits, look=None):
-    """The answer to a `variables` frame, without its request number. `look` looks at a value."""
+    """What is said in answer to a `variables` frame. `look` looks at a value."""
     if frame.get("imports"):
         injected = {}
     names = [name for name, value in list(namespace.items()) if _is_listed(name, value, injected, frame)]
     names.sort()
     shown = [_variable(name, namespace[name], limits, look or _guarded) for name in names[: limits.variables]]
-    return {"type": "variables", "variables": shown, "total": len(names)}
+    return {"variables": shown, "total": len(names)}
 
 
 def _is_listed(name, value, injected, frame):

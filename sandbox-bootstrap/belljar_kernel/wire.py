@@ -1,6 +1,8 @@
 """Messages between guardian and runners: length (u32, big endian), kind (one byte), payload.
 
-The payload of most kinds is a JSON frame of the bridge, which the guardian passes on unread.
+Guardian to runner, the payload of most kinds is a JSON frame of the daemon. Runner to guardian, it is
+the word of a process in which user code runs: the guardian says itself what it is about (which cell,
+which call, which request) and passes the rest on unread, as `said` by a runner.
 """
 
 import json.decoder
@@ -15,15 +17,24 @@ HEADER = struct.Struct(">IB")
 HOST_FRAME = ord("H")
 SPAWN = ord("S")  # with four descriptors; the payload is `[index of the new runner, is a checkpoint]`
 PROMOTE = ord("M")  # to a checkpoint: you are the main worker now
+ARE_YOU_BACK = ord("Q")  # after a cell of the main line, with its number: answer when your first thread is free
 # Runner to guardian.
 PROMOTED = ord("M")  # in answer
 PRESENT = ord("P")  # first message of a runner; the socket's credentials say its pid
-RELAY = ord("F")
+BACK = ord("Q")  # in answer, with the same number
+DISPLAY = ord("Y")  # a MIME bundle, for the present cell
+TOOL_CALL = ord("C")  # the runner's own number of the call, then its name and arguments
 CELL_BEGUN = ord("B")  # from here on the code may have had effects; names that it may assign, if known
-CELL_DONE = ord("D")
+CELL_DONE = ord("D")  # the number of the cell, then how it went
 VARIABLES_DONE = ord("V")
 PRELOADED = ord("L")
 SPAWN_FAILED = ord("X")  # the payload is the index of the runner that did not come to be
+
+CALL = struct.Struct(">I")
+CELL = struct.Struct(">Q")
+# What a runner said, on the bridge: a byte that is no stream of output, and the length of the guardian's own word.
+SAID = struct.Struct(">BI")
+SAID_KIND = 3
 
 # The C halves of `json`, taken once: quicker, and nothing that user code can replace lies between.
 _scan = json.decoder.JSONDecoder().scan_once

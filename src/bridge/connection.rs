@@ -138,6 +138,7 @@ impl Link {
             silent: Arc::clone(&silent),
             turns: Arc::new(Semaphore::new(1)),
             unwritable: Arc::new(AtomicBool::new(false)),
+            unread: 0,
         };
         let (ender, unwritable) = (cancel.clone(), Arc::clone(&driver.unwritable));
         let writing = watched(write(writer, queue, cancel.clone()), move |_| {
@@ -232,6 +233,8 @@ struct Driver<S> {
     turns: Arc<Semaphore>,
     /// Nothing can be sent any more, however that came.
     unwritable: Arc<AtomicBool>,
+    /// Things that user code said and that mean nothing.
+    unread: u64,
 }
 
 impl<S: Sink> Driver<S> {
@@ -302,27 +305,35 @@ impl<S: Sink> Driver<S> {
         let number = turn.number;
         match message {
             Message::Binary(bytes) => {
-                let frame = OutputFrame::parse(&bytes).ok_or("an output frame of the wrong form")?;
-                self.sink.output(frame, number);
+                if let Some(frame) = OutputFrame::parse(&bytes) {
+                    self.sink.output(frame, number);
+                } else if let Some(frame) = KernelFrame::of_runner(&bytes).map_err(not_understood)? {
+                    self.take(frame, turn, deliver);
+                } else {
+                    self.unread += 1;
+                    tracing::debug!(count = self.unread, "what code in a sandbox showed was not understood");
+                }
             }
             Message::Text(text) => {
-                let frame = serde_json::from_str(&text)
-                    .map_err(|error| format!("a frame that is not understood: {error}"))?;
-                match frame {
-                    KernelFrame::Display { cell, mime } => self.sink.display(cell, mime, number),
-                    KernelFrame::OutputGap { cell, stdout_bytes, stderr_bytes } => {
-                        self.sink.gap(cell, stdout_bytes, stderr_bytes, number);
-                    }
-                    frame => {
-                        // What was printed before comes before.
-                        self.sink.flush();
-                        deliver(Incoming::Frame(Box::new(frame), turn));
-                    }
-                }
+                self.take(KernelFrame::of_guardian(&text).map_err(not_understood)?, turn, deliver);
             }
             _ => {}
         }
         Ok(())
+    }
+
+    fn take(&mut self, frame: KernelFrame, turn: Turn, deliver: &(impl Fn(Incoming) + Sync)) {
+        match frame {
+            KernelFrame::Display { cell, mime } => self.sink.display(cell, mime, turn.number),
+            KernelFrame::OutputGap { cell, stdout_bytes, stderr_bytes } => {
+                self.sink.gap(cell, stdout_bytes, stderr_bytes, turn.number);
+            }
+            frame => {
+                // What was printed before comes before.
+                self.sink.flush();
+                deliver(Incoming::Frame(Box::new(frame), turn));
+            }
+        }
     }
 
     /// Tells the kernel which frames it may forget. What is not settled yet is told later.
@@ -344,6 +355,11 @@ impl<S: Sink> Driver<S> {
         let open = self.acknowledged < self.received;
         self.acknowledge_at = open.then(|| Instant::now() + ACKNOWLEDGE_AFTER);
     }
+}
+
+/// A frame of the guardian, which runs no user code, is always as agreed: this one is not its.
+fn not_understood(error: String) -> String {
+    format!("a frame that is not understood: {error}")
 }
 
 fn error_end(error: &tokio_tungstenite::tungstenite::Error) -> Closed {

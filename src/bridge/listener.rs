@@ -41,6 +41,7 @@ impl Listener {
     /// The connection of the process with that pid; others are hung up on. The listener is used up:
     /// later attempts are refused by the system.
     pub async fn accept(self, pid: i32, limit: Duration) -> Result<UnixStream, BridgeError> {
+        let mut strangers = 0_u64;
         let wanted = async {
             loop {
                 let (stream, _) = self.listener.accept().await.map_err(BridgeError::Socket)?;
@@ -48,10 +49,18 @@ impl Listener {
                 if peer.pid() == Some(pid) || !controls::holds("bridge_is_for_pid_1") {
                     return Ok(stream);
                 }
-                tracing::warn!(peer = ?peer.pid(), wanted = pid, "a stranger on a bridge was hung up on");
+                // Code in the sandbox may connect as often as it likes, and shall not fill a log by that.
+                strangers += 1;
+                if strangers == 1 {
+                    tracing::warn!(peer = ?peer.pid(), wanted = pid, "a stranger on a bridge was hung up on");
+                }
             }
         };
-        tokio::time::timeout(limit, wanted).await.map_err(|_| BridgeError::NoKernel(limit))?
+        let accepted = tokio::time::timeout(limit, wanted).await;
+        if strangers > 1 {
+            tracing::warn!(strangers, wanted = pid, "more strangers on a bridge were hung up on");
+        }
+        accepted.map_err(|_| BridgeError::NoKernel(limit))?
     }
 }
 

@@ -1,9 +1,13 @@
 //! Frames of the bridge between the daemon (websocket client) and the kernel (websocket server).
 //!
 //! Text frames are JSON of [`HostFrame`] or [`KernelFrame`], at most [`limits::FRAME_BYTES`].
-//! Binary frames go from kernel to daemon only and carry output: one byte for the stream (1 stdout,
+//! Binary frames go from kernel to daemon only. Most carry output: one byte for the stream (1 stdout,
 //! 2 stderr), eight for the cell (big endian, 0 while no cell runs), then at most
-//! [`limits::OUTPUT_FRAME_BYTES`] of data.
+//! [`limits::OUTPUT_FRAME_BYTES`] of data. The others, which begin with a 3, carry what a process said in which
+//! user code runs: four bytes for the length of the guardian's own word on it (big endian), that word and what
+//! was said, each a JSON object. Together they are a [`KernelFrame`]; where both name a field, the guardian's
+//! holds. So user code can say how its own cell went, show something, call a tool and answer what its process
+//! was asked, and nothing else, whatever it writes to its channel.
 //!
 //! [`limits::FRAME_BYTES`]: super::limits::FRAME_BYTES
 //! [`limits::OUTPUT_FRAME_BYTES`]: super::limits::OUTPUT_FRAME_BYTES
@@ -233,6 +237,86 @@ pub enum KernelFrame {
     },
 }
 
+impl KernelFrame {
+    /// Of a text frame, which is the guardian's own word from end to end.
+    ///
+    /// # Errors
+    /// It is not one of the frames that the guardian makes alone.
+    pub fn of_guardian(text: &str) -> Result<Self, String> {
+        let frame: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if frame.is_said() {
+            return Err("what a runner says came as the guardian's word".into());
+        }
+        Ok(frame)
+    }
+
+    /// Of a binary frame that is no output. None if what was said means nothing and nobody waits for it. Where
+    /// somebody does, it is as if an empty answer had come: it costs only what it was about.
+    ///
+    /// # Errors
+    /// The guardian's part of it is not as agreed.
+    pub fn of_runner(frame: &[u8]) -> Result<Option<Self>, String> {
+        let wrong = || "what a runner said is not wrapped as agreed".to_owned();
+        let (header, rest) = frame.split_at_checked(SAID_HEADER_BYTES).ok_or_else(wrong)?;
+        let (&[SAID_KIND], length) = header.split_at(1) else { return Err(wrong()) };
+        let length = u32::from_be_bytes(length.try_into().map_err(|_| wrong())?);
+        let (own, said) = rest.split_at_checked(length as usize).ok_or_else(wrong)?;
+        let own: Map<String, Value> = serde_json::from_slice(own).map_err(|error| error.to_string())?;
+        let whole = |mut said: Map<String, Value>| {
+            said.extend(own.clone());
+            serde_json::from_value::<Self>(Value::Object(said)).ok().filter(Self::is_said)
+        };
+        if let Some(frame) = serde_json::from_slice(said).ok().and_then(whole) {
+            return Ok(Some(frame));
+        }
+        let unread = unread(own.get("type").and_then(Value::as_str).unwrap_or_default()).ok_or_else(wrong)?;
+        match unread {
+            Value::Object(unread) => whole(unread).ok_or_else(wrong).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether it tells what a process said in which user code runs.
+    fn is_said(&self) -> bool {
+        match self {
+            Self::CellDone { .. }
+            | Self::Display { .. }
+            | Self::ToolCall { .. }
+            | Self::Variables { .. }
+            | Self::Preloaded { .. } => true,
+            Self::Hello { .. }
+            | Self::CellLost { .. }
+            | Self::WorkerReplaced { .. }
+            | Self::OutputGap { .. }
+            | Self::Computed { .. }
+            | Self::ResetDone { .. }
+            | Self::Undone { .. }
+            | Self::Names { .. }
+            | Self::Refused { .. } => false,
+        }
+    }
+}
+
+/// What stands for words that mean nothing, by the type of the frame: null if it can be left out, none if runners
+/// say nothing of that type.
+fn unread(kind: &str) -> Option<Value> {
+    const TEXT: &str = "what the sandbox said of it was not understood";
+    Some(match kind {
+        "display" => Value::Null,
+        "tool_call" => serde_json::json!({"name": "", "arguments": {}}),
+        "cell_done" => serde_json::json!({
+            "status": "failure", "reason": "exception", "exit_code": 0, "result": null,
+            "exception": {"type": "KernelError", "value": TEXT, "repr": "", "traceback": ""},
+            "duration_ms": 0.0, "displays_dropped": 0, "live": {"threads": 0, "tasks": 0, "children": 0},
+        }),
+        "variables" => serde_json::json!({"variables": [], "total": 0}),
+        "preloaded" => {
+            serde_json::json!({"names": 0, "failed": [{"import": "", "error": TEXT}], "skipped": []})
+        }
+        _ => return None,
+    })
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DoneStatus {
@@ -391,7 +475,12 @@ pub struct Probe {
     pub not_dumpable: bool,
 }
 
-/// A binary frame, taken apart.
+/// First byte of a binary frame with what a runner said.
+const SAID_KIND: u8 = 3;
+/// That byte, and the length of the guardian's own word.
+const SAID_HEADER_BYTES: usize = 5;
+
+/// A binary frame with output, taken apart.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OutputFrame<'a> {
     pub stream: Stream,
@@ -415,5 +504,48 @@ impl<'a> OutputFrame<'a> {
         };
         let number = u64::from_be_bytes(header.get(1..)?.try_into().ok()?);
         Some(Self { stream, cell: (number != 0).then_some(number), data })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(own: &str, said: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(own.len()).unwrap().to_be_bytes();
+        [&[SAID_KIND][..], &length, own.as_bytes(), said].concat()
+    }
+
+    #[test]
+    fn the_guardians_word_on_what_a_runner_said_holds() {
+        let own = r#"{"type":"tool_call","call":7,"cell":3}"#;
+        let forged = br#"{"type":"refused","call":1,"cell":1,"name":"t","arguments":{"x":1}}"#;
+        let frame = KernelFrame::of_runner(&said(own, forged)).unwrap().unwrap();
+        let arguments = serde_json::json!({"x": 1}).as_object().unwrap().clone();
+        assert_eq!(frame, KernelFrame::ToolCall { call: 7, cell: Some(3), name: "t".into(), arguments });
+    }
+
+    #[test]
+    fn words_that_mean_nothing_cost_only_what_they_are_about() {
+        for nonsense in [&b""[..], b"[", b"[1]", b"\xff\xff", br#"{"mime":{}},"cell":9"#, &[b'['; 100_000]] {
+            let shown = said(r#"{"type":"display","cell":3}"#, nonsense);
+            assert_eq!(KernelFrame::of_runner(&shown), Ok(None));
+            let own = r#"{"type":"cell_done","cell":3,"protected":true,"as_before":null}"#;
+            let done = KernelFrame::of_runner(&said(own, nonsense)).unwrap();
+            assert!(matches!(done, Some(KernelFrame::CellDone { cell: 3, status: DoneStatus::Failure, .. })));
+        }
+    }
+
+    #[test]
+    fn what_the_guardian_alone_may_say_is_not_taken_from_a_runner_nor_the_other_way_round() {
+        let busy = r#"{"type":"refused","code":"busy","message":"","request":null,"cell":1}"#;
+        assert!(KernelFrame::of_guardian(busy).is_ok());
+        assert!(KernelFrame::of_runner(&said(busy, b"{}")).is_err());
+        assert!(KernelFrame::of_runner(&said("{}", busy.as_bytes())).is_err());
+        let shown = r#"{"type":"display","cell":1,"mime":{}}"#;
+        assert!(KernelFrame::of_guardian(shown).is_err());
+        for broken in [&[][..], &[3], &[3, 0, 0, 0, 9, b'{'], &[3, 255, 255, 255, 255, b'{', b'}']] {
+            assert!(KernelFrame::of_runner(broken).is_err());
+        }
     }
 }

@@ -6,7 +6,7 @@ use tokio::task::AbortHandle;
 
 use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::super::session::SessionMsg;
-use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
+use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue, request_number};
 use crate::bridge::{Delivery, SendError, Turn};
 use crate::controls;
 use crate::deaths::watched;
@@ -334,8 +334,7 @@ impl ExecutorState {
             let applied = Applied { sandbox: cage.sandbox.id().clone(), received: turn.number };
             self.args.log.append_applied(died, applied);
         }
-        let request = self.next_request;
-        self.next_request += 1;
+        let request = request_number();
         let code = finishing.start.code.clone();
         self.finishing.insert(request, finishing);
         myself.send_after(NAMES_WITHIN, move || ExecutorMsg::Overdue(Overdue::Request(request)));

@@ -64,8 +64,8 @@ use said::Said;
 const EXCEEDED_APART: Duration = Duration::from_millis(100);
 /// Time between two events about a pull.
 const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
-/// Bits of a request's number that counting up cannot exhaust.
-const REQUEST_NUMBERS_LEFT: u32 = 12;
+/// Bits that a request's number does not have, so that every reader of JSON takes it for the same number.
+const REQUEST_NUMBER_SPARED: u32 = 12;
 /// Time between two looks at the size of the workspace, and at whether somebody paused the sandbox.
 const QUOTA_LOOK: Duration = Duration::from_secs(1);
 
@@ -98,7 +98,6 @@ pub struct ExecutorState {
     /// Lost cells that wait to hear which names they may have assigned, by request.
     finishing: HashMap<u64, Finishing>,
     requests: HashMap<u64, Request>,
-    next_request: u64,
     /// The sandbox is ready when it has imported what it begins with.
     preloading: Option<Box<Receipt>>,
     calls: Calls<CallGuard>,
@@ -216,7 +215,6 @@ impl Actor for Executor {
             running: HashMap::new(),
             finishing: HashMap::new(),
             requests: HashMap::new(),
-            next_request: first_request(),
             preloading: None,
             calls: Calls::default(),
             last_rules: Arc::default(),
@@ -369,9 +367,10 @@ fn tell_exceeded(executor: ExecutorRef, log: &EventLog) -> impl Future<Output = 
     }
 }
 
-/// A kernel may still have an answer for the daemon before this one: its requests have other numbers.
-fn first_request() -> u64 {
-    uuid::Uuid::new_v4().as_u64_pair().0 >> REQUEST_NUMBERS_LEFT
+/// The number of a new request, which nobody can guess. A kernel may still have an answer for the daemon before
+/// this one, too, whose requests had other numbers.
+fn request_number() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0 >> REQUEST_NUMBER_SPARED
 }
 
 /// Steps of a pull as events, a few a second.

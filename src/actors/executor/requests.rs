@@ -6,12 +6,13 @@ use super::super::outcome::EndedBy;
 use super::super::rules::CellRules;
 use super::super::session::SessionMsg;
 use super::attach::Fence;
-use super::{Answer, Back, ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
+use super::{Answer, Back, ExecutorMsg, ExecutorRef, ExecutorState, Overdue, request_number};
 use crate::bridge::Turn;
 use crate::protocol::api::{Computed, VariableList, Which};
 use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, Live, RefusedCode};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::result::Mode;
 
 /// Time a request without a cell (variables, reset, compute) may take on top of its own limit.
 const REQUEST_SLACK: Duration = Duration::from_secs(10);
@@ -39,8 +40,7 @@ impl ExecutorState {
         frame: impl FnOnce(u64) -> HostFrame,
         own_limit: Duration,
     ) {
-        let number = self.next_request;
-        self.next_request += 1;
+        let number = request_number();
         self.requests.insert(number, request);
         myself.send_after(own_limit + REQUEST_SLACK, move || ExecutorMsg::Overdue(Overdue::Request(number)));
         self.send(myself, &frame(number));
@@ -138,7 +138,12 @@ impl ExecutorState {
             }
         } else if let Some(cell) = cell {
             if code == RefusedCode::Busy {
-                self.put_back(cell);
+                let mode = self.running.get(&cell).map(|running| running.start.mode);
+                if mode == Some(Mode::Main) {
+                    self.give_up(myself, "the kernel refused a cell that nothing was in the way of".into());
+                } else {
+                    self.put_back(cell);
+                }
                 return;
             }
             if code == RefusedCode::NoProcess && self.waits_for_worker(myself, cell) {

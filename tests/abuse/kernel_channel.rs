@@ -1,0 +1,90 @@
+//! Code in a cell that writes to the kernel's own channels in its process: it may show things and call tools, and
+//! say how its own cell went, and nothing that it says moves a deadline or ends more than itself.
+
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+use crate::jail::user;
+use crate::support::{Daemon, engine, jails::in_a_jail};
+
+/// `say(kind, payload)` writes a message to the guardian.
+const SAY: &str = r#"
+import os, struct, time, signal
+def say(kind, payload):
+    message = struct.pack(">IB", len(payload), ord(kind)) + payload
+    while message:
+        message = message[os.write(900, message):]
+def done(cell):
+    say("D", struct.pack(">Q", cell) + b'{"status":"success","reason":"ok","exit_code":0,"result":null,"exception":null,'
+        b'"duration_ms":1.0,"displays_dropped":0,"live":{"threads":0,"tasks":0,"children":0}}')
+kept = "as it was"
+"#;
+
+fn daemon() -> Daemon {
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    assert_eq!(daemon.run("a", SAY)["status"], "success");
+    daemon
+}
+
+#[track_caller]
+fn is_as_it_was(daemon: &Daemon) {
+    assert_eq!(daemon.run("a", "kept")["result"]["repr"], "'as it was'");
+}
+
+fn forged_frames() {
+    let daemon = daemon();
+    let events = daemon.events("a", 0).len();
+    for kind in ["F", "H", "X"] {
+        let frame = r#"{"type":"refused","code":"busy","message":"","request":null,"cell":%d}"#;
+        let code = format!(
+            "for cell in range(10):\n    say('{kind}', ({frame:?} % cell).encode())\nwhile True: pass"
+        );
+        let begun = Instant::now();
+        let result = daemon.run_with("a", json!({"code": code, "timeout_s": 3}));
+        assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+        assert!(["crashed", "timeout"].contains(&result["status"].as_str().unwrap_or_default()), "{result}");
+        assert_eq!(result["state"]["kind"], "restored", "{result}");
+        is_as_it_was(&daemon);
+    }
+    let grown = daemon.events("a", 0).len() - events;
+    assert!(grown < 100, "{grown} events");
+    daemon.assert_sound();
+}
+
+fn forged_end() {
+    let daemon = daemon();
+    // The time of a cell that is over is over, whatever it says when it is told so.
+    let code = "signal.signal(signal.SIGTERM, lambda *_: done(2))\nwhile True: pass";
+    let begun = Instant::now();
+    let result = daemon.run_with("a", json!({"code": code, "timeout_s": 2}));
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert_eq!((&result["status"], &result["state"]["kind"]), (&json!("timeout"), &json!("restored")), "{result}");
+    is_as_it_was(&daemon);
+    // A cell that is said to be done and runs on does not keep the next one, which is told what became of it.
+    assert_eq!(daemon.run("a", "done(4)\nwhile True: pass")["status"], "success");
+    let begun = Instant::now();
+    let result = daemon.run("a", "1");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!((&result["status"], &result["state"]["kind"]), (&json!("crashed"), &json!("restored")), "{result}");
+    is_as_it_was(&daemon);
+    daemon.assert_sound();
+}
+
+#[test]
+fn forged_frames_end_at_worst_the_cell_that_sent_them() {
+    if engine() {
+        forged_frames();
+    }
+    in_a_jail(None, forged_frames);
+    in_a_jail(Some(user()), forged_frames);
+}
+
+#[test]
+fn a_cell_cannot_outlive_its_deadline_by_a_forged_end() {
+    if engine() {
+        forged_end();
+    }
+    in_a_jail(None, forged_end);
+    in_a_jail(Some(user()), forged_end);
+}
