@@ -1,6 +1,7 @@
 """The guardian's end of a socket pair to a runner; never blocks."""
 
 import array
+import os
 import select
 import socket
 import struct
@@ -10,6 +11,7 @@ from .poller import READ, WRITE
 from .wire import MessageReader, WireError
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4)
 
 
 class Channel:
@@ -33,6 +35,7 @@ class Channel:
         self._reading = False
         self._ended = False
         self.peer_pid = None
+        self.descriptor = None  # that came with the first message
 
     def read(self, on):
         self._reading = on
@@ -81,10 +84,12 @@ class Channel:
         """Read once and handle the messages that are whole. False at the end or if nothing came."""
         try:
             if self.peer_pid is None:
-                data, ancillary, _, _ = self._socket.recvmsg(CONTROL_READ_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+                data, ancillary, _, _ = self._socket.recvmsg(CONTROL_READ_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
                 for level, kind, value in ancillary:
                     if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
                         self.peer_pid = _CREDENTIALS.unpack(value[: _CREDENTIALS.size])[0]
+                    elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                        self._take_descriptors(value)
             else:
                 data = self._socket.recv(CONTROL_READ_BYTES)
         except BlockingIOError:
@@ -98,6 +103,13 @@ class Channel:
             return False
         self._reader.feed(data)
         return self.handle_read()
+
+    def _take_descriptors(self, value):
+        for descriptor in memoryview(value[: len(value) // 4 * 4]).cast("i").tolist():
+            if self.descriptor is None:
+                self.descriptor = descriptor
+            else:
+                os.close(descriptor)
 
     def handle_read(self):
         """Handle the messages that were read and are whole. False if it has ended."""
@@ -120,6 +132,9 @@ class Channel:
         self._ended = True
         self._poller.forget(self._socket.fileno())
         self._socket.close()
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
         self.close_runner_end()
 
     def close_runner_end(self):

@@ -145,6 +145,13 @@ class RunnerHandle:
         """Pass on a frame of the daemon."""
         self.control.send(wire.pack(wire.HOST_FRAME, text.encode()))
 
+    def look_no_more(self):
+        """It has ended, and its pidfd would say so for ever."""
+        if self._pidfd is not None:
+            self._poller.forget(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
     def is_watched(self):
         """Whether its end will be noticed at once."""
         return self._pidfd is not None
@@ -181,10 +188,7 @@ class RunnerHandle:
             self._poller.forget(descriptor)
             os.close(descriptor)
         self._pipes = {}
-        if self._pidfd is not None:
-            self._poller.forget(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
+        self.look_no_more()
 
     def _new_meter(self):
         limits = self._owner.limits

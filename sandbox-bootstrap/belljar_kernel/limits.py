@@ -79,9 +79,14 @@ REAP_IDLE_S = 5.0
 # Used where the kernel has no pidfd and the end of a runner is only found by asking.
 REAP_WITHOUT_PIDFD_S = 0.02
 REAPED_REMEMBERED = 256
+# A copy that has ended is a child of the guardian within this, or never was to be one.
+ORPHANED_S = 1.0
 KILL_ROUNDS = 50
-# More strays than these are stopped, all at once, before they are killed one by one.
-CROWD = 16
+# With more entries in /proc than these, all processes are stopped before strays are looked for: some 70 are there
+# always.
+CROWD = 128
+# What was stopped for the end of a cell goes on after this, should that end not come.
+HALT_S = 3.0
 
 # Cells.
 CELL_SOURCES_KEPT = 1000

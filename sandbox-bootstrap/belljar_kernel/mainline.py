@@ -360,7 +360,7 @@ class MainLine:
 
     def _kill_younger(self, checkpoint):
         """Kill processes that were started since that state was put by: it knows nothing of them."""
-        process.kill_younger(checkpoint.pid, self._runners.living())
+        process.kill_younger(checkpoint.pid, self._runners.living(), self._runners.tags())
 
     # The end of a worker and the start of a fresh one.
 
@@ -386,7 +386,7 @@ class MainLine:
                     self._send_cell(cell, unrun)
                 return
         self.drop_checkpoints()
-        process.kill_descendants(self._runners.living())
+        process.kill_descendants(self._runners.living(), self._runners.tags())
         self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
         if handle.control.peer_pid is None:
             self._start_worker_later()  # it ended before it could say a word
@@ -446,7 +446,7 @@ class MainLine:
             if pid != 0:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
         if pid is None:
-            process.kill_descendants(self._runners.living())
+            process.kill_descendants(self._runners.living(), self._runners.tags())
             self._runners.reap()
             self._start_worker_later()
             return

@@ -3,15 +3,19 @@
 import ctypes
 import os
 import posix  # for what runs in a runner: user code may replace functions of `os`
+import resource
 import signal
 
-from .limits import CROWD, KILL_ROUNDS
+from .limits import CROWD, KILL_ROUNDS, RUNNER_INDEXES
 
 _PR_SET_DUMPABLE = 4
 _PR_GET_DUMPABLE = 3
 _PR_SET_CHILD_SUBREAPER = 36
 
 _LAST_IN_LINE = 19
+# Microseconds of a time that nobody takes: the tags of copies.
+_TAGS = 2**40
+_TAGS_END = _TAGS + RUNNER_INDEXES
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -131,20 +135,73 @@ def send_signal(pid, number):
         pass  # it changed its uid; only possible where the sandbox lets it
 
 
-def kill_descendants(spared):
-    """Kill all descendants of this process but the `spared` and theirs, also as fast as they fork.
+_halted = False
 
-    Only descendants are looked at, so that this is safe outside of a pid namespace too.
+
+def halt():
+    """Stop everything else that lives in our pid namespace, in one call, until something is killed.
+
+    A few hundred busy processes would take the CPU time that it needs to find and to end them, and fork
+    meanwhile. What is stopped does neither, and can be killed.
     """
-    own_pid = os.getpid()
-    if own_pid == 1 and not spared:
+    global _halted
+    if os.getpid() == 1:
+        send_signal(-1, signal.SIGSTOP)  # control: a_crowd_is_halted_first
+        _halted = True
+
+
+def is_halted():
+    return _halted
+
+
+def resume():
+    """Let everything go on that was stopped, if it was."""
+    global _halted
+    if _halted:
+        _halted = False
+        send_signal(-1, signal.SIGCONT)
+
+
+def tag(index):
+    """What marks a copy with this index and all that comes of it; None if there is nothing to mark it by.
+
+    It is the hard limit of a time that only processes with a real-time priority have, and nobody has one
+    here. Every child inherits it, whatever session, parent or program it has, and it can only be lowered.
+    """
+    most = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
+    if most == resource.RLIM_INFINITY or most > _TAGS_END:
+        return _TAGS + index
+    return None
+
+
+def mark(wanted):
+    """Put that mark on this process."""
+    try:
+        resource.setrlimit(resource.RLIMIT_RTTIME, (wanted, wanted))
+    except (OSError, ValueError):
+        pass  # code of the session has lowered it before, which marks it as well
+
+
+def _tag_of(pid):
+    """None if it is of the main line."""
+    try:
+        with open(f"/proc/{pid}/limits", "rb") as file:
+            for line in file:
+                if line.startswith(b"Max realtime timeout"):
+                    most = line.split()[-2]
+                    return int(most) if most.isdigit() and int(most) < _TAGS_END else None
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def kill_all():
+    """Kill everything that descends from this process."""
+    if os.getpid() == 1:
         # At once for all of them, so that no fork can slip through.
-        try:
-            os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        return
-    _kill_rounds(lambda processes: _descendants(processes, own_pid, spared), spared)
+        send_signal(-1, signal.SIGKILL)
+    else:
+        _kill_rounds(lambda processes: _descendants(processes, os.getpid(), frozenset()), False)
 
 
 def descendants():
@@ -152,65 +209,83 @@ def descendants():
     return _descendants(_processes(), os.getpid(), frozenset())
 
 
-def kill_younger(pid, spared):
-    """Kill descendants of ours that started after process `pid`, but not the `spared` and theirs.
+def kill_descendants(spared, tags):
+    """Kill all descendants of this process but the `spared` and theirs, and what has one of these tags.
+
+    Only descendants are looked at, so that this is safe outside of a pid namespace too.
+    """
+    _kill_rounds(lambda processes: _untagged(_descendants(processes, os.getpid(), spared), tags), True)
+
+
+def kill_younger(pid, spared, tags):
+    """Likewise, but only those that started after process `pid`.
 
     The start is known to a hundredth of a second; within one, pids tell, because they ascend.
     """
-    own_pid = os.getpid()
 
     def select(processes):
         oldest = processes.get(pid)
         if oldest is None:
             return []
-        return [
+        found = [
             each
-            for each in _descendants(processes, own_pid, spared)
+            for each in _descendants(processes, os.getpid(), spared)
             if (processes[each].started, each) > (oldest.started, pid) and processes[each].session not in spared
         ]
+        return _untagged(found, tags)
 
-    _kill_rounds(select, spared)
-
-
-def kill_session(session, spared):
-    """Kill what is left of a session whose leader, a descendant of ours, has ended."""
-    own_pid = os.getpid()
-    _kill_rounds(
-        lambda processes: [
-            pid for pid in _descendants(processes, own_pid, frozenset()) if processes[pid].session == session
-        ],
-        spared,
-    )
+    _kill_rounds(select, True)
 
 
-def _kill_rounds(select, spared):
-    """Kill what is selected until nothing is.
+def kill_copies(session, spared, tags):
+    """Kill what is left of copies that have ended: of one, by its session, of all, by tags that are not these."""
 
-    A crowd of busy processes takes the CPU time that it needs to find them, and forks meanwhile. In
-    a pid namespace of our own one call stops them all; what lives on is then let go on.
+    def select(processes):
+        found = _descendants(processes, os.getpid(), spared)
+        return [pid for pid in found if processes[pid].session == session or _tag_of(pid) not in tags]
+
+    tags = {None, *tags}
+    _kill_rounds(select, False)
+
+
+def _untagged(pids, tags):
+    return [pid for pid in pids if _tag_of(pid) not in tags] if tags else pids
+
+
+def _kill_rounds(select, at_once):
+    """Kill what is selected until nothing is; where all can be halted, what is then selected is all.
+
+    If not `at_once`, others are disturbed only for a crowd, or for one that is faster than we are.
     """
-    for _ in range(KILL_ROUNDS):
+    global _halted
+    for attempt in range(KILL_ROUNDS):
+        if at_once or attempt or is_crowded():
+            halt()
         processes = _processes()
-        crowded = os.getpid() == 1 and len(processes) > len(spared) + CROWD
-        if crowded:
-            stood = {pid for pid, row in processes.items() if row.is_stopped}
-            send_signal(-1, signal.SIGSTOP)
-            processes = _processes()
         found = select(processes)
         for pid in found:
             send_signal(pid, signal.SIGKILL)
-        if crowded:
-            for pid in set(processes).difference(found, stood):
+        if _halted:
+            for pid in set(processes).difference(found):
                 send_signal(pid, signal.SIGCONT)
-        if crowded or not found:
+            _halted = False
+            return
+        if not found:
             return
 
 
-class _Row:
-    __slots__ = ("is_stopped", "parent", "session", "started")
+def is_crowded():
+    """Whether there are so many processes that each of them gets little CPU time."""
+    try:
+        return len(os.listdir("/proc")) > CROWD
+    except OSError:
+        return True
 
-    def __init__(self, is_stopped, parent, session, started):
-        self.is_stopped = is_stopped
+
+class _Row:
+    __slots__ = ("parent", "session", "started")
+
+    def __init__(self, parent, session, started):
         self.parent = parent
         self.session = session
         self.started = started  # in clock ticks since the machine's start
@@ -230,7 +305,7 @@ def _row(name):
         return None
     if fields[0] in (b"Z", b"X"):
         return None
-    return _Row(fields[0] == b"T", int(fields[1]), int(fields[3]), int(fields[19]))
+    return _Row(int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def _processes():

@@ -64,6 +64,7 @@ class Runner:
     def __init__(self, place, index, workspace):
         self._place = place
         self.serves_once = False  # a copy for one cell or one listing
+        self._waits = False  # a checkpoint
         self._checkpoint_oom_score = min(process.oom_score() + CHECKPOINT_OOM_MARGIN, WORKER_OOM_SCORE)
         process.set_oom_score(WORKER_OOM_SCORE)
         self.limits = Limits()
@@ -95,7 +96,22 @@ class Runner:
         self._received_descriptors = deque()  # a list for every message that came with some
         self._tools.attach(self._tool_socket, index)
         self._nested.attach()
-        self.send(wire.PRESENT)
+        self._say_present()
+
+    def _say_present(self):
+        """A checkpoint, which hides its memory from others, shows the guardian how much of it there is."""
+        size = None
+        try:
+            size = posix.open("/proc/self/smaps_rollup", posix.O_RDONLY | posix.O_CLOEXEC) if self._waits else None
+        except OSError:
+            pass
+        if size is None:
+            self.send(wire.PRESENT)
+            return
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, memoryview(bytearray(4)).cast("i"))
+        rights[2][0] = size
+        self._control.sendmsg([wire.pack(wire.PRESENT)], [rights])
+        posix.close(size)
 
     def is_own_process(self):
         """False in a child that user code forked."""
@@ -230,12 +246,12 @@ class Runner:
         if self.serves_once:
             posix._exit(0)
 
-    def _spawn(self, index, is_checkpoint):
+    def _spawn(self, index, is_checkpoint, tag):
         """Make a copy of this process that lives on the descriptors that came with the message."""
         given = self._received_descriptors.popleft()
         made = copies.FAILED
         if len(given) == _DESCRIPTORS:
-            made = copies.make(lambda: self._part(given, is_checkpoint))
+            made = copies.make(lambda: self._part(given, is_checkpoint, tag))
         if made == copies.COPY:
             try:
                 self._loop.forget()
@@ -253,8 +269,13 @@ class Runner:
             except Exception:
                 pass  # user code may have left little stack or memory
 
-    def _part(self, given, is_checkpoint):
-        """In a copy: let go of what is the original's."""
+    def _part(self, given, is_checkpoint, tag):
+        """In a copy, before it forks the copy that stays: let go of what is the original's.
+
+        A checkpoint holds what the session goes back to. No other process can open its memory or its
+        descriptors until it is promoted, and none could before: this one ends with the fork.
+        """
+        process.set_dumpable(True)  # the original may be a checkpoint
         # In place of the original's, so that this process cannot speak for it.
         self._control.detach()
         self._tool_socket.detach()
@@ -266,9 +287,16 @@ class Runner:
         self.serves_once = not is_checkpoint
         # The worker goes first when memory is short: with the checkpoint its state would go.
         process.set_oom_score(self._checkpoint_oom_score if is_checkpoint else WORKER_OOM_SCORE)
+        self._waits = is_checkpoint
+        if is_checkpoint:
+            process.set_dumpable(False)  # control: checkpoints_are_not_dumpable
+        elif tag is not None:
+            process.mark(tag)
 
     def _become_worker(self):
         """This checkpoint is the main line now."""
+        self._waits = False
+        process.set_dumpable(True)
         process.set_oom_score(WORKER_OOM_SCORE)
         self._loop.renew()
         self.send(wire.PROMOTED)

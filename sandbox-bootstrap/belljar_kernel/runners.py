@@ -3,11 +3,13 @@
 import signal
 import time
 
-from . import process, wire
-from .handle import CHECKPOINT, FORK, RETIRED, WORKER, RunnerHandle
+from . import memory, process, wire
+from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER, RunnerHandle
 from .limits import (
     CALLS_PER_RUNNER,
+    HALT_S,
     NAMES_BYTES,
+    ORPHANED_S,
     REAP_BUSY_S,
     REAP_IDLE_S,
     REAP_WITHOUT_PIDFD_S,
@@ -78,6 +80,10 @@ class Runners:
         runners = (pid for pid, handle in self._by_pid.items() if handle.role != RETIRED)
         return self._computes.pids().union(runners)
 
+    def tags(self, but=None):
+        """What marks processes of copies that live."""
+        return {process.tag(each.index) for each in self.all() if each.role in (FORK, VIEW) and each is not but}
+
     # Handles.
 
     def new_handle(self, role):
@@ -100,7 +106,7 @@ class Runners:
             return None
         handle.parent, handle.state_of, handle.position = parent, parent.state_of, parent.position
         try:
-            message = wire.pack(wire.SPAWN, wire.encode_json([handle.index, role == CHECKPOINT]))
+            message = wire.pack(wire.SPAWN, wire.encode_json([handle.index, role == CHECKPOINT, process.tag(handle.index)]))
             parent.control.send(message, handle.runner_descriptors())
         except BlockingIOError:
             self.drop(handle)
@@ -117,8 +123,10 @@ class Runners:
     def drop(self, handle):
         self._poller.cancel(("kill", handle.index))
         self._poller.cancel(("back", handle.index))
+        self._poller.cancel(("end", handle.index))
         self._handles.pop(handle.index, None)
-        self._by_pid.pop(handle.pid, None)
+        if self._by_pid.pop(handle.pid, None) is not None:
+            memory.let_go(handle.pid)
         handle.close()
 
     # What runners send. All of it is user code's word as much as the kernel's: it can end the runner's own
@@ -158,7 +166,10 @@ class Runners:
     def _cell_done(self, handle, payload):
         if not handle.cell or payload[: wire.CELL.size] != wire.CELL.pack(handle.cell):
             return False
-        if handle.killed: return True  # control: a_killed_cell_is_not_done
+        is_late = False
+        is_late = handle.killed  # control: a_killed_cell_is_not_done
+        if is_late:
+            return True
         self._poller.cancel(("kill", handle.index))
         is_main, cell = handle is self.line.worker, handle.cell
         # The main line is not at stake in a copy.
@@ -227,6 +238,7 @@ class Runners:
         if not alive and pid in self._reaped:
             self._runner_ended(handle, self._reaped.pop(pid))
         elif handle.role == CHECKPOINT:
+            memory.hold(pid, handle.control.descriptor)
             self.line.checkpoint_present()
 
     def _spawn_failed(self, parent, payload):
@@ -259,6 +271,13 @@ class Runners:
         self.line.forget_checkpoint(handle)
         self._copy_lost(handle, -signal.SIGKILL)
 
+    def end_late(self, handle):
+        """At the deadline of its cell: nothing takes CPU time from us until all that it started is found."""
+        if handle.pid is not None:
+            process.halt()
+            self._poller.after("resume", HALT_S, process.resume)
+        self.end(handle)
+
     def end_all(self):
         """Kill all that was ever started here, and wait for its end. False if something does not end.
 
@@ -269,7 +288,7 @@ class Runners:
         for handle in self.all():
             handle.killed = True
         while True:
-            process.kill_descendants(frozenset())
+            process.kill_all()
             for pid, exit_code in process.reap():
                 if worker is not None and pid == worker.pid:
                     of_worker = exit_code
@@ -290,7 +309,15 @@ class Runners:
         """Its pidfd says so, or the one that had the same number before."""
         self.reap()
         if self._by_pid.get(handle.pid) is handle and not process.is_alive(handle.pid):
-            # It is nobody's child of ours: code of the session spoke as a copy. Nobody will say how it ended.
+            # It becomes our child when the process ends that forked it. Or never, if code of the session spoke as
+            # a copy: then nobody will say how it ended.
+            handle.look_no_more()
+            self._poller.after(("end", handle.index), ORPHANED_S, lambda: self._ended_unseen(handle))
+            self._poller.within("reap", REAP_WITHOUT_PIDFD_S, self.reap_regularly)
+
+    def _ended_unseen(self, handle):
+        self.reap()
+        if self._by_pid.get(handle.pid) is handle:
             self._runner_ended(handle, -signal.SIGKILL)
 
     def _list_failed(self, handle):
@@ -307,8 +334,8 @@ class Runners:
             self.line.worker_ended(handle, exit_code)
             return
         self.line.forget_checkpoint(handle)
-        if handle.role == FORK:
-            process.kill_session(handle.pid, self.living())
+        if handle.role in (FORK, VIEW):
+            process.kill_copies(handle.pid, self.living(), self.tags(handle))  # control: copies_end_with_descendants
         self._copy_lost(handle, exit_code)
         if handle.role in (CHECKPOINT, RETIRED):
             self.line.check_memory()
@@ -329,7 +356,9 @@ class Runners:
         """
         for handle in self.all():
             if handle.pid is None and parent in (handle.parent, self.line.worker):
-                handle.wait_for(lambda copy=handle: copy.pid is not None, SETTLE_S)
+                # What is stopped cannot show up; a copy that did not in all the time of a cell will not.
+                patience = 0 if process.is_halted() else SETTLE_S
+                handle.wait_for(lambda copy=handle: copy.pid is not None, patience)
                 if handle.pid is None and handle.parent is parent:
                     self.line.forget_checkpoint(handle)
                     self._copy_lost(handle, exit_code)

@@ -15,7 +15,7 @@ HEADER = struct.Struct(">IB")
 
 # Guardian to runner.
 HOST_FRAME = ord("H")
-SPAWN = ord("S")  # with four descriptors; the payload is `[index of the new runner, is a checkpoint]`
+SPAWN = ord("S")  # with four descriptors; the payload is `[index of the new runner, is a checkpoint, tag]`
 PROMOTE = ord("M")  # to a checkpoint: you are the main worker now
 ARE_YOU_BACK = ord("Q")  # after a cell of the main line, with its number: answer when your first thread is free
 # Runner to guardian.

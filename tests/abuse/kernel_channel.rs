@@ -4,8 +4,8 @@
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-use crate::jail::user;
-use crate::support::{Daemon, engine, jails::in_a_jail};
+use super::grounds::on_every_ground;
+use crate::support::{Daemon, engine};
 
 /// `say(kind, payload)` writes a message to the guardian.
 const SAY: &str = r#"
@@ -32,7 +32,10 @@ fn is_as_it_was(daemon: &Daemon) {
     assert_eq!(daemon.run("a", "kept")["result"]["repr"], "'as it was'");
 }
 
-fn forged_frames() {
+fn forged_frames_end_at_worst_the_cell_that_sent_them() {
+    if !engine() {
+        return;
+    }
     let daemon = daemon();
     let events = daemon.events("a", 0).len();
     for kind in ["F", "H", "X"] {
@@ -52,39 +55,37 @@ fn forged_frames() {
     daemon.assert_sound();
 }
 
-fn forged_end() {
+fn a_cell_cannot_outlive_its_deadline_by_a_forged_end() {
+    if !engine() {
+        return;
+    }
     let daemon = daemon();
     // The time of a cell that is over is over, whatever it says when it is told so.
     let code = "signal.signal(signal.SIGTERM, lambda *_: done(2))\nwhile True: pass";
     let begun = Instant::now();
     let result = daemon.run_with("a", json!({"code": code, "timeout_s": 2}));
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
-    assert_eq!((&result["status"], &result["state"]["kind"]), (&json!("timeout"), &json!("restored")), "{result}");
+    assert_eq!(
+        (&result["status"], &result["state"]["kind"]),
+        (&json!("timeout"), &json!("restored")),
+        "{result}"
+    );
     is_as_it_was(&daemon);
     // A cell that is said to be done and runs on does not keep the next one, which is told what became of it.
     assert_eq!(daemon.run("a", "done(4)\nwhile True: pass")["status"], "success");
     let begun = Instant::now();
     let result = daemon.run("a", "1");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    assert_eq!((&result["status"], &result["state"]["kind"]), (&json!("crashed"), &json!("restored")), "{result}");
+    assert_eq!(
+        (&result["status"], &result["state"]["kind"]),
+        (&json!("crashed"), &json!("restored")),
+        "{result}"
+    );
     is_as_it_was(&daemon);
     daemon.assert_sound();
 }
 
-#[test]
-fn forged_frames_end_at_worst_the_cell_that_sent_them() {
-    if engine() {
-        forged_frames();
-    }
-    in_a_jail(None, forged_frames);
-    in_a_jail(Some(user()), forged_frames);
-}
-
-#[test]
-fn a_cell_cannot_outlive_its_deadline_by_a_forged_end() {
-    if engine() {
-        forged_end();
-    }
-    in_a_jail(None, forged_end);
-    in_a_jail(Some(user()), forged_end);
-}
+on_every_ground!(
+    forged_frames_end_at_worst_the_cell_that_sent_them,
+    a_cell_cannot_outlive_its_deadline_by_a_forged_end
+);

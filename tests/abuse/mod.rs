@@ -4,14 +4,18 @@
 
 mod actor_panics;
 mod catalogue;
+mod checkpoints;
 mod file_identity;
 mod folder_hogs;
 mod forged_numbers;
+mod fork_bombs;
 pub mod grounds;
 mod host_facts;
 mod identities;
 mod images;
 mod journal_quota;
+mod kernel_channel;
 mod kernel_tree;
+mod reset;
 mod set_id;
 mod tar_bombs;
