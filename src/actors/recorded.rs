@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::outcome::{RecordedCall, Replay};
+use crate::protocol::ask::AskNumber;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
@@ -15,6 +16,8 @@ pub struct Recorded {
     pub timeout: Duration,
     pub calls: Replay,
     pub result: Option<Box<ExecutionResult>>,
+    /// The ask whose rules it kept to.
+    pub ask: Option<AskNumber>,
 }
 
 pub fn record(events: &[Event]) -> BTreeMap<CellNumber, Recorded> {
@@ -22,9 +25,11 @@ pub fn record(events: &[Event]) -> BTreeMap<CellNumber, Recorded> {
     let mut open: HashMap<u64, (CellNumber, usize)> = HashMap::new();
     for event in events {
         match &event.body {
-            EventBody::CellQueued { cell, code, timeout_s, .. } => {
+            EventBody::CellQueued { cell, code, timeout_s, origin, bound_by, .. } => {
                 let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
-                let recorded = Recorded { code: code.clone(), timeout, calls: Replay::new(), result: None };
+                let ask = origin.as_ref().map(|origin| origin.ask).or(*bound_by);
+                let (code, calls) = (code.clone(), Replay::new());
+                let recorded = Recorded { code, timeout, calls, result: None, ask };
                 cells.insert(*cell, recorded);
             }
             EventBody::ToolCalled { cell: Some(cell), call, name, arguments, refused_bytes } => {

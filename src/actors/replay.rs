@@ -14,7 +14,7 @@ use crate::store::EventLog;
 /// all have run, what is left stays on the list for the next replay.
 pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport, Problem> {
     let events = events_of(log);
-    let Past { kept, interrupted, .. } = Past::of(&events, &std::sync::Arc::default());
+    let Past { kept, interrupted, rules_of_asks, .. } = Past::of(&events, &std::sync::Arc::default());
     let mut recorded = record(&events);
     drop(events);
     let replay = Some(kept.clone());
@@ -31,7 +31,9 @@ pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport
             timeout: was.timeout,
             replay: Some(ReplayOf { cell, calls: was.calls }),
             origin: None,
-            rules: None,
+            // It is the same code, so the same rules bind what comes of it.
+            bound_by: was.ask,
+            rules: was.ask.and_then(|ask| rules_of_asks.get(&ask).cloned()),
             keyed: None,
         };
         let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;

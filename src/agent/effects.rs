@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 use super::schema;
 use crate::protocol::ask::{AskEnd, AskSpec, Decision, Subject};
@@ -148,6 +149,9 @@ impl Effect {
 pub struct Setup {
     /// The tools that `AskSpec::tools` names, as the model is told of them; more do no harm.
     pub tools: Vec<ModelTool>,
+    /// Names of those that act outside of the sandbox.
+    #[serde(default)]
+    pub outside: BTreeSet<String>,
     /// Malformed replies in a row that are fed back before the ask ends.
     pub malformed: u32,
     /// A legacy `function_call` is executed; else it is answered with a correction.

@@ -1,8 +1,11 @@
 //! The calls of one reply: cells run one after the other in their order, other tools at once, and
 //! each is approved first where that is wanted.
 
+use std::collections::BTreeSet;
+
 use super::arguments::{Work, is_cell_tool};
 use super::effects::{Effect, Setup};
+use crate::controls;
 use crate::protocol::ask::{ApprovalPolicy, AskSpec, Subject};
 use crate::protocol::chat::Message;
 
@@ -68,15 +71,21 @@ pub(super) struct Turn {
 /// What every cell and call of an ask has in common.
 pub(super) struct Rules<'a> {
     approval: &'a ApprovalPolicy,
+    /// Tools that a person has to allow besides.
+    also: &'a [String],
+    /// Tools that act outside of the sandbox.
+    outside: &'a BTreeSet<String>,
     restricted: bool,
     timeout_s: f64,
     max_timeout_s: f64,
 }
 
 impl<'a> Rules<'a> {
-    pub fn of(spec: &'a AskSpec, setup: &Setup) -> Self {
+    pub fn of(spec: &'a AskSpec, setup: &'a Setup) -> Self {
         Self {
             approval: &spec.approval,
+            also: &spec.also_approve,
+            outside: &setup.outside,
             restricted: spec.restricted,
             timeout_s: setup.cell_timeout_s,
             max_timeout_s: setup.max_cell_timeout_s,
@@ -84,12 +93,21 @@ impl<'a> Rules<'a> {
     }
 
     fn wants_approval(&self, work: &Work) -> bool {
-        match (self.approval, work) {
-            (ApprovalPolicy::Auto, _) => false,
-            (ApprovalPolicy::Ask, work) => work.is_python(),
-            (ApprovalPolicy::Tools(names), Work::Cell { .. }) => names.iter().any(|name| is_cell_tool(name)),
-            (ApprovalPolicy::Tools(names), Work::Tool { name, .. }) => names.contains(name),
-        }
+        let is_named = |names: &[String]| match work {
+            Work::Cell { .. } => names.iter().any(|name| is_cell_tool(name)),
+            Work::Tool { name, .. } => names.contains(name),
+        };
+        let by_policy = match self.approval {
+            ApprovalPolicy::Auto => false,
+            ApprovalPolicy::Ask => work.is_python() || self.acts_outside(work),
+            ApprovalPolicy::Tools(names) => is_named(names),
+        };
+        by_policy || is_named(self.also)
+    }
+
+    fn acts_outside(&self, work: &Work) -> bool {
+        let outside = matches!(work, Work::Tool { name, .. } if self.outside.contains(name));
+        outside && controls::holds("host_tools_of_models_are_asked")
     }
 
     fn timeout(&self, wanted: Option<f64>) -> f64 {

@@ -65,8 +65,17 @@ pub(super) fn shown(approval: &Approval) -> Vec<Shown> {
             ]
         }
     };
+    all.extend(bound_by(approval).map(Shown::Note));
     all.extend(deadline(approval).map(Shown::Note));
     all
+}
+
+/// Why it is asked for, if the cell that runs would not have to.
+pub(super) fn bound_by(approval: &Approval) -> Option<String> {
+    let ask = approval.bound_by?;
+    Some(format!(
+        "code of ask {ask} may still run in this session, and its rules want this; `belljar reset` ends them"
+    ))
 }
 
 /// What happens if nobody decides.
@@ -154,6 +163,7 @@ pub(super) mod tests {
             ask: Some(1),
             call: Some("call_1".into()),
             cell: None,
+            bound_by: None,
             subject,
             asked_at: "2026-01-01T00:00:00.000Z".into(),
             deadline_s: None,
@@ -204,11 +214,13 @@ pub(super) mod tests {
         ");
         let mut call = approval("9f3d", tool());
         call.cell = Some(4);
+        call.bound_by = Some(3);
         insta::assert_snapshot!(text(&call), @r#"
         ── approval wanted · 9f3d · from cell 4 · call the tool file_reader
         {
           "path": "a\u{202e}b"
         }
+        code of ask 3 may still run in this session, and its rules want this; `belljar reset` ends them
         "#);
     }
 }

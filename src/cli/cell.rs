@@ -9,6 +9,7 @@ use crate::protocol::exit_codes::signal_name;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Artifact, Change, ExecutionResult, Mode, Reason, StateKind, Status, Stream};
 
+use super::approval;
 use super::client::{Client, Events};
 use super::context::Context;
 use super::exit;
@@ -125,6 +126,11 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
             None => screen.note(&display_line(mime)),
         },
         EventBody::SandboxGone { reason } => screen.warn(&format!("the sandbox is gone: {reason}")),
+        EventBody::ApprovalWanted { approval } => {
+            let why = approval::bound_by(approval).map(|why| format!(": {why}")).unwrap_or_default();
+            let what = approval::summary(&approval.subject);
+            screen.note(&format!("{what} waits for `belljar approve {}`{why}", approval.id))
+        }
         EventBody::StateLost { reason, restored_to: None } => {
             screen.warn(&format!("all variables are gone: {reason}"))
         }
@@ -145,6 +151,7 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::CellDied { .. }
         | EventBody::CellFinished { .. }
         | EventBody::Reset
+        | EventBody::ResetDone { .. }
         | EventBody::ReplayStarted { .. }
         | EventBody::ReplayFinished
         | EventBody::Frozen
@@ -163,7 +170,6 @@ pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), F
         | EventBody::AskToolCalled { .. }
         | EventBody::AskToolAnswered { .. }
         | EventBody::AskNoted { .. }
-        | EventBody::ApprovalWanted { .. }
         | EventBody::ApprovalDecided { .. }
         | EventBody::PlanChanged { .. }
         | EventBody::AskFinished { .. } => Ok(()),

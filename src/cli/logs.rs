@@ -94,6 +94,11 @@ fn answer(outcome: &ToolOutcome) -> String {
     }
 }
 
+/// Who decided on an approval.
+fn decider(by: Option<u32>) -> String {
+    by.map_or_else(|| "its deadline".to_owned(), |by| format!("user {by}"))
+}
+
 /// Events that are worth a line of their own.
 fn milestone(event: &EventBody) -> Option<String> {
     Some(match event {
@@ -172,8 +177,7 @@ fn milestone(event: &EventBody) -> Option<String> {
             format!("-- approval {} is wanted: {}", approval.id, short(&summary(&approval.subject)))
         }
         EventBody::ApprovalDecided { id, decision, by } => {
-            let who = by.map_or_else(|| "its deadline".to_owned(), |by| format!("user {by}"));
-            format!("-- approval {id}: {}, by {who}", short(&decided_line(decision)))
+            format!("-- approval {id}: {}, by {}", short(&decided_line(decision)), decider(*by))
         }
         EventBody::PlanChanged { plan, .. } => {
             format!("-- plan version {}: {}", plan.version, short(&plan.changes.join("; ")))
@@ -194,6 +198,7 @@ fn milestone(event: &EventBody) -> Option<String> {
         | EventBody::Display { .. }
         | EventBody::SandboxGone { .. }
         | EventBody::CellDied { .. }
+        | EventBody::ResetDone { .. }
         | EventBody::StateLost { .. } => return None,
     })
 }

@@ -63,7 +63,7 @@ pub enum Language {
 pub enum ApprovalPolicy {
     /// Never.
     Auto,
-    /// Before every cell.
+    /// Before every cell, and before every tool that acts outside of the sandbox.
     Ask,
     /// Before the tools named.
     Tools(Vec<String>),
@@ -98,6 +98,9 @@ pub struct AskSpec {
     pub dialect: Dialect,
     pub language: Language,
     pub approval: ApprovalPolicy,
+    /// Tools that a person has to allow besides, because code around it has to have them allowed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also_approve: Vec<String>,
     pub tools: Vec<String>,
     pub schema: Option<Value>,
     pub context: Map<String, Value>,
@@ -189,6 +192,9 @@ pub struct Approval {
     pub call: Option<String>,
     /// The cell that waits in a tool call, if it is one.
     pub cell: Option<CellNumber>,
+    /// The ask whose rules want it: code of that ask may still run in the session, and may be what calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_by: Option<AskNumber>,
     pub subject: Subject,
     /// RFC 3339.
     pub asked_at: String,

@@ -66,6 +66,9 @@ pub enum EventBody {
         /// The ask that wants it; none if a client does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         origin: Option<CellOrigin>,
+        /// The ask whose rules it keeps to, if it has no origin: one that reads a variable, or whose cell it replays.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bound_by: Option<AskNumber>,
     },
     CellStarted {
         cell: CellNumber,
@@ -130,6 +133,10 @@ pub enum EventBody {
         state_of: CellNumber,
     },
     Reset,
+    /// The kernel has done a reset: nothing is left of the cells up to this one, and their rules end.
+    ResetDone {
+        cells: CellNumber,
+    },
     /// A fresh worker gets the variables of before: these cells run in it again, in this order.
     ReplayStarted {
         cells: Vec<CellNumber>,
@@ -316,6 +323,7 @@ impl EventBody {
             Self::StateLost { .. } => "state_lost",
             Self::Undone { .. } => "undone",
             Self::Reset => "reset",
+            Self::ResetDone { .. } => "reset_done",
             Self::ReplayStarted { .. } => "replay_started",
             Self::ReplayFinished => "replay_finished",
             Self::Frozen => "frozen",
@@ -353,6 +361,7 @@ impl EventBody {
             | Self::Interrupting { cell } => Some(*cell),
             Self::Output { cell, .. } | Self::ToolCalled { cell, .. } => *cell,
             Self::CellFinished { result } => Some(result.cell),
+            Self::ApprovalWanted { approval } => approval.cell,
             Self::SessionCreated { .. }
             | Self::SandboxStarting { .. }
             | Self::ImagePulling { .. }
@@ -363,6 +372,7 @@ impl EventBody {
             | Self::StateLost { .. }
             | Self::Undone { .. }
             | Self::Reset
+            | Self::ResetDone { .. }
             | Self::ReplayStarted { .. }
             | Self::ReplayFinished
             | Self::Frozen
@@ -380,7 +390,6 @@ impl EventBody {
             | Self::AskToolCalled { .. }
             | Self::AskToolAnswered { .. }
             | Self::AskNoted { .. }
-            | Self::ApprovalWanted { .. }
             | Self::ApprovalDecided { .. }
             | Self::PlanChanged { .. }
             | Self::AskFinished { .. } => None,

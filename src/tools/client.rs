@@ -186,8 +186,11 @@ impl Lent {
         if let Some(output) = &tool.output {
             foreign::check(output).map_err(bad)?;
         }
-        let definition =
-            Definition { output: tool.output, ..Definition::new(tool.name, tool.description, parameters) };
+        let definition = Definition {
+            output: tool.output,
+            outside: true,
+            ..Definition::new(tool.name, tool.description, parameters)
+        };
         Ok(Self { definition, lease, clients })
     }
 }

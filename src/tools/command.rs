@@ -3,8 +3,8 @@
 //! A program is started directly, never through a shell, as the owner of the session: where the
 //! daemon is root it takes the owner's uid and gid and drops all other groups (the standard library
 //! empties them when it sets a uid as root), else the owner has to be the daemon's own user. It gets
-//! its arguments as JSON on stdin, a bare environment, and a process group of its own, which is
-//! killed when the program ends, when its time is up, or when nobody waits for it any more.
+//! its arguments as JSON on stdin, a bare environment, limits (see `limited`), and a session and process group
+//! of its own, which is killed when the program ends, when its time is up, or when nobody waits for it any more.
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::{Map, Value};
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use super::foreign;
+use super::limited::{self, Place};
 use super::port::Owner;
 use super::registry::RegistryError;
 use crate::config::CommandTool;
@@ -51,6 +52,7 @@ impl Command {
         }
         let definition = Definition {
             output: settings.output.clone(),
+            outside: true,
             program: true,
             ..Definition::new(name, settings.description.clone(), parameters)
         };
@@ -83,6 +85,7 @@ impl Tool for Command {
 /// What the program printed, if it ended well and in time.
 async fn run(settings: &CommandTool, input: String, owner: Owner) -> Result<Vec<u8>, ToolFailure> {
     let failed = |error: std::io::Error| failure("failed", format!("the program cannot be run: {error}"));
+    let _place = Place::take(owner.uid)?;
     let mut process = prepared(settings, owner)?;
     // Before the program can end, so that its end is not missed.
     let mut ends = signal(SignalKind::child()).map_err(failed)?;
@@ -132,8 +135,8 @@ fn prepared(settings: &CommandTool, owner: Owner) -> Result<Process, ToolFailure
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
         .kill_on_drop(true);
+    limited::limit(&mut process, settings.timeout);
     let own = rustix::process::geteuid();
     if own.is_root() && controls::holds("programs_run_as_the_owner") {
         process.uid(owner.uid).gid(owner.gid);

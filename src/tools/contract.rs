@@ -27,6 +27,8 @@ pub struct Definition {
     pub local: bool,
     /// Only there if it is asked for by name.
     pub on_request: bool,
+    /// It acts outside of the sandbox, or has others act there: a program of the host, a client, another ask.
+    pub outside: bool,
     /// A program of the host: a daemon that ends waits for it for a while.
     pub program: bool,
     /// Other names that models give it.
@@ -45,6 +47,7 @@ impl Definition {
             output: None,
             local: false,
             on_request: false,
+            outside: false,
             program: false,
             aliases: &[],
             parameter_aliases: &[],

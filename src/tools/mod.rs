@@ -7,6 +7,7 @@ mod client;
 mod command;
 mod contract;
 mod foreign;
+mod limited;
 mod markers;
 mod names;
 mod plan;
@@ -16,6 +17,7 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
+pub use built_in::ASK;
 pub use client::{AnswerError, ClientTools, Lease};
 pub use contract::{Caller, Context, Definition, Image, PURPOSE, Patience, Tool, ToolFuture, ToolOutput};
 pub use foreign::check as check_schema;

@@ -3,8 +3,10 @@
 //! which control that is.
 
 mod actor_panics;
+mod approvals;
 mod catalogue;
 mod checkpoints;
+mod command_tools;
 mod file_identity;
 mod folder_hogs;
 mod forged_numbers;
@@ -17,5 +19,6 @@ mod journal_quota;
 mod kernel_channel;
 mod kernel_tree;
 mod reset;
+mod rules;
 mod set_id;
 mod tar_bombs;

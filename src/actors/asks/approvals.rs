@@ -2,10 +2,10 @@
 //! decision before anything follows from it.
 
 use ractor::RpcReplyPort;
-use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::messages::PermitWanted;
 use super::{AsksRef, AsksState};
 use crate::agent::Input;
 use crate::protocol::ask::{Approval, AskNumber, Decision, DefaultDecision, Subject};
@@ -65,19 +65,13 @@ impl AsksState {
             pending.is_of(ask) && pending.approval.call.as_ref() == Some(&call) && pending.permit.is_none()
         };
         if !self.approvals.values().any(known) {
-            self.want(Some(ask), Some(call), None, subject, None);
+            self.want((Some(ask), None, None), Some(call), subject, None);
         }
     }
 
     /// A tool call of a running cell waits for a person.
-    pub(super) fn want_permit(
-        &mut self,
-        cell: CellNumber,
-        call: u64,
-        name: String,
-        arguments: Map<String, Value>,
-        reply_to: RpcReplyPort<Decision>,
-    ) {
+    pub(super) fn want_permit(&mut self, wanted: PermitWanted, reply_to: RpcReplyPort<Decision>) {
+        let PermitWanted { cell, ask, call, name, arguments, bound_by } = wanted;
         if let Some(decision) = self.early.remove(&(cell, call)) {
             let _ = reply_to.send(decision);
             return;
@@ -90,15 +84,14 @@ impl AsksState {
             pending.permit = Some(reply_to);
             return;
         }
-        let ask = self.current.as_ref().map(|current| current.ask);
-        self.want(ask, call, Some(cell), Subject::Tool { name, arguments }, Some(reply_to));
+        let of = (ask, Some(cell), bound_by);
+        self.want(of, call, Subject::Tool { name, arguments }, Some(reply_to));
     }
 
     fn want(
         &mut self,
-        ask: Option<AskNumber>,
+        (ask, cell, bound_by): (Option<AskNumber>, Option<CellNumber>, Option<AskNumber>),
         call: Option<String>,
-        cell: Option<CellNumber>,
         subject: Subject,
         permit: Option<RpcReplyPort<Decision>>,
     ) {
@@ -111,6 +104,7 @@ impl AsksState {
             ask,
             call,
             cell,
+            bound_by,
             subject,
             asked_at: clock::now(),
             deadline_s: agent.approval_deadline.map(|deadline| deadline.as_secs_f64()),

@@ -261,6 +261,7 @@ impl AsksState {
             timeout: Duration::try_from_secs_f64(timeout_s).unwrap_or(self.args.settings.cells.timeout),
             replay: None,
             origin: Some(CellOrigin { ask, id: id.clone() }),
+            bound_by: None,
             rules: Some(Arc::new(CellRules { restricted, ..CellRules::of_ask(&current.spec) })),
             keyed: None,
         };
@@ -362,6 +363,7 @@ impl AsksState {
 
     fn finish_current(&mut self, myself: &AsksRef, end: AskEnd) {
         let Some(current) = self.current.take() else { return };
+        self.current_ended(&current);
         let (ask, cell_runs) = (current.ask, current.machine_ran_cell());
         self.history = current.machine.into_history();
         if cell_runs {

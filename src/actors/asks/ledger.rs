@@ -20,7 +20,8 @@ const OWN_STEPS: u32 = 1;
 /// The account of one ask.
 pub struct Ledger {
     left: Mutex<Left>,
-    above: Option<Arc<Ledger>>,
+    /// Of the ask around it, and of those that ended before it and whose code may be what asks.
+    above: Vec<Arc<Ledger>>,
 }
 
 /// What may still be spent.
@@ -29,6 +30,13 @@ pub struct Left {
     pub tokens: u64,
     /// Requests to a model.
     pub steps: u32,
+}
+
+impl Left {
+    #[must_use]
+    pub fn least(self, other: Self) -> Self {
+        Self { tokens: self.tokens.min(other.tokens), steps: self.steps.min(other.steps) }
+    }
 }
 
 /// What there is too little of for a request.
@@ -49,21 +57,25 @@ pub struct Reserved {
 /// Where an ask that is part of another one accounts for what it spends.
 #[derive(Clone)]
 pub struct Above {
-    pub ledger: Arc<Ledger>,
+    pub ledgers: Vec<Arc<Ledger>>,
     pub asks: AsksRef,
     pub ask: AskNumber,
+    /// Asks of that session that have ended, and pay too.
+    pub ended: Vec<AskNumber>,
 }
 
 impl Above {
     /// For the journal of the ask above. Its account knows already.
     pub fn tell(&self, usage: Usage, steps: u32) {
-        let _ = self.asks.cast(super::AsksMsg::Spent { ask: self.ask, usage, steps });
+        for ask in std::iter::once(self.ask).chain(self.ended.iter().copied()) {
+            let _ = self.asks.cast(super::AsksMsg::Spent { ask, usage, steps });
+        }
     }
 }
 
 impl Ledger {
     #[must_use]
-    pub fn new(left: Left, above: Option<Arc<Self>>) -> Arc<Self> {
+    pub fn new(left: Left, above: Vec<Arc<Self>>) -> Arc<Self> {
         Arc::new(Self { left: Mutex::new(left), above })
     }
 
@@ -71,8 +83,7 @@ impl Ledger {
     #[must_use]
     pub fn left(&self) -> Left {
         let own = *self.lock();
-        let Some(above) = self.above.as_ref().map(|above| above.left_within()) else { return own };
-        Left { tokens: own.tokens.min(above.tokens), steps: own.steps.min(above.steps) }
+        self.above.iter().map(|above| above.left_within()).fold(own, Left::least)
     }
 
     /// What one within it may.
@@ -97,10 +108,20 @@ impl Ledger {
         if possible < least {
             return Err(Short::Tokens);
         }
-        let taken = match &self.above {
-            Some(above) => above.take(least, possible, OWN_STEPS)?,
-            None => possible,
-        };
+        let mut taken = possible;
+        for (place, above) in self.above.iter().enumerate() {
+            let paid = self.above.iter().take(place);
+            match above.take(least, taken, OWN_STEPS) {
+                Ok(less) => {
+                    paid.for_each(|paid| paid.settle(taken.saturating_sub(less), 0));
+                    taken = less;
+                }
+                Err(short) => {
+                    paid.for_each(|paid| paid.give_back(taken));
+                    return Err(short);
+                }
+            }
+        }
         *left = Left { tokens: left.tokens.saturating_sub(taken), steps };
         Ok(taken)
     }
@@ -108,9 +129,16 @@ impl Ledger {
     fn settle(&self, reserved: u64, spent: u64) {
         let mut left = self.lock();
         left.tokens = left.tokens.saturating_add(reserved).saturating_sub(spent);
-        if let Some(above) = &self.above {
-            above.settle(reserved, spent);
-        }
+        drop(left);
+        self.above.iter().for_each(|above| above.settle(reserved, spent));
+    }
+
+    /// What was taken for a request that is not sent.
+    fn give_back(&self, tokens: u64) {
+        let mut left = self.lock();
+        *left = Left { tokens: left.tokens.saturating_add(tokens), steps: left.steps.saturating_add(1) };
+        drop(left);
+        self.above.iter().for_each(|above| above.give_back(tokens));
     }
 
     fn lock(&self) -> MutexGuard<'_, Left> {
@@ -133,7 +161,7 @@ mod tests {
     const STEPS: u32 = 1_000;
 
     fn ledger(tokens: u64, above: Option<&Arc<Ledger>>) -> Arc<Ledger> {
-        Ledger::new(Left { tokens, steps: STEPS }, above.cloned())
+        Ledger::new(Left { tokens, steps: STEPS }, above.cloned().into_iter().collect())
     }
 
     #[test]
@@ -171,10 +199,10 @@ mod tests {
 
     #[test]
     fn steps_are_those_of_the_whole_tree_and_do_not_come_back() {
-        let outer = Ledger::new(Left { tokens: 1_000, steps: 4 }, None);
+        let outer = Ledger::new(Left { tokens: 1_000, steps: 4 }, Vec::new());
         outer.reserve(1, 0).unwrap().spent(1);
         let inner: Vec<_> =
-            (0..2).map(|_| Ledger::new(outer.left_within(), Some(Arc::clone(&outer)))).collect();
+            (0..2).map(|_| Ledger::new(outer.left_within(), vec![Arc::clone(&outer)])).collect();
         assert_eq!(inner[0].left().steps, 2);
         inner[0].reserve(1, 0).unwrap().spent(1);
         inner[1].reserve(1, 0).unwrap().spent(1);
@@ -184,6 +212,24 @@ mod tests {
         outer.reserve(1, 0).unwrap().spent(1);
         assert_eq!(outer.reserve(1, 0).err(), Some(Short::Steps));
         assert_eq!(outer.left().tokens, 996);
+    }
+
+    /// Code of an ask that has ended may be what asks: both pay, or neither.
+    #[test]
+    fn several_asks_pay_together() {
+        let (ended, present) = (ledger(300, None), ledger(1_000, None));
+        let inner =
+            Ledger::new(Left { tokens: 1_000, steps: 9 }, vec![Arc::clone(&present), Arc::clone(&ended)]);
+        assert_eq!(inner.left(), Left { tokens: 300, steps: 9 });
+        inner.reserve(100, 1_000).unwrap().spent(150);
+        let left = |ledger: &Arc<Ledger>| ledger.left();
+        assert_eq!([&inner, &present, &ended].map(left).map(|left| left.tokens), [150, 850, 150]);
+        assert_eq!(inner.reserve(200, 0).err(), Some(Short::Tokens));
+        assert_eq!(left(&present), Left { tokens: 850, steps: STEPS - 1 });
+        let used_up = Ledger::new(Left { tokens: 900, steps: 0 }, Vec::new());
+        let inner = Ledger::new(Left { tokens: 900, steps: 9 }, vec![Arc::clone(&present), used_up]);
+        assert_eq!(inner.reserve(10, 0).err(), Some(Short::Steps));
+        assert_eq!(left(&present), Left { tokens: 850, steps: STEPS - 1 });
     }
 
     proptest! {

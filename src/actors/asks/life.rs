@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::super::charge::ROOM_TO_BEGIN_BYTES;
 use super::super::session::SessionMsg;
+use super::around::Remains;
 use super::messages::Answer;
 use super::recall::Recalled;
 use super::wish::{self, Outer};
@@ -108,7 +109,7 @@ impl AsksState {
         while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
             self.asks.pop_first();
         }
-        let above = outer.map(|outer| outer.above);
+        let above = outer.and_then(|outer| outer.above);
         self.waiting.push_back(Waiting { ask, spec, above });
         let asks = myself.clone();
         self.args.log.append_aimed_then(started, paid, None, move || {
@@ -217,8 +218,22 @@ impl AsksState {
             let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
             let begun = recalled.begun();
             let inputs = std::mem::take(&mut recalled.inputs);
-            let effects: Vec<Effect> = inputs.into_iter().flat_map(|input| machine.step(input)).collect();
+            let mut effects: Vec<Effect> = Vec::new();
+            let (mut used, mut steps) = (Usage::default(), 0);
+            for input in inputs {
+                match input {
+                    // Its code has gone on without it.
+                    Input::SpentWithin { usage, steps: more } if machine.has_ended() => {
+                        used += usage;
+                        steps += more;
+                    }
+                    input => effects.extend(machine.step(input)),
+                }
+            }
             (view.steps, view.usage) = (machine.steps_in_all(), machine.usage());
+            used += machine.usage();
+            let steps = machine.steps_in_all().saturating_add(steps);
+            self.keep_remains(ask, Remains::of(&recalled.spec, used, steps, recalled.took()));
             self.asks.insert(ask, view);
             let wanted: BTreeSet<&str> = effects.iter().filter_map(Effect::id).collect();
             let strayed =
@@ -253,6 +268,7 @@ impl AsksState {
             let asked_at = questions.map(|approval| approval.asked_at.as_str()).min();
             let clock = Clock::running(recalled.spent(asked_at));
             let begun = Waiting { ask, spec: recalled.spec.clone(), above: None };
+            self.remains.remove(&ask);
             let current = Current::new(begun, machine, clock, Arc::clone(&tools));
             self.current = Some(Current { recalled: Some(recalled), ..current });
         }

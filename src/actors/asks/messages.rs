@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::port::PortCaller;
 use super::wish::Outer;
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskView, Decision, NewAsk, PlanVersion};
 use crate::protocol::chat::{ChatReply, Message, ModelFailure, Usage};
@@ -15,6 +16,18 @@ use crate::protocol::result::ExecutionResult;
 use crate::tools::PlanTree;
 
 pub type AsksRef = ActorRef<AsksMsg>;
+
+/// A tool call of a running cell that a person has to allow.
+pub struct PermitWanted {
+    pub cell: CellNumber,
+    /// The ask of that cell.
+    pub ask: Option<AskNumber>,
+    pub call: u64,
+    pub name: String,
+    pub arguments: Map<String, Value>,
+    /// The ask whose rules want it, if it is another one.
+    pub bound_by: Option<AskNumber>,
+}
 
 pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
 
@@ -49,9 +62,10 @@ pub enum AsksMsg {
         plan: Box<PlanTree>,
         reply_to: Answer<PlanVersion>,
     },
-    /// What an ask within the present one is bound to; none if there is no present one.
+    /// What an ask is bound to that the present one begins, or code.
     Outer {
-        reply_to: Answer<Option<Box<Outer>>>,
+        caller: PortCaller,
+        reply_to: Answer<Box<Outer>>,
     },
     Approvals {
         reply_to: RpcReplyPort<Vec<Approval>>,
@@ -64,10 +78,7 @@ pub enum AsksMsg {
     },
     /// A tool call of a running cell has to be allowed. Answered with the decision.
     Permit {
-        cell: CellNumber,
-        call: u64,
-        name: String,
-        arguments: Map<String, Value>,
+        wanted: PermitWanted,
         reply_to: RpcReplyPort<Decision>,
     },
     /// The call that waited for it is gone.
@@ -84,6 +95,11 @@ pub enum AsksMsg {
         ask: AskNumber,
         usage: Usage,
         steps: u32,
+    },
+    /// An ask within took this long, at the cost of these, which have ended.
+    Lasted {
+        asks: Vec<AskNumber>,
+        took: Duration,
     },
     /// What waits for a person in an ask within this one, which has a session of its own.
     WaitsWithin {

@@ -3,10 +3,11 @@
 //! anything follows from it, and after a restart feeds the same inputs again.
 //!
 //! `wish` turns a request into an ask, `life` begins and recalls asks, `carry` carries effects out,
-//! `approvals` asks people, `ledger` counts the tokens and steps that asks share, `recall` reads the journal,
+//! `approvals` asks people, `around` says what an ask within is bound to, `ledger` counts the tokens and steps that asks share, `recall` reads the journal,
 //! `port` is what tools may do with the session.
 
 mod approvals;
+mod around;
 mod carry;
 mod ledger;
 mod life;
@@ -27,10 +28,8 @@ use super::supervisor::SupervisorRef;
 use crate::agent::{Effect, Input, Machine};
 use crate::config::Settings;
 use crate::deaths::watched;
-use crate::protocol::ask::{
-    Approval, AskLimits, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion,
-};
-use crate::protocol::chat::{Message, Usage};
+use crate::protocol::ask::{Approval, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion};
+use crate::protocol::chat::Message;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
@@ -39,13 +38,14 @@ use crate::store::EventLog;
 use crate::tools::{PlanHistory, PlanTree, Registry};
 
 use approvals::{CALLER_ENDED, Pending};
+use around::Remains;
 use ledger::{Above, Ledger, Left, Reserved};
 use life::LastPrograms;
 use messages::Answer;
 use recall::{Memory, Recalled};
 
-pub use messages::{AsksMsg, AsksRef};
-pub use port::{Port, ended};
+pub use messages::{AsksMsg, AsksRef, PermitWanted};
+pub use port::{Calling, Port, PortCaller, ended};
 pub use wish::{Outer, default_model};
 
 /// Asks that wait for their turn.
@@ -85,6 +85,8 @@ pub struct AsksState {
     newest: AskNumber,
     waiting: VecDeque<Waiting>,
     current: Option<Current>,
+    /// What is left of the limits of asks that have ended, for code of theirs that runs on.
+    remains: BTreeMap<AskNumber, Remains>,
     /// What was said in asks that have ended.
     history: Vec<Message>,
     plans: Vec<PlanVersion>,
@@ -141,7 +143,8 @@ impl Current {
             tokens: spec.limits.tokens.saturating_sub(machine.usage().total()),
             steps: spec.limits.steps.saturating_sub(steps),
         };
-        let ledger = Ledger::new(left, above.as_ref().map(|above| Arc::clone(&above.ledger)));
+        let around = above.as_ref().map(|above| above.ledgers.clone());
+        let ledger = Ledger::new(left, around.unwrap_or_default());
         Self {
             ask,
             spec,
@@ -237,6 +240,7 @@ impl Actor for Asks {
             newest: 0,
             waiting: VecDeque::new(),
             current: None,
+            remains: BTreeMap::new(),
             history: Vec::new(),
             approvals: BTreeMap::new(),
             next_approval: memory.approvals_wanted + 1,
@@ -269,21 +273,22 @@ impl Actor for Asks {
             AsksMsg::History { reply_to } => drop(reply_to.send(state.history.clone())),
             AsksMsg::Plans { reply_to } => drop(reply_to.send(state.plans.clone())),
             AsksMsg::SubmitPlan { plan, reply_to } => state.submit_plan(*plan, reply_to),
-            AsksMsg::Outer { reply_to } => {
-                let outer = state.outer(&myself).map(Box::new);
-                let allowed = wish::may_nest(outer.as_deref(), &state.args.settings.agent);
-                let _ = reply_to.send(allowed.map(|_| outer));
+            AsksMsg::Outer { caller, reply_to } => {
+                let outer = state.outer(&myself, caller).and_then(|outer| {
+                    wish::may_nest(Some(&outer), &state.args.settings.agent)?;
+                    Ok(Box::new(outer))
+                });
+                let _ = reply_to.send(outer);
             }
             AsksMsg::Approvals { reply_to } => state.tell_approvals(reply_to),
             AsksMsg::Decide { id, decision, by, reply_to } => {
                 let _ = reply_to.send(state.decide(&myself, &id, decision, Some(by)));
             }
-            AsksMsg::Permit { cell, call, name, arguments, reply_to } => {
-                state.want_permit(cell, call, name, arguments, reply_to);
-            }
+            AsksMsg::Permit { wanted, reply_to } => state.want_permit(wanted, reply_to),
             AsksMsg::PermitDropped { cell, call } => state.permit_dropped(cell, call),
             AsksMsg::CellEnded { cell } => state.cell_ended(cell),
             AsksMsg::Spent { ask, usage, steps } => state.spent_within(&myself, ask, usage, steps),
+            AsksMsg::Lasted { asks, took } => state.lasted(&asks, took),
             AsksMsg::WaitsWithin { ask, within, approvals } => state.waits_within(ask, within, approvals),
             AsksMsg::Leave { reply_to } => state.leave(reply_to),
             AsksMsg::ModelText { ask, step, text } => {
@@ -368,28 +373,6 @@ impl AsksState {
             }
             Err(problems) => drop(reply_to.send(Err(Problem::new(Code::BadRequest, problems.join("; "))))),
         }
-    }
-
-    fn outer(&self, myself: &AsksRef) -> Option<Outer> {
-        let current = self.current.as_ref()?;
-        let (limits, left) = (current.spec.limits, current.ledger.left_within());
-        let left = AskLimits {
-            steps: left.steps,
-            failures: limits.failures,
-            tokens: left.tokens,
-            seconds: (limits.seconds - current.clock.spent().as_secs_f64()).max(0.0),
-        };
-        let above = Above { ledger: Arc::clone(&current.ledger), asks: myself.clone(), ask: current.ask };
-        Some(Outer { spec: current.spec.clone(), left, above })
-    }
-
-    fn spent_within(&mut self, myself: &AsksRef, ask: AskNumber, usage: Usage, steps: u32) {
-        let Some(current) = self.current.as_ref().filter(|current| current.ask == ask) else { return };
-        self.args.log.append(EventBody::AskSpentWithin { ask, usage, steps });
-        if let Some(above) = &current.above {
-            above.tell(usage, steps);
-        }
-        self.take(myself, Input::SpentWithin { usage, steps });
     }
 
     fn waits_within(&mut self, ask: AskNumber, within: SessionId, approvals: Vec<Approval>) {

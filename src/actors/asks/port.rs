@@ -2,17 +2,19 @@
 
 use std::io::Read as _;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
 use super::super::calls::{answer, ask};
+use super::super::rules::{CellRules, SandboxRules};
 use super::super::session::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use super::super::supervisor::{SupervisorMsg, SupervisorRef};
 use super::ledger::Above;
 use super::{AsksMsg, AsksRef, AsksState};
 use crate::agent::report;
-use crate::protocol::api::{Computed, NewSession, VariableList, Which};
+use crate::controls;
+use crate::protocol::api::{Computed, NewSession, SessionView, VariableList, Which};
 use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FILE_BYTES;
@@ -30,6 +32,24 @@ const EVALUATE: Duration = Duration::from_secs(10);
 /// Time until the end of an ask is looked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
+/// For whom a tool works.
+#[derive(Clone)]
+pub enum PortCaller {
+    /// The model of the present ask.
+    Model(Option<(AskNumber, Arc<CellRules>)>),
+    /// Code in the sandbox.
+    Code(Calling),
+}
+
+/// Code that calls.
+#[derive(Clone)]
+pub struct Calling {
+    /// The ask of the cell in whose name it does.
+    pub by: Option<AskNumber>,
+    /// Of all code that may be what calls.
+    pub rules: SandboxRules,
+}
+
 /// Hold one per session: what `compute_with_python` gave last lives in it.
 #[derive(Clone)]
 pub struct Port {
@@ -40,7 +60,9 @@ pub struct Port {
     pub language: Language,
     pub told_chars: usize,
     pub image: Option<String>,
+    pub sandbox: crate::config::Sandbox,
     pub last_result: Arc<Mutex<Option<String>>>,
+    pub caller: PortCaller,
 }
 
 impl AsksState {
@@ -54,7 +76,13 @@ impl AsksState {
             language: self.current.as_ref().map_or(agent.language, |current| current.spec.language),
             told_chars: agent.told_chars,
             image: self.args.image.clone(),
+            sandbox: self.args.settings.sandbox.clone(),
             last_result: Arc::clone(&self.args.last_result),
+            caller: PortCaller::Model(
+                self.current
+                    .as_ref()
+                    .map(|current| (current.ask, Arc::new(CellRules::of_ask(&current.spec)))),
+            ),
         })
     }
 }
@@ -68,6 +96,12 @@ impl Port {
         timeout: Duration,
     ) -> PortFuture<ExecutionResult> {
         let session = self.session.clone();
+        // What it runs, the `repr` of a variable, say, keeps to the rules of whoever wants to see it.
+        let (bound_by, rules) = match &self.caller {
+            PortCaller::Model(Some((ask, rules))) => (Some(*ask), Some(Arc::clone(rules))),
+            PortCaller::Model(None) => (None, None),
+            PortCaller::Code(calling) => (calling.by, Some(Arc::new(calling.rules.combined(calling.by)))),
+        };
         Box::pin(async move {
             let request = CellRequest {
                 code,
@@ -76,7 +110,8 @@ impl Port {
                 timeout,
                 replay: None,
                 origin: None,
-                rules: None,
+                bound_by,
+                rules,
                 keyed: None,
             };
             let ticket = session.ask(|reply_to| SessionMsg::Run { request, reply_to }).await?;
@@ -162,11 +197,28 @@ impl SessionPort for Port {
 }
 
 impl Port {
+    /// Never less isolated than the session around it, and with no more of the machine.
+    fn inner_session(&self, around: &SessionView) -> NewSession {
+        let usual = NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() };
+        if !controls::holds("inner_sessions_are_as_isolated") {
+            return usual;
+        }
+        let limits = &around.limits;
+        NewSession {
+            backend: Some(around.backend),
+            memory_bytes: Some(limits.memory_bytes.min(self.sandbox.memory_bytes)),
+            cpus: Some(limits.cpus.min(self.sandbox.cpus)),
+            pids: Some(limits.pids.min(self.sandbox.pids)),
+            ..usual
+        }
+    }
+
     /// A session of its own, that sees only what it is given and goes when it has answered.
     async fn nested(self, nested: NestedAsk, patience: Option<Patience>) -> Result<Value, Problem> {
-        let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { reply_to }).await?;
-        let request =
-            Box::new(NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() });
+        let caller = self.caller.clone();
+        let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
+        let around = answer(self.session.call(|reply_to| SessionMsg::View { reply_to }, None).await)?;
+        let request = Box::new(self.inner_session(&around));
         let peer = self.owner;
         let made = ask(&self.supervisor, |reply_to| SupervisorMsg::Create {
             id: SessionId::fresh(),
@@ -189,18 +241,19 @@ impl Port {
             text: nested.prompt,
             schema: nested.schema,
             context: nested.context,
-            model: outer.as_ref().map(|outer| outer.spec.model.clone()),
+            model: outer.spec.as_ref().map(|spec| spec.model.clone()),
             // A model that was chosen with a dialect may know no other.
-            dialect: outer.as_ref().map(|outer| outer.spec.dialect),
-            language: outer.as_ref().map(|outer| outer.spec.language),
+            dialect: outer.spec.as_ref().map(|spec| spec.dialect),
+            language: outer.spec.as_ref().map(|spec| spec.language),
             ..NewAsk::default()
         });
-        let above = outer.as_ref().map(|outer| outer.above.clone());
+        let above = outer.above.clone();
         let asks = ask(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
-        let start = |reply_to| AsksMsg::Start { new, outer, reply_to };
+        let start = |reply_to| AsksMsg::Start { new, outer: Some(outer), reply_to };
         let begun = ask(&asks, start).await?;
         let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
-        let mut pause = Pause { patience, above, within: made.id, approvals: Vec::new() };
+        let since = Instant::now();
+        let mut pause = Pause { patience, above, within: made.id, approvals: Vec::new(), since };
         let look = |view: &AskView| pause.set(&view.waits_for);
         let view = ended(&asks, &handles.log, begun.ask, look).await?;
         let end = view.end.ok_or_else(|| Problem::new(Code::Internal, "an ask ended without an end"))?;
@@ -232,6 +285,7 @@ struct Pause {
     within: SessionId,
     /// What waits there.
     approvals: Vec<Approval>,
+    since: Instant,
 }
 
 impl Pause {
@@ -255,6 +309,9 @@ impl Pause {
 impl Drop for Pause {
     fn drop(&mut self) {
         self.set(&[]);
+        if let Some(Above { asks, ended, .. }) = self.above.as_ref().filter(|above| !above.ended.is_empty()) {
+            let _ = asks.cast(AsksMsg::Lasted { asks: ended.clone(), took: self.since.elapsed() });
+        }
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Recalled {
     pub called: BTreeSet<String>,
     /// RFC 3339: when it was asked for.
     pub began_at: String,
+    /// When it ended.
+    pub ended_at: Option<String>,
     /// How long it waited for people, up to the last decision.
     pub waited: Duration,
     /// The model was asked, so it did not end while it waited for its turn.
@@ -55,6 +57,14 @@ impl Recalled {
             | Input::TimeUp => None,
         });
         answered.chain(&self.called).chain(self.cells.keys()).cloned().collect()
+    }
+
+    /// Time that it took of its own until it ended, or until now.
+    pub fn took(&self) -> Duration {
+        match &self.ended_at {
+            Some(at) => clock::between(&self.began_at, at).saturating_sub(self.waited),
+            None => self.spent(None),
+        }
     }
 
     /// Time that it took of its own; `since` is when a person was asked who has not decided yet.
@@ -109,6 +119,7 @@ impl Fold {
                     cells: HashMap::new(),
                     called: BTreeSet::new(),
                     began_at: at,
+                    ended_at: None,
                     waited: Duration::ZERO,
                     worked: false,
                     asked: 0,
@@ -173,7 +184,7 @@ impl Fold {
             }
             EventBody::ApprovalDecided { id, decision, .. } => self.decided(&id, decision, &at),
             EventBody::PlanChanged { plan, .. } => self.memory.plans.push(*plan),
-            EventBody::AskFinished { ask, end } => self.ended(ask, *end),
+            EventBody::AskFinished { ask, end } => self.ended(ask, *end, at),
             _ => {}
         }
     }
@@ -203,7 +214,7 @@ impl Fold {
         self.memory.void.extend(void.map(|approval| approval.id.clone()));
     }
 
-    fn ended(&mut self, ask: AskNumber, end: AskEnd) {
+    fn ended(&mut self, ask: AskNumber, end: AskEnd, at: String) {
         // What ended it from outside left no event of its own.
         match end.outcome {
             AskOutcome::Cancelled => self.input(ask, Input::Cancel),
@@ -218,7 +229,7 @@ impl Fold {
         }
         self.memory.approvals.retain(|approval| approval.ask != Some(ask));
         if let Some(recalled) = self.memory.asks.get_mut(&ask) {
-            recalled.end = Some(end);
+            (recalled.end, recalled.ended_at) = (Some(end), Some(at));
         }
     }
 
@@ -246,6 +257,7 @@ mod tests {
             dialect: Dialect::ToolCalls,
             language: Language::English,
             approval: ApprovalPolicy::Ask,
+            also_approve: Vec::new(),
             tools: Vec::new(),
             schema: None,
             context: serde_json::Map::new(),
@@ -266,6 +278,7 @@ mod tests {
             ask: Some(1),
             call: Some(id.into()),
             cell: None,
+            bound_by: None,
             subject: Subject::Cell { code: "1".into(), timeout_s: 1.0 },
             asked_at: at(second),
             deadline_s: None,

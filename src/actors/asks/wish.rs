@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::super::rules::CellRules;
 use super::ledger::Above;
 use crate::agent::{self, Setup};
 use crate::config::{Agent, Model, Settings, Template};
@@ -21,30 +22,35 @@ pub struct Circumstances<'a> {
     pub settings: &'a Settings,
     /// Tools that the session may use.
     pub tools: &'a Registry,
-    /// The ask of whose cell or tool it is.
+    /// What is around it, if code or a model begins it.
     pub outer: Option<&'a Outer>,
     /// The sandbox holds nothing back: code is shown to a person first, unless told otherwise.
     pub contained: bool,
 }
 
-/// An ask, for those within it: what it may not do, they may not either.
+/// What is around an ask that code or a model begins: what may not be done there, it may not do either.
 pub struct Outer {
-    pub spec: AskSpec,
-    /// Of its limits, which only shrink on the way in.
-    pub left: AskLimits,
-    pub above: Above,
+    /// Of all code that may be what begins it.
+    pub rules: CellRules,
+    /// The ask that it is part of, if it is.
+    pub spec: Option<AskSpec>,
+    /// How deep it is.
+    pub depth: u32,
+    /// Of the limits of that ask, which only shrink on the way in.
+    pub left: Option<AskLimits>,
+    pub above: Option<Above>,
 }
 
 /// How deep an ask within the other is, if there may be one.
 pub fn may_nest(outer: Option<&Outer>, agent: &Agent) -> Result<u32, Problem> {
     let Some(outer) = outer else { return Ok(0) };
-    let depth = outer.spec.depth + 1;
+    let depth = outer.depth;
     if depth > agent.depth {
         return Err(bad(format!("asks nest at most {} deep", agent.depth))
             .hint("raise `agent.depth` in the configuration"));
     }
-    if outer.left.steps == 0 {
-        let most = outer.spec.limits.steps;
+    if let (Some(spec), Some(AskLimits { steps: 0, .. })) = (&outer.spec, outer.left) {
+        let most = spec.limits.steps;
         return Err(Problem::new(
             Code::ModelFailed,
             format!("of the {most} steps of the ask none is left for another one within it"),
@@ -80,13 +86,18 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     let dialect = new.dialect.or_else(|| template.and_then(|template| template.dialect));
     let dialect = dialect.unwrap_or(agent.dialect);
     let wanted = new.tools.or_else(|| template.and_then(|template| template.tools.clone()));
-    let outer = around.outer.map(|outer| &outer.spec);
-    let approval = if let Some(outer) = outer {
+    let outer = around.outer.map(|outer| &outer.rules);
+    let by_default = || checked(default_approval(agent, around.contained), around.tools);
+    let (approval, also_approve) = match around.outer {
         // It was checked when that one began; a tool that a client lent it is not known here.
-        outer.approval.clone()
-    } else {
-        let wanted = new.approval.unwrap_or_else(|| default_approval(agent, around.contained));
-        checked(wanted, around.tools)?
+        Some(Outer { rules, spec: Some(_), .. }) => rules.policy(),
+        Some(Outer { rules, spec: None, .. }) => {
+            rules.tightened(&CellRules::of_policy(&by_default()?)).policy()
+        }
+        None => match new.approval {
+            Some(wanted) => (checked(wanted, around.tools)?, Vec::new()),
+            None => (by_default()?, Vec::new()),
+        },
     };
     let schema = new.schema.or_else(|| template.and_then(|template| template.schema.clone()));
     if let Some(schema) = &schema {
@@ -95,18 +106,20 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
             .map_err(|problem| bad(format!("the schema of the answer cannot be used: {problem}")))?;
     }
     let mut tools = tools(wanted, around.tools)?;
-    tools.retain(|name| outer.is_none_or(|outer| outer.tools.contains(name)));
+    let allowed = outer.and_then(|outer| outer.allowed.as_ref());
+    tools.retain(|name| allowed.is_none_or(|allowed| allowed.contains(name)));
     Ok(AskSpec {
         text,
         model,
         dialect,
         language: new.language.unwrap_or(agent.language),
         approval,
+        also_approve,
         tools,
         schema,
         context: new.context,
         restricted: new.restricted.unwrap_or(false) || outer.is_some_and(|outer| outer.restricted),
-        limits: limits(new.limits, dialect, agent, around.outer.map(|outer| outer.left))?,
+        limits: limits(new.limits, dialect, agent, around.outer.and_then(|outer| outer.left))?,
         fresh: new.fresh,
         depth,
     })
@@ -123,9 +136,15 @@ pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies
     let mut described = tools.model_tools(spec.language);
     let gone = spec.tools.iter().filter(|name| described.iter().all(|tool| tool.name != **name));
     let gone: Vec<ModelTool> = gone.map(|name| gone_tool(name)).collect();
+    // What is gone was a client's, or in the configuration, and never one of Belljar's own.
+    let mut outside: BTreeSet<String> = gone.iter().map(|tool| tool.name.clone()).collect();
+    outside.extend(
+        tools.names().into_iter().filter(|name| tools.definition(name).is_some_and(|tool| tool.outside)),
+    );
     described.extend(gone);
     Setup {
         tools: described,
+        outside,
         malformed: agent.malformed,
         legacy_function_call: agent.legacy_function_call,
         told_chars: agent.told_chars,

@@ -39,8 +39,7 @@ impl ExecutorState {
         self.take_in(myself, ready);
         self.recall_notes(!known.is_empty());
         self.frost.again = attach.frozen;
-        (self.last_rules, self.bound) = (attach.last_rules, attach.bound);
-        self.before_reset = attach.before_reset;
+        self.bound = attach.bound;
         // The tools may be others by now.
         self.configure(myself);
         let mut fence = Fence { ended: Vec::new(), unclear: Vec::new(), state_of: hello.state_of };

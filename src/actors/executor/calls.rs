@@ -1,19 +1,19 @@
 //! Tool calls that code in the sandbox makes. A call is in the journal before it is made.
 
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::task::JoinHandle;
 
-use super::super::rules::CellRules;
+use super::super::asks::{Calling, Port, PortCaller};
+use super::super::rules::{Call, Runs, Verdict};
 use super::permits::{Permit, patience};
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::bridge::{Refusal, Turn};
 use crate::controls;
 use crate::deaths::watched;
 use crate::protocol::event::{EventBody, ToolOutcome};
-use crate::protocol::frames::{HostFrame, Live, ToolFailure};
+use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{
     APPROVAL_BYTES, EXCEPTION_CHARS, TOOL_CALLS_LISTED, TOOL_NAME_CHARS, TOOL_RESPONSES_BYTES,
@@ -110,22 +110,6 @@ impl ExecutorState {
         self.calls.begin(call, Some(cell), name, guard);
     }
 
-    /// A call names the cell that runs, not the one whose code makes it: what a model may not do without a
-    /// person, a thread of its cell may not do in the name of another cell. What it may not do at all is
-    /// forbidden to other cells only as long as it left something that runs.
-    fn rules_of_all<'a>(&self, own: &'a CellRules) -> Cow<'a, CellRules> {
-        let bound = self.bound.tightened(&self.before_reset);
-        if bound == CellRules::default() {
-            return Cow::Borrowed(own);
-        }
-        let Live { threads, tasks, children } = self.live;
-        let mut rules = own.tightened(&bound);
-        if threads + tasks + children == 0 {
-            rules.allowed.clone_from(&own.allowed);
-        }
-        Cow::Owned(rules)
-    }
-
     /// Whether it may be made, and by whom it has to be allowed.
     fn begin(
         &self,
@@ -136,46 +120,46 @@ impl ExecutorState {
         arguments: Map<String, Value>,
     ) -> Begun {
         let refused = |message| Begun::Known(Err(ToolFailure { code: "not_allowed".into(), message }));
-        let running = cell.and_then(|cell| self.running.get(&cell));
-        // What a cell left running is bound to what the cell was.
-        let own = running.map_or(&self.last_rules, |running| &running.start.rules);
-        let rules = self.rules_of_all(own);
+        // A call names the cell that runs, not the one whose code makes it.
+        let runs = cell.and_then(|cell| self.running.get(&cell));
+        let runs = runs.map_or(Runs::Nothing, |running| Runs::Cell(running.start.ask));
         let definition = self.args.tools.definition(name);
         let is_program = definition.is_some_and(|definition| definition.program);
         if let Some(definition) = definition.filter(|definition| definition.local) {
             return refused(format!("`{}` runs in the sandbox itself, not through a call", definition.name));
         }
-        let known = definition.map(|definition| definition.name.clone());
-        if let (Some(known), Some(allowed)) = (&known, &rules.allowed)
-            && !allowed.contains(known)
-        {
-            let allowed: Vec<&str> = allowed.iter().map(String::as_str).collect();
-            return refused(format!("`{known}` may not be used here; allowed are: {}", allowed.join(", ")));
-        }
-        let wanted = known.filter(|known| rules.approve.contains(known));
-        if let Some(name) = &wanted
-            && bytes_of(&arguments) > APPROVAL_BYTES
-        {
-            return refused(format!(
-                "a person has to allow `{name}`, and cannot look at more than {APPROVAL_BYTES} bytes of arguments"
-            ));
-        }
-        if let (Some(name), None) = (&wanted, cell) {
-            return refused(format!(
-                "a person has to allow `{name}`, for which only a running cell can wait"
-            ));
-        }
-        let permit = wanted.zip(cell).map(|(name, cell)| Permit {
-            asks: self.args.asks.clone(),
-            log: Arc::clone(&self.args.log),
-            executor: myself.clone(),
-            left: Arc::clone(&self.left),
-            cell,
-            call,
-            name,
-            arguments: arguments.clone(),
-        });
-        let context = self.args.context.clone();
+        let wanted =
+            definition.map(|definition| Call { name: &definition.name, outside: definition.outside });
+        let permit = match wanted.map(|wanted| (wanted, self.bound.judge(wanted, runs))) {
+            // Nobody knows the tool, of which its absence tells.
+            None | Some((_, Verdict::Free)) => None,
+            Some((_, Verdict::Never(why))) => return refused(why),
+            Some((wanted, Verdict::Person { .. })) if bytes_of(&arguments) > APPROVAL_BYTES => {
+                return refused(format!(
+                    "a person has to allow `{}`, and cannot look at more than {APPROVAL_BYTES} bytes of arguments",
+                    wanted.name
+                ));
+            }
+            Some((wanted, Verdict::Person { bound_by })) => Some(Permit {
+                asks: self.args.asks.clone(),
+                log: Arc::clone(&self.args.log),
+                executor: myself.clone(),
+                left: Arc::clone(&self.left),
+                cell: match cell {
+                    Some(cell) => cell,
+                    None => return refused(format!("a person has to allow `{}`", wanted.name)),
+                },
+                ask: match runs {
+                    Runs::Cell(source) => source,
+                    Runs::Nothing => None,
+                },
+                call,
+                name: wanted.name.to_owned(),
+                arguments: arguments.clone(),
+                bound_by,
+            }),
+        };
+        let context = self.args.context.clone().with_port(Arc::new(self.port(runs)));
         let context = match cell {
             Some(cell) => context.with_patience(patience(myself, cell)),
             None => context,
@@ -190,6 +174,15 @@ impl ExecutorState {
                 Begun::Known(Err(failure))
             }
         }
+    }
+
+    /// What a tool does with the session it does for this code, and so within its rules.
+    fn port(&self, runs: Runs) -> Port {
+        let by = match runs {
+            Runs::Nothing => None,
+            Runs::Cell(source) => source,
+        };
+        Port { caller: PortCaller::Code(Calling { by, rules: self.bound.clone() }), ..self.args.port.clone() }
     }
 
     /// In a replay nothing outside happens again: the answer is the recorded one, and a call that is

@@ -130,12 +130,7 @@ impl ExecutorState {
         self.args.recorder.begin(cell);
         let sent = self.cage.as_ref().map(|cage| cage.link.send(&frame));
         let timeout = start.timeout;
-        if start.mode == Mode::Main {
-            self.last_rules = Arc::clone(&start.rules);
-            if start.ask.is_some() {
-                self.bound = self.bound.tightened(&start.rules);
-            }
-        }
+        self.bound.bind(start.ask, &start.rules, cell);
         let mut running = Running::of(start, Instant::now());
         running.delivery = sent.as_ref().and_then(|sent| sent.as_ref().ok()).cloned().unwrap_or_default();
         self.running.insert(cell, running);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::launch::Ready;
 use super::super::outcome::CellStart;
 use super::super::past::OpenCall;
-use super::super::rules::CellRules;
+use super::super::rules::SandboxRules;
 use crate::bridge::{Closed, Turn};
 use crate::protocol::api::{Computed, VariableList, Which};
 use crate::protocol::frames::{KernelFrame, Live, StateAfter, ToolFailure};
@@ -145,12 +145,8 @@ pub struct Attach {
     pub open_calls: Vec<OpenCall>,
     /// What tools have said to it.
     pub said: Responses,
-    /// Of the newest cell of the main line that has begun.
-    pub last_rules: Arc<CellRules>,
-    /// Of all cells that models wrote.
-    pub bound: CellRules,
-    /// Of those from before a reset of which the kernel may not have heard.
-    pub before_reset: CellRules,
+    /// Of all code that has run in it since its last reset.
+    pub bound: SandboxRules,
     /// It is to be frozen again when it has told what it had to tell.
     pub frozen: bool,
 }

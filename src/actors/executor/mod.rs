@@ -28,9 +28,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::asks::AsksRef;
+use super::asks::{AsksRef, Port};
 use super::launch::{Ready, attach, launch};
-use super::rules::CellRules;
+use super::rules::{CellRules, SandboxRules};
 use super::session::{OwnSession, SessionMsg};
 use super::sink::RecorderSink;
 use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
@@ -78,7 +78,11 @@ pub struct ExecutorArgs {
     pub preload: Preload,
     pub tools: Arc<tools::Registry>,
     pub context: tools::Context,
+    /// What tools may do with the session that its code calls.
+    pub port: Port,
     pub asks: AsksRef,
+    /// Of code that clients send.
+    pub client_rules: Arc<CellRules>,
     pub recorder: Arc<Recorder>,
     pub log: Arc<EventLog>,
     /// The sandbox to take over, instead of a new one.
@@ -101,15 +105,10 @@ pub struct ExecutorState {
     /// The sandbox is ready when it has imported what it begins with.
     preloading: Option<Box<Receipt>>,
     calls: Calls<CallGuard>,
-    /// Of the newest cell of the main line, for calls that come when none runs.
-    last_rules: Arc<CellRules>,
     /// Names of the seed that the kernel has not been told of.
     unassigned: Vec<String>,
-    /// Of all cells that models wrote since the worker was fresh. What they left behind may call tools while
-    /// another cell runs, in whose name it then speaks.
-    bound: CellRules,
-    /// Of those from before a reset that the kernel has not said to be done: until then they may run on.
-    before_reset: CellRules,
+    /// Of all code that has run in the sandbox since its last reset.
+    bound: SandboxRules,
     /// What tools said that gives no value.
     said: Arc<Said>,
     /// The workspace as the last cell left it.
@@ -208,6 +207,7 @@ impl Actor for Executor {
             }
         });
         let snapshot = scanned(&args.workspace).await;
+        let bound = SandboxRules::new(Arc::clone(&args.client_rules));
         Ok(ExecutorState {
             args,
             cage: None,
@@ -217,10 +217,8 @@ impl Actor for Executor {
             requests: HashMap::new(),
             preloading: None,
             calls: Calls::default(),
-            last_rules: Arc::default(),
             unassigned: Vec::new(),
-            bound: CellRules::default(),
-            before_reset: CellRules::default(),
+            bound,
             said: Arc::default(),
             snapshot,
             snapshot_is_old: false,
@@ -284,10 +282,10 @@ impl ExecutorState {
             }
             ExecutorMsg::Reset { reply_to } => {
                 state.cancel_running(myself);
-                let bound = std::mem::take(&mut state.bound);
-                state.before_reset = state.before_reset.tightened(&bound);
+                // Rules end when the kernel has said that nothing of that code is left, not before.
+                let up_to = state.bound.newest();
                 let frame = |request| HostFrame::Reset { request };
-                state.request(myself, Request::Reset(reply_to), frame, Duration::ZERO);
+                state.request(myself, Request::Reset { up_to, reply_to }, frame, Duration::ZERO);
             }
             ExecutorMsg::SendAgain(cell) => state.send_again(myself, cell),
             ExecutorMsg::FilesChanged => {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::asks::{AsksMsg, AsksRef};
+use super::super::asks::{AsksMsg, AsksRef, PermitWanted};
 use super::super::calls::answer;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
-use crate::protocol::ask::Decision;
+use crate::protocol::ask::{AskNumber, Decision};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
@@ -25,9 +25,13 @@ pub(super) struct Permit {
     /// The executor goes, and the sandbox stays: another one asks the same question again.
     pub left: Arc<AtomicBool>,
     pub cell: CellNumber,
+    /// The ask of that cell.
+    pub ask: Option<AskNumber>,
     pub call: u64,
     pub name: String,
     pub arguments: Map<String, Value>,
+    /// The ask whose rules want it, if it is another one.
+    pub bound_by: Option<AskNumber>,
 }
 
 /// Takes the question back when the call is gone.
@@ -52,10 +56,11 @@ impl Drop for Waiting {
 impl Permit {
     /// Waits for the decision; what is no acceptance is an error for the code.
     pub async fn given(self) -> Result<(), ToolFailure> {
-        let Self { asks, log, executor, left, cell, call, name, arguments } = self;
+        let Self { asks, log, executor, left, cell, ask, call, name, arguments, bound_by } = self;
         let _ = executor.cast(ExecutorMsg::PersonAsked(cell));
         let waiting = Waiting { asks, executor, left, cell, call };
-        let permit = |reply_to| AsksMsg::Permit { cell, call, name, arguments, reply_to };
+        let wanted = PermitWanted { cell, ask, call, name, arguments, bound_by };
+        let permit = |reply_to| AsksMsg::Permit { wanted, reply_to };
         let decision = answer(waiting.asks.call(permit, None).await);
         let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });
         match decision {

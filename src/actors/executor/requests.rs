@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::super::outcome::EndedBy;
-use super::super::rules::CellRules;
 use super::super::session::SessionMsg;
 use super::attach::Fence;
 use super::{Answer, Back, ExecutorMsg, ExecutorRef, ExecutorState, Overdue, request_number};
 use crate::bridge::Turn;
 use crate::protocol::api::{Computed, VariableList, Which};
+use crate::protocol::event::EventBody;
 use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, Live, RefusedCode};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
@@ -25,7 +25,11 @@ pub(super) enum Request {
         reply_to: Answer<VariableList>,
     },
     Compute(Answer<Computed>),
-    Reset(Answer<()>),
+    Reset {
+        /// The newest cell that ran before it.
+        up_to: CellNumber,
+        reply_to: Answer<()>,
+    },
     Undo(Answer<Back>),
     Preload,
     /// Answered when the kernel has told everything again that came before.
@@ -76,10 +80,9 @@ impl ExecutorState {
                 }
             }
             KernelFrame::ResetDone { request } => {
-                if let Some(Request::Reset(reply_to)) = self.requests.remove(&request) {
-                    if !self.requests.values().any(|other| matches!(other, Request::Reset(_))) {
-                        self.before_reset = CellRules::default();
-                    }
+                if let Some(Request::Reset { up_to, reply_to }) = self.requests.remove(&request) {
+                    self.bound.free(up_to);
+                    self.args.log.append(EventBody::ResetDone { cells: up_to });
                     let _ = reply_to.send(Ok(()));
                 }
             }
@@ -164,7 +167,7 @@ impl ExecutorState {
     pub(super) fn fail_requests(&mut self, problem: &Problem) {
         for (_, request) in self.requests.drain() {
             match request {
-                Request::Reset(reply_to) => drop(reply_to.send(Ok(()))),
+                Request::Reset { reply_to, .. } => drop(reply_to.send(Ok(()))),
                 request => request.fail(problem.clone()),
             }
         }
@@ -192,7 +195,7 @@ impl Request {
         match self {
             Self::Variables { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Compute(reply_to) => drop(reply_to.send(Err(problem))),
-            Self::Reset(reply_to) => drop(reply_to.send(Err(problem))),
+            Self::Reset { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Undo(reply_to) => drop(reply_to.send(Err(problem))),
             // Whoever waits for the sandbox hears of it by another way.
             Self::Fence(_) | Self::Preload => {}

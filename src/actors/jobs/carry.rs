@@ -175,6 +175,7 @@ impl Carry {
             timeout: Duration::try_from_secs_f64(self.record.view.timeout_s).unwrap_or_default(),
             replay: None,
             origin: None,
+            bound_by: None,
             rules: Some(Arc::new(CellRules { allowed: Some([].into()), ..CellRules::default() })),
             keyed: None,
         };

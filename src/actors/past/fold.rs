@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::super::news;
 use super::super::outcome::CellStart;
 use super::super::recorded::record;
-use super::super::rules::CellRules;
+use super::super::rules::{CellRules, SandboxRules};
 use super::{Begun, OpenCall, Past, WaitingCall};
-use crate::protocol::ask::{Approval, AskNumber};
+use crate::controls;
+use crate::protocol::ask::Approval;
 use crate::protocol::clock;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::frames::StateAfter;
@@ -50,8 +51,6 @@ pub(super) struct Fold {
     calls: BTreeMap<u64, Call>,
     /// What a person has not decided on yet, by the id of the approval.
     permits: BTreeMap<String, WaitingPermit>,
-    /// Of the asks so far.
-    rules: BTreeMap<AskNumber, Arc<CellRules>>,
     client_rules: Arc<CellRules>,
     /// The newest cell that has begun.
     newest_begun: CellNumber,
@@ -81,7 +80,7 @@ impl WaitingPermit {
 impl Fold {
     pub fn new(client_rules: &Arc<CellRules>) -> Self {
         let mut fold = Self { client_rules: Arc::clone(client_rules), ..Self::default() };
-        fold.past.last_rules = Arc::clone(client_rules);
+        fold.past.bound = SandboxRules::new(Arc::clone(client_rules));
         fold
     }
 
@@ -119,11 +118,11 @@ impl Fold {
     pub fn take(&mut self, event: &Event) {
         let past = &mut self.past;
         match &event.body {
-            EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays, origin } => {
+            EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays, origin, bound_by } => {
                 let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
                 let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
-                let ask = origin.as_ref().map(|origin| origin.ask);
-                let rules = ask.and_then(|ask| self.rules.get(&ask)).unwrap_or(&self.client_rules);
+                let ask = origin.as_ref().map(|origin| origin.ask).or(*bound_by);
+                let rules = ask.and_then(|ask| past.rules_of_asks.get(&ask)).unwrap_or(&self.client_rules);
                 let rules = Arc::clone(rules);
                 let start =
                     CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
@@ -143,7 +142,7 @@ impl Fold {
             EventBody::SandboxReady { receipt, preloaded, .. } => {
                 past.preloaded.clone_from(preloaded);
                 past.reset = false;
-                (past.bound, past.before_reset) = (CellRules::default(), CellRules::default());
+                past.bound = SandboxRules::new(Arc::clone(&self.client_rules));
                 past.said = Responses::default();
                 past.sandbox = Some((**receipt).clone());
                 past.last_sandbox.clone_from(&past.sandbox);
@@ -170,6 +169,7 @@ impl Fold {
                 self.afresh(Vec::new(), false);
                 self.past.reset = true;
             }
+            EventBody::ResetDone { cells } => past.bound.free(*cells),
             EventBody::ReplayFinished => {
                 past.replaying = false;
                 self.replayed.clear();
@@ -179,7 +179,7 @@ impl Fold {
             EventBody::Frozen => past.frozen_since = Some(event.at.clone()),
             EventBody::Thawed => self.thawed(&event.at),
             EventBody::AskStarted { ask, spec } => {
-                self.rules.insert(*ask, Arc::new(CellRules::of_ask(spec)));
+                past.rules_of_asks.insert(*ask, Arc::new(CellRules::of_ask(spec)));
             }
             EventBody::ApprovalWanted { approval } => self.asked(approval),
             EventBody::ApprovalDecided { id, .. } => self.decided(id, &event.at),
@@ -214,14 +214,10 @@ impl Fold {
             open.start.before = before;
             open.passed = self.newest_begun >= cell;
             if open.start.mode == Mode::Main {
-                // The kernel is sent a cell after the reset that came before it, and so is that of a replay.
-                if std::mem::take(&mut self.past.reset) || open.replays.is_some() {
-                    self.past.before_reset = CellRules::default();
-                }
-                self.past.last_rules = Arc::clone(&open.start.rules);
-                if open.start.ask.is_some() {
-                    self.past.bound = self.past.bound.tightened(&open.start.rules);
-                }
+                self.past.reset = false;
+            }
+            if controls::holds("rules_survive_the_daemon") {
+                self.past.bound.bind(open.start.ask, &open.start.rules, cell);
             }
         }
         self.newest_begun = self.newest_begun.max(cell);
@@ -237,10 +233,8 @@ impl Fold {
         let open = cell.and_then(|cell| self.open.get_mut(&cell));
         // The policy of an ask is in the journal; that of the configuration may have changed. What a
         // replay calls is answered from the record.
-        let waits = open.as_ref().is_some_and(|open| {
-            let is_of_ask = open.start.ask.is_some() && open.replays.is_none();
-            is_of_ask && open.start.rules.approve.contains(name)
-        });
+        let is_made = open.as_ref().is_some_and(|open| open.replays.is_none());
+        let waits = is_made && self.past.bound.an_ask_names(name);
         let place = open.map_or(0, |open| {
             open.calls += 1;
             open.calls - 1
@@ -311,7 +305,6 @@ impl Fold {
         let past = &mut self.past;
         (past.kept, past.replaying, past.reset, past.news) = (kept, replaying, false, None);
         past.interrupted.clear();
-        past.before_reset = past.before_reset.tightened(&std::mem::take(&mut past.bound));
         self.fresh_since = past.cells;
         self.replayed.clear();
     }

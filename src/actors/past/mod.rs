@@ -6,11 +6,13 @@ mod fold;
 mod tests;
 
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::outcome::CellStart;
-use super::rules::CellRules;
+use super::rules::{CellRules, SandboxRules};
+use crate::protocol::ask::AskNumber;
 use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::frames::{StateAfter, ToolFailure};
@@ -53,12 +55,10 @@ pub struct Past {
     pub kept: Vec<CellNumber>,
     /// Cells whose changes they hold too, and which are not run again, because somebody interrupted them.
     pub interrupted: Vec<CellNumber>,
-    /// Of the newest cell of the main line that has begun.
-    pub last_rules: Arc<CellRules>,
-    /// Of all cells that models wrote since the worker was fresh.
-    pub bound: CellRules,
-    /// Of those before, if the kernel may not have heard that the worker is to be a fresh one.
-    pub before_reset: CellRules,
+    /// Of all code that has run in the sandbox since its last reset.
+    pub bound: SandboxRules,
+    /// Of the asks so far.
+    pub rules_of_asks: BTreeMap<AskNumber, Arc<CellRules>>,
 }
 
 /// A cell that had begun.

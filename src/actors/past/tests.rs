@@ -17,15 +17,17 @@ fn queued(cell: CellNumber, mode: Mode) -> EventBody {
         timeout_s: 2.0,
         replays: None,
         origin: None,
+        bound_by: None,
     }
 }
 
 fn replayed(cell: CellNumber, of: CellNumber) -> EventBody {
-    let EventBody::CellQueued { mode, code, expression, timeout_s, origin, .. } = queued(cell, Mode::Main)
+    let EventBody::CellQueued { mode, code, expression, timeout_s, origin, bound_by, .. } =
+        queued(cell, Mode::Main)
     else {
         unreachable!()
     };
-    EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays: Some(of), origin }
+    EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays: Some(of), origin, bound_by }
 }
 
 fn started(cell: CellNumber) -> EventBody {
@@ -267,7 +269,7 @@ fn a_cell_that_a_lost_sandbox_never_took_waits_again() {
 }
 
 #[test]
-fn rules_of_before_a_reset_hold_until_the_kernel_has_heard_of_it() {
+fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
     let spec = serde_json::json!({
         "text": "", "model": "m", "dialect": "tool_calls", "language": "en", "approval": {"tools": ["danger"]},
         "tools": ["danger"], "schema": null, "context": {}, "restricted": false, "fresh": false, "depth": 0,
@@ -281,11 +283,15 @@ fn rules_of_before_a_reset_hold_until_the_kernel_has_heard_of_it() {
     }
     let mut bodies =
         vec![EventBody::AskStarted { ask: 1, spec: Box::new(spec) }, of_ask, started(1), kept(1)];
-    assert_eq!(past(&bodies).bound, rules);
-    for fresh in [EventBody::Reset, EventBody::ReplayStarted { cells: vec![] }] {
-        let after = past(&[bodies.as_slice(), &[fresh]].concat());
-        assert_eq!((after.bound, after.before_reset), (CellRules::default(), rules.clone()));
+    let bound = |bodies: &[EventBody]| past(bodies).bound.combined(None);
+    assert_eq!(bound(&bodies), rules);
+    // Neither that it is wanted, nor that cells come after it, nor an undo tells that it is done.
+    let unclear =
+        [EventBody::Reset, EventBody::ReplayStarted { cells: vec![] }, EventBody::Undone { state_of: 0 }];
+    for fresh in unclear {
+        let after = [bodies.as_slice(), &[fresh, queued(2, Mode::Main), started(2)]].concat();
+        assert_eq!(bound(&after), rules);
     }
-    bodies.extend([EventBody::Reset, queued(2, Mode::Main), started(2)]);
-    assert_eq!(past(&bodies).before_reset, CellRules::default());
+    bodies.extend([EventBody::Reset, EventBody::ResetDone { cells: 1 }]);
+    assert_eq!(bound(&bodies), CellRules::default());
 }

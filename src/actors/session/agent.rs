@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::super::asks::{Asks, AsksArgs, AsksRef, Port};
+use super::super::asks::{Asks, AsksArgs, AsksRef, Port, PortCaller};
 use super::super::executor::ExecutorMsg;
 use super::super::queue::Job;
 use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
@@ -118,19 +118,24 @@ impl SessionActorState {
         registry(&self.args.tools, &self.clients)
     }
 
-    pub(super) fn tool_context(&self) -> tools::Context {
-        let wanted = &self.args.wanted;
+    pub(super) fn port(&self) -> Port {
         let agent = &self.args.launcher.settings.agent;
-        let port = Port {
+        Port {
             session: self.myself.clone(),
             asks: self.asks.clone(),
             supervisor: self.args.supervisor.clone(),
             owner: self.args.owner,
             language: agent.language,
             told_chars: agent.told_chars,
-            image: wanted.image.clone(),
+            image: self.args.wanted.image.clone(),
+            sandbox: self.args.launcher.settings.sandbox.clone(),
             last_result: Arc::clone(&self.common.last_result),
-        };
+            caller: PortCaller::Model(None),
+        }
+    }
+
+    pub(super) fn tool_context(&self) -> tools::Context {
+        let wanted = &self.args.wanted;
         tools::Context::new(json!({
             "session": self.args.name,
             "workspace": crate::sandbox::spec::WORKSPACE,
@@ -140,7 +145,6 @@ impl SessionActorState {
             "network": "none",
             "cell_timeout_s": self.args.launcher.settings.cells.timeout.as_secs_f64(),
         }))
-        .with_port(Arc::new(port))
     }
 
     pub(super) fn seed(&mut self, values: Map<String, Value>, anew: bool) {

@@ -58,6 +58,7 @@ impl SessionActorState {
             timeout_s: request.timeout.as_secs_f64(),
             replays: request.replay.as_ref().map(|replay| replay.cell),
             origin: request.origin.clone(),
+            bound_by: request.bound_by,
         };
         let paid = match self.log.pay_for(&queued) {
             Ok(paid) => paid,
@@ -75,7 +76,7 @@ impl SessionActorState {
             mode: request.mode,
             expression: request.expression,
             timeout: request.timeout,
-            ask: request.origin.as_ref().map(|origin| origin.ask),
+            ask: request.origin.as_ref().map(|origin| origin.ask).or(request.bound_by),
             rules: request.rules.unwrap_or_else(|| Arc::clone(&self.client_rules)),
             replay: request.replay.map(|replay| replay.calls),
             ..CellStart::default()

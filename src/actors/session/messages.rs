@@ -94,6 +94,8 @@ pub struct CellRequest {
     pub replay: Option<ReplayOf>,
     /// The ask that wants it.
     pub origin: Option<CellOrigin>,
+    /// The ask whose rules it keeps to, without being wanted by it.
+    pub bound_by: Option<AskNumber>,
     /// What its code may do with tools; none: what the settings say.
     pub rules: Option<Arc<CellRules>>,
     pub keyed: Option<Keyed>,

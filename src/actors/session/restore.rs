@@ -85,9 +85,7 @@ impl SessionActorState {
             running: past.running.into_iter().map(ran).collect(),
             open_calls: past.open_calls,
             said: past.said,
-            last_rules: past.last_rules,
             bound: past.bound,
-            before_reset: past.before_reset,
             frozen: self.frozen,
         })
     }

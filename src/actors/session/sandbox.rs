@@ -188,6 +188,8 @@ impl SessionActorState {
             tools: self.tools(),
             asks: self.asks.clone(),
             context: self.tool_context(),
+            port: self.port(),
+            client_rules: Arc::clone(&self.client_rules),
             recorder: Arc::clone(&self.recorder),
             log: Arc::clone(&self.log),
             attach,

@@ -48,7 +48,7 @@ fn cells_run_in_their_order_and_other_tools_at_once() {
 }
 
 #[test]
-fn every_cell_waits_for_a_person_where_that_is_the_policy() {
+fn every_cell_and_what_acts_outside_waits_for_a_person_where_that_is_the_policy() {
     let mut machine = asking(ApprovalPolicy::Ask);
     let calls = calls(
         "",
@@ -56,10 +56,13 @@ fn every_cell_waits_for_a_person_where_that_is_the_policy() {
             ("a", "execute_python_code", &code("1")),
             ("b", "execute_python_code", &code("2")),
             ("c", "get_secret", "{}"),
+            ("d", "recursive_plan_tree_todo", "{\"recursive_plan_tree\": {}}"),
         ],
     );
     let effects = reply(&mut machine, calls);
-    assert_eq!(shown(&effects), ["person a", "tool c get_secret"]);
+    assert_eq!(shown(&effects), ["person a", "person c", "tool d recursive_plan_tree_todo"]);
+    gave(&mut machine, "d", json!({}));
+    assert_eq!(shown(&decided(&mut machine, "c", Decision::Accept { code: None })), ["tool c get_secret"]);
     assert_eq!(
         effects[0],
         Effect::AskPerson { id: "a".into(), subject: Subject::Cell { code: "1".into(), timeout_s: 30.0 } }
@@ -80,6 +83,17 @@ fn every_cell_waits_for_a_person_where_that_is_the_policy() {
     assert!(told[0].starts_with("A person changed the code before it ran."), "{told:#?}");
     assert!(told[1].starts_with("It was not run. A person would rather have it like this"), "{told:#?}");
     assert!(told[1].ends_with("b = 3"), "{told:#?}");
+}
+
+#[test]
+fn what_has_to_be_allowed_around_an_ask_has_to_be_allowed_in_it() {
+    let mut spec = spec(Dialect::ToolCalls);
+    spec.also_approve = vec!["provide_answer".into()];
+    for approval in [ApprovalPolicy::Auto, ApprovalPolicy::Ask, ApprovalPolicy::Tools(Vec::new())] {
+        let mut machine = started(AskSpec { approval, ..spec.clone() }, setup()).0;
+        let calls = calls("", &[("a", "provide_answer", "{\"answer\": \"x\"}")]);
+        assert_eq!(shown(&reply(&mut machine, calls)), ["person a"]);
+    }
 }
 
 #[test]

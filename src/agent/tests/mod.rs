@@ -37,6 +37,7 @@ fn setup() -> Setup {
     });
     let compute = json!({"code": {"type": "string"}, "description": {"type": "string"}});
     Setup {
+        outside: ["get_secret".to_owned()].into(),
         tools: vec![
             tool("execute_python_code", code, &["python_code_snippet"]),
             tool("compute_with_python", compute, &["code", "description"]),
@@ -70,6 +71,7 @@ fn spec(dialect: Dialect) -> AskSpec {
         dialect,
         language: Language::English,
         approval: ApprovalPolicy::Auto,
+        also_approve: Vec::new(),
         tools: setup().tools.into_iter().map(|tool| tool.name).collect(),
         schema: None,
         context: serde_json::Map::new(),

@@ -97,6 +97,7 @@ impl Live {
             | EventBody::SandboxGone { .. }
             | EventBody::StateLost { .. }
             | EventBody::Reset
+            | EventBody::ResetDone { .. }
             | EventBody::ReplayStarted { .. }
             | EventBody::ReplayFinished
             | EventBody::Frozen
@@ -207,6 +208,7 @@ impl Live {
             | EventBody::Undone { .. }
             | EventBody::AskStarted { .. }
             | EventBody::ModelSpent { .. }
+            | EventBody::ResetDone { .. }
             | EventBody::AskFinished { .. } => Vec::new(),
         }
     }

@@ -56,7 +56,11 @@ pub async fn decide(
     };
     let (session, _) = id.split_once('.').ok_or_else(none)?;
     // Somebody else's session is not there, and neither is what it waits for.
-    let session = app.session(&peer, session).await.map_err(|_| none())?;
+    let session = app.session(&peer, session).await;
+    let session = session.map_err(|Refused(problem)| match problem.code {
+        Code::Forbidden => problem,
+        _ => none(),
+    })?;
     let asks = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
     let decided = asks.call(|reply_to| AsksMsg::Decide { id, decision, by: peer.uid, reply_to }, None).await;
     super::answered(&session, decided)?.map_err(Refused)?;

@@ -68,6 +68,7 @@ pub async fn run(
         timeout,
         replay: None,
         origin: None,
+        bound_by: None,
         rules: None,
         keyed: key.map(|key| Keyed { owner: peer.uid, key, wants }),
     };
@@ -187,6 +188,7 @@ pub async fn eval(
         timeout,
         replay: None,
         origin: None,
+        bound_by: None,
         rules: None,
         keyed: None,
     };

@@ -37,6 +37,7 @@ use crate::actors::llm::Models;
 use crate::actors::session::{SessionMsg, SessionRef};
 use crate::actors::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::config::Settings;
+use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
@@ -139,6 +140,12 @@ impl App {
             reply_to,
         });
         let found = found.await?.ok_or_else(none)?;
+        let roots = found.owner == ROOT && peer.uid != ROOT;
+        if roots && !looks_or_stops(&peer.act) && controls::holds("only_root_acts_in_sessions_of_root") {
+            return Err(Problem::new(Code::Forbidden, "only root has something done in a session of root")
+                .hint("look at it, interrupt it or remove it; or make a session of your own")
+                .into());
+        }
         if found.owner != peer.uid {
             let acted = SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() };
             // It comes before what follows: messages of one sender keep their order.
@@ -155,6 +162,23 @@ fn no_such_session(key: &str) -> Problem {
         None => format!("make it with `belljar new {shown}`, or list yours with `belljar ps`"),
     };
     Problem::new(Code::NoSuchSession, format!("there is no session `{shown}`")).hint(hint)
+}
+
+/// The user who may do everything.
+const ROOT: u32 = 0;
+
+/// Whether a request on a session neither runs nor changes anything that may run. Programs of tools run as the owner
+/// of a session: whoever has code run in one of root's acts as root, and an administrator need not be root.
+fn looks_or_stops(act: &str) -> bool {
+    let Some((method, path)) = act.split_once(' ') else { return false };
+    // `/v1/sessions/NAME` and what follows.
+    let rest: Vec<&str> = path.split('/').skip(4).collect();
+    match (method, rest.as_slice()) {
+        ("GET", _)
+        | ("POST", ["interrupt" | "reset" | "undo" | "freeze" | "thaw"] | ["asks", _, "cancel"]) => true,
+        ("DELETE", []) => path.starts_with("/v1/sessions/"),
+        _ => false,
+    }
 }
 
 /// Characters of a request's path that are noted of an administrator's act.
@@ -225,5 +249,37 @@ impl FromRequestParts<App> for Peer {
         let peer = peer.ok_or_else(|| Problem::new(Code::Internal, "a connection without a peer"))?;
         let path: String = parts.uri.path().chars().take(ACT_CHARS).collect();
         Ok(Self { act: format!("{} {path}", parts.method), ..peer })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::looks_or_stops;
+
+    #[test]
+    fn only_what_runs_nothing_is_looking_or_stopping() {
+        for act in [
+            "GET /v1/sessions/a/events",
+            "DELETE /v1/sessions/a",
+            "POST /v1/sessions/a/interrupt",
+            "POST /v1/sessions/a/asks/1/cancel",
+        ] {
+            assert!(looks_or_stops(act), "{act}");
+        }
+        for act in [
+            "POST /v1/sessions/a/cells",
+            "POST /v1/sessions/a/eval",
+            "POST /v1/sessions/a/asks",
+            "POST /v1/sessions/a/replay",
+            "POST /v1/sessions/a/tools",
+            "POST /v1/sessions/a/tool-calls/1",
+            "PUT /v1/sessions/a/files/numpy.py",
+            "DELETE /v1/sessions/a/files/x",
+            "POST /v1/approvals/a.1",
+            "POST",
+            "",
+        ] {
+            assert!(!looks_or_stops(act), "{act}");
+        }
     }
 }

@@ -13,6 +13,9 @@ use crate::tools::schema::parameters_of;
 /// Characters of a prompt.
 const PROMPT_CHARS: usize = 100_000;
 
+/// Its name.
+pub const ASK: &str = "ask";
+
 pub struct Ask;
 
 #[derive(Deserialize, JsonSchema)]
@@ -37,8 +40,9 @@ impl Tool for Ask {
             ),
             // Any value: its schema comes with the call.
             output: Some(json!({})),
+            outside: true,
             ..Definition::new(
-                "ask",
+                ASK,
                 "Lets a model work on a task of its own, in a session of its own. It sees only the prompt and the \
                  values it is given. Returns its answer: text, or a value of the schema.",
                 parameters_of::<Arguments>(),

@@ -7,7 +7,7 @@ use super::asking::{
     approvals, ask, begin, calls, conversation, decide, decide_next, end_of, events_of, runs, says, scripted,
     view, wait_for_state,
 };
-use super::helpers::{S, number, text};
+use super::helpers::{S, number, post, text};
 use super::repl::Step::{Keys, Shows};
 use super::repl::play;
 use crate::support::{Daemon, eventually};
@@ -53,6 +53,8 @@ fn asks_within_an_ask_share_its_tokens() {
     let end = ask(&daemon, json!({"text": "one", "fresh": true, "limits": {"tokens": all - 50}}));
     assert_eq!(text(&end, "outcome"), "token_limit", "{end:#}");
 
+    // What that one has left would bind what its code may have left behind.
+    post(&daemon, "reset", &json!({})).expect_status(200);
     // Each of the four alone would fit.
     let most = all + inner;
     let before = spent_within(&daemon).len();
@@ -94,7 +96,8 @@ fn asks_within_an_ask_share_its_steps() {
     let within: Vec<u64> =
         events_of(&daemon, "ask_spent_within").iter().map(|event| number(event, "/steps")).collect();
     assert_eq!(within, [1; 5]);
-    // With as many as all of them want, all are answered.
+    // With as many as all of them want, all are answered; nothing of the one before is left to be bound by it.
+    post(&daemon, "reset", &json!({})).expect_status(200);
     let end = ask(&daemon, json!({"text": "many", "fresh": true, "limits": {"steps": 10}}));
     assert_eq!((text(&end, "answer"), number(&end, "/steps")), ("outer done", 10), "{end:#}");
     daemon.assert_sound();
@@ -111,8 +114,14 @@ fn a_person_may_take_longer_than_what_is_around_an_inner_ask() {
     let Some(daemon) = scripted("", &script) else { return };
     let number = begin(&daemon, json!({"text": "outer", "approval": "ask", "limits": {"seconds": 9}}));
     decide_next(&daemon, json!({"accept": {}}));
+    let wanted = eventually("the call waits", || {
+        approvals(&daemon).into_iter().find(|wanted| wanted["subject"]["name"] == "ask")
+    });
+    decide(&daemon, &wanted, json!({"accept": {}})).expect_status(200);
     let wanted = eventually("the inner ask waits", || {
-        approvals(&daemon).into_iter().find(|wanted| text(wanted, "/subject/code").contains("within"))
+        approvals(&daemon)
+            .into_iter()
+            .find(|wanted| wanted["subject"]["code"].as_str().is_some_and(|code| code.contains("within")))
     });
     wait_for_state(&daemon, number, "waiting");
     assert_eq!(view(&daemon, number)["waits_for"], json!([wanted]));
@@ -159,7 +168,8 @@ fn a_person_decides_for_an_inner_ask_in_the_terminal_of_the_outer_one() {
     ]
     .concat();
     let Some(daemon) = scripted("", &script) else { return };
-    let question = "\\[a\\]ccept, .* > $";
+    let question = "\\[a\\]ccept, \\[e\\]dit.* > $";
+    let call = "\\[a\\]ccept, \\[r\\]eject.* > $";
     play(
         &daemon,
         &["ask", "-s", S, "--approval", "ask", "outer"],
@@ -168,9 +178,15 @@ fn a_person_decides_for_an_inner_ask_in_the_terminal_of_the_outer_one() {
             Shows("^print\\(ask\\('the middle one'\\)\\)$"),
             Shows(question),
             Keys("a\r"),
+            Shows("call the tool ask"),
+            Shows(call),
+            Keys("a\r"),
             Shows("approval wanted"),
             Shows("^print\\(ask\\('the inner one'\\)\\)$"),
             Shows(question),
+            Keys("a\r"),
+            Shows("call the tool ask"),
+            Shows(call),
             Keys("a\r"),
             Shows("approval wanted"),
             Shows("^print\\('ran within'\\)$"),

@@ -163,6 +163,11 @@ impl Daemon {
         Self::launch("", Some(user), &[])
     }
 
+    /// The same, with a configuration file of that text.
+    pub fn as_user_with(user: User, config: &str) -> Self {
+        Self::launch(config, Some(user), &[])
+    }
+
     /// With a home that can be filled up; none if that cannot be made here.
     pub fn on_small_disk() -> Option<Self> {
         let home = home();

@@ -74,6 +74,7 @@ fn queued(cell: CellNumber, code: &str, ask: AskNumber) -> EventBody {
         expression: false,
         timeout_s: 30.0,
         origin,
+        bound_by: None,
         replays: None,
     }
 }

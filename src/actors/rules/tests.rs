@@ -1,0 +1,165 @@
+//! Whatever ran before in a sandbox: what is added to its rules takes away, and only a reset gives back.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TOOLS: [&str; 4] = ["ask", "danger", "note", "read"];
+
+fn names() -> impl Strategy<Value = BTreeSet<String>> {
+    prop::collection::btree_set(prop::sample::select(TOOLS.as_slice()).prop_map(str::to_owned), 0..4)
+}
+
+fn rules() -> impl Strategy<Value = CellRules> {
+    (prop::option::of(names()), names(), any::<bool>(), any::<bool>()).prop_map(
+        |(allowed, approve, approve_outside, restricted)| CellRules {
+            allowed,
+            approve,
+            approve_outside,
+            restricted,
+        },
+    )
+}
+
+fn source() -> impl Strategy<Value = Source> {
+    prop::option::of(1u64..6)
+}
+
+fn calls() -> impl Strategy<Value = (&'static str, bool)> {
+    (prop::sample::select(TOOLS.as_slice()), any::<bool>())
+}
+
+fn runs() -> impl Strategy<Value = Runs> {
+    prop::option::of(source()).prop_map(|source| source.map_or(Runs::Nothing, Runs::Cell))
+}
+
+/// The less, the more it lets through.
+fn strictness(verdict: &Verdict) -> u8 {
+    match verdict {
+        Verdict::Free => 0,
+        Verdict::Person { .. } => 1,
+        Verdict::Never(_) => 2,
+    }
+}
+
+proptest! {
+    /// Never wider than any: what one of two forbids or has a person allow, so does what both come to.
+    #[test]
+    fn tightened_is_never_wider_than_either(one in rules(), other in rules(), (name, outside) in calls()) {
+        let (both, call) = (one.tightened(&other), Call { name, outside });
+        prop_assert_eq!(both.allows(call), one.allows(call) && other.allows(call));
+        prop_assert_eq!(both.wants_person(call), one.wants_person(call) || other.wants_person(call));
+        prop_assert_eq!(both.restricted, one.restricted || other.restricted);
+        prop_assert_eq!(&both, &other.tightened(&one));
+        prop_assert_eq!(&both.tightened(&one), &both);
+    }
+
+    /// More code in a sandbox never lets more through.
+    #[test]
+    fn what_is_bound_only_takes_away(
+        before in prop::collection::vec((source(), rules()), 0..6),
+        more in (source(), rules()),
+        (name, outside) in calls(),
+        runs in runs(),
+    ) {
+        let mut sandbox = SandboxRules::default();
+        for (cell, (source, rules)) in (1u64..).zip(&before) {
+            sandbox.bind(*source, rules, cell);
+        }
+        let call = Call { name, outside };
+        let (verdict, combined) = (sandbox.judge(call, runs), sandbox.combined(None));
+        sandbox.bind(more.0, &more.1, 100);
+        prop_assert!(strictness(&sandbox.judge(call, runs)) >= strictness(&verdict));
+        let after = sandbox.combined(None);
+        prop_assert_eq!(after.tightened(&combined), after);
+        // What anybody is forbidden is free for nobody; what somebody has to ask for everybody asks for.
+        for (_, rules) in before.iter().chain([&more]) {
+            if !rules.allows(call) || rules.wants_person(call) {
+                prop_assert_ne!(sandbox.judge(call, runs), Verdict::Free);
+            }
+        }
+    }
+
+    /// What a reset is said to have ended is free, and nothing that came after it.
+    #[test]
+    fn a_reset_frees_what_was_before_it(
+        before in prop::collection::vec((source(), rules()), 0..6),
+        after in prop::collection::vec((source(), rules()), 0..6),
+    ) {
+        let (mut sandbox, mut fresh) = (SandboxRules::default(), SandboxRules::default());
+        for (cell, (source, rules)) in (1u64..).zip(&before) {
+            sandbox.bind(*source, rules, cell);
+        }
+        let reset = sandbox.newest();
+        for (cell, (source, rules)) in (reset + 1..).zip(&after) {
+            sandbox.bind(*source, rules, cell);
+            fresh.bind(*source, rules, cell);
+        }
+        sandbox.free(reset);
+        // The same ask before and after keeps what it was bound to: never wider.
+        for (source, bound) in &fresh.bound {
+            let kept = &sandbox.bound[source].rules;
+            prop_assert_eq!(&kept.tightened(&bound.rules), kept);
+        }
+        prop_assert_eq!(sandbox.bound.keys().collect::<Vec<_>>(), fresh.bound.keys().collect::<Vec<_>>());
+    }
+
+    /// However many asks there were: none of their rules is forgotten.
+    #[test]
+    fn many_asks_are_held_together(asks in 1u64..(3 * ASKS_APART as u64), odd in 0u64..600) {
+        let mut sandbox = SandboxRules::default();
+        for ask in 1..=asks {
+            let approve = if ask == odd { ["danger".to_owned()].into() } else { BTreeSet::new() };
+            sandbox.bind(Some(ask), &CellRules { approve, ..CellRules::default() }, ask);
+        }
+        prop_assert!(sandbox.asks().count() <= ASKS_APART);
+        let verdict = sandbox.judge(Call { name: "danger", outside: true }, Runs::Cell(None));
+        prop_assert_eq!(verdict == Verdict::Free, !(1..=asks).contains(&odd));
+        prop_assert_eq!(sandbox.gathered().count() > 0, asks > ASKS_APART as u64);
+    }
+}
+
+fn named(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn a_person_may_allow_what_earlier_code_may_not_and_nobody_may_between_cells() {
+    let mut sandbox = SandboxRules::default();
+    let only_read = CellRules { allowed: Some(named(&["read"])), ..CellRules::default() };
+    sandbox.bind(Some(3), &only_read, 1);
+    let (note, read) = (Call { name: "note", outside: true }, Call { name: "read", outside: false });
+    assert_eq!(sandbox.judge(note, Runs::Cell(None)), Verdict::Person { bound_by: Some(3) });
+    assert_eq!(sandbox.judge(note, Runs::Cell(Some(4))), Verdict::Person { bound_by: Some(3) });
+    let Verdict::Never(own) = sandbox.judge(note, Runs::Cell(Some(3))) else { panic!() };
+    assert!(own.contains("allowed are: read"), "{own}");
+    let Verdict::Never(left) = sandbox.judge(note, Runs::Nothing) else { panic!() };
+    assert!(left.contains("ask 3") && left.contains("belljar reset"), "{left}");
+    for runs in [Runs::Nothing, Runs::Cell(None), Runs::Cell(Some(3))] {
+        assert_eq!(sandbox.judge(read, runs), Verdict::Free);
+    }
+}
+
+#[test]
+fn asks_within_are_begun_by_cells_of_their_own_ask_or_by_the_owner() {
+    let (mut sandbox, nested) = (SandboxRules::default(), Call { name: "ask", outside: true });
+    for runs in [Runs::Nothing, Runs::Cell(None)] {
+        assert_eq!(sandbox.judge(nested, runs), Verdict::Free);
+    }
+    sandbox.bind(Some(1), &CellRules::default(), 1);
+    assert!(matches!(sandbox.judge(nested, Runs::Nothing), Verdict::Never(_)));
+    assert_eq!(sandbox.judge(nested, Runs::Cell(None)), Verdict::Person { bound_by: Some(1) });
+    assert_eq!(sandbox.judge(nested, Runs::Cell(Some(1))), Verdict::Free);
+    assert_eq!(sandbox.judge(nested, Runs::Cell(Some(2))), Verdict::Free);
+    sandbox.free(1);
+    assert_eq!(sandbox.judge(nested, Runs::Nothing), Verdict::Free);
+}
+
+#[test]
+fn the_policy_of_an_ask_within_covers_all_that_is_around_it() {
+    let careful = CellRules::of_policy(&ApprovalPolicy::Ask);
+    let some = CellRules::of_policy(&ApprovalPolicy::Tools(vec!["read".into()]));
+    assert_eq!(some.policy(), (ApprovalPolicy::Tools(vec!["read".into()]), Vec::new()));
+    assert_eq!(careful.tightened(&some).policy(), (ApprovalPolicy::Ask, vec!["read".to_owned()]));
+    assert_eq!(CellRules::default().policy(), (ApprovalPolicy::Auto, Vec::new()));
+}

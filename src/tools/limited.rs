@@ -1,0 +1,85 @@
+//! Limits that a program of the host starts with. They are set between `fork` and `exec`, so that nothing of the
+//! program ever runs without them; that takes the one `unsafe` of the tools.
+#![allow(unsafe_code)]
+
+use rustix::process::{Resource, Rlimit, setrlimit, setsid};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::process::Command;
+
+use super::contract::failure;
+use crate::controls;
+use crate::protocol::frames::ToolFailure;
+
+/// Programs of tools that run at once for one user.
+pub const PROGRAMS_PER_USER: usize = 8;
+/// Memory that a process of a program may write to.
+const MEMORY_BYTES: u64 = 4 << 30;
+/// The largest file that it may write.
+const FILE_BYTES: u64 = 4 << 30;
+const OPEN_FILES: u64 = 1024;
+/// Processes and threads that its user may have in all when it wants one more.
+const PROCESSES: u64 = 4096;
+/// Seconds of CPU time for each second that it may take, and at least. What gets away from its group ends by them.
+const CPU_PER_SECOND: u64 = 4;
+const LEAST_CPU: u64 = 10;
+
+/// The program begins with these limits, in a session of its own.
+pub fn limit(process: &mut Command, timeout: Duration) {
+    let cpu = timeout.as_secs().saturating_mul(CPU_PER_SECOND).max(LEAST_CPU);
+    let limits = [
+        (Resource::Data, MEMORY_BYTES),
+        (Resource::Fsize, FILE_BYTES),
+        (Resource::Nofile, OPEN_FILES),
+        (Resource::Nproc, PROCESSES),
+        (Resource::Cpu, cpu),
+        (Resource::Core, 0),
+    ];
+    let begin = move || {
+        setsid()?;
+        if controls::holds("programs_of_tools_are_limited") {
+            for (resource, most) in limits {
+                // Never more than the daemon itself may have.
+                let most = rustix::process::getrlimit(resource).maximum.map_or(most, |own| own.min(most));
+                setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between `fork` and `exec` the closure makes system calls only: it allocates nothing and takes no lock.
+    unsafe { process.pre_exec(begin) };
+}
+
+/// How many programs run for each user.
+static RUNNING: Mutex<Option<HashMap<u32, usize>>> = Mutex::new(None);
+
+/// A program that is counted.
+pub struct Place(u32);
+
+impl Place {
+    pub fn take(owner: u32) -> Result<Self, ToolFailure> {
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = running.get_or_insert_default().entry(owner).or_default();
+        if *count >= PROGRAMS_PER_USER && controls::holds("programs_of_tools_are_counted") {
+            let message = format!("{PROGRAMS_PER_USER} programs of tools run for this user already");
+            return Err(failure("busy", message));
+        }
+        *count += 1;
+        Ok(Self(owner))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = running.as_mut()
+            && let Some(count) = running.get_mut(&self.0)
+        {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(&self.0);
+            }
+        }
+    }
+}
