@@ -217,7 +217,7 @@ impl Port {
     async fn nested(self, nested: NestedAsk, patience: Option<Patience>) -> Result<Value, Problem> {
         let caller = self.caller.clone();
         let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
-        let around = answer(self.session.call(|reply_to| SessionMsg::View { reply_to }, None).await)?;
+        let around = self.session.call(|reply_to| SessionMsg::View { reply_to }).await?;
         let request = Box::new(self.inner_session(&around));
         let peer = self.owner;
         let made = ask(&self.supervisor, |reply_to| SupervisorMsg::Create {
