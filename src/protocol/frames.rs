@@ -527,7 +527,8 @@ mod tests {
 
     #[test]
     fn words_that_mean_nothing_cost_only_what_they_are_about() {
-        for nonsense in [&b""[..], b"[", b"[1]", b"\xff\xff", br#"{"mime":{}},"cell":9"#, &[b'['; 100_000]] {
+        let deep = vec![b'['; 100_000];
+        for nonsense in [&b""[..], b"[", b"[1]", b"\xff\xff", br#"{"mime":{}},"cell":9"#, &deep] {
             let shown = said(r#"{"type":"display","cell":3}"#, nonsense);
             assert_eq!(KernelFrame::of_runner(&shown), Ok(None));
             let own = r#"{"type":"cell_done","cell":3,"protected":true,"as_before":null}"#;
