@@ -1,27 +1,50 @@
 //! What a session writes is charged to its owner's quota of stored bytes, before it is written.
 
+use crate::controls;
 use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;
 use crate::quota::{Gauge, Refusal};
-use crate::store::{Account, Exceeded};
+use crate::store::{Account, Exceeded, ROW_BYTES};
 
 /// Room without which no cell begins and no session is made: for what a cell says at least, and for its end.
 pub const ROOM_TO_BEGIN_BYTES: u64 = 128 * 1024;
 
-/// The share of one session.
-pub struct JournalAccount(pub Gauge);
+/// Bytes of a session's record, of which its request, with the seed, is the most.
+#[must_use]
+pub fn record_bytes(request: &serde_json::Value) -> u64 {
+    let record = if controls::holds("seed_charge") { request.to_string().len() as u64 } else { 0 };
+    record.saturating_add(ROW_BYTES)
+}
+
+/// The share of one session: its record and its log.
+pub struct JournalAccount {
+    gauge: Gauge,
+    record: u64,
+}
+
+impl JournalAccount {
+    #[must_use]
+    pub fn new(gauge: Gauge, request: &serde_json::Value) -> Self {
+        Self { gauge, record: record_bytes(request) }
+    }
+}
 
 impl Account for JournalAccount {
+    /// A session that lives again finds what it had charged before.
+    fn open(&self, bytes: u64) {
+        let _ = self.gauge.measure(Kind::Journal, self.record.saturating_add(bytes));
+    }
+
     fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
-        self.0.grow(Kind::Journal, bytes).map_err(|refusal| exceeded(&refusal))
+        self.gauge.grow(Kind::Journal, bytes).map_err(|refusal| exceeded(&refusal))
     }
 
     fn charge_anyway(&self, bytes: u64) {
-        self.0.add(Kind::Journal, bytes);
+        self.gauge.add(Kind::Journal, bytes);
     }
 
     fn refund(&self, bytes: u64) {
-        self.0.shrink(Kind::Journal, bytes);
+        self.gauge.shrink(Kind::Journal, bytes);
     }
 }
 

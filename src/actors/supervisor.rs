@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::charge::ROOM_TO_BEGIN_BYTES;
+use super::charge::{ROOM_TO_BEGIN_BYTES, record_bytes};
 use super::llm::Models;
 use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef, a_sandbox, forget};
 use crate::config::{self, MIN_MEMORY_BYTES, show_size};
@@ -19,7 +19,7 @@ use crate::protocol::quota::Kind;
 use crate::protocol::values;
 use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Wanted};
-use crate::store::{Journal, JournalError, ROW_BYTES, SessionRecord};
+use crate::store::{Journal, JournalError, SessionRecord};
 use crate::tools;
 
 pub type SupervisorRef = ActorRef<SupervisorMsg>;
@@ -133,12 +133,7 @@ struct Begin {
 /// the first that is kept of it.
 fn amounts(job: Option<JobId>, request: &serde_json::Value) -> Amounts {
     let sessions = u64::from(job.is_none());
-    let record = if controls::holds("seed_charge") { request.to_string().len() as u64 } else { 0 };
-    Amounts::of([
-        (Kind::Sessions, sessions),
-        (Kind::Workspace, 0),
-        (Kind::Journal, record.saturating_add(ROW_BYTES)),
-    ])
+    Amounts::of([(Kind::Sessions, sessions), (Kind::Workspace, 0), (Kind::Journal, record_bytes(request))])
 }
 
 /// How what is left of a removed session stands among what uses a quota.

@@ -11,6 +11,8 @@ pub const ROW_BYTES: u64 = 512;
 
 /// Who pays.
 pub trait Account: Send + Sync {
+    /// So many bytes are on the disk of a log that is charged to it from here on, also if it was before.
+    fn open(&self, bytes: u64);
     /// So many bytes more are about to be written. An error if that is too much; then nothing is charged.
     fn charge(&self, bytes: u64) -> Result<(), Exceeded>;
     /// So many bytes more are written whatever may be had.
@@ -28,6 +30,8 @@ pub struct Exceeded(pub String);
 pub(super) struct Free;
 
 impl Account for Free {
+    fn open(&self, _: u64) {}
+
     fn charge(&self, _: u64) -> Result<(), Exceeded> {
         Ok(())
     }

@@ -165,7 +165,7 @@ impl EventLog {
     pub fn charge_to(&self, owner: u32, account: Arc<dyn Account>) {
         let _ = self.state.lane.set(self.core.lane(owner));
         let mut bill = self.state.bill();
-        account.charge_anyway(bill.bytes);
+        account.open(bill.bytes);
         bill.account = account;
     }
 

@@ -223,7 +223,7 @@ impl SessionActorState {
         let Estate { args, clients, common, holders, tickets, unanswered, deferred, views, place, replaying } =
             estate;
         let log = args.journal.log(args.id)?;
-        log.charge_to(args.owner, Arc::new(JournalAccount(args.gauge.clone())));
+        log.charge_to(args.owner, Arc::new(JournalAccount::new(args.gauge.clone(), &args.request)));
         let cells = &args.launcher.settings.cells;
         let spill = Spill::open(log.spill_folder(), cells.spill)?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);

@@ -12,6 +12,10 @@ struct Limited {
 }
 
 impl Account for Limited {
+    fn open(&self, bytes: u64) {
+        self.used.store(bytes, Ordering::Relaxed);
+    }
+
     fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
         let used = self.used.load(Ordering::Relaxed);
         if used + bytes > self.limit {
@@ -57,6 +61,9 @@ async fn what_is_charged_is_what_the_next_start_finds() {
     drop(journal);
     let journal = Journal::open(folder.path()).unwrap();
     let again = Arc::new(Limited { used: 0.into(), limit: 1 << 30 });
+    journal.log(session).unwrap().charge_to(1, again.clone());
+    assert_eq!(again.used.load(Ordering::Relaxed), charged);
+    // A session that dies and lives again pays once.
     journal.log(session).unwrap().charge_to(1, again.clone());
     assert_eq!(again.used.load(Ordering::Relaxed), charged);
 }
