@@ -73,7 +73,7 @@ impl Accounts {
 
 fn write(file: &Path, names: &BTreeMap<u32, String>) -> std::io::Result<()> {
     let draft = file.with_extension("draft");
-    let text: String = names.iter().map(|(uid, name)| format!("{uid} {name}\n")).collect();
+    let text = names.iter().fold(String::new(), |text, (uid, name)| format!("{text}{uid} {name}\n"));
     let mut options = std::fs::OpenOptions::new();
     let mut written = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
     written.write_all(text.as_bytes())?;

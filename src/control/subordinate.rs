@@ -35,12 +35,11 @@ fn taken_by(lists: &str, accounts: &str, first: u32, count: u32) -> Option<Strin
         let last = end.saturating_sub(1);
         return Some(format!("`{SUBORDINATE_IDS}` lends the user ids {start} to {last} to `{}`", lent.to));
     }
-    let account = accounts.lines().find_map(|line| {
+    accounts.lines().find_map(|line| {
         let mut fields = line.split(':');
         let (name, uid) = (fields.next()?, fields.nth(1)?.parse().ok()?);
         guests.contains(&uid).then(|| format!("user id {uid} is the account `{name}`"))
-    });
-    account
+    })
 }
 
 fn lent(lists: &str) -> Vec<Lent> {
