@@ -13,8 +13,9 @@ const MIB: u64 = 1 << 20;
 /// the journal, its empty pages, logs.
 const QUOTA: u64 = 100 * MIB;
 const SLACK: u64 = 40 * MIB;
-/// No answer to somebody else may take longer, whatever one user does.
-const PROMPT: Duration = Duration::from_secs(10);
+/// No answer to somebody else may take longer, whatever one user does. Generous on purpose: an unoptimised daemon on
+/// a busy machine takes seconds to look through 23 MB, and what must not be is that nobody is answered at all.
+const PROMPT: Duration = Duration::from_secs(30);
 
 const CONFIG: &str = r#"
 [sandbox]
