@@ -14,6 +14,7 @@ pub const PURPOSE: &str = "tool_call_purpose";
 
 /// Tells a model or a program what a tool is for. Known without running anything.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each says another thing about a tool")]
 pub struct Definition {
     pub name: String,
     pub description: String,

@@ -13,6 +13,7 @@ use super::super::supervisor::{SupervisorMsg, SupervisorRef};
 use super::ledger::Above;
 use super::{AsksMsg, AsksRef, AsksState};
 use crate::agent::report;
+use crate::config::Settings;
 use crate::controls;
 use crate::protocol::api::{Computed, NewSession, SessionView, VariableList, Which};
 use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
@@ -60,7 +61,7 @@ pub struct Port {
     pub language: Language,
     pub told_chars: usize,
     pub image: Option<String>,
-    pub sandbox: crate::config::Sandbox,
+    pub settings: Arc<Settings>,
     pub last_result: Arc<Mutex<Option<String>>>,
     pub caller: PortCaller,
 }
@@ -76,7 +77,7 @@ impl AsksState {
             language: self.current.as_ref().map_or(agent.language, |current| current.spec.language),
             told_chars: agent.told_chars,
             image: self.args.image.clone(),
-            sandbox: self.args.settings.sandbox.clone(),
+            settings: Arc::clone(&self.args.settings),
             last_result: Arc::clone(&self.args.last_result),
             caller: PortCaller::Model(
                 self.current
@@ -203,12 +204,12 @@ impl Port {
         if !controls::holds("inner_sessions_are_as_isolated") {
             return usual;
         }
-        let limits = &around.limits;
+        let (limits, most) = (&around.limits, &self.settings.sandbox);
         NewSession {
             backend: Some(around.backend),
-            memory_bytes: Some(limits.memory_bytes.min(self.sandbox.memory_bytes)),
-            cpus: Some(limits.cpus.min(self.sandbox.cpus)),
-            pids: Some(limits.pids.min(self.sandbox.pids)),
+            memory_bytes: Some(limits.memory_bytes.min(most.memory_bytes)),
+            cpus: Some(limits.cpus.min(most.cpus)),
+            pids: Some(limits.pids.min(most.pids)),
             ..usual
         }
     }

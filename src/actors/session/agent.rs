@@ -128,7 +128,7 @@ impl SessionActorState {
             language: agent.language,
             told_chars: agent.told_chars,
             image: self.args.wanted.image.clone(),
-            sandbox: self.args.launcher.settings.sandbox.clone(),
+            settings: Arc::clone(&self.args.launcher.settings),
             last_result: Arc::clone(&self.common.last_result),
             caller: PortCaller::Model(None),
         }
