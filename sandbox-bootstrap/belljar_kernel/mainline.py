@@ -360,7 +360,8 @@ class MainLine:
 
     def _kill_younger(self, checkpoint):
         """Kill processes that were started since that state was put by: it knows nothing of them."""
-        process.kill_younger(checkpoint.pid, self._runners.living(), self._runners.tags())
+        found = process.kill_younger(checkpoint.pid, self._runners.living(), self._runners.tags())
+        self._runners.killed(found)
 
     # The end of a worker and the start of a fresh one.
 
@@ -381,12 +382,14 @@ class MainLine:
                 after = {"restored": self.worker.state_of}
                 unrun = self._unrun(handle, cell)
                 self._tell_end(handle, 0 if unrun else cell, exit_code, after)
+                self._runners.bury()
                 self._take_checkpoint()
                 if unrun:
                     self._send_cell(cell, unrun)
                 return
         self.drop_checkpoints()
-        process.kill_descendants(self._runners.living(), self._runners.tags())
+        self._runners.killed(process.kill_descendants(self._runners.living(), self._runners.tags()))
+        self._runners.bury()
         self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
         if handle.control.peer_pid is None:
             self._start_worker_later()  # it ended before it could say a word

@@ -214,7 +214,7 @@ def kill_descendants(spared, tags):
 
     Only descendants are looked at, so that this is safe outside of a pid namespace too.
     """
-    _kill_rounds(lambda processes: _untagged(_descendants(processes, os.getpid(), spared), tags), True)
+    return _kill_rounds(lambda processes: _untagged(_descendants(processes, os.getpid(), spared), tags), True)
 
 
 def kill_younger(pid, spared, tags):
@@ -234,7 +234,7 @@ def kill_younger(pid, spared, tags):
         ]
         return _untagged(found, tags)
 
-    _kill_rounds(select, True)
+    return _kill_rounds(select, True)
 
 
 def kill_copies(session, spared, tags):
@@ -245,7 +245,7 @@ def kill_copies(session, spared, tags):
         return [pid for pid in found if processes[pid].session == session or _tag_of(pid) not in tags]
 
     tags = {None, *tags}
-    _kill_rounds(select, False)
+    return _kill_rounds(select, False)
 
 
 def _untagged(pids, tags):
@@ -255,23 +255,32 @@ def _untagged(pids, tags):
 def _kill_rounds(select, at_once):
     """Kill what is selected until nothing is; where all can be halted, what is then selected is all.
 
-    If not `at_once`, others are disturbed only for a crowd, or for one that is faster than we are.
+    If not `at_once`, others are disturbed only for a crowd, or for one that is faster than we are. Gives back
+    what was killed, and may not be gone yet.
     """
     global _halted
+    killed = []
     for attempt in range(KILL_ROUNDS):
         if at_once or attempt or is_crowded():
             halt()
         processes = _processes()
         found = select(processes)
+        killed += found
         for pid in found:
             send_signal(pid, signal.SIGKILL)
         if _halted:
             for pid in set(processes).difference(found):
                 send_signal(pid, signal.SIGCONT)
             _halted = False
-            return
+            break
         if not found:
-            return
+            break
+    return killed
+
+
+def is_there(pid):
+    """Also if it has ended and waits to be reaped: it counts among the processes that there may be until then."""
+    return os.path.exists(f"/proc/{pid}")
 
 
 def is_crowded():

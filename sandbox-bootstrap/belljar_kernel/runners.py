@@ -6,6 +6,7 @@ import time
 from . import memory, process, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER, RunnerHandle
 from .limits import (
+    BURY_S,
     CALLS_PER_RUNNER,
     HALT_S,
     NAMES_BYTES,
@@ -47,6 +48,7 @@ class Runners:
             wire.PROMOTED: self._promoted,
             wire.SPAWN_FAILED: self._spawn_failed,
         }
+        self._killed = []  # pids of strays
         self._reaped = {}  # pid -> exit code of orphans, in case one turns out to be a runner
 
     def send(self, frame):
@@ -305,6 +307,21 @@ class Runners:
                 self._copy_lost(handle, -signal.SIGKILL)
         return True, of_worker
 
+    def killed(self, pids):
+        """They may not be gone yet."""
+        self._killed += pids
+
+    def bury(self):
+        """Wait, not for long, until what was killed is gone: as long as it is there, others may be too many."""
+        deadline = time.monotonic() + BURY_S
+        while self._killed and time.monotonic() < deadline:
+            for pid, exit_code in process.reap():
+                self._child_ended(pid, exit_code)
+            self._killed = [pid for pid in self._killed if process.is_there(pid)]
+            if self._killed:
+                time.sleep(RESET_POLL_S)
+        self._killed = []
+
     def _has_ended(self, handle):
         """Its pidfd says so, or the one that had the same number before."""
         self.reap()
@@ -335,8 +352,9 @@ class Runners:
             return
         self.line.forget_checkpoint(handle)
         if handle.role in (FORK, VIEW):
-            process.kill_copies(handle.pid, self.living(), self.tags(handle))  # control: copies_end_with_descendants
+            self._killed += process.kill_copies(handle.pid, self.living(), self.tags(handle))  # control: copies_end_with_descendants
         self._copy_lost(handle, exit_code)
+        self.bury()
         if handle.role in (CHECKPOINT, RETIRED):
             self.line.check_memory()
 

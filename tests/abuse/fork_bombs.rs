@@ -56,7 +56,8 @@ fn explode(daemon: &Daemon, mode: &str) {
             "round {round}: {result}"
         );
         assert!(late < WITHIN, "round {round}: {late:?} after the deadline");
-        assert_eq!(daemon.run("a", "kept")["result"]["repr"], "'as it was'");
+        let after = daemon.run("a", "kept");
+        assert_eq!(after["result"]["repr"], "'as it was'", "round {round}: {after}, after {result}");
     }
     println!("{} bombs, the slowest end {slowest:?} after its deadline", rounds());
     daemon.assert_sound();
