@@ -82,8 +82,10 @@ REAPED_REMEMBERED = 256
 # A copy that has ended is a child of the guardian within this, or never was to be one.
 ORPHANED_S = 1.0
 KILL_ROUNDS = 50
-# What was killed is waited for so long, before something is started that may need its place.
-BURY_S = 1.0
+# What was killed is waited for so long, before something is started that may need its place; not for so few. What
+# takes long is to die, on a machine that has other things to do.
+BURY_S = 5.0
+BURY_FEW = 16
 # With more entries in /proc than these, all processes are stopped before strays are looked for: some 70 are there
 # always.
 CROWD = 128

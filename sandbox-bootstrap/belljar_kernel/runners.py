@@ -6,6 +6,7 @@ import time
 from . import memory, process, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER, RunnerHandle
 from .limits import (
+    BURY_FEW,
     BURY_S,
     CALLS_PER_RUNNER,
     HALT_S,
@@ -312,15 +313,13 @@ class Runners:
         self._killed += pids
 
     def bury(self):
-        """Wait, not for long, until what was killed is gone: as long as it is there, others may be too many."""
-        deadline = time.monotonic() + BURY_S
-        while self._killed and time.monotonic() < deadline:
-            for pid, exit_code in process.reap():
-                self._child_ended(pid, exit_code)
-            self._killed = [pid for pid in self._killed if process.is_there(pid)]
-            if self._killed:
-                time.sleep(RESET_POLL_S)
-        self._killed = []
+        """Wait until half of a crowd that was killed is gone: before that there is no room for a checkpoint."""
+        killed, self._killed = self._killed, []
+        deadline, enough = time.monotonic() + BURY_S, max(len(killed) // 2, BURY_FEW)
+        while len(killed) > enough and time.monotonic() < deadline:
+            time.sleep(RESET_POLL_S)
+            self.reap()
+            killed = [pid for pid in killed if process.is_there(pid)]
 
     def _has_ended(self, handle):
         """Its pidfd says so, or the one that had the same number before."""
