@@ -58,6 +58,9 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
         let (caller, router, shutdown) =
             (Caller::new(app.clone(), uid, gid), router.clone(), shutdown.clone());
         tasks.spawn(async move {
+            // The lists are looked up before the first request is read, so that a client which has closed its half
+            // by then still gets what can be answered at once. A refusal is told to each request.
+            let _ = caller.peer().await;
             serve_connection(stream, router, Arc::new(caller), shutdown).await;
             drop(place);
         });

@@ -15,6 +15,9 @@ use crate::protocol::frames::{HostFrame, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
 
+/// Longest time in which a cell that nobody recorded is expected to be gone after it was killed.
+const UNRECORDED_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Cells that the kernel knew of and did not run any more when it said hello.
 pub(super) struct Fence {
     pub ended: Vec<CellNumber>,
@@ -67,6 +70,7 @@ impl ExecutorState {
                 None,
             );
         }
+        self.kill_unrecorded(myself, &hello.running);
         self.answer_open_calls(myself, attach.open_calls, &hello.running);
         // The journal knew of these before the kernel did.
         for Resumed { start, .. } in unknown {
@@ -75,6 +79,22 @@ impl ExecutorState {
         // When this is answered, all that the kernel had to tell again has been told.
         let frame = |request| HostFrame::Names { request, code: String::new() };
         self.request(myself, Request::Fence(fence), frame, Duration::ZERO);
+    }
+
+    /// A cell is sent to the kernel while its start is being written down, so a daemon may die between the two.
+    /// Nobody was promised such a cell and nobody knows its rules or its deadline: it is taken back.
+    fn kill_unrecorded(&mut self, myself: &ExecutorRef, running: &[CellNumber]) {
+        for cell in
+            running.iter().copied().filter(|cell| !self.running.contains_key(cell)).collect::<Vec<_>>()
+        {
+            self.unrecorded.insert(cell, Instant::now());
+            self.send(myself, &HostFrame::Kill { cell, grace_ms: 0 });
+        }
+    }
+
+    /// Whether a cell of which the journal knows nothing may still be in the way of others.
+    pub(super) fn waits_for_unrecorded(&self) -> bool {
+        self.unrecorded.values().any(|killed| killed.elapsed() < UNRECORDED_PATIENCE)
     }
 
     fn not_attached(&mut self, myself: &ExecutorRef, why: &str) {

@@ -238,6 +238,7 @@ impl ExecutorState {
                 live,
                 duration_ms,
             } => {
+                self.unrecorded.remove(&cell);
                 let main = self.running.get(&cell).is_some_and(|running| running.start.mode == Mode::Main);
                 if let Some(running) = self.running.get_mut(&cell) {
                     running.reported = Duration::try_from_secs_f64(duration_ms / 1000.0).ok();
@@ -258,6 +259,7 @@ impl ExecutorState {
                 }
             }
             KernelFrame::CellLost { cell, exit_code, after, out_of_memory, older, killed: _ } => {
+                self.unrecorded.remove(&cell);
                 if let Some(running) = self.running.get_mut(&cell) {
                     running.out_of_memory = out_of_memory;
                 }
@@ -393,7 +395,7 @@ impl ExecutorState {
         self.send(myself, &HostFrame::Cell { cell, code, mode, expression, restricted });
     }
 
-    /// The kernel could not take a `fork` cell now: it waits for the main line.
+    /// The kernel could not take a cell now: it waits for the main line.
     pub(super) fn put_back(&mut self, cell: CellNumber) {
         let Some(running) = self.running.remove(&cell) else { return };
         let _ = self.args.recorder.finish(cell);

@@ -99,6 +99,8 @@ pub struct ExecutorState {
     /// While the sandbox is being launched or attached to: who waits for its removal.
     arriving: Option<Vec<RpcReplyPort<()>>>,
     running: HashMap<CellNumber, Running>,
+    /// Cells that ran when this daemon attached and of which the journal knows nothing, and when each was killed.
+    unrecorded: HashMap<CellNumber, Instant>,
     /// Lost cells that wait to hear which names they may have assigned, by request.
     finishing: HashMap<u64, Finishing>,
     requests: HashMap<u64, Request>,
@@ -213,6 +215,7 @@ impl Actor for Executor {
             cage: None,
             arriving: Some(Vec::new()),
             running: HashMap::new(),
+            unrecorded: HashMap::new(),
             finishing: HashMap::new(),
             requests: HashMap::new(),
             preloading: None,

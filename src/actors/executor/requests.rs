@@ -142,7 +142,7 @@ impl ExecutorState {
         } else if let Some(cell) = cell {
             if code == RefusedCode::Busy {
                 let mode = self.running.get(&cell).map(|running| running.start.mode);
-                if mode == Some(Mode::Main) {
+                if mode == Some(Mode::Main) && !self.waits_for_unrecorded() {
                     self.give_up(myself, "the kernel refused a cell that nothing was in the way of".into());
                 } else {
                     self.put_back(cell);
