@@ -96,11 +96,15 @@ pub async fn get(
                     let written = written.and_then(|left_out| writer.flush().map(|()| left_out));
                     // What a client did not take is not offered once more.
                     let (_writer, _left) = writer.into_parts();
+                    let broken = written.as_ref().err().map(ToString::to_string);
                     // Before the stream is seen to end: then it is known how.
                     let _ = told.send(written);
+                    broken
                 });
-                if let Err(problem) = sent.await {
-                    tracing::warn!(problem = problem.message, "a folder cannot be sent");
+                match sent.await {
+                    Ok(None) => {}
+                    Ok(Some(error)) => tracing::warn!(error, "a folder could not be sent whole"),
+                    Err(problem) => tracing::warn!(problem = problem.message, "a folder cannot be sent"),
                 }
             });
             let kind = [(header::CONTENT_TYPE, TAR), (header::TRAILER, LEFT_OUT)];
