@@ -96,11 +96,11 @@ fn tool_arguments_in_a_loop_end_the_cell_and_not_the_disk() {
     run(&daemon, ALICE, "flood", "kept = 42");
     let (pulse, before) = (Pulse::of(&daemon), kept(&daemon));
     // Refused calls leave their names and sizes, never what they brought.
-    let refused = "text = 'x' * (23 << 20)\nrefusals = 0\nfor n in range(15):\n    try: session_info(text=text + str(n))\n    except Exception: refusals += 1\nrefusals";
+    let refused = "text = 'x' * (23 << 20)\nrefusals = 0\nfor n in range(6):\n    try: session_info(text=text + str(n))\n    except Exception: refusals += 1\nrefusals";
     let result = beside(&daemon, || cells(&daemon, refused, 120));
-    assert_eq!(result["result"]["repr"], "15", "{}", &result.to_string()[..500]);
+    assert_eq!(result["result"]["repr"], "6", "{}", &result.to_string()[..500]);
     let grown = kept(&daemon).saturating_sub(before);
-    assert!(grown < 30 * MIB, "15 refused calls took {} MiB", grown / MIB);
+    assert!(grown < 30 * MIB, "6 refused calls took {} MiB", grown / MIB);
 
     let accepted = "text = 'x' * (23 << 20)\nfor n in range(60):\n    try: tools.swallow(text=text + str(n))\n    except Exception: pass";
     let result = beside(&daemon, || cells(&daemon, accepted, 300));
@@ -169,7 +169,7 @@ fn sessions_that_could_not_be_made_leave_nothing() {
     let daemon = shared(CONFIG);
     let before = kept(&daemon);
     let seed = "s".repeat(15 << 20);
-    for n in 0..14 {
+    for n in 0..8 {
         let request =
             json!({"name": format!("failed-{n}"), "image": "belljar/none", "seed": {"large": seed}});
         let refused = ask(&daemon, ALICE, "POST", "/v1/sessions", request);
@@ -196,7 +196,7 @@ fn answers_that_are_kept_for_repetitions_are_charged() {
     let shown =
         "class Shown:\n    def _repr_html_(self): return 'z' * (7 << 20)\ndisplay(Shown()); display(Shown())";
     let body = json!({"code": shown}).to_string();
-    for n in 0..14 {
+    for n in 0..9 {
         let key = format!("key-{n}");
         let headers = [("Idempotency-Key", key.as_str())];
         let path = "/v1/sessions/flood/cells?wait=true";
