@@ -13,7 +13,7 @@ _PR_GET_DUMPABLE = 3
 _PR_SET_CHILD_SUBREAPER = 36
 
 _LAST_IN_LINE = 19
-# Microseconds of a time that nobody takes: the tags of copies.
+# Copies are tagged with a real-time CPU limit of so many microseconds, which no honest program sets.
 _TAGS = 2**40
 _TAGS_END = _TAGS + RUNNER_INDEXES
 

@@ -28,7 +28,7 @@ pub(super) struct Remains {
 }
 
 impl Remains {
-    /// Of an ask of before, from what it used and how long it took.
+    /// What an earlier ask has left of its limits, given what it used and how long it took.
     pub fn of(spec: &AskSpec, used: Usage, steps: u32, took: Duration) -> Self {
         let left = Left {
             tokens: spec.limits.tokens.saturating_sub(used.total()),

@@ -20,7 +20,7 @@ const OWN_STEPS: u32 = 1;
 /// The account of one ask.
 pub struct Ledger {
     left: Mutex<Left>,
-    /// Of the ask around it, and of those that ended before it and whose code may be what asks.
+    /// The ledgers that pay too: the outer ask's, and those of ended asks whose code may be the caller.
     above: Vec<Arc<Ledger>>,
 }
 

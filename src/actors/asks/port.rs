@@ -47,7 +47,7 @@ pub enum PortCaller {
 pub struct Calling {
     /// The ask of the cell in whose name it does.
     pub by: Option<AskNumber>,
-    /// Of all code that may be what calls.
+    /// The rules of all code in the sandbox, because any of it may be the caller.
     pub rules: SandboxRules,
 }
 

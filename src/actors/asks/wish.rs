@@ -30,13 +30,13 @@ pub struct Circumstances<'a> {
 
 /// What is around an ask that code or a model begins: what may not be done there, it may not do either.
 pub struct Outer {
-    /// Of all code that may be what begins it.
+    /// The rules of all code in the outer sandbox, because any of it may have begun this ask.
     pub rules: CellRules,
     /// The ask that it is part of, if it is.
     pub spec: Option<AskSpec>,
     /// How deep it is.
     pub depth: u32,
-    /// Of the limits of that ask, which only shrink on the way in.
+    /// What the outer ask has left of its limits; an inner ask never gets more.
     pub left: Option<AskLimits>,
     pub above: Option<Above>,
 }
