@@ -94,8 +94,12 @@ HALT_S = 3.0
 
 # Cells.
 CELL_SOURCES_KEPT = 1000
-STREAM_SWITCH_WAIT_S = 0.05
+# A write to the other stream waits until the last one was read: longer than any load holds up the guardian. It
+# is looked at after pauses that grow from POLL to POLL_MAX.
+STREAM_SWITCH_WAIT_S = 60.0
 STREAM_SWITCH_POLL_S = 0.00002
+STREAM_SWITCH_POLL_GROWTH = 1.2
+STREAM_SWITCH_POLL_MAX_S = 0.001
 # How often the loop is run again after code of a cell has stopped it.
 LOOP_STARTS = 1000
 RECURSION_LIMIT_FLOOR = 1000
