@@ -264,6 +264,8 @@ class MainLine:
             self._end_glutton(largest)
         elif together:
             excess = memory.total(self._lasting()) - self._bound()
+            if excess > 0 and self.check_memory():
+                return  # memory has grown since the checkpoints were looked at, and one of them was enough
             # Measured anew, because they grow: by the time of the sum another may be the largest.
             alone = {pid: memory.held_alone(pid) for pid in sizes} if excess > 0 else {}
             for pid in sorted(alone, key=alone.get, reverse=True):
