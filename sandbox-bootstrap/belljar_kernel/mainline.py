@@ -21,7 +21,9 @@ from .limits import (
     MEMORY_CHECK_S,
     MEMORY_SUM_S,
     NAMES_BYTES,
+    PROMOTE_LEAST_S,
     PROMOTE_S,
+    TURN_S,
     VIEW_S,
     WORKER_START_RETRY_S,
     WORKER_START_TRIES,
@@ -353,7 +355,9 @@ class MainLine:
         checkpoint.control.send(wire.pack(wire.PROMOTE))
         if meanwhile is not None:
             meanwhile(checkpoint)
-        if checkpoint.wait_for(lambda: checkpoint.promoted, PROMOTE_S):
+        patience = PROMOTE_S
+        patience = min(PROMOTE_S, self._poller.patience(TURN_S) / 2)  # control: waits_have_one_budget
+        if checkpoint.wait_for(lambda: checkpoint.promoted, max(patience, PROMOTE_LEAST_S)):
             self.worker = checkpoint
             checkpoint.read(not self._runners.bridge.pressed)
             return True
@@ -362,7 +366,7 @@ class MainLine:
 
     def _kill_younger(self, checkpoint):
         """Kill processes that were started since that state was put by: it knows nothing of them."""
-        found = process.kill_younger(checkpoint.pid, self._runners.living(), self._runners.tags())
+        found = process.kill_younger(checkpoint.pid, self._runners.kept())
         self._runners.killed(found)
 
     # The end of a worker and the start of a fresh one.
@@ -390,7 +394,7 @@ class MainLine:
                     self._send_cell(cell, unrun)
                 return
         self.drop_checkpoints()
-        self._runners.killed(process.kill_descendants(self._runners.living(), self._runners.tags()))
+        self._runners.killed(process.kill_descendants(self._runners.kept()))
         self._runners.bury()
         self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
         if handle.control.peer_pid is None:
@@ -451,7 +455,7 @@ class MainLine:
             if pid != 0:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
         if pid is None:
-            process.kill_descendants(self._runners.living(), self._runners.tags())
+            process.kill_descendants(self._runners.kept())
             self._runners.reap()
             self._start_worker_later()
             return

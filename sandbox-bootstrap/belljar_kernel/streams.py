@@ -15,7 +15,7 @@ import posix  # not `os`, whose functions user code may replace
 import sys
 import time
 
-from .handle import bytes_in_pipe
+from .channel import bytes_waiting
 from .limits import (
     STREAM_SWITCH_POLL_GROWTH,
     STREAM_SWITCH_POLL_MAX_S,
@@ -113,11 +113,11 @@ def _wait_until_read(descriptor, deadline):
 
     A thread or a child may go on writing, and the pipe never be empty.
     """
-    held = left = bytes_in_pipe(descriptor)
+    held = left = bytes_waiting(descriptor)
     pause = STREAM_SWITCH_POLL_S
     while left > 0 and _now() < deadline:
         pause = _nap(pause)
-        before, held = held, bytes_in_pipe(descriptor)
+        before, held = held, bytes_waiting(descriptor)
         if held < before:
             left = min(left - (before - held), held)
             pause = STREAM_SWITCH_POLL_S
