@@ -3,7 +3,8 @@
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `agent`, `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `config` → `protocol`.
 //! `controls` is beside them: which security controls hold, for the build that proves each of them; and `deaths`:
-//! what dies is heard of.
+//! what dies is heard of; and `processes`:
+//! those of the host, told from all others, with what they have started.
 
 pub mod actors;
 pub mod agent;
@@ -15,6 +16,7 @@ pub mod controls;
 pub mod daemon;
 pub mod deaths;
 pub mod llm;
+pub mod processes;
 pub mod protocol;
 pub mod quota;
 pub mod sandbox;

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use super::cgroup::Cgroup;
 use super::checks::Checks;
-use super::facts;
+use super::facts::{self, Ceilings};
 use super::groups;
 use super::profile::seccomp_profile;
 use super::spec::{
-    BRIDGE_DIR, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec, WORKSPACE, nano_cpus,
-    session_container,
+    BRIDGE_DIR, CPU_SHARES, KERNEL_DIR, MASKED_PATHS, NO_LOG, OOM_SCORE, READONLY_PATHS, SandboxSpec,
+    WORKSPACE, nano_cpus, session_container,
 };
 use crate::protocol::frames::Probe;
 use crate::protocol::receipt::{
@@ -26,6 +26,7 @@ pub struct Evidence {
     /// Groups that a guest may have because its owner, whose daemon this is, has them.
     pub owner_groups: Vec<u32>,
     pub limits: LimitFact,
+    pub ceilings: Ceilings,
     /// The folder behind `/workspace` is the one that was opened and checked. None where the host
     /// does not let this user look.
     pub workspace_is_ours: Option<bool>,
@@ -56,6 +57,7 @@ pub fn gather(spec: &SandboxSpec, inspected: &ContainerInspectResponse) -> Optio
         process,
         owner_groups: groups::of_an_owner(),
         limits,
+        ceilings: facts::parse_ceilings(&limits_text)?,
         workspace_is_ours: same_folder(pid, spec.workspace_identity),
     })
 }
@@ -86,6 +88,7 @@ pub fn differences(
     checks.user(spec, &evidence.process, &evidence.owner_groups);
     checks.rights(&evidence.process);
     checks.limits(spec, &evidence.limits);
+    checks.ceilings(evidence.ceilings);
     checks.probe(probe);
     let mut check = |holds, what| checks.check(holds, what);
     check(evidence.workspace_is_ours != Some(false), "the folder mounted as the workspace");
@@ -100,7 +103,19 @@ pub fn differences(
     check(host.device_requests.unwrap_or_default().is_empty(), "requested devices");
     check(host.device_cgroup_rules.unwrap_or_default().is_empty(), "rules for devices");
     check(host.volumes_from.unwrap_or_default().is_empty(), "volumes of others");
-    let asked = session_container(spec).host_config.unwrap_or_default();
+    check(host.log_config.and_then(|log| log.typ).as_deref() == Some(NO_LOG), "the engine's log");
+    check(host.oom_score_adj == Some(OOM_SCORE), "the order of death when memory is short");
+    check(host.cpu_shares == Some(CPU_SHARES), "the share of the CPUs");
+    let container = inspected.config.clone().unwrap_or_default();
+    let asked = session_container(spec);
+    check(container.hostname == asked.hostname, "the host name");
+    // An image may bring variables and labels of its own.
+    let variables = container.env.unwrap_or_default();
+    check(asked.env.unwrap_or_default().iter().all(|wanted| variables.contains(wanted)), "the environment");
+    let labels = container.labels.unwrap_or_default();
+    let has = |(name, value): (&String, &String)| labels.get(name) == Some(value);
+    check(asked.labels.unwrap_or_default().iter().all(has), "the labels");
+    let asked = asked.host_config.unwrap_or_default();
     check(host.tmpfs == asked.tmpfs, "the temporary folders");
     check(host.shm_size == asked.shm_size, "the shared memory");
     check(host.cgroupns_mode == asked.cgroupns_mode, "the cgroup namespace");
@@ -144,10 +159,12 @@ pub fn receipt(
     probe: Probe,
 ) -> Receipt {
     let host = inspected.host_config.clone().unwrap_or_default();
-    let tmpfs = host.tmpfs.unwrap_or_default().into_keys();
-    let mut mounts: Vec<MountFact> = bind_mounts(inspected)
-        .chain(tmpfs.map(|target| MountFact { target, kind: "tmpfs".into(), writable: true }))
-        .collect();
+    let tmpfs = host.tmpfs.unwrap_or_default().into_iter().map(|(target, options)| MountFact {
+        target,
+        kind: "tmpfs".into(),
+        writable: options.split(',').all(|option| option != "ro"),
+    });
+    let mut mounts: Vec<MountFact> = bind_mounts(inspected).chain(tmpfs).collect();
     // The engine lists them in another order each time.
     mounts.sort_by(|a, b| a.target.cmp(&b.target));
     Receipt {

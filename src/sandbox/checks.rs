@@ -1,7 +1,8 @@
 //! What has to hold of every sandbox, whatever holds it. What is a backend's own is added by its
 //! attestation.
 
-use super::spec::SandboxSpec;
+use super::facts::Ceilings;
+use super::spec::{LOCKED_MEMORY_BYTES, SandboxSpec};
 use crate::protocol::frames::Probe;
 use crate::protocol::receipt::{Holder, LimitFact, ProcessFact};
 
@@ -47,6 +48,13 @@ impl Checks {
         self.check(limits.open_files <= wanted.open_files, "the limit on open files");
         self.check(limits.file_bytes <= wanted.file_bytes, "the limit on file size");
         self.check(limits.core_bytes == 0, "the limit on core files");
+    }
+
+    /// What the receipt does not tell, because it is the same for all.
+    pub fn ceilings(&mut self, ceilings: Ceilings) {
+        let locked = i64::try_from(ceilings.locked_memory).is_ok_and(|bytes| bytes <= LOCKED_MEMORY_BYTES);
+        self.check(locked, "the limit on locked memory");
+        self.check(ceilings.message_queues == 0, "the limit on message queues");
     }
 
     /// What the guardian found out before any code ran.

@@ -3,10 +3,9 @@
 
 use std::path::Path;
 
+use super::owner::NO_GROUP;
+pub use crate::processes::read_small;
 use crate::protocol::receipt::ProcessFact;
-
-/// Files of `/proc` are small; a longer one is cut.
-const PROC_BYTES: usize = 64 * 1024;
 
 /// Parses `/proc/<pid>/status`.
 #[must_use]
@@ -38,11 +37,20 @@ pub fn parse_limit(limits: &str, row: &str) -> Option<u64> {
     }
 }
 
-pub fn read_small(path: &Path) -> std::io::Result<String> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(PROC_BYTES as u64).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+/// What a process may lock in memory, and keep in message queues, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ceilings {
+    pub locked_memory: u64,
+    pub message_queues: u64,
+}
+
+/// Of the text of `/proc/<pid>/limits`.
+#[must_use]
+pub fn parse_ceilings(limits: &str) -> Option<Ceilings> {
+    Some(Ceilings {
+        locked_memory: parse_limit(limits, "Max locked memory")?,
+        message_queues: parse_limit(limits, "Max msgqueue size")?,
+    })
 }
 
 /// Reads a process's facts from `/proc`.
@@ -56,9 +64,6 @@ pub fn process(pid: i32) -> Option<ProcessFact> {
         .filter(|text| !text.is_empty());
     Some(fact)
 }
-
-/// Group that nobody is meant to be in.
-const NO_GROUP: u32 = 65_534;
 
 /// The main group of a user, as the machine's own list of users has it.
 #[must_use]
@@ -90,6 +95,9 @@ mod tests {
         assert_eq!(parse_limit(limits, "Max open files"), Some(1024));
         assert_eq!(parse_limit(limits, "Max file size"), Some(u64::MAX));
         assert_eq!(parse_limit(limits, "Max core file size"), None);
+        assert_eq!(parse_ceilings(limits), None);
+        let more = "Max locked memory         65536                65536                bytes     \nMax msgqueue size         0                    0                    bytes     \n";
+        assert_eq!(parse_ceilings(more), Some(Ceilings { locked_memory: 65536, message_queues: 0 }));
     }
 
     #[test]

@@ -1,20 +1,10 @@
 //! Which group a guest has. A group is a right, so a guest has none that its owner has not: the group of a
 //! folder says nothing about the folder's owner.
 
-use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
-use std::ffi::CString;
+use nix::unistd::{Gid, Group};
 
+use super::owner::{Ids, NO_GROUP};
 use crate::controls;
-
-/// Group that nobody is meant to be in.
-const NO_GROUP: u32 = 65_534;
-
-/// The groups of a user, by the machine's own lists.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Account {
-    primary: u32,
-    groups: Vec<u32>,
-}
 
 /// The group of a guest that works as a user in a folder of that user: the folder's, if the user is a member.
 #[must_use]
@@ -23,20 +13,15 @@ pub(super) fn for_guest(uid: u32, folder_gid: u32) -> u32 {
         return folder_gid;
     }
     let is_nameless = |gid: u32| matches!(Group::from_gid(Gid::from_raw(gid)), Ok(None));
-    let Ok(user) = User::from_uid(Uid::from_raw(uid)) else { return NO_GROUP };
-    let account = user.and_then(|user| {
-        let name = CString::new(user.name).ok()?;
-        let groups = getgrouplist(&name, user.gid).ok()?;
-        Some(Account { primary: user.gid.as_raw(), groups: groups.iter().map(|gid| gid.as_raw()).collect() })
-    });
+    let Ok(account) = Ids::look_up(uid) else { return NO_GROUP };
     choose(account.as_ref(), uid, folder_gid, is_nameless)
 }
 
 /// Root's group is nobody's. A user without an account is its own group, unless that is the number of another.
-fn choose(account: Option<&Account>, uid: u32, folder_gid: u32, is_nameless: impl Fn(u32) -> bool) -> u32 {
+fn choose(account: Option<&Ids>, uid: u32, folder_gid: u32, is_nameless: impl Fn(u32) -> bool) -> u32 {
     let chosen = match account {
         Some(account) if account.groups.contains(&folder_gid) && folder_gid != 0 => folder_gid,
-        Some(account) => account.primary,
+        Some(account) => account.gid,
         None if is_nameless(uid) => uid,
         None => NO_GROUP,
     };
@@ -59,11 +44,11 @@ mod tests {
 
     #[test]
     fn a_folder_of_a_foreign_group_does_not_give_that_group() {
-        let ann = Account { primary: 1000, groups: vec![1000, 27, 0] };
+        let ann = Ids { uid: 1000, gid: 1000, groups: vec![1000, 27, 0] };
         let nameless = |gid| gid > 1000;
         let chosen = |gid| choose(Some(&ann), 1000, gid, nameless);
         assert_eq!([1000, 27, 42, 0].map(chosen), [1000, 27, 1000, 1000]);
-        let of_root = Account { primary: 0, groups: vec![0] };
+        let of_root = Ids { uid: 1000, gid: 0, groups: vec![0] };
         assert_eq!(choose(Some(&of_root), 1000, 0, nameless), NO_GROUP);
     }
 

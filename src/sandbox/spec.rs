@@ -31,7 +31,11 @@ pub(super) const HOSTNAME: &str = "belljar";
 pub(super) const OOM_SCORE: i64 = 500;
 /// Sandboxes yield to the daemon and to other work of the host when CPUs are short.
 pub(super) const CPU_SHARES: i64 = 256;
+/// The engine's name for keeping no log.
+pub(super) const NO_LOG: &str = "none";
 pub(super) const LOCKED_MEMORY_BYTES: i64 = 64 * 1024;
+
+const RUN_OPTIONS: &str = "ro,nosuid,nodev,noexec,size=4096,nr_inodes=1,mode=755";
 
 /// Naming the list replaces the engine's own, so an old engine gets the newest one too.
 pub(super) const MASKED_PATHS: [&str; 18] = [
@@ -165,11 +169,15 @@ fn hardened(
         oom_score_adj: controls::setting("dies_before_the_daemon", OOM_SCORE),
         shm_size: controls::setting("shared_memory_limit", signed(limits.shm_bytes)),
         ulimits: Some(ulimits(limits)),
-        tmpfs: Some(HashMap::from([("/tmp".into(), tmp_options(limits))])),
+        tmpfs: Some(HashMap::from([
+            ("/tmp".into(), tmp_options(limits)),
+            // Nothing that an image keeps there is shown, and a guest cannot write there.
+            ("/run".into(), RUN_OPTIONS.into()),
+        ])),
         // Output goes over the bridge; the engine's own log would fill the host's disk.
         log_config: controls::setting(
             "no_engine_log",
-            HostConfigLogConfig { typ: Some("none".into()), config: None },
+            HostConfigLogConfig { typ: Some(NO_LOG.into()), config: None },
         ),
         // The exit code and the OOM flag are read first; the daemon removes it itself.
         auto_remove: Some(false),

@@ -1,8 +1,8 @@
 //! Each single difference is found, and by its own name.
 
 use bollard::models::{
-    ContainerInspectResponse, ContainerState, DeviceMapping, DeviceRequest, HostConfig,
-    HostConfigCgroupnsModeEnum, MountPoint,
+    ContainerConfig, ContainerInspectResponse, ContainerState, DeviceMapping, DeviceRequest, HostConfig,
+    HostConfigCgroupnsModeEnum, HostConfigLogConfig, MountPoint,
 };
 
 use super::*;
@@ -26,6 +26,10 @@ impl Seen {
         self.inspected.host_config.as_mut().unwrap()
     }
 
+    fn config(&mut self) -> &mut ContainerConfig {
+        self.inspected.config.as_mut().unwrap()
+    }
+
     fn mount(&mut self, target: &str) -> &mut MountPoint {
         let mounts = self.inspected.mounts.as_mut().unwrap();
         mounts.iter_mut().find(|mount| mount.destination.as_deref() == Some(target)).unwrap()
@@ -39,14 +43,18 @@ fn well() -> Seen {
         rw: Some(rw),
         ..MountPoint::default()
     };
+    let asked = session_container(&spec);
     let inspected = ContainerInspectResponse {
         id: Some("container".into()),
         image: Some(spec.image.id.clone()),
         state: Some(ContainerState { pid: Some(7), running: Some(true), ..ContainerState::default() }),
         // An engine that does exactly what it is asked for.
-        host_config: Some(HostConfig {
-            runtime: Some("runc".into()),
-            ..session_container(&spec).host_config.unwrap()
+        host_config: Some(HostConfig { runtime: Some("runc".into()), ..asked.host_config.unwrap() }),
+        config: Some(ContainerConfig {
+            hostname: asked.hostname,
+            env: asked.env,
+            labels: asked.labels,
+            ..ContainerConfig::default()
         }),
         mounts: Some(vec![mount(WORKSPACE, true), mount(BRIDGE_DIR, false), mount(KERNEL_DIR, false)]),
         ..ContainerInspectResponse::default()
@@ -74,6 +82,7 @@ fn well() -> Seen {
             cgroup_version: 2,
             held_by: HeldBy::default(),
         },
+        ceilings: Ceilings { locked_memory: 65_536, message_queues: 0 },
         workspace_is_ours: Some(true),
     };
     let probe = Probe {
@@ -161,6 +170,14 @@ fn groups_of_the_owner_are_no_difference() {
 }
 
 #[test]
+fn variables_and_labels_of_an_image_are_no_difference() {
+    let mut seen = well();
+    seen.config().env.as_mut().unwrap().push("PYTHON_VERSION=3.12".into());
+    seen.config().labels.as_mut().unwrap().insert("maintainer".into(), "somebody".into());
+    assert_eq!(seen.differences(), Vec::<String>::new());
+}
+
+#[test]
 fn limits_are_compared() {
     each_is_found(&[
         ("the memory limit", |seen| seen.evidence.limits.memory_bytes += 1),
@@ -171,6 +188,13 @@ fn limits_are_compared() {
         ("the limit on open files", |seen| seen.evidence.limits.open_files += 1),
         ("the limit on file size", |seen| seen.evidence.limits.file_bytes = u64::MAX),
         ("the limit on core files", |seen| seen.evidence.limits.core_bytes = 1),
+        ("the limit on locked memory", |seen| seen.evidence.ceilings.locked_memory += 1),
+        ("the limit on locked memory", |seen| seen.evidence.ceilings.locked_memory = u64::MAX),
+        ("the limit on message queues", |seen| seen.evidence.ceilings.message_queues = 1),
+        ("the share of the CPUs", |seen| seen.host().cpu_shares = Some(0)),
+        ("the share of the CPUs", |seen| seen.host().cpu_shares = None),
+        ("the order of death when memory is short", |seen| seen.host().oom_score_adj = Some(0)),
+        ("the order of death when memory is short", |seen| seen.host().oom_score_adj = None),
         ("swap", |seen| seen.host().memory_swap = Some(-1)),
         ("swap", |seen| seen.host().memory_swap = Some(0)),
         ("the engine's CPU limit", |seen| seen.host().nano_cpus = None),
@@ -204,6 +228,20 @@ fn settings_of_the_engine_are_compared() {
         ("the seccomp profile", |seen| seen.host().security_opt = Some(vec!["seccomp=unconfined".into()])),
         ("the seccomp profile", |seen| seen.host().security_opt = Some(vec!["seccomp={}".into()])),
         ("the seccomp profile", |seen| seen.host().security_opt = None),
+        ("the engine's log", |seen| seen.host().log_config = None),
+        ("the engine's log", |seen| {
+            seen.host().log_config =
+                Some(HostConfigLogConfig { typ: Some("json-file".into()), config: None });
+        }),
+        ("the host name", |seen| seen.config().hostname = Some("the-real-one".into())),
+        ("the host name", |seen| seen.config().hostname = None),
+        ("the environment", |seen| seen.config().env = None),
+        ("the environment", |seen| seen.config().env.as_mut().unwrap()[4] = "HOME=/root".into()),
+        ("the labels", |seen| seen.config().labels = None),
+        ("the labels", |seen| {
+            let labels = seen.config().labels.as_mut().unwrap();
+            labels.insert("belljar.instance".into(), "another".into());
+        }),
         ("the image", |seen| seen.inspected.image = Some("sha256:other".into())),
         ("the image", |seen| seen.inspected.image = None),
     ]);
@@ -262,6 +300,6 @@ fn a_receipt_says_what_was_read_not_what_was_asked_for() {
     assert_eq!(receipt.image.id, "sha256:really");
     assert_eq!((receipt.network.as_str(), receipt.runtime.as_str()), ("really", "runsc"));
     assert_eq!((receipt.limits.memory_bytes, receipt.process.uid), (5, 6));
-    assert_eq!(receipt.mounts.len(), 4);
+    assert_eq!(receipt.mounts.len(), 5);
     assert!(receipt.seccomp_profile.starts_with("sha256:") && receipt.seccomp_profile.len() == 71);
 }

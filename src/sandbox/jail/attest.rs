@@ -9,7 +9,7 @@ use crate::protocol::receipt::{Backend, HeldBy, Holder, LimitFact, MountFact, Pr
 use crate::sandbox::attest::{fingerprint, same_folder};
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::checks::Checks;
-use crate::sandbox::facts;
+use crate::sandbox::facts::{self, Ceilings};
 use crate::sandbox::groups;
 use crate::sandbox::profile::seccomp_profile;
 use crate::sandbox::spec::{SandboxSpec, WORKSPACE};
@@ -31,6 +31,7 @@ pub struct Evidence {
     /// Groups that a guest may have because its owner, whose daemon this is, has them.
     pub owner_groups: Vec<u32>,
     pub limits: LimitFact,
+    pub ceilings: Ceilings,
     /// Those that are not the daemon's own.
     pub namespaces: Vec<String>,
     pub mounts: Vec<SeenMount>,
@@ -124,6 +125,7 @@ pub fn gather(spec: &SandboxSpec, jail: &Jail) -> Option<Evidence> {
         process,
         owner_groups: groups::of_an_owner(),
         limits,
+        ceilings: facts::parse_ceilings(&limits_text)?,
         namespaces: own_namespaces(pid),
         mounts: visible(&read("mountinfo")?),
         workspace_is_ours: match jail.walls {
@@ -154,6 +156,7 @@ pub fn differences(
     let mut checks = Checks::default();
     checks.user(spec, &evidence.process, &evidence.owner_groups);
     checks.limits(spec, &evidence.limits);
+    checks.ceilings(evidence.ceilings);
     if walls == Walls::None {
         return checks.differences();
     }

@@ -12,7 +12,6 @@ mod arguments;
 mod attest;
 mod explain;
 mod group;
-mod identity;
 mod limits;
 pub mod root;
 mod scope;
@@ -28,13 +27,13 @@ use std::time::Duration;
 use super::launch::SandboxEnd;
 use super::spec::SandboxSpec;
 use crate::controls;
+use crate::processes::Identity;
 use crate::protocol::event::Counters;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use group::Group;
-use identity::Identity;
 
 pub use start::{Tools, compile, start, try_out};
 

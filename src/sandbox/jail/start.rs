@@ -13,10 +13,10 @@ use std::time::Duration;
 use super::arguments::{self, BLOCK_FD, FIRST_SECCOMP_FD, Host, STATUS_FD};
 use super::explain::{self, Machine};
 use super::group::Group;
-use super::identity::Identity;
 use super::limits::{self, Beside};
 use super::root::{self, Root};
 use super::{Jail, Said, Walls, scope, seccomp, status};
+use crate::processes::Identity;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::profile::seccomp_profile;
 use crate::sandbox::spec::{

@@ -3,8 +3,8 @@
 use nix::unistd::{Uid, User, getgrouplist};
 use std::ffi::CString;
 
-/// The group of nobody, for users without an account.
-const NO_GROUP: u32 = 65_534;
+/// The group that nobody is meant to be in, for users without an account.
+pub const NO_GROUP: u32 = 65_534;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ids {
@@ -20,15 +20,19 @@ impl Ids {
         Self { uid, gid, groups: Vec::new() }
     }
 
-    /// A user as the machine's own lists have it. The lists may lie on another machine and be slow, so this
-    /// is asked on a thread that nobody else needs.
+    /// A user as the machine's own lists have it; none for one without an account, and an error where the lists do
+    /// not answer. They may lie on another machine and be slow, so this is asked on a thread that nobody else needs.
+    pub fn look_up(uid: u32) -> nix::Result<Option<Self>> {
+        let Some(user) = User::from_uid(Uid::from_raw(uid))? else { return Ok(None) };
+        let name = CString::new(user.name.as_str()).map_err(|_| nix::Error::EINVAL)?;
+        let groups = getgrouplist(&name, user.gid)?.into_iter().map(nix::unistd::Gid::as_raw).collect();
+        Ok(Some(Self { uid, gid: user.gid.as_raw(), groups }))
+    }
+
+    /// The same, where it makes no difference why there is none.
     #[must_use]
     pub fn of_account(uid: u32) -> Option<Self> {
-        let user = User::from_uid(Uid::from_raw(uid)).ok().flatten()?;
-        let name = CString::new(user.name.as_str()).ok()?;
-        let groups = getgrouplist(&name, user.gid).ok()?;
-        let groups = groups.into_iter().map(nix::unistd::Gid::as_raw).collect();
-        Some(Self { uid, gid: user.gid.as_raw(), groups })
+        Self::look_up(uid).ok().flatten()
     }
 
     /// The same, and for a user without an account one without groups.

@@ -9,6 +9,6 @@ mod ids;
 mod switch;
 mod threads;
 
-pub use ids::Ids;
+pub use ids::{Ids, NO_GROUP};
 pub use switch::acting_as;
 pub use threads::{Lane, run};

@@ -45,6 +45,7 @@ fn well() -> (Evidence, Probe) {
             cgroup_version: 0,
             held_by: HeldBy { memory: Holder::Guardian, cpus: Holder::Nothing, pids: Holder::Rlimit },
         },
+        ceilings: Ceilings { locked_memory: 65_536, message_queues: 0 },
         namespaces: NAMESPACES.into_iter().chain([USER_NAMESPACE]).map(str::to_owned).collect(),
         mounts: visible(MOUNTINFO),
         workspace_is_ours: Some(true),
@@ -93,7 +94,7 @@ fn only_the_upper_one_of_two_mounts_at_a_place_counts() {
 #[test]
 fn every_difference_has_its_name() {
     type Change = fn(&mut Evidence, &mut Probe);
-    let cases: [(Change, &str); 23] = [
+    let cases: [(Change, &str); 25] = [
         (|e, _| e.process.uid = 0, "the process is root on the host"),
         (|e, _| e.process.gid = 5, "the group id of the process"),
         (|e, _| e.process.groups = Some(vec![24, 42]), "supplementary groups"),
@@ -107,6 +108,8 @@ fn every_difference_has_its_name() {
         (|e, _| e.limits.open_files = 20_000, "the limit on open files"),
         (|e, _| e.limits.file_bytes = u64::MAX, "the limit on file size"),
         (|e, _| e.limits.core_bytes = 1, "the limit on core files"),
+        (|e, _| e.ceilings.locked_memory = u64::MAX, "the limit on locked memory"),
+        (|e, _| e.ceilings.message_queues = 819_200, "the limit on message queues"),
         (|e, _| e.limits.memory_bytes = u64::MAX, "the memory limit"),
         (|e, _| e.limits.pids = 999_999, "the limit on processes"),
         (|e, _| e.limits.held_by.cpus = Holder::Cgroup, "the CPU limit"),

@@ -1,13 +1,13 @@
 //! One process of the host, told from all that had or will have its number: by when it started, in
-//! which run of the machine.
+//! which run of the machine; and what it has started, however deep.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::sandbox::facts::read_small;
-
+/// Files of `/proc` are small; a longer one is cut.
+const PROC_BYTES: u64 = 64 * 1024;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Time between two looks whether a process is gone.
 const GONE_POLL: Duration = Duration::from_millis(5);
@@ -89,20 +89,31 @@ impl Identity {
 
     /// Stops it and all that it has started, also as fast as they fork; gives whom.
     pub fn stop_tree(&self) -> rustix::io::Result<Vec<Self>> {
-        let mut stopped: Vec<Self> = Vec::new();
+        let mut stopped = Vec::new();
+        for (one, outcome) in self.stop(|_| true) {
+            tolerant(outcome)?;
+            stopped.push(one);
+        }
+        Ok(stopped)
+    }
+
+    /// Whom of its tree it was told to stop, and how that went.
+    fn stop(&self, meant: impl Fn(&Self) -> bool) -> Vec<(Self, rustix::io::Result<()>)> {
+        let mut told: Vec<(Self, rustix::io::Result<()>)> = Vec::new();
+        let mut known = HashSet::new();
         for _ in 0..ROUNDS {
-            let fresh: Vec<Self> = self.tree().into_iter().filter(|one| !stopped.contains(one)).collect();
+            let tree = self.tree().into_iter();
+            let fresh: Vec<Self> =
+                tree.filter(|one| meant(one) && known.insert((one.pid, one.started))).collect();
             if fresh.is_empty() {
                 break;
             }
             for one in fresh {
-                match one.signal(Signal::STOP) {
-                    Ok(()) | Err(rustix::io::Errno::SRCH) => stopped.push(one),
-                    Err(error) => return Err(error),
-                }
+                let outcome = one.signal(Signal::STOP);
+                told.push((one, outcome));
             }
         }
-        Ok(stopped)
+        told
     }
 
     pub fn continue_tree(&self) -> rustix::io::Result<()> {
@@ -116,21 +127,28 @@ impl Identity {
         Ok(family)
     }
 
-    /// It and its descendants; the dead do not count.
+    /// Kills all that it has started and that may be killed, and leaves it alone itself. Says how many of them there
+    /// still are, with its own children that are dead and that it has not waited for.
+    #[must_use]
+    pub fn kill_descendants(&self) -> usize {
+        let told = self.stop(|one| one.pid != self.pid);
+        let killed = told.iter().filter(|(one, stopped)| stopped.is_ok() && one.signal(Signal::KILL).is_ok());
+        let is_left = |row: Row| row.lives() || row.parent == self.pid;
+        killed.filter(|(one, _)| one.row().is_some_and(is_left)).count()
+    }
+
+    /// It and its descendants. A process whose first thread has ended looks dead while others of it run on, so the
+    /// dead are among them.
     fn tree(&self) -> Vec<Self> {
         if !self.lives() {
             return Vec::new();
         }
-        let rows = processes();
+        let mut children = by_parent();
         let mut found = vec![self.clone()];
         let mut next = 0;
         while let Some(parent) = found.get(next).map(|one| one.pid) {
-            let children = rows.iter().filter(|(pid, row)| row.parent == parent && **pid != parent);
-            found.extend(children.map(|(pid, row)| Self {
-                pid: *pid,
-                started: row.started,
-                boot: self.boot.clone(),
-            }));
+            let of = children.remove(&parent).unwrap_or_default();
+            found.extend(of.into_iter().map(|(pid, started)| Self { pid, started, boot: self.boot.clone() }));
             next += 1;
         }
         found
@@ -161,12 +179,24 @@ fn tolerant(outcome: rustix::io::Result<()>) -> rustix::io::Result<()> {
     }
 }
 
-fn processes() -> HashMap<i32, Row> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().to_string_lossy().parse().ok())
-        .filter_map(|pid| Some((pid, Row::of(pid).filter(|row| row.lives())?)))
-        .collect()
+/// All processes, each with when it started, by who started them.
+fn by_parent() -> HashMap<i32, Vec<(i32, u64)>> {
+    let mut found: HashMap<i32, Vec<(i32, u64)>> = HashMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_string_lossy().parse().ok();
+        if let Some((pid, row)) = pid.and_then(|pid| Some((pid, Row::of(pid)?))) {
+            found.entry(row.parent).or_default().push((pid, row.started));
+        }
+    }
+    found
+}
+
+/// A file of the kernel's, as text.
+pub fn read_small(path: &Path) -> std::io::Result<String> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(PROC_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn boot() -> Option<String> {
@@ -206,6 +236,27 @@ mod tests {
         for nonsense in ["", "1-2", "x-1-b", "0-1-b", "1-1-b", "-5-1-b"] {
             assert_eq!(Identity::parse(nonsense), None, "{nonsense}");
         }
+    }
+
+    /// The first thread of a process ends, and another one goes on: it looks dead and is not.
+    #[test]
+    fn what_looks_dead_is_killed_all_the_same() {
+        let code = "import ctypes, platform, threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n\
+                    print('there', flush=True)\nctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)";
+        let mut python = std::process::Command::new("python3")
+            .args(["-c", code])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let of_python = Identity::of(i32::try_from(python.id()).unwrap()).unwrap();
+        while of_python.lives() {
+            std::thread::yield_now();
+        }
+        assert!(python.try_wait().unwrap().is_none(), "it lives");
+        let own = Identity::of(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert!(own.tree().contains(&of_python));
+        of_python.signal(Signal::KILL).unwrap();
+        python.wait().unwrap();
     }
 
     #[test]
