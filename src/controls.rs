@@ -28,6 +28,13 @@ pub fn setting<T>(control: &str, value: T) -> Option<T> {
     holds(control).then_some(value)
 }
 
+/// What a process of Belljar's own needs in its environment, to know which controls do not hold.
+#[must_use]
+pub fn handed_on() -> Option<(&'static str, std::ffi::OsString)> {
+    const NAME: &str = "BELLJAR_MUTATE";
+    cfg!(feature = "mutate").then(|| std::env::var_os(NAME)).flatten().map(|value| (NAME, value))
+}
+
 /// A file of the kernel without the statement that applies a control which does not hold. Such a statement
 /// fills one line and ends with the comment `# control: NAME`; `pass` takes its place.
 #[must_use]

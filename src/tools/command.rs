@@ -3,22 +3,24 @@
 //! A program is started directly, never through a shell, as the owner of the session: where the
 //! daemon is root it takes the owner's uid and gid and drops all other groups (the standard library
 //! empties them when it sets a uid as root), else the owner has to be the daemon's own user. It gets
-//! its arguments as JSON on stdin, a bare environment, limits (see `limited`), and a session and process group
-//! of its own, which is killed when the program ends, when its time is up, or when nobody waits for it any more.
+//! its arguments as JSON on stdin, a bare environment, limits (see `limited`), a session and process group
+//! of its own, and a keeper (see `keeper`), which kills all that it started when the program ends, when its time is up,
+//! or when nobody waits for it any more.
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::{Map, Value};
+use std::os::fd::OwnedFd;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::Command as Process;
-use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command as Process};
 use tokio_util::sync::CancellationToken;
 
 use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use super::foreign;
-use super::limited::{self, Place};
+use super::keeper::{self, Order, Verdict};
+use super::limited::Place;
 use super::port::Owner;
 use super::registry::RegistryError;
 use crate::config::CommandTool;
@@ -26,12 +28,14 @@ use crate::controls;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::values;
 
-/// All that a program finds in its environment: nothing of the daemon's.
-const ENVIRONMENT: [(&str, &str); 3] =
-    [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("HOME", "/")];
 /// Last bytes of what it says on stderr, for the failure.
 const STDERR_BYTES: usize = 4 * 1024;
 const READ_BYTES: usize = 16 * 1024;
+/// The longest answer of a keeper that is read.
+const VERDICT_BYTES: u64 = 4 * 1024;
+/// How long a call waits until all that its program has started is gone. It takes milliseconds, unless the kernel
+/// itself holds a process.
+const ENDING: Duration = Duration::from_secs(10);
 /// How long after the end of a program its last words may come.
 const LINGER: Duration = Duration::from_millis(250);
 
@@ -85,102 +89,108 @@ impl Tool for Command {
 /// What the program printed, if it ended well and in time.
 async fn run(settings: &CommandTool, input: String, owner: Owner) -> Result<Vec<u8>, ToolFailure> {
     let failed = |error: std::io::Error| failure("failed", format!("the program cannot be run: {error}"));
-    let _place = Place::take(owner.uid)?;
-    let mut process = prepared(settings, owner)?;
-    // Before the program can end, so that its end is not missed.
-    let mut ends = signal(SignalKind::child()).map_err(failed)?;
-    let mut child = process.spawn().map_err(failed)?;
-    // Dropped before the child is: until that is reaped, its number belongs to nobody else.
-    let group = Group::of(child.id())?;
-    let (Some(mut stdin), Some(stdout), Some(stderr)) =
-        (child.stdin.take(), child.stdout.take(), child.stderr.take())
-    else {
+    let order = order(settings, input, owner)?;
+    let place = Place::take(owner.uid)?;
+    let (line, far) = UnixStream::pair().map_err(failed)?;
+    let mut child = keeper(far).and_then(|mut keeper| keeper.spawn()).map_err(failed)?;
+    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(failure("failed", "the program has no pipes"));
     };
-    let feed = async move {
-        // A program that does not want its arguments may close the pipe.
-        let _ = stdin.write_all(input.as_bytes()).await;
-        Ok(())
-    };
+    let mut kept = Kept { line: Some(line), keeper: Some((child, place)) };
     let ended = CancellationToken::new();
-    let end = async {
-        group.leader_ended(&mut ends).await;
-        // Helpers that it left behind would hold its pipes open.
-        group.kill();
-        ended.cancel();
-        Ok(())
-    };
     let most = usize::try_from(settings.output_bytes).unwrap_or(usize::MAX);
     let (stdout, stderr) = (Pipe { pipe: stdout, ended: &ended }, Pipe { pipe: stderr, ended: &ended });
-    let work = async { tokio::try_join!(read_all(stdout, most), read_tail(stderr), feed, end) };
-    let (said, complaint, (), ()) = match tokio::time::timeout(settings.timeout, work).await {
-        Ok(done) => done?,
-        Err(_) => return Err(timed_out(settings.timeout)),
+    let end = async {
+        let verdict = kept.verdict(&order).await.map_err(failed);
+        ended.cancel();
+        verdict
     };
-    drop(group);
-    let status = child.wait().await.map_err(failed)?;
-    if status.success() { Ok(said) } else { Err(unsuccessful(status, &complaint)) }
+    let work = async { tokio::try_join!(read_all(stdout, most), read_tail(stderr), end) };
+    let done = tokio::time::timeout(settings.timeout, work).await;
+    kept.end().await;
+    let (said, complaint, verdict) = done.map_err(|_| timed_out(settings.timeout))??;
+    match verdict.status() {
+        Ok(status) if status.success() => Ok(said),
+        Ok(status) => Err(unsuccessful(status, &complaint)),
+        Err(why) => Err(failure("failed", format!("the program cannot be run: {why}"))),
+    }
 }
 
-fn prepared(settings: &CommandTool, owner: Owner) -> Result<Process, ToolFailure> {
-    let Some((program, arguments)) = settings.argv.split_first() else {
-        return Err(failure("failed", "the tool has no program"));
+fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<Order, ToolFailure> {
+    let own = rustix::process::geteuid();
+    let ids = if own.is_root() && controls::holds("programs_run_as_the_owner") {
+        Some((owner.uid, owner.gid))
+    } else if own.as_raw() == owner.uid {
+        None
+    } else {
+        return Err(failure("unavailable", "this daemon cannot run programs as the owner of the session"));
     };
-    let mut process = Process::new(program);
+    Ok(Order { argv: settings.argv.clone(), ids, timeout: settings.timeout, input })
+}
+
+/// The keeper of a program, with its end of the line.
+fn keeper(line: UnixStream) -> std::io::Result<Process> {
+    let line = line.into_std()?;
+    line.set_nonblocking(false)?;
+    let mut process = Process::new(keeper::binary());
     process
-        .args(arguments)
+        .arg(keeper::WORD)
         .env_clear()
-        .envs(ENVIRONMENT)
+        .envs(controls::handed_on())
         .current_dir("/")
-        .stdin(Stdio::piped())
+        .stdin(Stdio::from(OwnedFd::from(line)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    limited::limit(&mut process, settings.timeout);
-    let own = rustix::process::geteuid();
-    if own.is_root() && controls::holds("programs_run_as_the_owner") {
-        process.uid(owner.uid).gid(owner.gid);
-    } else if own.as_raw() != owner.uid {
-        return Err(failure("unavailable", "this daemon cannot run programs as the owner of the session"));
-    }
+        // Of its own, so that no signal to the daemon's group keeps it from its work.
+        .process_group(0);
     Ok(process)
 }
 
-/// The processes of a program. Killed when dropped.
-struct Group(Pid);
+/// A program with its keeper. When the line closes, all of it ends; however long that takes, it is counted.
+struct Kept {
+    line: Option<UnixStream>,
+    keeper: Option<(Child, Place)>,
+}
 
-impl Group {
-    fn of(child: Option<u32>) -> Result<Self, ToolFailure> {
-        child
-            .and_then(|pid| i32::try_from(pid).ok())
-            .and_then(Pid::from_raw)
-            .map(Self)
-            .ok_or_else(|| failure("failed", "the program has no process"))
+impl Kept {
+    async fn verdict(&mut self, order: &Order) -> std::io::Result<Verdict> {
+        let line = self.line.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
+        let mut text = serde_json::to_string(order)?;
+        text.push('\n');
+        line.write_all(text.as_bytes()).await?;
+        let mut said = String::new();
+        line.take(VERDICT_BYTES).read_to_string(&mut said).await?;
+        Ok(serde_json::from_str(&said)?)
     }
 
-    /// Returns when the program has ended, and leaves it to be reaped.
-    async fn leader_ended(&self, ends: &mut Signals) {
-        let ask = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        while let Ok(None) = waitid(WaitId::Pid(self.0), ask) {
-            if ends.recv().await.is_none() {
-                return;
-            }
+    /// Closes the line, and waits until nothing of the program is left, for so long that nobody minds.
+    async fn end(mut self) {
+        self.line = None;
+        let Some((keeper, _)) = self.keeper.as_mut() else { return };
+        if tokio::time::timeout(ENDING, keeper.wait()).await.is_ok() {
+            self.keeper = None;
+        } else {
+            tracing::warn!(keeper = keeper.id(), "a program of a tool cannot be ended");
         }
     }
-
-    fn kill(&self) {
-        let _ = kill_process_group(self.0, Signal::KILL);
-    }
 }
 
-impl Drop for Group {
+impl Drop for Kept {
     fn drop(&mut self) {
-        self.kill();
+        self.line = None;
+        if let Some((mut keeper, place)) = self.keeper.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move {
+                let _ = keeper.wait().await;
+                drop(place);
+            });
+        }
     }
 }
 
-/// What a program prints. Something of it that lives on in a session of its own may hold the pipe for ever:
-/// soon after the program has ended, that is the end.
+/// What a program prints. It may have handed the pipe to a process that it has not started: soon after the program has
+/// ended, that is the end.
 struct Pipe<'a, R> {
     pipe: R,
     ended: &'a CancellationToken,

@@ -4,9 +4,10 @@
 
 use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 use std::collections::HashMap;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use tokio::process::Command;
 
 use super::contract::failure;
 use crate::controls;
@@ -21,7 +22,7 @@ const FILE_BYTES: u64 = 4 << 30;
 const OPEN_FILES: u64 = 1024;
 /// Processes and threads that its user may have in all when it wants one more.
 const PROCESSES: u64 = 4096;
-/// Seconds of CPU time for each second that it may take, and at least. What gets away from its group ends by them.
+/// Seconds of CPU time for each second that it may take, and at least.
 const CPU_PER_SECOND: u64 = 4;
 const LEAST_CPU: u64 = 10;
 

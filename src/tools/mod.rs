@@ -7,6 +7,7 @@ mod client;
 mod command;
 mod contract;
 mod foreign;
+pub mod keeper;
 mod limited;
 mod markers;
 mod names;

@@ -78,6 +78,64 @@ fn a_program_that_takes_too_long_goes_with_all_that_it_started() {
     eventually("it is gone", || (!crate::support::jails::is_alive(pid)).then_some(()));
 }
 
+/// A program whose grandchild leaves its group and session, notes its number and sleeps.
+fn runaway(name: &str, file: &std::path::Path, then: &str, timeout: &str) -> String {
+    let file = file.to_str().expect("UTF-8");
+    let code = format!(
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork(): os._exit(0)\n    \
+         open({file:?}, 'a').write('%d\\n' % os.getpid())\n    time.sleep(600)\nos.wait()\n\
+         while not os.path.exists({file:?}) or not os.path.getsize({file:?}): time.sleep(0.01)\n{then}"
+    );
+    program(name, &code, timeout)
+}
+
+fn what_a_program_started_ends_with_its_call() {
+    let (_folder, file) = notebook();
+    let (_other, stuck) = notebook();
+    let config = [
+        runaway("quick", &file, "print('done')", "20s"),
+        runaway("slow", &file, "time.sleep(600)", "3s"),
+        runaway("stuck", &stuck, "time.sleep(600)", "300s"),
+    ];
+    let Some(mut daemon) = session_with(&config.concat(), json!({"image": "belljar/base"})) else { return };
+    let gone = |file: &std::path::Path| {
+        let pid: u32 = notes(file)[0].parse().expect("a pid");
+        assert!(!crate::support::jails::is_alive(pid), "process {pid} lives on\n{}", daemon.log());
+        std::fs::remove_file(file).expect("removed");
+    };
+    assert_eq!(printed(&daemon, "print(quick())"), "done\n");
+    gone(&file);
+    let said = printed(&daemon, "try:\n    slow()\nexcept ToolError as error:\n    print(error.code)");
+    assert_eq!(said, "timed_out\n");
+    gone(&file);
+    // Whoever called is gone; and then the daemon is.
+    for ends_by in ["interrupt", "death"] {
+        queue(&daemon, &json!({"code": "stuck()", "timeout_s": 300}));
+        let pid: u32 = eventually("it runs", || notes(&stuck).first()?.parse().ok());
+        assert!(crate::support::jails::is_alive(pid));
+        if ends_by == "interrupt" {
+            daemon.http("POST", "/v1/sessions/s/interrupt", b"").expect_status(200);
+        } else {
+            daemon.kill();
+        }
+        eventually(&format!("{pid} ends by {ends_by}"), || {
+            (!crate::support::jails::is_alive(pid)).then_some(())
+        });
+        std::fs::remove_file(&stuck).expect("removed");
+    }
+    daemon.restart();
+}
+
+#[test]
+fn what_a_program_started_ends_with_its_call_of_root() {
+    crate::support::jails::in_a_jail(None, what_a_program_started_ends_with_its_call);
+}
+
+#[test]
+fn what_a_program_started_ends_with_its_call_of_a_user() {
+    crate::support::jails::in_a_jail(Some(super::grounds::ANN), what_a_program_started_ends_with_its_call);
+}
+
 /// Programs run as the owner of the session. An administrator who is not root does not become root by that.
 #[test]
 fn an_administrator_has_nothing_run_in_a_session_of_root() {

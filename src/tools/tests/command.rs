@@ -131,20 +131,52 @@ async fn helpers_that_a_program_leaves_behind_do_not_hold_up_its_answer() {
     is_gone(&output.told()).await;
 }
 
-/// What is in a session of its own is not of the group.
+/// A child of a child, in a session of its own, which writes its number to the file.
+fn runaway(file: &Path) -> String {
+    let pid = file.display();
+    format!(
+        "(setsid sh -c 'echo $$ > {pid}; exec sleep 1000' &) & while [ ! -s {pid} ]; do sleep 0.01; done;"
+    )
+}
+
 #[tokio::test]
-async fn a_leftover_that_holds_the_output_open_does_not_hold_up_the_answer() {
+async fn what_left_the_group_of_a_program_ends_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pid");
-    let pid = file.display();
-    let script = format!(
-        "setsid sh -c 'echo $$ > {pid}; exec sleep 1000' & while [ ! -s {pid} ]; do sleep 0.01; done; echo done"
-    );
-    let output = run_here(tool(&["sh", "-c", &script])).await;
-    let leftover = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-    let leftover = rustix::process::Pid::from_raw(leftover).unwrap();
-    rustix::process::kill_process(leftover, rustix::process::Signal::KILL).unwrap();
+    let output = run_here(tool(&["sh", "-c", &format!("{} echo done", runaway(&file))])).await;
     assert_eq!(output, Ok(ToolOutput::Text("done".into())));
+    // Nothing is left when the answer comes.
+    let pid = std::fs::read_to_string(&file).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "process {pid} lives on");
+}
+
+#[tokio::test]
+async fn what_left_the_group_of_a_program_ends_when_its_time_is_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let script = format!("{} sleep 1000", runaway(&file));
+    let slow = CommandTool { timeout: Duration::from_secs(3), ..tool(&["sh", "-c", &script]) };
+    assert_eq!(run_here(slow).await.unwrap_err().code, "timed_out");
+    let pid = std::fs::read_to_string(&file).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "process {pid} lives on");
+}
+
+/// Each process of a chain starts the next one, notes that it was there, and ends, as fast as it can.
+#[tokio::test]
+async fn what_forks_on_and_on_ends_with_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("links");
+    let script = format!(
+        "import os, time\nif os.fork():\n    time.sleep(0.5)\n    print('done')\nelse:\n    os.setsid()\n    \
+         links = os.open({file:?}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n    end = time.time() + 30\n    \
+         while time.time() < end:\n        os.write(links, b'x')\n        if os.fork(): os._exit(0)"
+    );
+    assert_eq!(run_here(tool(&["python3", "-c", &script])).await, Ok(ToolOutput::Text("done".into())));
+    let links = || std::fs::metadata(&file).unwrap().len();
+    let when_it_was_over = links();
+    assert!(when_it_was_over > 1, "{when_it_was_over} links");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(links(), when_it_was_over, "the chain goes on");
 }
 
 #[tokio::test]
