@@ -51,7 +51,7 @@ impl Listener {
                 }
                 // Code in the sandbox may connect as often as it likes, and shall not fill a log by that.
                 strangers += 1;
-                if strangers == 1 {
+                if strangers == 1 || !controls::holds("strangers_are_logged_once") {
                     tracing::warn!(peer = ?peer.pid(), wanted = pid, "a stranger on a bridge was hung up on");
                 }
             }
@@ -67,6 +67,8 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
 
     #[tokio::test]
     async fn only_the_expected_process_is_let_in_and_only_once() {
@@ -88,5 +90,41 @@ mod tests {
         listener.accept(pid, Duration::from_secs(5)).await.unwrap();
         let second = UnixStream::connect(&path).await.unwrap_err();
         assert_eq!(second.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+
+    /// A log in memory.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn however_many_strangers_come_the_log_has_two_lines_of_them() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+        let _guard = tracing::subscriber::set_default(subscriber.finish());
+        let folder = tempfile::tempdir().unwrap();
+        let listener = Listener::bind(folder.path()).unwrap();
+        let strangers: Vec<_> = (0..100)
+            .map(|_| std::os::unix::net::UnixStream::connect(folder.path().join(SOCKET_NAME)).unwrap())
+            .collect();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let refused = listener.accept(pid + 1, Duration::from_millis(500)).await;
+        assert!(matches!(refused, Err(BridgeError::NoKernel(_))));
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].contains("a stranger on a bridge"), "{text}");
+        assert!(lines[1].contains("more strangers") && lines[1].contains("strangers=100"), "{text}");
+        drop(strangers);
     }
 }
