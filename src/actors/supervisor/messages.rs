@@ -1,0 +1,75 @@
+//! What the supervisor is asked and told.
+
+use ractor::RpcReplyPort;
+use std::time::Duration;
+
+use crate::actors::session::SessionRef;
+use crate::protocol::api::{NewSession, SessionView};
+use crate::protocol::ids::{JobId, SessionId};
+use crate::protocol::problem::Problem;
+use crate::quota::Permit;
+
+pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+
+pub struct ForJob {
+    pub id: JobId,
+    /// For its sandbox. None if it could never be had, which is then the answer.
+    pub room: Option<Permit>,
+}
+
+pub enum SupervisorMsg {
+    /// Admit and start a session. Answered when its first sandbox is ready, or could not be made.
+    Create {
+        id: SessionId,
+        peer: u32,
+        request: Box<NewSession>,
+        /// A cell of the owner's wants it and waits for it.
+        nested: bool,
+        /// The job that it is for; nobody but that job is told of it.
+        job: Option<ForJob>,
+        reply_to: Answer<SessionView>,
+    },
+    /// The sessions of jobs.
+    OfJobs {
+        reply_to: RpcReplyPort<Vec<(JobId, SessionRef)>>,
+    },
+    /// By name or id; somebody else's is not found, except by its id if `of_all`.
+    Find {
+        peer: u32,
+        key: String,
+        of_all: bool,
+        reply_to: RpcReplyPort<Option<Found>>,
+    },
+    /// Of one user, or of all.
+    List {
+        peer: Option<u32>,
+        reply_to: RpcReplyPort<Vec<SessionRef>>,
+    },
+    Count {
+        reply_to: RpcReplyPort<usize>,
+    },
+    /// A session could not be made.
+    NotCreated {
+        id: SessionId,
+        problem: Problem,
+        reply_to: Answer<SessionView>,
+    },
+    /// A session has ended; its name is free from now on.
+    Ended {
+        id: SessionId,
+        reply_to: Option<Answer<()>>,
+    },
+    /// Take no more sessions; remove all there are, or leave them to the next daemon. Answered when
+    /// the last actor has ended.
+    Shutdown {
+        remove: bool,
+        /// Time for programs of the host to end in sessions that are left.
+        within: Duration,
+        reply_to: RpcReplyPort<()>,
+    },
+}
+
+pub struct Found {
+    pub session: SessionRef,
+    pub owner: u32,
+}
