@@ -268,6 +268,56 @@ pub fn a_session_that_is_asked_for_again_with_its_key_is_made_once() {
     assert_eq!(post(&daemon, "new").expect("an answer").0, 201);
 }
 
+/// Commits of one creation and removal, with those of the daemon's start. Beyond them nothing dies.
+const COMMITS: usize = 40;
+
+/// The daemon dies at each commit around a creation with a key and the removal that follows. Whoever repeats the
+/// creation gets 201, whoever repeats the removal finds it done, and the name is free for the next key.
+pub fn whatever_dies_around_a_keyed_creation_and_its_removal_the_name_is_not_taken_twice() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    let body = json!({"name": "made", "image": daemon.image()});
+    let post = |daemon: &Daemon, key: &str| post_keyed(daemon, "/v1/sessions", key, &body);
+    let mut died = 0;
+    for (n, side) in (1..=COMMITS).flat_map(|n| [(n, "before"), (n, "after")]) {
+        daemon.kill();
+        daemon.set_environment(&[("BELLJAR_CRASH_AT", &format!("{n}:{side}"))]);
+        let key = format!("new-{n}-{side}");
+        let first = if daemon.try_restart() { post(&daemon, &key) } else { None };
+        if let Some((status, view)) = &first {
+            assert_eq!(*status, 201, "{n}:{side}: {view}");
+            // It may die over this.
+            let mut socket = daemon.connect().expect("there is a socket");
+            let request = "DELETE /v1/sessions/made HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n";
+            let _ = std::io::Write::write_all(&mut socket, request.as_bytes());
+            let _ = std::io::Read::read_to_end(&mut socket, &mut Vec::new());
+        }
+        let over = first.is_some() && !daemon.has_ended();
+        died += usize::from(!over);
+        daemon.kill();
+        daemon.set_environment(&[]);
+        daemon.restart();
+        let (status, view) = post(&daemon, &key).expect("an answer");
+        assert_eq!((status, &view["name"]), (201, &json!("made")), "{n}:{side}: {view}\n{}", daemon.log());
+        if let Some((_, first)) = &first {
+            assert_eq!(first["id"], view["id"], "{n}:{side}");
+        }
+        let removed = daemon.http("DELETE", "/v1/sessions/made", b"");
+        assert!([200, 404].contains(&removed.status), "{n}:{side}: {}", removed.text());
+        let (status, view) = post(&daemon, &format!("next-{n}-{side}")).expect("an answer");
+        assert_eq!(status, 201, "{n}:{side}: {view}\n{}", daemon.log());
+        daemon.http("DELETE", "/v1/sessions/made", b"").expect_status(200);
+        if over {
+            break;
+        }
+    }
+    println!("the daemon died {died} times");
+    assert!(died >= 10, "the daemon died {died} times only");
+    daemon.assert_sound();
+}
+
 #[test]
 pub fn a_cell_that_comes_while_cells_are_undone_is_not_undone_with_them() {
     let Some(daemon) = base() else { return };

@@ -156,5 +156,6 @@ both! {
 // As root alone: folders that belong to root, and what is about the journal and takes long.
 again! { root_alone, None,
     restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
+    resume: whatever_dies_around_a_keyed_creation_and_its_removal_the_name_is_not_taken_twice;
     one_daemon: a_home_and_a_socket_have_one_daemon;
 }
