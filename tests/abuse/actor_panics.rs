@@ -3,7 +3,7 @@
 //!
 //! `BELLJAR_PANIC_AT=KIND:n` is the n-th message of a kind. `make test` takes some of the numbers, with a stride that
 //! is coprime to the rhythm of the clocks; `make test-long` takes all. Actors of jobs die in `jail::jobs`. The
-//! reaper looks every 30 s and has no state; that it is started anew is tried beside `Kept`.
+//! reaper looks every 30 s, so that its death is seen only by `make test-long`.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -103,12 +103,15 @@ fn accept(daemon: &Daemon) -> Value {
     approval
 }
 
+/// In which the reaper has looked three times.
+const LOOKS: Duration = Duration::from_secs(100);
 const LAST: &str = "x.append('last')";
 
 /// One run through all that a session does, with whatever dies in it.
 fn play(daemon: &Daemon, file: &std::path::Path) {
     write_script(daemon, &[runs("x.append('asked')"), says("done")].concat());
-    let (status, made) = ask(daemon, "POST", "/v1/sessions", "new", &json!({"name": "s"}));
+    let (status, made) =
+        ask(daemon, "POST", "/v1/sessions", "new", &json!({"name": "s", "image": daemon.image()}));
     assert_eq!(status, 201, "{made}\n{}", daemon.log());
     runs_well(daemon, "first", "import os, time; x = ['first']");
     let sandbox = |daemon: &Daemon| get(daemon, "/v1/sessions/s/receipt")["container"].clone();
@@ -184,36 +187,44 @@ fn play(daemon: &Daemon, file: &std::path::Path) {
 
 /// Lets a kind die at some of its messages, until a run is over before it did.
 fn dies_at_every_message(kind: &str, stride: usize, least: usize) {
-    in_a_jail(None, || {
-        let all = std::env::var_os("BELLJAR_LONG_TESTS").is_some_and(|value| value == "1");
-        let mut deaths = 0;
-        for place in (1..).step_by(if all { 1 } else { stride }) {
-            let (_folder, file) = notebook();
-            let tool = noting_tool("note", &file);
-            let config = format!(
-                "[agent]\napproval = [\"note\"]\n{tool}\n[model.script]\nprovider = \"script\"\nfile = \"script.toml\"\n"
-            );
-            let canary = Canary::set();
-            let at = format!("{kind}:{place}");
-            let began = Instant::now();
-            let daemon = Daemon::with_environment(&config, &[("BELLJAR_PANIC_AT", &at)]);
-            play(&daemon, &file);
-            let died = daemon.stderr().contains("was to be the last one");
-            println!(
-                "{at}: {} after {:.1} s",
-                if died { "died" } else { "lived" },
-                began.elapsed().as_secs_f64()
-            );
-            if !died {
-                break;
-            }
-            invariants::assert_hold_after_panics(&daemon, &[ROOT], &canary);
-            let (status, gone) = ask(&daemon, "DELETE", "/v1/sessions/s", "", &Value::Null);
-            assert!(status == 200 || status == 404, "{gone}");
-            deaths += 1;
+    in_a_jail(None, || dies_at_messages(kind, stride, least));
+    if every_message() && crate::support::engine() {
+        dies_at_messages(kind, stride, least);
+    }
+}
+
+fn every_message() -> bool {
+    std::env::var_os("BELLJAR_LONG_TESTS").is_some_and(|value| value == "1")
+}
+
+fn dies_at_messages(kind: &str, stride: usize, least: usize) {
+    let mut deaths = 0;
+    for place in (1..).step_by(if every_message() { 1 } else { stride }) {
+        let (_folder, file) = notebook();
+        let tool = noting_tool("note", &file);
+        let config = format!(
+            "[agent]\napproval = [\"note\"]\n{tool}\n[model.script]\nprovider = \"script\"\nfile = \"script.toml\"\n"
+        );
+        let canary = Canary::set();
+        let at = format!("{kind}:{place}");
+        let began = Instant::now();
+        let daemon = Daemon::with_environment(&config, &[("BELLJAR_PANIC_AT", &at)]);
+        play(&daemon, &file);
+        let died = daemon.stderr().contains("was to be the last one");
+        println!(
+            "{at}: {} after {:.1} s",
+            if died { "died" } else { "lived" },
+            began.elapsed().as_secs_f64()
+        );
+        if !died {
+            break;
         }
-        assert!(deaths >= least, "it died {deaths} times only");
-    });
+        invariants::assert_hold_after_panics(&daemon, &[ROOT], &canary);
+        let (status, gone) = ask(&daemon, "DELETE", "/v1/sessions/s", "", &Value::Null);
+        assert!(status == 200 || status == 404, "{gone}");
+        deaths += 1;
+    }
+    assert!(deaths >= least, "it died {deaths} times only");
 }
 
 #[test]
@@ -244,6 +255,27 @@ fn a_model_whose_actor_panics_is_asked_again() {
 #[test]
 fn a_writer_of_the_journal_that_panics_writes_what_it_had() {
     dies_at_every_message("writer", 7, 4);
+}
+
+/// The reaper dies at its first look; what belongs to nobody goes all the same, and what belongs to somebody stays.
+#[test]
+fn a_reaper_that_panics_looks_again() {
+    if !every_message() || !crate::support::engine() {
+        return;
+    }
+    let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", "reaper:1")]);
+    daemon.session("s", json!({"image": "belljar/base"}));
+    runs_well(&daemon, "first", "x = 'kept'");
+    let instance = std::fs::read_to_string(daemon.home().join("instance")).expect("an id");
+    let label = format!("belljar.instance={}", instance.trim());
+    let stray = crate::support::docker(["create", "--label", &label, "belljar/base"]);
+    let began = Instant::now();
+    while crate::support::docker(["ps", "-aq", "--no-trunc"]).contains(&stray) {
+        assert!(began.elapsed() < LOOKS, "nobody looks any more\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert!(daemon.stderr().contains("was to be the last one"), "it did not die");
+    assert_eq!(text(&runs_well(&daemon, "after", "x"), "/result/repr"), "'kept'");
 }
 
 /// A session with a variable, parked by three deaths in a row.
