@@ -31,7 +31,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
     // A daemon of one user serves nobody else, however the socket came to be open to them.
     let only = (!app.launcher.paths.system()).then(|| rustix::process::geteuid().as_raw());
     let tasks = TaskTracker::new();
-    let mut hang_ups = HangUps::default();
+    let (mut hang_ups, mut failures) = (HangUps::default(), HangUps::default());
     loop {
         let accepted = tokio::select! {
             biased;
@@ -41,7 +41,9 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "accept failed");
+                if let Some(count) = failures.add(Instant::now()) {
+                    tracing::warn!(%error, count, "accept failed");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -269,7 +269,7 @@ fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
 
 async fn keep_tidy(journal: Journal) {
     loop {
-        match journal.tidy(std::time::SystemTime::now(), KEEP_REMOVED).await {
+        match journal.tidy(crate::protocol::clock::wall(), KEEP_REMOVED).await {
             Ok(tidied) => tracing::info!(?tidied, "the journal is tidy"),
             Err(error) => tracing::warn!(%error, "the journal cannot be tidied"),
         }

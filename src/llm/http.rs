@@ -4,7 +4,7 @@ use bytes::Bytes;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, Url};
 use std::net::IpAddr;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::assemble::Assembler;
@@ -15,6 +15,7 @@ use super::secret::Secret;
 use super::sse::SseParser;
 use crate::config::Model;
 use crate::protocol::chat::{ChatReply, ModelFailureKind};
+use crate::protocol::clock;
 
 /// Bytes of a whole stream. Each token comes in some hundred bytes of JSON, and none are kept.
 const STREAM_BYTES: usize = 512 * 1024 * 1024;
@@ -235,7 +236,7 @@ fn whole(assembler: Assembler) -> Result<Assembler, AttemptFailure> {
 async fn refused(mut response: Response) -> AttemptFailure {
     let status = response.status().as_u16();
     let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    let retry_after = header.and_then(|header| retry::retry_after(header, SystemTime::now()));
+    let retry_after = header.and_then(|header| retry::retry_after(header, clock::wall()));
     let mut body = Vec::new();
     let read_by = Instant::now() + ERROR_WITHIN;
     while body.len() < ERROR_BYTES

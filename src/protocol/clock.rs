@@ -1,24 +1,47 @@
-//! Wall-clock time as text, for display only: every deadline goes by the monotonic clock.
+//! Wall-clock time, for display and for what is kept for days: every deadline goes by the monotonic clock.
 
+use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What the machine's clock says. It may jump, and a test lets it: `BELLJAR_CLOCK` names a file with the seconds by
+/// which it is wrong. Release builds do not look.
+#[must_use]
+pub fn wall() -> SystemTime {
+    static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let now = SystemTime::now();
+    if !cfg!(debug_assertions) {
+        return now;
+    }
+    let file = FILE.get_or_init(|| std::env::var_os("BELLJAR_CLOCK").map(PathBuf::from)).as_ref();
+    let wrong =
+        file.and_then(|file| std::fs::read_to_string(file).ok()?.trim().parse::<i64>().ok()).unwrap_or(0);
+    let by = Duration::from_secs(wrong.unsigned_abs());
+    if wrong < 0 { now.checked_sub(by) } else { now.checked_add(by) }.unwrap_or(now)
+}
+
+/// Time since the epoch.
+fn wall_since_epoch() -> Duration {
+    wall().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
 
 /// RFC 3339 in UTC with milliseconds.
 #[must_use]
 pub fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = wall_since_epoch();
     rfc3339(since.as_secs(), since.subsec_millis())
 }
 
 /// Days since 1970 in UTC, for what is counted by the day.
 #[must_use]
 pub fn today() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400
+    wall_since_epoch().as_secs() / 86_400
 }
 
 /// Time since a moment that [`now`] gave; zero if it lies ahead or is none.
 #[must_use]
 pub fn since(at: &str) -> Duration {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = wall_since_epoch();
     parse(at).map_or(Duration::ZERO, |at| now.saturating_sub(at))
 }
 

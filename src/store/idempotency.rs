@@ -10,6 +10,7 @@ use super::journal::Journal;
 use super::rows::int;
 use super::sessions::seconds;
 use super::writer::{Durability, JournalError, Patience};
+use crate::protocol::clock;
 use crate::protocol::ids::SessionId;
 
 /// Time for which a key stands for its first request.
@@ -56,7 +57,7 @@ fn aim(file: &Connection, owner: u32, key: &str, target: Option<&str>) -> rusqli
 impl Journal {
     /// Durable when it returns, so that what is done afterwards is never done twice.
     pub async fn claim(&self, owner: u32, key: &str, body_hash: &str) -> Result<Claim, JournalError> {
-        self.claim_at(owner, key, body_hash, SystemTime::now()).await
+        self.claim_at(owner, key, body_hash, clock::wall()).await
     }
 
     pub(super) async fn claim_at(

@@ -29,7 +29,7 @@ impl Journal {
     /// Durable when it returns.
     pub async fn put_job(&self, record: &JobRecord) -> Result<(), JournalError> {
         let (id, owner) = (record.view.id, record.view.owner);
-        let ended = (record.view.state == JobState::Ended).then(|| seconds(SystemTime::now()));
+        let ended = (record.view.state == JobState::Ended).then(|| seconds(clock::wall()));
         let text = serde_json::to_string(record).unwrap_or_default();
         let put = move |file: &Connection, _: &Blobs| {
             let query = "INSERT OR REPLACE INTO jobs (id, owner, ended_at, record) VALUES (?1, ?2, ?3, ?4)";
@@ -62,7 +62,7 @@ impl Journal {
 
     /// An administrator does something with somebody else's job: in the journal before it is done.
     pub async fn note_act(&self, id: JobId, admin: u32, act: &str) -> Result<(), JournalError> {
-        let (at, act, now) = (clock::now(), act.to_owned(), seconds(SystemTime::now()));
+        let (at, act, now) = (clock::now(), act.to_owned(), seconds(clock::wall()));
         let insert = move |file: &Connection, _: &Blobs| {
             let query = "INSERT INTO job_acts (job, at, noted, admin, act) VALUES (?1, ?2, ?3, ?4, ?5)";
             Ok(file.execute(query, params![id.0.as_bytes(), at, now, admin, act])?)

@@ -9,6 +9,7 @@ use super::idempotency;
 use super::journal::Journal;
 use super::rows::int;
 use super::writer::{Durability, JournalError, Patience, WriteError};
+use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId, SessionName};
 
 /// How long the journal of a removed session is kept, unless the caller says otherwise.
@@ -70,7 +71,7 @@ impl Journal {
 
     /// From here on its name is free. Its events are kept until they are old or forgotten.
     pub async fn remove_session(&self, id: SessionId) -> Result<(), JournalError> {
-        self.remove_session_at(id, SystemTime::now()).await
+        self.remove_session_at(id, clock::wall()).await
     }
 
     pub(super) async fn remove_session_at(&self, id: SessionId, now: SystemTime) -> Result<(), JournalError> {

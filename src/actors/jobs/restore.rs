@@ -5,10 +5,10 @@ use ractor::rpc::CallResult;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use super::super::supervisor::SupervisorMsg;
 use super::{JobsState, a_job, carry, verdict};
+use crate::protocol::clock;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::JobState;
 use crate::sandbox::launch::Launcher;
@@ -61,7 +61,7 @@ impl JobsState {
         let (journal, launcher) = (self.args.journal.clone(), Arc::clone(&self.args.launcher));
         let inputs = self.args.inputs.clone();
         tokio::spawn(async move {
-            if let Err(error) = journal.forget_jobs(SystemTime::now(), launcher.settings.jobs.keep).await {
+            if let Err(error) = journal.forget_jobs(clock::wall(), launcher.settings.jobs.keep).await {
                 tracing::warn!(%error, "old jobs cannot be forgotten");
             }
             let swept = tokio::task::spawn_blocking(move || {

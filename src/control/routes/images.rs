@@ -41,8 +41,12 @@ pub async fn pull(
         let steps = sender.clone();
         let progress = move |line: String| drop(steps.try_send(json!({ "status": line })));
         let engine = &app.launcher.engine;
-        let outcome =
-            images::pull_allowed(engine, &body.reference, &app.settings.sandbox.images, progress).await;
+        let pull = images::pull_allowed(engine, &body.reference, &app.settings.sandbox.images, progress);
+        let outcome = tokio::select! {
+            outcome = pull => outcome,
+            // Nobody is told any more, and nobody could end it.
+            () = sender.closed() => return,
+        };
         let last = match outcome {
             Ok(()) => json!({ "done": true }),
             Err(problem) => json!({ "problem": problem }),
