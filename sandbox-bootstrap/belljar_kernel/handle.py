@@ -8,7 +8,7 @@ import termios
 import time
 
 from . import process, wire
-from .channel import Channel
+from .channel import Channel, bytes_waiting
 from .limits import OUTPUT_FRAME_BYTES, PIPE_BYTES
 from .output import STDERR, STDOUT, OutputMeter
 from .poller import READ
@@ -134,7 +134,7 @@ class RunnerHandle:
 
     def drain(self):
         for stream, descriptor in self._pipes.items():
-            waiting = bytes_in_pipe(descriptor)
+            waiting = bytes_waiting(descriptor)
             while waiting > 0:
                 taken = self._read_pipe(stream, descriptor, min(waiting, OUTPUT_FRAME_BYTES))
                 if not taken:
@@ -168,7 +168,9 @@ class RunnerHandle:
         """Take in its messages until the condition holds. False if it ended or time is up."""
         deadline = time.monotonic() + seconds
         while not condition():
-            if not self.control.wait(deadline - time.monotonic()):
+            left = deadline - time.monotonic()
+            # Who holds the runner's end may send for ever, so that something always comes.
+            if not self.control.wait(left) or left <= 0:
                 return condition()
         return True
 
@@ -176,8 +178,7 @@ class RunnerHandle:
         """After its end: messages that it had sent."""
         for channel in (self.tools, self.control):
             channel.handle_read()  # its end may have been found while the first of them was handled
-            while channel.receive():
-                pass
+            channel.receive_rest()
 
     def close(self):
         self._closed = True
@@ -223,12 +224,6 @@ class RunnerHandle:
             return None
         self.meter.take(stream, self.cell, data)
         return len(data)
-
-
-def bytes_in_pipe(descriptor):
-    count = array.array("i", [0])
-    fcntl.ioctl(descriptor, termios.FIONREAD, count)
-    return count[0]
 
 
 def bytes_unread(descriptor):

@@ -41,10 +41,14 @@ BALLAST_BYTES = 16 * 1024 * 1024
 BALLAST_FROM = 0.5
 # A copy that a runner was asked for when it died shows up within this, or never came to be. That is
 # known at once where nobody holds its end of a socket, so this is for one that gets no CPU time.
-SETTLE_S = 5.0
-# A checkpoint answers within this that it is the worker now, or is given up. Both together are less
-# than the daemon waits for the end of a cell.
-PROMOTE_S = 5.0
+SETTLE_S = 4.0
+# A checkpoint answers within this that it is the worker now, or is given up. An older one gets half of what is left,
+# but not less than the second: one that answers at all does so in less.
+PROMOTE_S = 4.0
+PROMOTE_LEAST_S = 0.1
+# All that is waited for in one turn of the guardian's loop takes no longer than this together, so that the end of a
+# cell is told before the daemon gives the sandbox up.
+TURN_S = 8.0
 # The state that a cell leaves is put by this long after its answer, or before the next thing that is
 # asked of the worker: the fork would take time that the daemon needs to pass the answer on.
 CHECKPOINT_PAUSE_S = 0.003
@@ -53,6 +57,10 @@ CHECKPOINT_RETRY_S = 0.2
 CHECKPOINT_TRIES = 10
 # A worker that said that a cell is done takes the next one within this, or is put back to a checkpoint.
 BACK_S = 10.0
+# A copy that has answered what it was made for is gone within this, or is killed.
+COPY_END_S = 1.0
+# While a copy is on its way, what is left of others is looked for this often.
+SWEEP_S = 1.0
 # A reset is done when nothing of before lives; what is killed is gone within this, or the sandbox ends.
 RESET_S = 8.0
 RESET_POLL_S = 0.001
@@ -94,8 +102,12 @@ HALT_S = 3.0
 
 # Cells.
 CELL_SOURCES_KEPT = 1000
-STREAM_SWITCH_WAIT_S = 0.05
+# A write to the other stream waits until the last one was read: longer than any load holds up the guardian. It
+# is looked at after pauses that grow from POLL to POLL_MAX.
+STREAM_SWITCH_WAIT_S = 60.0
 STREAM_SWITCH_POLL_S = 0.00002
+STREAM_SWITCH_POLL_GROWTH = 1.2
+STREAM_SWITCH_POLL_MAX_S = 0.001
 # How often the loop is run again after code of a cell has stopped it.
 LOOP_STARTS = 1000
 RECURSION_LIMIT_FLOOR = 1000

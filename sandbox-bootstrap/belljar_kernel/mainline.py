@@ -21,7 +21,9 @@ from .limits import (
     MEMORY_CHECK_S,
     MEMORY_SUM_S,
     NAMES_BYTES,
+    PROMOTE_LEAST_S,
     PROMOTE_S,
+    TURN_S,
     VIEW_S,
     WORKER_START_RETRY_S,
     WORKER_START_TRIES,
@@ -264,6 +266,8 @@ class MainLine:
             self._end_glutton(largest)
         elif together:
             excess = memory.total(self._lasting()) - self._bound()
+            if excess > 0 and self.check_memory():
+                return  # memory has grown since the checkpoints were looked at, and one of them was enough
             # Measured anew, because they grow: by the time of the sum another may be the largest.
             alone = {pid: memory.held_alone(pid) for pid in sizes} if excess > 0 else {}
             for pid in sorted(alone, key=alone.get, reverse=True):
@@ -351,7 +355,9 @@ class MainLine:
         checkpoint.control.send(wire.pack(wire.PROMOTE))
         if meanwhile is not None:
             meanwhile(checkpoint)
-        if checkpoint.wait_for(lambda: checkpoint.promoted, PROMOTE_S):
+        patience = PROMOTE_S
+        patience = min(PROMOTE_S, self._poller.patience(TURN_S) / 2)  # control: waits_have_one_budget
+        if checkpoint.wait_for(lambda: checkpoint.promoted, max(patience, PROMOTE_LEAST_S)):
             self.worker = checkpoint
             checkpoint.read(not self._runners.bridge.pressed)
             return True
@@ -360,7 +366,7 @@ class MainLine:
 
     def _kill_younger(self, checkpoint):
         """Kill processes that were started since that state was put by: it knows nothing of them."""
-        found = process.kill_younger(checkpoint.pid, self._runners.living(), self._runners.tags())
+        found = process.kill_younger(checkpoint.pid, self._runners.kept())
         self._runners.killed(found)
 
     # The end of a worker and the start of a fresh one.
@@ -388,7 +394,7 @@ class MainLine:
                     self._send_cell(cell, unrun)
                 return
         self.drop_checkpoints()
-        self._runners.killed(process.kill_descendants(self._runners.living(), self._runners.tags()))
+        self._runners.killed(process.kill_descendants(self._runners.kept()))
         self._runners.bury()
         self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
         if handle.control.peer_pid is None:
@@ -449,7 +455,7 @@ class MainLine:
             if pid != 0:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
         if pid is None:
-            process.kill_descendants(self._runners.living(), self._runners.tags())
+            process.kill_descendants(self._runners.kept())
             self._runners.reap()
             self._start_worker_later()
             return

@@ -3,6 +3,8 @@
 import select
 import time
 
+from .limits import TURN_S
+
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 
@@ -12,6 +14,7 @@ class Poller:
         self._epoll = select.epoll()
         self._watched = {}  # descriptor -> (events, callback)
         self._timers = {}  # key -> (deadline, callback)
+        self._turn_began = time.monotonic()
 
     def watch(self, descriptor, events, callback):
         """Call back with the events that came. No events: stop watching, hang-ups included."""
@@ -42,12 +45,21 @@ class Poller:
     def cancel(self, key):
         self._timers.pop(key, None)
 
+    def patience(self, seconds):
+        """How long a callback may wait for a runner, which may be hostile: all waits of one turn have one budget.
+
+        What came in meanwhile, the end of a cell for example, is told only after the turn.
+        """
+        return max(min(seconds, self._turn_began + TURN_S - time.monotonic()), 0)
+
     def step(self):
         """Wait for the next event or timer and handle what is due."""
         timeout = None
         if self._timers:
             timeout = max(min(timer[0] for timer in self._timers.values()) - time.monotonic(), 0)
-        for descriptor, events in self._epoll.poll(timeout):
+        ready = self._epoll.poll(timeout)
+        self._turn_began = time.monotonic()
+        for descriptor, events in ready:
             watched = self._watched.get(descriptor)
             # It may have been given up by an earlier callback of this round.
             if watched is not None:

@@ -16,6 +16,7 @@ _LAST_IN_LINE = 19
 # Copies are tagged with a real-time CPU limit of so many microseconds, which no honest program sets.
 _TAGS = 2**40
 _TAGS_END = _TAGS + RUNNER_INDEXES
+_CAN_TAG = not 0 <= resource.getrlimit(resource.RLIMIT_RTTIME)[1] < _TAGS_END
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -168,10 +169,7 @@ def tag(index):
     It is the hard limit of a time that only processes with a real-time priority have, and nobody has one
     here. Every child inherits it, whatever session, parent or program it has, and it can only be lowered.
     """
-    most = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
-    if most == resource.RLIM_INFINITY or most > _TAGS_END:
-        return _TAGS + index
-    return None
+    return _TAGS + index if _CAN_TAG else None
 
 
 def mark(wanted):
@@ -183,16 +181,26 @@ def mark(wanted):
 
 
 def _tag_of(pid):
-    """None if it is of the main line."""
+    """None if it is of the main line, unless that has marked itself, by which it only loses."""
     try:
         with open(f"/proc/{pid}/limits", "rb") as file:
             for line in file:
                 if line.startswith(b"Max realtime timeout"):
                     most = line.split()[-2]
-                    return int(most) if most.isdigit() and int(most) < _TAGS_END else None
+                    return int(most) if _CAN_TAG and most.isdigit() and int(most) < _TAGS_END else None
     except (OSError, ValueError, IndexError):
         pass
     return None
+
+
+class Kept:
+    """What shall live on: pids of the `living`, all that comes of those of them that are `copies`, and copies that are
+    `coming`, by their tags."""
+
+    def __init__(self, living, copies, coming):
+        self.living = living
+        self.copies = copies
+        self.coming = coming
 
 
 def kill_all():
@@ -209,15 +217,15 @@ def descendants():
     return _descendants(_processes(), os.getpid(), frozenset())
 
 
-def kill_descendants(spared, tags):
-    """Kill all descendants of this process but the `spared` and theirs, and what has one of these tags.
+def kill_descendants(kept):
+    """Kill all descendants of this process but those.
 
     Only descendants are looked at, so that this is safe outside of a pid namespace too.
     """
-    return _kill_rounds(lambda processes: _untagged(_descendants(processes, os.getpid(), spared), tags), True)
+    return _kill_rounds(lambda processes: _strays(processes, kept), True)
 
 
-def kill_younger(pid, spared, tags):
+def kill_younger(pid, kept):
     """Likewise, but only those that started after process `pid`.
 
     The start is known to a hundredth of a second; within one, pids tell, because they ascend.
@@ -227,29 +235,30 @@ def kill_younger(pid, spared, tags):
         oldest = processes.get(pid)
         if oldest is None:
             return []
-        found = [
-            each
-            for each in _descendants(processes, os.getpid(), spared)
-            if (processes[each].started, each) > (oldest.started, pid) and processes[each].session not in spared
-        ]
-        return _untagged(found, tags)
+        found = _strays(processes, kept)
+        return [each for each in found if (processes[each].started, each) > (oldest.started, pid)]
 
     return _kill_rounds(select, True)
 
 
-def kill_copies(session, spared, tags):
-    """Kill what is left of copies that have ended: of one, by its session, of all, by tags that are not these."""
+def kill_left_behind(session, kept):
+    """Kill what is left of copies that have ended: of one, by its session, of all, by their tags."""
 
     def select(processes):
-        found = _descendants(processes, os.getpid(), spared)
-        return [pid for pid in found if processes[pid].session == session or _tag_of(pid) not in tags]
+        return [pid for pid in _strays(processes, kept) if processes[pid].session == session or _tag_of(pid) is not None]
 
-    tags = {None, *tags}
     return _kill_rounds(select, False)
 
 
-def _untagged(pids, tags):
-    return [pid for pid in pids if _tag_of(pid) not in tags] if tags else pids
+def _strays(processes, kept):
+    """Descendants of this process but those that are kept. What a checkpoint has started is none of them.
+
+    What comes of a copy is below it, for it adopts its orphans, or in its session, which no other process can enter.
+    The tag of a copy that is there proves nothing: code can read it, and mark itself with it.
+    """
+    found = _descendants(processes, os.getpid(), kept.copies)
+    found = [pid for pid in found if pid not in kept.living and processes[pid].session not in kept.copies]
+    return [pid for pid in found if _tag_of(pid) not in kept.coming] if kept.coming else found
 
 
 def _kill_rounds(select, at_once):

@@ -254,6 +254,8 @@ class Runner:
             made = copies.make(lambda: self._part(given, is_checkpoint, tag))
         if made == copies.COPY:
             try:
+                if self.serves_once:
+                    process.adopt_orphans()  # so that all that comes of it is known to
                 self._loop.forget()
                 self._attach(index)
             except BaseException:

@@ -9,6 +9,7 @@ from .limits import (
     BURY_FEW,
     BURY_S,
     CALLS_PER_RUNNER,
+    COPY_END_S,
     HALT_S,
     NAMES_BYTES,
     ORPHANED_S,
@@ -21,6 +22,7 @@ from .limits import (
     RUNNER_INDEXES,
     SAID_BYTES,
     SETTLE_S,
+    SWEEP_S,
     Limits,
 )
 from .mainline import MainLine
@@ -83,9 +85,18 @@ class Runners:
         runners = (pid for pid, handle in self._by_pid.items() if handle.role != RETIRED)
         return self._computes.pids().union(runners)
 
-    def tags(self, but=None):
-        """What marks processes of copies that live."""
-        return {process.tag(each.index) for each in self.all() if each.role in (FORK, VIEW) and each is not but}
+    def kept(self, but=None):
+        """What shall live on when strays are killed."""
+        copies = [handle for handle in self.all() if handle.role in (FORK, VIEW) and handle is not but]
+        there = {handle.pid for handle in copies if handle.pid is not None}
+        coming = {process.tag(handle.index) for handle in copies if handle.pid is None}
+        if coming:
+            # What is kept as one that is coming may be something else.
+            self._poller.within("sweep", SWEEP_S, self._sweep)
+        return process.Kept(self.living(), there, coming - {None})
+
+    def _sweep(self):
+        self._killed += process.kill_left_behind(None, self.kept())
 
     # Handles.
 
@@ -138,7 +149,7 @@ class Runners:
     def runner_message(self, handle, kind, payload):
         if handle.role == RETIRED and handle.pid is not None:
             return  # it has been killed
-        take = self._takes.get(kind)
+        take = self._takes.get(kind) if handle.pid is not None or kind == wire.PRESENT else None
         if take is None or len(payload) > SAID_BYTES or not take(handle, payload):
             self.runner_broken(handle)
 
@@ -182,7 +193,13 @@ class Runners:
         self.bridge.send_said(own, payload[wire.CELL.size :])
         if is_main:
             self.line.cell_done(cell)
+        else:
+            self._end_soon(handle)
         return True
+
+    def _end_soon(self, copy):
+        """It has answered. Nothing else ends it if its code goes on: it has no cell any more, and no deadline."""
+        self._poller.after(("kill", copy.index), COPY_END_S, lambda: self.end(copy))  # control: copies_that_answered_end
 
     def _back(self, handle, payload):
         if handle.asked_back and payload == wire.CELL.pack(handle.asked_back):
@@ -195,6 +212,7 @@ class Runners:
         if request is None:
             return False
         self.bridge.send_said({"type": "variables", "request": request, "as_before": handle.as_before}, payload)
+        self._end_soon(handle)
         return True
 
     def _preloaded(self, handle, payload):
@@ -219,9 +237,12 @@ class Runners:
         handle.kill()
 
     def runner_hung_up(self, handle):
-        """A checkpoint that has not said a word will not: code of the session may end every copy at once."""
-        if handle.role == CHECKPOINT and handle.pid is None and self.by_index(handle.index) is handle:
-            self._copy_missing(handle)
+        """A copy that has not said a word will not: code of the session may end every copy at once."""
+        if handle.pid is None and self.by_index(handle.index) is handle:
+            if handle.killed:
+                self.end(handle)
+            else:
+                self._copy_missing(handle)
 
     def _runner_present(self, handle):
         parent, handle.parent = handle.parent, None
@@ -315,7 +336,7 @@ class Runners:
     def bury(self):
         """Wait until half of a crowd that was killed is gone: before that there is no room for a checkpoint."""
         killed, self._killed = self._killed, []
-        deadline, enough = time.monotonic() + BURY_S, max(len(killed) // 2, BURY_FEW)
+        deadline, enough = time.monotonic() + self._poller.patience(BURY_S), max(len(killed) // 2, BURY_FEW)
         while len(killed) > enough and time.monotonic() < deadline:
             time.sleep(RESET_POLL_S)
             self.reap()
@@ -351,7 +372,7 @@ class Runners:
             return
         self.line.forget_checkpoint(handle)
         if handle.role in (FORK, VIEW):
-            self._killed += process.kill_copies(handle.pid, self.living(), self.tags(handle))  # control: copies_end_with_descendants
+            self._killed += process.kill_left_behind(handle.pid, self.kept(handle))  # control: copies_end_with_descendants
         self._copy_lost(handle, exit_code)
         self.bury()
         if handle.role in (CHECKPOINT, RETIRED):
@@ -374,9 +395,9 @@ class Runners:
         for handle in self.all():
             if handle.pid is None and parent in (handle.parent, self.line.worker):
                 # What is stopped cannot show up; a copy that did not in all the time of a cell will not.
-                patience = 0 if process.is_halted() else SETTLE_S
+                patience = 0 if process.is_halted() else self._poller.patience(SETTLE_S)
                 handle.wait_for(lambda copy=handle: copy.pid is not None, patience)
-                if handle.pid is None and handle.parent is parent:
+                if handle.pid is None and handle.parent is parent and self.by_index(handle.index) is handle:
                     self.line.forget_checkpoint(handle)
                     self._copy_lost(handle, exit_code)
 

@@ -4,8 +4,9 @@ Nothing is buffered: every write of Python code is in the pipe when it returns, 
 order with what C code and subprocesses write, and is there when the process is killed.
 
 The two streams are two pipes, between which the reader cannot see an order. So a write to the other
-stream than the last one waits until the guardian has emptied the pipe of the last one. That makes
-the order of Python's own writes exact, unless the guardian is held up longer than
+stream than the last one waits until the guardian has read what the pipe of the last one holds. That
+makes the order of Python's own writes exact, however busy the machine is. A guardian that is not allowed to
+read, because the daemon takes nothing, is waited for like one whose pipe is full, but not longer than
 `STREAM_SWITCH_WAIT_S`.
 """
 
@@ -14,8 +15,13 @@ import posix  # not `os`, whose functions user code may replace
 import sys
 import time
 
-from .handle import bytes_in_pipe
-from .limits import STREAM_SWITCH_POLL_S, STREAM_SWITCH_WAIT_S
+from .channel import bytes_waiting
+from .limits import (
+    STREAM_SWITCH_POLL_GROWTH,
+    STREAM_SWITCH_POLL_MAX_S,
+    STREAM_SWITCH_POLL_S,
+    STREAM_SWITCH_WAIT_S,
+)
 
 # Own references: a cell may replace what these modules hold.
 _write = posix.write
@@ -78,9 +84,7 @@ class Streams:
 
     def switch_to(self, descriptor):
         previous, self.last = self._spares[self.last], descriptor
-        deadline = _now() + STREAM_SWITCH_WAIT_S
-        while bytes_in_pipe(previous) and _now() < deadline:
-            _sleep(STREAM_SWITCH_POLL_S)
+        _wait_until_read(previous, _now() + STREAM_SWITCH_WAIT_S)
 
     def in_order(self, send, unread):
         """Send something beside the pipes so that it keeps its place between what they carry.
@@ -89,11 +93,12 @@ class Streams:
         yet, has to be 0 before more is printed. Both waits are bounded.
         """
         deadline = _now() + STREAM_SWITCH_WAIT_S
-        while any(bytes_in_pipe(spare) for spare in self._spares.values()) and _now() < deadline:
-            _sleep(STREAM_SWITCH_POLL_S)
+        for spare in self._spares.values():
+            _wait_until_read(spare, deadline)
         send()
+        pause = STREAM_SWITCH_POLL_S
         while unread() and _now() < deadline:
-            _sleep(STREAM_SWITCH_POLL_S)
+            pause = _nap(pause)
 
     def say(self, text):
         """A line of the kernel's own on stderr, wherever `sys.stderr` leads by now."""
@@ -101,3 +106,24 @@ class Streams:
         data = text.encode("utf-8", "backslashreplace")
         while data:
             data = data[_write(self._spares[2], data) :]
+
+
+def _wait_until_read(descriptor, deadline):
+    """Until all that the pipe holds now was read: that much less was seen in it, or nothing is left.
+
+    A thread or a child may go on writing, and the pipe never be empty.
+    """
+    held = left = bytes_waiting(descriptor)
+    pause = STREAM_SWITCH_POLL_S
+    while left > 0 and _now() < deadline:
+        pause = _nap(pause)
+        before, held = held, bytes_waiting(descriptor)
+        if held < before:
+            left = min(left - (before - held), held)
+            pause = STREAM_SWITCH_POLL_S
+
+
+def _nap(pause):
+    """Sleep; how long to sleep next time. A guardian that is late needs the CPU that looking takes."""
+    _sleep(pause)
+    return min(pause * STREAM_SWITCH_POLL_GROWTH, STREAM_SWITCH_POLL_MAX_S)

@@ -26,7 +26,7 @@ pub fn seccomp_profile() -> &'static str {
 
 /// Calls whose rules a test build leaves out, to see who notices.
 fn switched_off() -> Vec<&'static str> {
-    let groups: [(bool, &[&'static str]); 21] = [
+    let groups: [(bool, &[&'static str]); 23] = [
         (controls::holds("no_set_id_modes"), &CALLS_WITH_MODES),
         (controls::holds("seccomp_sockets"), &["socket", "socketpair"]),
         (controls::holds("seccomp_io_uring"), &["io_uring_setup", "io_uring_enter", "io_uring_register"]),
@@ -44,6 +44,8 @@ fn switched_off() -> Vec<&'static str> {
         (controls::holds("seccomp_kernel_code"), &["init_module", "finit_module", "kexec_load"]),
         (controls::holds("seccomp_limits_of_others"), &["prlimit64"]),
         (controls::holds("seccomp_scheduling_of_others"), &["sched_setscheduler", "sched_setattr"]),
+        (controls::holds("seccomp_priority_of_others"), &["setpriority"]),
+        (controls::holds("seccomp_processors_of_others"), &["sched_setaffinity"]),
         (controls::holds("seccomp_personality"), &["personality"]),
         (controls::holds("seccomp_devices"), &["mknod", "mknodat"]),
         (controls::holds("seccomp_terminals"), &["ioctl"]),

@@ -85,7 +85,81 @@ fn a_cell_cannot_outlive_its_deadline_by_a_forged_end() {
     daemon.assert_sound();
 }
 
+/// How late a deadline may be on a machine that has other things to do; the daemon gives a sandbox up after 15 s.
+const LATE: Duration = Duration::from_secs(8);
+
+/// Runs endless code with a deadline of 2 s, which has to hold, and to cost nothing but the cell.
+#[track_caller]
+fn times_out(daemon: &Daemon, code: &str) {
+    let begun = Instant::now();
+    let result = daemon.run_with("a", json!({"code": code, "timeout_s": 2}));
+    assert!(begun.elapsed() < Duration::from_secs(2) + LATE, "{:?}", begun.elapsed());
+    assert_eq!(
+        (&result["status"], &result["state"]["kind"]),
+        (&json!("timeout"), &json!("restored")),
+        "{result}"
+    );
+    is_as_it_was(daemon);
+}
+
+fn processes_that_send_for_ever_do_not_put_off_a_deadline() {
+    if !engine() {
+        return;
+    }
+    let daemon = daemon();
+    let code = "
+for _ in range(4):
+    if os.fork() == 0:
+        os.setsid()
+        data = struct.pack('>IB', 0, ord('Q')) * 800
+        while True: os.write(900, data)
+while True: pass";
+    times_out(&daemon, code);
+    daemon.assert_sound();
+}
+
+fn checkpoints_that_do_not_answer_do_not_cost_the_session() {
+    if !engine() {
+        return;
+    }
+    let daemon = daemon();
+    let mute = "import sys\nsys.modules['belljar_kernel.runner'].Runner._become_worker = lambda self: time.sleep(1000)";
+    assert_eq!(daemon.run("a", mute)["status"], "success");
+    for n in 0..5 {
+        assert_eq!(daemon.run("a", &format!("x{n} = 1"))["status"], "success");
+    }
+    let result = daemon.run_with("a", json!({"code": "while True: pass", "timeout_s": 2}));
+    assert_eq!(
+        (&result["status"], &result["state"]["kind"]),
+        (&json!("timeout"), &json!("restored")),
+        "{result}"
+    );
+    is_as_it_was(&daemon);
+    daemon.assert_sound();
+}
+
+fn a_copy_that_says_that_it_is_done_ends() {
+    if !engine() {
+        return;
+    }
+    let daemon = daemon();
+    let code = "done(2)\nwhile True:\n    open('alive', 'w').close()\n    time.sleep(0.02)";
+    let result = daemon.run_with("a", json!({"code": code, "mode": "fork"}));
+    assert_eq!(result["status"], "success", "{result}");
+    let lives_on = "
+for _ in range(100):
+    if os.path.exists('alive'): os.unlink('alive')
+    time.sleep(0.1)
+    if not os.path.exists('alive'): break
+os.path.exists('alive')";
+    assert_eq!(daemon.run("a", lives_on)["result"]["repr"], "False");
+    daemon.assert_sound();
+}
+
 on_every_ground!(
     forged_frames_end_at_worst_the_cell_that_sent_them,
-    a_cell_cannot_outlive_its_deadline_by_a_forged_end
+    a_cell_cannot_outlive_its_deadline_by_a_forged_end,
+    processes_that_send_for_ever_do_not_put_off_a_deadline,
+    checkpoints_that_do_not_answer_do_not_cost_the_session,
+    a_copy_that_says_that_it_is_done_ends,
 );

@@ -1,5 +1,9 @@
 """Output: order, attribution, bounds, and what user code does to its descriptors."""
 
+import os
+import signal
+import time
+
 from harness import KernelTest
 
 
@@ -15,6 +19,24 @@ class Output(KernelTest):
         run = self.run_ok("import sys\nfor i in range(50):\n    print(i, file=sys.stderr if i % 2 else sys.stdout)")
         self.assertEqual(run.both.split(), [str(i) for i in range(50)])
         self.assertEqual({stream for stream, _ in run.output}, {1, 2})
+
+    def test_a_guardian_that_gets_no_time_swaps_nothing(self):
+        again = "for i in range(6): print(i, file=sys.stderr if i % 2 else sys.stdout)"
+        run = self.kernel.submit(f"import os, sys, time\nprint('up')\nwhile not os.path.exists('go'): time.sleep(0.01)\n{again}")
+        self.kernel.wait_for_output(run, "up\n")
+        guardian = self.kernel.process.pid
+        os.kill(guardian, signal.SIGSTOP)
+        try:
+            with open(os.path.join(self.kernel.workspace, "go"), "w", encoding="ascii"):
+                pass
+            time.sleep(0.5)
+        finally:
+            os.kill(guardian, signal.SIGCONT)
+        self.assertEqual(self.kernel.finish(run).both.split(), ["up", "0", "1", "2", "3", "4", "5"])
+
+    def test_a_child_that_never_stops_writing_holds_up_no_print(self):
+        alternate = "for i in range(20): print(i, file=sys.stderr if i % 2 else sys.stdout)"
+        self.run_ok(f"import subprocess, sys\nchild = subprocess.Popen(['yes'])\n{alternate}\nchild.kill()")
 
     def test_output_streams_while_the_cell_runs(self):
         run = self.kernel.submit("import time\nprint('first', end='')\ntime.sleep(30)")
@@ -32,11 +54,12 @@ class Output(KernelTest):
 
     def test_output_between_cells_has_no_cell(self):
         self.run_ok(
-            "import threading, time\ngo = threading.Event()\n"
-            "def speak():\n    go.wait()\n    time.sleep(0.05)\n    print('from behind')\n"
+            "import os, threading, time\n"
+            "def speak():\n    while not os.path.exists('go'): time.sleep(0.01)\n    print('from behind')\n"
             "thread = threading.Thread(target=speak); thread.start()"
         )
-        self.run_ok("go.set()")
+        with open(os.path.join(self.kernel.workspace, "go"), "w", encoding="ascii"):
+            pass
         frame = self.kernel.receive()
         self.assertEqual((frame["type"], frame["cell"]), ("output", 0))
         self.assertTrue(b"from behind\n".startswith(frame["data"]))

@@ -1,0 +1,52 @@
+"""Who goes when memory is short, with the figures at hand: moments that no real load meets on demand."""
+
+import sys
+import unittest
+from types import SimpleNamespace
+from unittest import mock
+
+from harness import KERNEL
+
+sys.path.insert(0, KERNEL)
+from belljar_kernel import mainline  # noqa: E402
+from belljar_kernel.handle import CHECKPOINT, WORKER  # noqa: E402
+
+MIB = 2**20
+WORKER_PID, CHECKPOINT_PID = 20, 21
+
+
+class MemoryThatGrowsWhileItIsMeasured(unittest.TestCase):
+    def setUp(self):
+        self.killed = []
+        limits = SimpleNamespace(memory_bytes=120 * MIB, checkpoint_bytes=40 * MIB, checkpoints=8)
+        worker = SimpleNamespace(pid=WORKER_PID, role=WORKER, cell=2, kill=lambda: self.killed.append(WORKER_PID))
+        checkpoint = SimpleNamespace(pid=CHECKPOINT_PID, role=CHECKPOINT, cell=0, killed=False, kill=self.retired)
+        handles = SimpleNamespace(limits=limits, all=lambda: [worker, checkpoint])
+        self.line = mainline.MainLine(handles, SimpleNamespace(after=lambda *_: None), "/nowhere", None)
+        self.line.worker = worker
+        self.line._ring.append(checkpoint)
+
+    def retired(self):
+        self.killed.append(CHECKPOINT_PID)
+
+    def watch(self, *totals):
+        """One look at the memory, in which each sum is the next of these."""
+        sums = iter(totals)
+        with (
+            mock.patch.object(mainline.memory.MemoryWatch, "is_held", lambda *_: False),
+            mock.patch.object(mainline.memory, "total", lambda _pids: next(sums) * MIB),
+            mock.patch.object(mainline.memory, "held_alone", lambda _pid: 70 * MIB),
+            mock.patch.object(mainline.memory, "resident", lambda _pid: 90 * MIB),
+            mock.patch.object(mainline.memory, "resident_with_files", lambda _pid: 90 * MIB),
+            mock.patch.object(mainline.process, "descendants", lambda: [WORKER_PID, CHECKPOINT_PID]),
+            mock.patch.object(mainline.process, "send_signal", lambda pid, _number: self.killed.append(pid)),
+        ):
+            self.line._watch_memory()
+
+    def test_copies_that_came_between_two_looks_cost_the_checkpoint_and_not_the_cell(self):
+        self.watch(140, 170, 170)
+        self.assertEqual(self.killed, [CHECKPOINT_PID])
+
+    def test_a_cell_that_takes_too_much_itself_goes(self):
+        self.watch(140, 250, 250)
+        self.assertEqual(self.killed, [WORKER_PID])
