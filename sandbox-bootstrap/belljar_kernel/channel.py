@@ -1,19 +1,20 @@
-"""The guardian's end of a socket pair to a runner; never blocks."""
+"""The guardian's ends of what it and a runner speak on; never blocks.
+
+The guardian speaks on a socket, with which it can pass descriptors on. Nothing can be sent back on it: a descriptor
+that lies in a socket's queue is closed by whoever owns the queue, and to close one can take as long as its sender
+likes. So a runner speaks on a pipe, which carries bytes only.
+"""
 
 import array
 import fcntl
 import os
 import select
 import socket
-import struct
 import termios
 
 from .limits import CONTROL_READ_BYTES, RUNNER_QUEUE_BYTES
 from .poller import READ, WRITE
 from .wire import MessageReader, WireError
-
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4)
 
 
 class Channel:
@@ -28,77 +29,67 @@ class Channel:
         self._on_message = on_message
         self._on_broken = on_broken
         self._on_end = on_end
-        self._socket, self.runner_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket, self._runner_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
-        # Then the kernel says who sent a message, and a runner cannot lie about its pid.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.shutdown(socket.SHUT_RD)  # control: runners_send_no_descriptors
+        self._pipe, self._runner_pipe = os.pipe()
+        os.set_blocking(self._pipe, False)
         self._reader = MessageReader()
         self._queue = bytearray()
         self._reading = False
         self._ended = False
         self._received = 0  # bytes
-        self.peer_pid = None
-        self.descriptor = None  # that came with the first message
+
+    def runner_ends(self):
+        """Descriptors: the one that the runner speaks on, and the one that it listens to."""
+        return self._runner_pipe, self._runner_socket.fileno()
 
     def read(self, on):
         self._reading = on
         self._watch()
 
     def send(self, message, descriptors=None):
-        """Queue a message; descriptors go with its first byte and stay the caller's to close."""
+        """Queue a message; descriptors go with its first byte and stay the caller's to close.
+
+        Those are rare enough to be refused, by an OSError, where the runner does not read.
+        """
         if self._ended:
             return
-        if not self._queue:
+        if descriptors:
+            if self._queue:
+                raise BlockingIOError
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+            message = memoryview(message)[self._socket.sendmsg([message], [rights]) :]
+        elif not self._queue:
             try:
-                sent = self._send_some(message, descriptors)
+                message = memoryview(message)[self._socket.send(message) :]
             except BlockingIOError:
-                sent = 0
+                pass
             except OSError:
                 return  # the runner is gone, which its pid tells
-            if sent == len(message):
-                return
-            message = memoryview(message)[sent:]
-            descriptors = None if sent else descriptors
-        if descriptors:
-            # Rare enough to be refused: the runner does not read, so it is no use to ask it.
-            raise BlockingIOError
         self._queue += message
         if len(self._queue) > RUNNER_QUEUE_BYTES:
             self._on_broken()
             return
         self._watch()
 
-    def _send_some(self, message, descriptors):
-        if not descriptors:
-            return self._socket.send(message)
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
-        return self._socket.sendmsg([message], [rights])
-
     def wait(self, seconds):
         """Like `receive`, but for that long if nothing is there yet."""
         if self._ended:
             return False
         waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
+        waiting.register(self._pipe, select.POLLIN)
         waiting.poll(max(seconds, 0) * 1000)
         return self.receive()
 
     def receive(self):
         """Read once and handle the messages that are whole. False at the end or if nothing came."""
+        if self._ended:
+            return False
         try:
-            if self.peer_pid is None:
-                data, ancillary, _, _ = self._socket.recvmsg(CONTROL_READ_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
-                for level, kind, value in ancillary:
-                    if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-                        self.peer_pid = _CREDENTIALS.unpack(value[: _CREDENTIALS.size])[0]
-                    elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                        self._take_descriptors(value)
-            else:
-                data = self._socket.recv(CONTROL_READ_BYTES)
+            data = os.read(self._pipe, CONTROL_READ_BYTES)
         except BlockingIOError:
             return False
-        except OSError:
-            data = b""
         if not data:
             self._ended = True
             self._watch()
@@ -110,17 +101,12 @@ class Channel:
 
     def receive_rest(self):
         """Handle what has been sent up to now; processes that the runner left behind may go on to send."""
+        if self._ended:
+            return
         end = float("inf")
-        end = self._received + bytes_waiting(self._socket.fileno())  # control: last_words_have_an_end
+        end = self._received + bytes_waiting(self._pipe)  # control: last_words_have_an_end
         while self._received < end and self.receive():
             pass
-
-    def _take_descriptors(self, value):
-        for descriptor in memoryview(value[: len(value) // 4 * 4]).cast("i").tolist():
-            if self.descriptor is None:
-                self.descriptor = descriptor
-            else:
-                os.close(descriptor)
 
     def handle_read(self):
         """Handle the messages that were read and are whole. False if it has ended."""
@@ -141,33 +127,21 @@ class Channel:
         if self._socket.fileno() < 0:
             return
         self._ended = True
-        self._poller.forget(self._socket.fileno())
+        self._watch()
         self._socket.close()
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-            self.descriptor = None
-        self.close_runner_end()
+        os.close(self._pipe)
+        self.close_runner_ends()
 
-    def close_runner_end(self):
-        self.runner_end.close()
+    def close_runner_ends(self):
+        self._runner_socket.close()
+        if self._runner_pipe is not None:
+            os.close(self._runner_pipe)
+            self._runner_pipe = None
 
     def _watch(self):
-        if self._ended:
-            self._poller.forget(self._socket.fileno())
-            return
-        events = (READ if self._reading else 0) | (WRITE if self._queue else 0)
-        self._poller.watch(self._socket.fileno(), events, self._ready)
-
-    def _ready(self, events):
-        if events & WRITE and self._queue:
-            self._flush()
-        if events & ~WRITE:
-            if self._reading:
-                self.receive()
-            else:
-                # A hang-up, which is reported unasked. What was sent before it is read later.
-                self._queue.clear()
-                self._watch()
+        reads, writes = self._reading and not self._ended, self._queue and not self._ended
+        self._poller.watch(self._pipe, READ if reads else 0, lambda _events: self.receive())
+        self._poller.watch(self._socket.fileno(), WRITE if writes else 0, lambda _events: self._flush())
 
     def _flush(self):
         try:
@@ -180,7 +154,7 @@ class Channel:
 
 
 def bytes_waiting(descriptor):
-    """How many bytes wait to be read from a pipe or a socket."""
+    """How many bytes wait to be read from a pipe; either end of it tells."""
     count = array.array("i", [0])
     fcntl.ioctl(descriptor, termios.FIONREAD, count)
     return count[0]

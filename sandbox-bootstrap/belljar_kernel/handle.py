@@ -1,10 +1,8 @@
 """What the guardian knows and holds of one runner."""
 
-import array
 import fcntl
 import os
 import signal
-import termios
 import time
 
 from . import process, wire
@@ -42,6 +40,7 @@ class RunnerHandle:
         self.out_of_memory = False  # killed, because nobody else holds the sandbox to its memory
         self.interrupted = False
         self.role = role
+        self.has_spoken = False
         self.parent = None  # the runner that was asked for this copy
         self.state_of = 0  # newest cell whose changes it holds
         self.position = 0  # how many cells of the main line led there
@@ -56,11 +55,12 @@ class RunnerHandle:
         self.variables_request = None
         self.preload_request = None  # until it has imported what it begins with
         self.resets = []  # requests that are answered when a fresh worker has taken its place
-        self.control = Channel(poller, self._on_message, self._on_broken, self._on_end)
-        self.tools = Channel(poller, self._on_call, self._on_broken, self._on_end)
+        self.control = self.tools = None
         self._pipes = {}  # stream -> read end
         self._runner_pipe_ends = []
         try:
+            self.control = Channel(poller, self._on_message, self._on_broken, self._on_end)
+            self.tools = Channel(poller, self._on_call, self._on_broken, self._on_end)
             self._open_pipes()
         except OSError:
             self.close()
@@ -74,14 +74,17 @@ class RunnerHandle:
             os.set_blocking(self._pipes[stream], False)
             _grow_pipe(self._pipes[stream])
 
-    def runner_descriptors(self):
-        """Control, tools, stdout, stderr: what the runner lives on."""
-        return [self.control.runner_end.fileno(), self.tools.runner_end.fileno(), *self._runner_pipe_ends]
+    def runner_descriptors(self, inbox):
+        """What the runner lives on: to speak on control and tools, stdout, stderr, to listen on the first two, and the
+        one on which the guardian can be sent descriptors."""
+        channels = self.control.runner_ends(), self.tools.runner_ends()
+        speaks, listens = zip(*channels)
+        return [*speaks, *self._runner_pipe_ends, *listens, inbox]
 
     def close_runner_ends(self):
         """After they were handed over."""
-        self.control.close_runner_end()
-        self.tools.close_runner_end()
+        for channel in self._channels():
+            channel.close_runner_ends()
         for descriptor in self._runner_pipe_ends:
             os.close(descriptor)
         self._runner_pipe_ends = []
@@ -182,14 +185,17 @@ class RunnerHandle:
 
     def close(self):
         self._closed = True
-        self.control.close()
-        self.tools.close()
+        for channel in self._channels():
+            channel.close()
         self.close_runner_ends()
         for descriptor in self._pipes.values():
             self._poller.forget(descriptor)
             os.close(descriptor)
         self._pipes = {}
         self.look_no_more()
+
+    def _channels(self):
+        return [channel for channel in (self.control, self.tools) if channel is not None]
 
     def _new_meter(self):
         limits = self._owner.limits
@@ -224,13 +230,6 @@ class RunnerHandle:
             return None
         self.meter.take(stream, self.cell, data)
         return len(data)
-
-
-def bytes_unread(descriptor):
-    """Bytes that were sent on a socket and not received by its peer."""
-    count = array.array("i", [0])
-    fcntl.ioctl(descriptor, termios.TIOCOUTQ, count)
-    return count[0]
 
 
 def _grow_pipe(descriptor):

@@ -24,7 +24,7 @@ BRIDGE_QUEUE_LOW = 256 * 1024
 
 # Runners.
 PIPE_BYTES = 1024 * 1024
-CONTROL_READ_BYTES = 256 * 1024
+CONTROL_READ_BYTES = 64 * 1024
 # What may wait for a runner that does not read: tool results, mostly.
 RUNNER_QUEUE_BYTES = 256 * 1024 * 1024
 # Tool calls are numbered `runner index * CALLS_PER_RUNNER + n`, below 2**53 for JSON's sake.
@@ -59,6 +59,8 @@ CHECKPOINT_TRIES = 10
 BACK_S = 10.0
 # A copy that has answered what it was made for is gone within this, or is killed.
 COPY_END_S = 1.0
+# A checkpoint shows its size within this, or counts in full.
+ROLLUP_S = 2.0
 # While a copy is on its way, what is left of others is looked for this often.
 SWEEP_S = 1.0
 # A reset is done when nothing of before lives; what is killed is gone within this, or the sandbox ends.
@@ -74,6 +76,9 @@ SHOW_VALUES_S = 3.0
 MEMORY_CHECK_S = 0.05
 MEMORY_SUM_S = 1.0
 MEMORY_ALARM_S = 0.2
+# A checkpoint that seems to have more than it shows by so much is not the process whose size it shows. The system's
+# own count is not more exact, on machines with many processors.
+ROLLUP_SLACK_BYTES = 16 * 1024 * 1024
 # With less than this left for so long, the largest process is ended where the system does not do it.
 BRIM_BYTES = 8 * 1024 * 1024
 BRIM_S = 2.0
@@ -90,6 +95,8 @@ REAPED_REMEMBERED = 256
 # A copy that has ended is a child of the guardian within this, or never was to be one.
 ORPHANED_S = 1.0
 KILL_ROUNDS = 50
+# A copy is no further below the guardian than this.
+DEPTH = 64
 # What was killed is waited for so long, before something is started that may need its place; not for so few. What
 # takes long is to die, on a machine that has other things to do.
 BURY_S = 5.0

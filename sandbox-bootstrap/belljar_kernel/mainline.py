@@ -397,7 +397,7 @@ class MainLine:
         self._runners.killed(process.kill_descendants(self._runners.kept()))
         self._runners.bury()
         self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
-        if handle.control.peer_pid is None:
+        if not handle.has_spoken:
             self._start_worker_later()  # it ended before it could say a word
         else:
             self.start_worker()
@@ -449,6 +449,7 @@ class MainLine:
             # Held back until the worker can handle it; it would end it before.
             signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
             try:
+                given = handle.runner_descriptors(self._runners.inbox.runner_end())
                 pid = os.fork()
             except OSError:
                 self._runners.drop(handle)
@@ -460,7 +461,7 @@ class MainLine:
             self._start_worker_later()
             return
         if pid == 0:
-            runner.enter(handle.runner_descriptors(), self._workspace, handle.index)
+            runner.enter(given, self._workspace, handle.index)
         handle.close_runner_ends()
         self.worker = handle
         self._runners.set_pid(handle, pid)

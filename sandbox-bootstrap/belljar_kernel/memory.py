@@ -3,9 +3,11 @@
 import os
 import time
 
-from .limits import BRIM_BYTES, BRIM_S
+from .limits import BRIM_BYTES, BRIM_S, ROLLUP_S, ROLLUP_SLACK_BYTES
 
 _rollups = {}  # by pid, descriptors of `smaps_rollup`
+_awaited = {}  # by pid, until when its descriptor may come
+_ROLLUPS = 64  # more than there are checkpoints
 _ROLLUP_BYTES = 8192
 _nameless_ends = {}  # by device and inode, the largest that was seen
 _NAMELESS_KEPT = 4096
@@ -124,6 +126,8 @@ def _share(pid):
     """All that a process uses, and how much of it is shared memory."""
     share, shared = _mapped(pid, b"Pss:", b"Pss_Shmem:")
     if not share:
+        if _is_awaited(pid):
+            return 0, 0  # it will show what it has
         # It hides from us, or has ended. What it shares with others counts in full then.
         own, shared = _kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:")
         share = own + shared
@@ -141,8 +145,9 @@ def resident_with_files(pid):
 
 
 def held_alone(pid):
-    """What would be free without this process."""
-    return sum(_mapped(pid, b"Private_"))
+    """What would be free without this process; at most, if it hides."""
+    alone = sum(_mapped(pid, b"Private_"))
+    return alone if alone or _is_awaited(pid) else sum(_kibibytes(f"/proc/{pid}/status", b"RssAnon:"))
 
 
 def _with_files(own, shared, nameless=0):
@@ -180,28 +185,43 @@ def _files(folder):
     return (room.f_blocks - room.f_bfree) * room.f_frsize
 
 
+def expect(pid):
+    """A checkpoint hides its memory from all others, and lets us look at its size; it is about to."""
+    if pid not in _rollups:
+        _awaited[pid] = time.monotonic() + ROLLUP_S
+
+
+def _is_awaited(pid):
+    return time.monotonic() < _awaited.get(pid, 0)
+
+
 def hold(pid, descriptor):
-    """A checkpoint hides its memory from all others, and lets us have this one look at its size."""
-    try:
-        if descriptor is not None and os.readlink(f"/proc/self/fd/{descriptor}") == f"/proc/{pid}/smaps_rollup":
-            _rollups[pid] = descriptor
-    except OSError:
-        pass
+    """That of a process which may not have said yet that it is a checkpoint, or never will."""
+    let_go(pid)
+    _rollups[pid] = descriptor
+    if len(_rollups) > _ROLLUPS:
+        let_go(next(iter(_rollups)))
 
 
 def let_go(pid):
-    _rollups.pop(pid, None)
+    _awaited.pop(pid, None)
+    descriptor = _rollups.pop(pid, None)
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def _mapped(pid, *keys):
-    """The kernel has to walk all pages for it."""
+    """The kernel has to walk all pages for it. Zeros where it hides."""
     descriptor = _rollups.get(pid)
     if descriptor is None:
         return _kibibytes(f"/proc/{pid}/smaps_rollup", *keys)
     try:
-        return _sums(os.pread(descriptor, _ROLLUP_BYTES, 0).splitlines(), keys)
+        seen, *sums = _sums(os.pread(descriptor, _ROLLUP_BYTES, 0).splitlines(), (b"Rss:", *keys))
     except (OSError, ValueError):
-        return [0] * len(keys)
+        seen, sums = 0, [0] * len(keys)
+    # It may run another program by now, with the memory kept that it had when the descriptor was opened.
+    hides = sum(_kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:")) > seen + ROLLUP_SLACK_BYTES
+    return [0] * len(keys) if hides else sums
 
 
 def _kibibytes(path, *keys):

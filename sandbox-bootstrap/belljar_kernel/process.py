@@ -6,10 +6,11 @@ import posix  # for what runs in a runner: user code may replace functions of `o
 import resource
 import signal
 
-from .limits import CROWD, KILL_ROUNDS, RUNNER_INDEXES
+from .limits import CROWD, DEPTH, KILL_ROUNDS, RUNNER_INDEXES
 
 _PR_SET_DUMPABLE = 4
 _PR_GET_DUMPABLE = 3
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 _LAST_IN_LINE = 19
@@ -40,6 +41,11 @@ def close_inherited():
 def adopt_orphans():
     """Become the parent of orphaned descendants, as pid 1 is anyway."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def set_name(name):
+    """What lists of processes show for this one."""
+    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def unshare(flags):
@@ -245,7 +251,8 @@ def kill_left_behind(session, kept):
     """Kill what is left of copies that have ended: of one, by its session, of all, by their tags."""
 
     def select(processes):
-        return [pid for pid in _strays(processes, kept) if processes[pid].session == session or _tag_of(pid) is not None]
+        found = _strays(processes, kept)
+        return [pid for pid in found if processes[pid].session == session or _tag_of(pid) is not None]
 
     return _kill_rounds(select, False)
 
@@ -309,11 +316,21 @@ class _Row:
         self.started = started  # in clock ticks since the machine's start
 
 
+def comes_of_us(pid):
+    """Whether it is a descendant of this process; it may have ended, but not been reaped."""
+    for _ in range(DEPTH):
+        row = _row(str(pid), True)
+        if row is None or row.parent == os.getpid():
+            return row is not None
+        pid = row.parent
+    return False
+
+
 def is_alive(pid):
     return _row(str(pid)) is not None
 
 
-def _row(name):
+def _row(name, with_zombies=False):
     """None if there is no such process, or a zombie."""
     try:
         with open(f"/proc/{name}/stat", "rb") as file:
@@ -321,7 +338,7 @@ def _row(name):
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    if fields[0] in (b"Z", b"X"):
+    if fields[0] in (b"Z", b"X") and not with_zombies:
         return None
     return _Row(int(fields[1]), int(fields[3]), int(fields[19]))
 

@@ -13,7 +13,7 @@ from collections import deque
 
 from . import copies, descriptors, fonts, preload, process, steady, variables, wire
 from .cells import CellRunner
-from .handle import bytes_unread
+from .channel import bytes_waiting
 from .interrupts import Interrupts
 from .limits import CHECKPOINT_OOM_MARGIN, CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
 from .loops import EventLoop
@@ -22,9 +22,10 @@ from .rich import Displays
 from .streams import Streams
 from .tools import ToolBox, ToolError
 
-# Where the kernel keeps its descriptors in a runner: high up, out of the way of user code.
+# Where the kernel keeps its descriptors in a runner: high up, out of the way of user code. See `runner_descriptors`.
 _FIRST_DESCRIPTOR = 900
-_DESCRIPTORS = 4
+_CONTROL, _TOOLS, _STDOUT, _STDERR, _CONTROL_LISTENS, _TOOLS_LISTENS, _INBOX = range(7)
+_DESCRIPTORS = 7
 
 _CUT = int(socket.MSG_CTRUNC)  # `enum` stands on built-in functions that user code may replace
 
@@ -41,13 +42,13 @@ def enter(given, workspace, index):
         posix.setsid()
         Runner(place, index, workspace).run()
     except BaseException as error:
-        posix.write(place + 3, f"process {_getpid()}: the worker failed: {type(error).__name__}\n".encode())
+        posix.write(place + _STDERR, f"process {_getpid()}: the worker failed: {type(error).__name__}\n".encode())
     finally:
         posix._exit(1)
 
 
 def _take_descriptors(given):
-    """Put the four into place and close all that was the guardian's."""
+    """Put them into place and close all that was the guardian's."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     place = min(_FIRST_DESCRIPTOR, most - 2 * _DESCRIPTORS)
     for offset, descriptor in enumerate(given):
@@ -68,7 +69,7 @@ class Runner:
         self._checkpoint_oom_score = min(process.oom_score() + CHECKPOINT_OOM_MARGIN, WORKER_OOM_SCORE)
         process.set_oom_score(WORKER_OOM_SCORE)
         self.limits = Limits()
-        self._streams = Streams(place + 2, place + 3)
+        self._streams = Streams(place + _STDOUT, place + _STDERR)
         self._streams.mend()
         self._enter_workspace(workspace)
         self.namespace = _fresh_main_module()
@@ -88,52 +89,56 @@ class Runner:
     def _attach(self, index):
         """Become the process that speaks on the descriptors in place."""
         self.pid = _getpid()
-        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place)
-        self._tool_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place + 1)
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place + _CONTROL_LISTENS)
+        self._tool_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place + _TOOLS_LISTENS)
         self._send_lock = threading.Lock()
         self._reader = wire.MessageReader()
         self._messages = deque()  # read ahead
         self._received_descriptors = deque()  # a list for every message that came with some
-        self._tools.attach(self._tool_socket, index)
+        self._tools.attach(self._place + _TOOLS, self._tool_socket, index)
         self._nested.attach()
         self._say_present()
 
     def _say_present(self):
         """A checkpoint, which hides its memory from others, shows the guardian how much of it there is."""
-        size = None
-        try:
-            size = posix.open("/proc/self/smaps_rollup", posix.O_RDONLY | posix.O_CLOEXEC) if self._waits else None
-        except OSError:
-            pass
-        if size is None:
-            self.send(wire.PRESENT)
-            return
+        if self._waits:
+            try:
+                self._show_size()
+            except OSError:
+                pass  # it counts in full then
+        self.send(wire.PRESENT, wire.PID.pack(self.pid))
+
+    def _show_size(self):
+        size = posix.open("/proc/self/smaps_rollup", posix.O_RDONLY | posix.O_CLOEXEC)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, memoryview(bytearray(4)).cast("i"))
         rights[2][0] = size
-        self._control.sendmsg([wire.pack(wire.PRESENT)], [rights])
-        posix.close(size)
+        inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM, 0, self._place + _INBOX)
+        try:
+            inbox.sendmsg([b"r"], [rights], socket.MSG_DONTWAIT)
+        finally:
+            inbox.detach()
+            posix.close(size)
 
     def is_own_process(self):
         """False in a child that user code forked."""
         return _getpid() == self.pid
 
     def send(self, kind, payload=b""):
-        self._send_on(self._control, kind, payload)
+        self._send(kind, payload, posix.write)
 
     def rehearse_sending(self, kind, payload):
         """All that it takes to send something, but for the sending."""
-        self._send_on(_Nowhere, kind, payload)
+        self._send(kind, payload, lambda _descriptor, data: len(data))
 
-    def _send_on(self, socket, kind, payload):
+    def _send(self, kind, payload, write):
         if not self.is_own_process():
             raise RuntimeError("a child process of a cell cannot speak for it")
         with self.interrupts, self._send_lock:
-            steady.send_all(socket, wire.pack(kind, payload))
+            steady.send_all(self._place + _CONTROL, wire.pack(kind, payload), write)
 
     def send_in_order(self, kind, payload):
         """Likewise, at its place in the output."""
-        control = self._control.fileno()
-        self._streams.in_order(lambda: self.send(kind, payload), lambda: bytes_unread(control))
+        self._streams.in_order(lambda: self.send(kind, payload), lambda: bytes_waiting(self._place + _CONTROL))
 
     def current_cell(self):
         return self._cells.current
@@ -312,10 +317,6 @@ class Runner:
             posix.chdir(workspace)
         except OSError as error:
             print(f"process {_getpid()}: cannot change directory to {workspace}: {error}", file=sys.stderr)
-
-
-class _Nowhere:
-    send = staticmethod(len)
 
 
 class InputNotAvailable(EOFError, RuntimeError):

@@ -5,6 +5,7 @@ import time
 
 from . import memory, process, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER, RunnerHandle
+from .inbox import Inbox
 from .limits import (
     BURY_FEW,
     BURY_S,
@@ -36,6 +37,7 @@ class Runners:
         self.bridge = bridge
         self._computes = computes
         self.limits = Limits()
+        self.inbox = Inbox(poller)
         self.line = MainLine(self, poller, workspace, on_hopeless)
         self._handles = {}  # by index
         self._by_pid = {}
@@ -83,7 +85,7 @@ class Runners:
     def living(self):
         """Pids of what shall live on."""
         runners = (pid for pid, handle in self._by_pid.items() if handle.role != RETIRED)
-        return self._computes.pids().union(runners)
+        return self._computes.pids().union(runners, self.inbox.pids())
 
     def kept(self, but=None):
         """What shall live on when strays are killed."""
@@ -120,9 +122,10 @@ class Runners:
             return None
         handle.parent, handle.state_of, handle.position = parent, parent.state_of, parent.position
         try:
-            message = wire.pack(wire.SPAWN, wire.encode_json([handle.index, role == CHECKPOINT, process.tag(handle.index)]))
-            parent.control.send(message, handle.runner_descriptors())
-        except BlockingIOError:
+            what = [handle.index, role == CHECKPOINT, process.tag(handle.index)]
+            message = wire.pack(wire.SPAWN, wire.encode_json(what))
+            parent.control.send(message, handle.runner_descriptors(self.inbox.runner_end()))
+        except OSError:
             self.drop(handle)
             return None
         handle.close_runner_ends()
@@ -199,7 +202,8 @@ class Runners:
 
     def _end_soon(self, copy):
         """It has answered. Nothing else ends it if its code goes on: it has no cell any more, and no deadline."""
-        self._poller.after(("kill", copy.index), COPY_END_S, lambda: self.end(copy))  # control: copies_that_answered_end
+        key = ("kill", copy.index)
+        self._poller.after(key, COPY_END_S, lambda: self.end(copy))  # control: copies_that_answered_end
 
     def _back(self, handle, payload):
         if handle.asked_back and payload == wire.CELL.pack(handle.asked_back):
@@ -226,9 +230,10 @@ class Runners:
         handle.promoted = True
         return handle.role == WORKER
 
-    def _present(self, handle, _payload):
+    def _present(self, handle, payload):
+        handle.has_spoken = True
         if handle.pid is None:
-            self._runner_present(handle)
+            self._runner_present(handle, payload)
             return True
         self.line.worker_present()
         return handle is self.line.worker
@@ -244,10 +249,15 @@ class Runners:
             else:
                 self._copy_missing(handle)
 
-    def _runner_present(self, handle):
+    def _runner_present(self, handle, payload):
+        """It says which process it is. Whatever comes of a runner can take the place of a copy, but nothing else."""
         parent, handle.parent = handle.parent, None
-        pid = handle.control.peer_pid
-        if pid in self._by_pid:
+        pid = wire.PID.unpack(payload)[0] if len(payload) == wire.PID.size else 0
+        is_gone = not process.is_there(pid)
+        if is_gone and pid not in self._reaped:
+            self._copy_missing(handle)
+            return
+        if pid in self._by_pid or pid in self.living() or not (is_gone or process.comes_of_us(pid)):
             # Code of the runner that was asked for a copy has taken the place of the copy.
             self._copy_missing(handle)
             if parent is not None:
@@ -262,7 +272,7 @@ class Runners:
         if not alive and pid in self._reaped:
             self._runner_ended(handle, self._reaped.pop(pid))
         elif handle.role == CHECKPOINT:
-            memory.hold(pid, handle.control.descriptor)
+            memory.expect(pid)
             self.line.checkpoint_present()
 
     def _spawn_failed(self, parent, payload):
@@ -372,7 +382,8 @@ class Runners:
             return
         self.line.forget_checkpoint(handle)
         if handle.role in (FORK, VIEW):
-            self._killed += process.kill_left_behind(handle.pid, self.kept(handle))  # control: copies_end_with_descendants
+            kept = self.kept(handle)
+            self._killed += process.kill_left_behind(handle.pid, kept)  # control: copies_end_with_descendants
         self._copy_lost(handle, exit_code)
         self.bury()
         if handle.role in (CHECKPOINT, RETIRED):
@@ -410,11 +421,13 @@ class Runners:
         handle = self._by_pid.get(pid)
         if handle is not None:
             self._runner_ended(handle, exit_code)
-        elif not self._computes.ended(pid, exit_code) and not self.line.ballast.ended(pid):
-            self._reaped.pop(pid, None)
-            self._reaped[pid] = exit_code
-            if len(self._reaped) > REAPED_REMEMBERED:
-                del self._reaped[next(iter(self._reaped))]
+            return
+        if self._computes.ended(pid, exit_code) or self.inbox.ended(pid) or self.line.ballast.ended(pid):
+            return
+        self._reaped.pop(pid, None)
+        self._reaped[pid] = exit_code
+        if len(self._reaped) > REAPED_REMEMBERED:
+            del self._reaped[next(iter(self._reaped))]
 
     def reap_regularly(self):
         self.reap()

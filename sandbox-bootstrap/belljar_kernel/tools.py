@@ -64,10 +64,11 @@ class ToolBox:
         self.injected = {}
         self.local = {}  # functions of the arguments, for tools that need no call
         self._lock = None
-        self._socket = None
+        self._socket = self._speaks_on = None
 
-    def attach(self, socket, index):
-        """Speak on this socket; in a copy of the process nothing of the original is in flight."""
+    def attach(self, speaks_on, socket, index):
+        """Speak on this descriptor and listen to this socket; in a copy nothing of the original is in flight."""
+        self._speaks_on = speaks_on
         self._socket = socket
         self._first_number = index * CALLS_PER_RUNNER
         self._next_number = 0
@@ -132,7 +133,7 @@ class ToolBox:
 
     def _send(self, call):
         self._in_flight[call.number] = call
-        steady.send_all(self._socket, call.message)
+        steady.send_all(self._speaks_on, call.message)
         call.message = None
 
     def _read(self):

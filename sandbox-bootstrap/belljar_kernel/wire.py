@@ -15,12 +15,12 @@ HEADER = struct.Struct(">IB")
 
 # Guardian to runner.
 HOST_FRAME = ord("H")
-SPAWN = ord("S")  # with four descriptors; the payload is `[index of the new runner, is a checkpoint, tag]`
+SPAWN = ord("S")  # with descriptors; the payload is `[index of the new runner, is a checkpoint, tag]`
 PROMOTE = ord("M")  # to a checkpoint: you are the main worker now
 ARE_YOU_BACK = ord("Q")  # after a cell of the main line, with its number: answer when your first thread is free
 # Runner to guardian.
 PROMOTED = ord("M")  # in answer
-PRESENT = ord("P")  # first message of a runner; the socket's credentials say its pid
+PRESENT = ord("P")  # first message of a runner: its pid
 BACK = ord("Q")  # in answer, with the same number
 DISPLAY = ord("Y")  # a MIME bundle, for the present cell
 TOOL_CALL = ord("C")  # the runner's own number of the call, then its name and arguments
@@ -32,6 +32,7 @@ SPAWN_FAILED = ord("X")  # the payload is the index of the runner that did not c
 
 CALL = struct.Struct(">I")
 CELL = struct.Struct(">Q")
+PID = struct.Struct(">i")
 # What a runner said, on the bridge: a byte that is no stream of output, and the length of the guardian's own word.
 SAID = struct.Struct(">BI")
 SAID_KIND = 3

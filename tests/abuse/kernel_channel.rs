@@ -156,10 +156,45 @@ os.path.exists('alive')";
     daemon.assert_sound();
 }
 
+/// Sends a connection that takes an hour to close on everything that leads to the guardian; another process holds the
+/// other end of the connection and reads nothing.
+const SEND_WHAT_LINGERS: &str = "
+import array, socket, threading
+server = socket.socket(); server.bind(('127.0.0.1', 0)); server.listen(1)
+lingers = socket.create_connection(server.getsockname()); peer, _ = server.accept()
+lingers.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 3600)); lingers.setblocking(False)
+try:
+    while True: lingers.send(b'x' * 65536)
+except BlockingIOError: pass
+if os.fork() == 0:
+    os.setsid(); lingers.close(); time.sleep(1000)
+peer.close()
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [lingers.fileno()]))]
+for number in range(900, 910):
+    try:
+        channel = socket.socket(fileno=os.dup(number))
+        channel.sendmsg([struct.pack('>IB', 0, ord('Q'))], rights, socket.MSG_DONTWAIT)
+    except OSError: pass
+threading.Thread(target=lingers.close, daemon=True).start()
+while True: pass
+";
+
+fn a_connection_that_lingers_holds_up_nobody() {
+    if !engine() {
+        return;
+    }
+    let daemon = daemon();
+    times_out(&daemon, SEND_WHAT_LINGERS);
+    assert_eq!(daemon.run("a", "kept = kept + ''")["status"], "success");
+    times_out(&daemon, "while True: pass");
+    daemon.assert_sound();
+}
+
 on_every_ground!(
     forged_frames_end_at_worst_the_cell_that_sent_them,
     a_cell_cannot_outlive_its_deadline_by_a_forged_end,
     processes_that_send_for_ever_do_not_put_off_a_deadline,
     checkpoints_that_do_not_answer_do_not_cost_the_session,
     a_copy_that_says_that_it_is_done_ends,
+    a_connection_that_lingers_holds_up_nobody,
 );

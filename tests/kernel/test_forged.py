@@ -95,11 +95,11 @@ class Forged(KernelTest):
         self.kernel.submit(
             "import threading, socket\n"
             "def steal():\n"
-            "    channel = socket.socket(fileno=os.dup(900))\n"
+            "    channel = socket.socket(fileno=os.dup(904))\n"
             "    while True:\n"
-            "        data, got, _, _ = channel.recvmsg(65536, socket.CMSG_SPACE(16))\n"
+            "        data, got, _, _ = channel.recvmsg(65536, socket.CMSG_SPACE(28))\n"
             "        for level, kind, value in got:\n"
-            "            say('P', b'', struct.unpack('4i', value[:16])[0])\n"
+            "            say('P', struct.pack('>i', os.getpid()), struct.unpack('7i', value[:28])[0])\n"
             "threading.Thread(target=steal, daemon=True).start()\n"
             "time.sleep(0.1); say('D', struct.pack('>Q', 2) + DONE); time.sleep(60)"
         )

@@ -165,3 +165,109 @@ class Outliving(Hostile):
         self.kernel.finish(run)
         self.is_restored(run)
         self.wait_until(lambda: not is_alive(pid), "the child of the checkpoint ends")
+
+
+# A connection that takes an hour to close, as `lingers`: another process holds its other end and reads nothing.
+LINGER = """
+import array, socket, threading
+server = socket.socket(); server.bind(('127.0.0.1', 0)); server.listen(1)
+lingers = socket.create_connection(server.getsockname()); peer, _ = server.accept()
+lingers.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 3600)); lingers.setblocking(False)
+try:
+    while True: lingers.send(b'x' * 65536)
+except BlockingIOError: pass
+if os.fork() == 0:
+    os.setsid(); lingers.close(); time.sleep(1000)
+peer.close()
+"""
+# Sends it on everything that leads to the guardian, which has enough to read before.
+SEND = """
+for _ in range(10): os.write(900, struct.pack('>IB', 0, ord('Y')) * 3000)
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [lingers.fileno()]))]
+sent = []
+for number in range(900, 907):
+    try:
+        channel = socket.socket(fileno=os.dup(number))
+        channel.sendmsg([struct.pack('>IB', 0, ord('Q'))], rights, socket.MSG_DONTWAIT)
+        sent.append(number)
+    except OSError: pass
+threading.Thread(target=lingers.close, daemon=True).start()
+print('sent', sent, flush=True)
+"""
+
+
+class Descriptors(Hostile):
+    """The guardian is never the one that has to close what code has sent."""
+
+    def test_a_connection_that_lingers_holds_up_nobody(self):
+        for ending in ("os._exit(3)", "time.sleep(1000)"):
+            run = self.kernel.submit(LINGER + SEND + ending)
+            self.kernel.wait_for_output(run, "\n")
+            self.assertEqual(run.stdout, "sent [906]\n")
+            if "sleep" in ending:
+                self.kill(run)
+            self.kernel.finish(run)
+            self.is_restored(run)
+        # What should take them in the guardian's place is held up; sessions go on, and so do their checkpoints.
+        self.assertTrue(self.run_ok("x = 1").end["protected"])
+        run = self.kernel.run("os._exit(3)")
+        self.assertEqual(run.end["after"], {"restored": run.cell - 1})
+
+    def test_who_takes_descriptors_can_be_killed(self):
+        self.run_ok(
+            "import signal\n"
+            "for name in os.listdir('/proc'):\n"
+            "    try:\n"
+            "        if open(f'/proc/{name}/comm').read() == 'belljar-inbox\\n' "
+            "and os.getppid() == int(open(f'/proc/{name}/stat').read().split()[3]): os.kill(int(name), 9)\n"
+            "    except OSError: pass"
+        )
+        self.run_ok("x = 1")
+        run = self.kernel.run("os._exit(3)")
+        self.assertEqual(run.end["after"], {"restored": run.cell - 1})
+
+    def test_no_process_but_one_of_a_runner_can_be_named_as_a_copy(self):
+        for named in ("os.getppid()", "1", "os.getpid()"):
+            run = self.kernel.submit(
+                "import threading, socket\n"
+                "def steal():\n"
+                "    channel = socket.socket(fileno=os.dup(904))\n"
+                "    while True:\n"
+                "        data, got, _, _ = channel.recvmsg(65536, socket.CMSG_SPACE(28))\n"
+                "        for level, kind, value in got:\n"
+                f"            say('P', struct.pack('>i', {named}), struct.unpack('7i', value[:28])[0])\n"
+                "threading.Thread(target=steal, daemon=True).start()\n"
+                "time.sleep(0.1)\n"
+                f"say('D', struct.pack('>Q', {self.kernel.next_cell + 1}) + DONE); time.sleep(60)"
+            )
+            self.kernel.expect("cell_done", cell=run.cell)
+            self.kernel.expect("worker_replaced", after={"restored": 1})
+            self.assertEqual(self.value("kept"), "'as it was'")
+            self.kernel.send(type="undo", request=8, cells=1)
+            self.kernel.expect("undone", request=8)
+
+
+class Sizes(Hostile):
+    limits = {"memory_bytes": 300 * 2**20, "checkpoint_bytes": 64 * 2**20}
+
+    def test_a_checkpoint_cannot_show_the_size_of_what_it_was(self):
+        # It shows what it is, keeps that alive in another process, and becomes a program that takes more than there is.
+        self.run_ok(
+            "import ctypes, sys\nkind = sys.modules['belljar_kernel.runner'].Runner\nplain = kind._say_present\n"
+            "grow = \"import os, time; open('pid', 'w').write(str(os.getpid())); x = b'x' * (500 << 20); time.sleep(99)\"\n"
+            "libc, stack = ctypes.CDLL(None), ctypes.create_string_buffer(1 << 16)\n"
+            "top = ctypes.c_void_p((ctypes.addressof(stack) + (1 << 16) - 64) & ~63)\n"
+            "pause = ctypes.cast(libc.pause, ctypes.c_void_p)\n"
+            "CLONE_VM, SIGCHLD = 0x100, 17\n"
+            "def present(self):\n"
+            "    plain(self)\n"
+            "    if self._waits:\n"
+            "        libc.clone(pause, top, CLONE_VM | SIGCHLD, None)\n"
+            "        os.execv(sys.executable, ['python3', '-c', grow])\n"
+            "kind._say_present = present\n"
+        )
+        path = os.path.join(self.kernel.workspace, "pid")
+        self.wait_until(lambda: os.path.exists(path) and os.path.getsize(path), "it grows", 30)
+        with open(path, encoding="ascii") as file:
+            pid = int(file.read())
+        self.wait_until(lambda: not is_alive(pid), "it is ended", 20)
