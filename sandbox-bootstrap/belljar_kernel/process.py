@@ -318,11 +318,15 @@ class _Row:
 
 def comes_of_us(pid):
     """Whether it is a descendant of this process; it may have ended, but not been reaped."""
+    each = pid
     for _ in range(DEPTH):
-        row = _row(str(pid), True)
-        if row is None or row.parent == os.getpid():
-            return row is not None
-        pid = row.parent
+        row = _row(str(each), True)
+        if row is not None and row.parent == os.getpid():
+            return True
+        if row is None and each == pid:
+            return False
+        # One above it that is gone has left it to another.
+        each = pid if row is None else row.parent
     return False
 
 
