@@ -1,7 +1,7 @@
 //! Belljar runs model-written Python under glass.
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
-//! `cli`, `daemon` → `control` → `actors` → `agent`, `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `config` → `protocol`.
+//! `cli`, `daemon` → `control` → `actors` → `agent`, `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `memory` → `config` → `protocol`.
 //! `controls` is beside them: which security controls hold, for the build that proves each of them; and `deaths`:
 //! what dies is heard of; and `processes`:
 //! those of the host, told from all others, with what they have started.
@@ -16,6 +16,7 @@ pub mod controls;
 pub mod daemon;
 pub mod deaths;
 pub mod llm;
+pub mod memory;
 pub mod processes;
 pub mod protocol;
 pub mod quota;

@@ -1,8 +1,11 @@
 //! What a session writes is charged to its owner's quota of stored bytes, before it is written.
 
+use serde_json::{Map, Value};
+
 use crate::controls;
 use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;
+use crate::protocol::values;
 use crate::quota::{Gauge, Refusal};
 use crate::store::{Account, Exceeded, ROW_BYTES};
 
@@ -14,6 +17,19 @@ pub const ROOM_TO_BEGIN_BYTES: u64 = 128 * 1024;
 pub fn record_bytes(request: &serde_json::Value) -> u64 {
     let record = if controls::holds("seed_charge") { request.to_string().len() as u64 } else { 0 };
     record.saturating_add(ROW_BYTES)
+}
+
+/// Copies of a seed for as long as its session lives: as it was asked for, in the session, in its executor.
+const SEED_COPIES: u64 = 3;
+
+/// What a seed takes in memory.
+#[must_use]
+pub fn seed_bytes(seed: &Map<String, Value>) -> u64 {
+    if seed.is_empty() || !controls::holds("seed_memory_charge") {
+        return 0;
+    }
+    let text = serde_json::to_string(seed).unwrap_or_default();
+    values::parsed_bytes(&text).saturating_mul(SEED_COPIES)
 }
 
 /// The share of one session: its record and its log.

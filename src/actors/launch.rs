@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::UnixStream;
 use tokio_tungstenite::WebSocketStream;
 
-use crate::bridge::{self, BridgeError, Hello, Listener};
+use crate::bridge::{self, BridgeError, Hello, Listener, Metered};
 use crate::config::Settings;
 use crate::protocol::frames::KernelLimits;
 use crate::protocol::limits::{
@@ -24,7 +23,7 @@ const ADOPT_PAUSE: Duration = Duration::from_secs(1);
 /// A sandbox that passed attestation.
 pub struct Ready {
     pub sandbox: Sandbox,
-    pub socket: WebSocketStream<UnixStream>,
+    pub socket: WebSocketStream<Metered>,
     pub receipt: Receipt,
     pub hello: Hello,
     /// Frames of the kernel that had their effect before.

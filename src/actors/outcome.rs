@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::rules::CellRules;
+use crate::memory::Charge;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::Counters;
 use crate::protocol::frames::{DoneReason, DoneStatus, Live, StateAfter};
@@ -36,6 +37,8 @@ pub struct CellStart {
     pub rules: Arc<CellRules>,
     /// Sandboxes that ended before they took it.
     pub missed: u32,
+    /// What its code takes of its owner's part of the memory.
+    pub memory: Option<Arc<Charge>>,
 }
 
 /// The tool calls of a cell as they once were, in their order.

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::charge::{ROOM_TO_BEGIN_BYTES, record_bytes};
+use super::charge::{ROOM_TO_BEGIN_BYTES, record_bytes, seed_bytes};
 use super::llm::Models;
 use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef, a_sandbox, forget};
 use crate::config::{self, MIN_MEMORY_BYTES, show_size};
 use crate::controls;
+use crate::memory::{Charge, Use};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId, SessionName};
@@ -50,6 +51,8 @@ struct Entry {
     job: Option<JobId>,
     session: SessionRef,
     permit: Permit,
+    /// What its seed takes in memory.
+    _seed: Charge,
 }
 
 /// What was checked of a request for a session.
@@ -60,12 +63,14 @@ struct Admitted {
     permit: Permit,
     /// Of the first sandbox.
     first: Permit,
+    seed: Charge,
 }
 
 /// What a new session has beside what one of before has.
 struct Begin {
     reply_to: Answer<SessionView>,
     first: Permit,
+    seed: Charge,
     nested: bool,
 }
 
@@ -207,7 +212,7 @@ impl SupervisorState {
     ) {
         let (job, room) = job.map_or((None, None), |job| (Some(job.id), job.room));
         let admitted = self.admit(peer, &request, job, room);
-        let Admitted { name, wanted, idle, permit, first } = match admitted {
+        let Admitted { name, wanted, idle, permit, first, seed } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
                 let _ = reply_to.send(Err(problem));
@@ -229,7 +234,7 @@ impl SupervisorState {
             request,
             (wanted, idle),
             permit,
-            Some(Begin { reply_to, first, nested }),
+            Some(Begin { reply_to, first, seed, nested }),
         )
         .await;
     }
@@ -271,12 +276,17 @@ impl SupervisorState {
     ) {
         let (id, peer, name, job) = (record.id, record.owner, record.name, record.job);
         let is_new = begin.is_some();
-        let (created, first, nested) = match begin {
-            Some(Begin { reply_to, first, nested }) => (Some(reply_to), Some(first), nested),
-            None => (None, None, false),
+        let (created, first, begun_seed, nested) = match begin {
+            Some(Begin { reply_to, first, seed, nested }) => {
+                (Some(reply_to), Some(first), Some(seed), nested)
+            }
+            None => (None, None, None, false),
         };
         let settings = &self.args.launcher.settings;
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
+        let pool = self.args.ledger.memory(peer);
+        // One that was there before is there again.
+        let seed = begun_seed.unwrap_or_else(|| pool.charge_anyway(Use::Seeds, seed_bytes(&request.seed)));
         let args = SessionArgs {
             id,
             name: name.clone(),
@@ -306,7 +316,8 @@ impl SupervisorState {
         };
         match Session::spawn(args).await {
             Ok(session) => {
-                self.sessions.insert(id, Entry { owner: peer, name, job, session, permit });
+                let entry = Entry { owner: peer, name, job, session, permit, _seed: seed };
+                self.sessions.insert(id, entry);
             }
             // The reply port went down with it: the caller is told that the call failed.
             Err(error) => tracing::error!(%error, "a session could not be spawned"),
@@ -362,7 +373,8 @@ impl SupervisorState {
             Some(room) => room,
             None => ledger.take(peer, name.as_str(), a_sandbox(&wanted, &settings.sandbox))?,
         };
-        Ok(Admitted { name, wanted, idle, permit, first })
+        let seed = ledger.memory(peer).try_charge(Use::Seeds, seed_bytes(&request.seed))?;
+        Ok(Admitted { name, wanted, idle, permit, first, seed })
     }
 
     fn wishes(&self, request: &NewSession, job: Option<JobId>) -> (Wanted, Duration) {

@@ -11,18 +11,20 @@ use futures_util::{SinkExt, StreamExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::meter::{Meter, Metered};
 use crate::controls;
 use crate::deaths::watched;
+use crate::memory::{Charge, NoRoom, OVERDRAFT_AFTER, Pool, SMALL_BYTES, TINY_BYTES, Use, work_on};
 use crate::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{ACKNOWLEDGE_AFTER, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN};
+use crate::protocol::values::parsed_bytes;
 use serde_json::{Map, Value};
 
 /// Takes what has to stay in order. Called from the connection's task only.
@@ -41,14 +43,41 @@ pub trait Sink: Send + Sync + 'static {
     fn settled(&self, number: u64) -> u64;
 }
 
+/// As text and as values, a frame takes at most so many times its own size, unless it is made of small values.
+const PLAIN_COPIES: u64 = 3;
+
+/// What a frame takes in memory until it has had its effect.
+#[derive(Debug, Default)]
+struct InMemory {
+    _charge: Option<Charge>,
+    /// As values.
+    parsed: u64,
+    refused: Option<NoRoom>,
+}
+
 /// The right to deal with one frame; the next one waits until it is dropped.
 #[derive(Debug)]
 pub struct Turn {
     /// Of the frame, counted from the start of the sandbox.
     pub number: u64,
+    memory: InMemory,
     cancel: CancellationToken,
     /// Given back after the connection was closed, if it is.
     _permit: OwnedSemaphorePermit,
+}
+
+impl Turn {
+    /// What the frame takes as values.
+    #[must_use]
+    pub fn parsed_bytes(&self) -> u64 {
+        self.memory.parsed
+    }
+
+    /// Why the frame stands without what its runner said: there was no room for that.
+    #[must_use]
+    pub fn refused(&self) -> Option<&NoRoom> {
+        self.memory.refused.as_ref()
+    }
 }
 
 impl Drop for Turn {
@@ -88,6 +117,7 @@ pub struct Link {
     cancel: CancellationToken,
     /// The kernel cannot answer at the moment, and need not.
     silent: Arc<AtomicBool>,
+    pool: Pool,
 }
 
 /// Whether a frame has got into the kernel's socket. What has not, it never saw.
@@ -104,6 +134,8 @@ impl Delivery {
 struct Outgoing {
     text: String,
     delivery: Delivery,
+    /// What it takes until the kernel has it.
+    memory: Option<Charge>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -117,14 +149,17 @@ pub enum SendError {
 impl Link {
     /// Starts the task. `deliver` must not block; it gets `Closed` exactly once, at the end.
     pub fn start<S: Sink>(
-        socket: WebSocketStream<UnixStream>,
+        socket: WebSocketStream<Metered>,
         received: u64,
+        pool: Pool,
         sink: S,
         deliver: impl Fn(Incoming) + Send + Sync + 'static,
     ) -> Self {
         let (outgoing, queue) = mpsc::channel(HOST_FRAMES_WAITING);
         let cancel = CancellationToken::new();
         let silent = Arc::new(AtomicBool::new(false));
+        let meter = socket.get_ref().meter();
+        meter.charge_to(pool.clone());
         let (writer, reader) = socket.split();
         let driver = Driver {
             reader,
@@ -139,6 +174,8 @@ impl Link {
             turns: Arc::new(Semaphore::new(1)),
             unwritable: Arc::new(AtomicBool::new(false)),
             unread: 0,
+            meter,
+            pool: pool.clone(),
         };
         let (ender, unwritable) = (cancel.clone(), Arc::clone(&driver.unwritable));
         let writing = watched(write(writer, queue, cancel.clone()), move |_| {
@@ -157,7 +194,7 @@ impl Link {
                 told(Incoming::Closed(closed.unwrap_or(Closed::Fault)));
             }
         });
-        Self { outgoing, cancel, silent }
+        Self { outgoing, cancel, silent, pool }
     }
 
     /// While silence is expected, the kernel is not taken for dead.
@@ -172,7 +209,10 @@ impl Link {
             return Err(SendError::TooLarge);
         }
         let delivery = Delivery::default();
-        self.outgoing.try_send(Outgoing { text, delivery: delivery.clone() }).map_err(|_| {
+        let bytes = text.len() as u64;
+        // In any case: whoever waits for it waits for good. What follows is refused while it is not read.
+        let memory = (bytes > TINY_BYTES).then(|| self.pool.charge_anyway(Use::Outgoing, bytes));
+        self.outgoing.try_send(Outgoing { text, delivery: delivery.clone(), memory }).map_err(|_| {
             self.cancel.cancel();
             SendError::Gone
         })?;
@@ -189,21 +229,21 @@ impl Drop for Link {
 /// Writing has a task of its own, so that a large frame to a busy kernel does not keep its output
 /// from being read.
 async fn write(
-    mut writer: SplitSink<WebSocketStream<UnixStream>, Message>,
+    mut writer: SplitSink<WebSocketStream<Metered>, Message>,
     mut queue: mpsc::Receiver<Outgoing>,
     cancel: CancellationToken,
 ) {
     let mut ping = tokio::time::interval(PING_EVERY);
     ping.tick().await;
     loop {
-        let (message, delivery) = tokio::select! {
+        let (message, delivery, _memory) = tokio::select! {
             biased;
             () = cancel.cancelled() => break,
             frame = queue.recv() => match frame {
-                Some(Outgoing { text, delivery }) => (Message::text(text), delivery),
+                Some(Outgoing { text, delivery, memory }) => (Message::text(text), delivery, memory),
                 None => break,
             },
-            _ = ping.tick() => (Message::Ping(bytes::Bytes::new()), Delivery::default()),
+            _ = ping.tick() => (Message::Ping(bytes::Bytes::new()), Delivery::default(), None),
         };
         tokio::select! {
             biased;
@@ -217,7 +257,7 @@ async fn write(
 }
 
 struct Driver<S> {
-    reader: SplitStream<WebSocketStream<UnixStream>>,
+    reader: SplitStream<WebSocketStream<Metered>>,
     sink: S,
     cancel: CancellationToken,
     last_heard: Instant,
@@ -235,6 +275,9 @@ struct Driver<S> {
     unwritable: Arc<AtomicBool>,
     /// Things that user code said and that mean nothing.
     unread: u64,
+    /// Of the frame that is being read.
+    meter: Meter,
+    pool: Pool,
 }
 
 impl<S: Sink> Driver<S> {
@@ -250,7 +293,8 @@ impl<S: Sink> Driver<S> {
                 // Without room nothing is read: the sandbox waits, and no thread does.
                 message = async { self.sink.room().await; self.reader.next().await } => message,
                 () = sleep_until(Some(silence)) => {
-                    if self.silent.load(Ordering::Relaxed) || self.sink.is_crowded() {
+                    let waits = self.sink.is_crowded() || self.meter.is_waiting();
+                    if self.silent.load(Ordering::Relaxed) || waits {
                         self.last_heard = Instant::now();
                         continue;
                     }
@@ -260,12 +304,15 @@ impl<S: Sink> Driver<S> {
             self.last_heard = Instant::now();
             match message {
                 Some(Ok(message @ (Message::Binary(_) | Message::Text(_)))) => {
+                    let Some(memory) = self.make_room(&message).await else { break self.cancelled() };
                     let Some(permit) = self.turn().await else { break self.cancelled() };
                     crate::deaths::on_demand("bridge");
                     self.received = self.received.saturating_add(1);
                     self.acknowledge_at.get_or_insert(Instant::now() + ACKNOWLEDGE_AFTER);
-                    let turn = Turn { number: self.received, cancel: self.cancel.clone(), _permit: permit };
-                    if let Err(what) = self.deal_with(message, turn, deliver) {
+                    let (number, cancel) = (self.received, self.cancel.clone());
+                    let turn = Turn { number, memory, cancel, _permit: permit };
+                    let bytes = turn.parsed_bytes();
+                    if let Err(what) = work_on(bytes, || self.deal_with(message, turn, deliver)) {
                         break Closed::Violation(what);
                     }
                 }
@@ -296,6 +343,46 @@ impl<S: Sink> Driver<S> {
         }
     }
 
+    /// Takes what the frame needs as values; none if the connection is closed instead. What is plain goes on in the
+    /// end, one after the other; what is made of so many small values that there is no room for them does not.
+    async fn make_room(&mut self, message: &Message) -> Option<InMemory> {
+        let charge = self.meter.take();
+        let (bytes, parsed) = match message {
+            Message::Text(text) => (text.len(), parsed_bytes(text)),
+            Message::Binary(frame) => {
+                (frame.len(), KernelFrame::said_by_runner(frame).map_or(0, parsed_bytes))
+            }
+            _ => (0, 0),
+        };
+        if parsed <= SMALL_BYTES || !controls::holds("frame_memory_charge") {
+            return Some(InMemory { _charge: charge, parsed, refused: None });
+        }
+        let mut charge = charge.unwrap_or_else(|| self.pool.open(Use::Frames));
+        let bytes = bytes as u64;
+        let is_plain = bytes <= SMALL_BYTES || parsed <= bytes.saturating_mul(PLAIN_COPIES);
+        let growing = async {
+            if is_plain {
+                charge.grow_or_overdraw(parsed, OVERDRAFT_AFTER).await;
+                None
+            } else {
+                charge.grow(parsed, OVERDRAFT_AFTER).await.err()
+            }
+        };
+        let mut growing = Box::pin(growing);
+        let refused = loop {
+            let flush = self.sink.flush_at();
+            tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => return None,
+                refused = &mut growing => break refused,
+                () = sleep_until(flush), if flush.is_some() => self.sink.flush(),
+            }
+        };
+        drop(growing);
+        self.last_heard = Instant::now();
+        Some(InMemory { _charge: Some(charge), parsed, refused })
+    }
+
     fn deal_with(
         &mut self,
         message: Message,
@@ -307,12 +394,15 @@ impl<S: Sink> Driver<S> {
             Message::Binary(bytes) => {
                 if let Some(frame) = OutputFrame::parse(&bytes) {
                     self.sink.output(frame, number);
-                } else if let Some(frame) = KernelFrame::of_runner(&bytes).map_err(not_understood)? {
+                } else if let Some(frame) = said(&bytes, &turn).map_err(not_understood)? {
                     self.take(frame, turn, deliver);
                 } else {
                     self.unread += 1;
                     tracing::debug!(count = self.unread, "what code in a sandbox showed was not understood");
                 }
+            }
+            Message::Text(_) if turn.refused().is_some() => {
+                return Err("a frame of the guardian holds more values than there is room for".into());
             }
             Message::Text(text) => {
                 self.take(KernelFrame::of_guardian(&text).map_err(not_understood)?, turn, deliver);
@@ -348,13 +438,18 @@ impl<S: Sink> Driver<S> {
         let settled = self.sink.settled(dealt_with);
         if settled > self.acknowledged
             && let Ok(text) = serde_json::to_string(&HostFrame::Ack { received: settled })
-            && self.outgoing.try_send(Outgoing { text, delivery: Delivery::default() }).is_ok()
+            && self.outgoing.try_send(Outgoing { text, delivery: Delivery::default(), memory: None }).is_ok()
         {
             self.acknowledged = settled;
         }
         let open = self.acknowledged < self.received;
         self.acknowledge_at = open.then(|| Instant::now() + ACKNOWLEDGE_AFTER);
     }
+}
+
+/// What a runner said, or what stands for it where there was no room.
+fn said(bytes: &[u8], turn: &Turn) -> Result<Option<KernelFrame>, String> {
+    if turn.refused().is_some() { KernelFrame::unread(bytes) } else { KernelFrame::of_runner(bytes) }
 }
 
 /// A frame of the guardian, which runs no user code, is always as agreed: this one is not its.

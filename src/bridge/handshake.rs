@@ -8,6 +8,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use super::BridgeError;
+use super::meter::Metered;
 use crate::controls;
 use crate::protocol::frames::{HostFrame, KernelFrame, KernelLimits, Probe};
 use crate::protocol::ids::{CellNumber, SandboxId};
@@ -41,11 +42,13 @@ pub async fn connect(
     limits: KernelLimits,
     received: u64,
     limit: Duration,
-) -> Result<(WebSocketStream<UnixStream>, Hello), BridgeError> {
+) -> Result<(WebSocketStream<Metered>, Hello), BridgeError> {
     let protocol = |error: tokio_tungstenite::tungstenite::Error| BridgeError::Protocol(error.to_string());
     let exchange = async {
         let (mut socket, _) =
-            client_async_with_config("ws://kernel/", stream, Some(settings())).await.map_err(protocol)?;
+            client_async_with_config("ws://kernel/", Metered::new(stream), Some(settings()))
+                .await
+                .map_err(protocol)?;
         let hello =
             HostFrame::Hello { versions: vec![BRIDGE_VERSION], sandbox: sandbox.0.clone(), limits, received };
         let text = serde_json::to_string(&hello).map_err(|error| BridgeError::Protocol(error.to_string()))?;

@@ -6,11 +6,13 @@ mod calls;
 mod connection;
 mod handshake;
 mod listener;
+mod meter;
 
 pub use calls::{Calls, Refusal};
 pub use connection::{Closed, Delivery, Incoming, Link, SendError, Sink, Turn};
 pub use handshake::{Hello, connect};
 pub use listener::Listener;
+pub use meter::Metered;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {

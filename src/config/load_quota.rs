@@ -37,6 +37,7 @@ fn keys(kind: Kind) -> (&'static str, &'static str) {
         Kind::Journal => ("quota.journal", "machine.journal"),
         Kind::Tokens => ("quota.tokens", "machine.tokens"),
         Kind::Jobs => ("quota.jobs", "machine.jobs"),
+        Kind::DaemonMemory => ("quota.daemon_memory", "machine.daemon_memory"),
     }
 }
 
@@ -104,6 +105,7 @@ mod tests {
             (Kind::Journal, 32 << 30),
             (Kind::Tokens, 20_000_000),
             (Kind::Jobs, 1000),
+            (Kind::DaemonMemory, 256 << 20),
         ];
         assert_eq!(quota.everyone, everyone.into_iter().collect());
         assert_eq!(quota.machine, [(Kind::Sessions, 64), (Kind::Cells, 64)].into_iter().collect());

@@ -4,20 +4,37 @@ use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use futures_util::{Stream, TryStreamExt, stream};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
-use super::peer::Place;
+use super::peer::{Peer, Place};
 use super::problems::Refused;
 use super::routes::App;
 use crate::controls;
+use crate::memory::{Charge, Pool, SMALL_BYTES, Use, work_on};
 use crate::protocol::limits::REQUEST_BODY;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values;
 
-/// A JSON body; an empty one is `{}`.
-pub struct JsonBody<T>(pub T);
+/// A JSON body, and what it takes of its sender's part of the memory; an empty one is `{}`.
+pub struct JsonBody<T>(pub T, pub Charge);
+
+/// The charge of a body that was read before, for whoever reads it again.
+#[derive(Clone)]
+pub struct ReadBefore(Arc<Mutex<Option<Charge>>>);
+
+impl ReadBefore {
+    pub fn new(charge: Charge) -> Self {
+        Self(Arc::new(Mutex::new(Some(charge))))
+    }
+
+    fn take(&self) -> Option<Charge> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     type Rejection = Refused;
@@ -25,29 +42,76 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
         let limit = controls::setting("body_size_limit", app.settings.api.body);
         let limit = limit.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
-        let bytes = read(request.into_body(), limit).await?;
+        let (mut parts, body) = request.into_parts();
+        let peer = Peer::from_request_parts(&mut parts, app).await?;
+        let charge = parts.extensions.get::<ReadBefore>().and_then(ReadBefore::take);
+        let charge = charge.unwrap_or_else(|| app.ledger.memory(peer.uid).open(Use::Requests));
+        let (bytes, mut charge) = read(body, limit, charge).await?;
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             Problem::new(Code::BadRequest, format!("the body is not UTF-8: {error}"))
                 .hint("send the text as UTF-8")
         })?;
-        Ok(Self(parse(if text.trim().is_empty() { "{}" } else { text })?))
+        let parsed = if controls::holds("json_values_charge") { values::parsed_bytes(text) } else { 0 };
+        if bytes.len() as u64 + parsed > SMALL_BYTES {
+            charge.grow(parsed, REQUEST_BODY).await.map_err(Problem::from)?;
+        }
+        let text = if text.trim().is_empty() { "{}" } else { text };
+        let value = work_on(text.len() as u64, || parse(text))?;
+        drop(bytes);
+        charge.shrink_to(parsed);
+        Ok(Self(value, charge))
     }
 }
 
-pub async fn read(body: Body, limit: usize) -> Result<bytes::Bytes, Problem> {
-    let collected = tokio::time::timeout(REQUEST_BODY, Limited::new(body, limit).collect()).await;
-    match collected {
-        Err(_) => Err(Problem::new(
-            Code::TooSlow,
-            format!("the body took longer than {} s", REQUEST_BODY.as_secs()),
-        )),
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(Problem::new(Code::TooLarge, format!("the body is larger than {limit} bytes"))
-                .hint("send large data as a file (`belljar cp`), or raise `api.body`"))
+/// All of a body, charged as it comes and not by what was announced: who announces much and sends nothing has nothing.
+/// Without room it is not read on, for as long as a body may take.
+pub async fn read(body: Body, limit: usize, mut charge: Charge) -> Result<(bytes::Bytes, Charge), Problem> {
+    let deadline = Instant::now() + REQUEST_BODY;
+    let (mut body, mut read) = (body, bytes::BytesMut::new());
+    loop {
+        let frame = timeout_at(deadline, body.frame()).await.map_err(|_| {
+            Problem::new(Code::TooSlow, format!("the body took longer than {} s", REQUEST_BODY.as_secs()))
+        })?;
+        let frame = match frame {
+            None => return Ok((read.freeze(), charge)),
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                return Err(Problem::new(Code::BadRequest, format!("the body could not be read: {error}")));
+            }
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        let size = read.len().saturating_add(data.len());
+        if size > limit {
+            return Err(Problem::new(Code::TooLarge, format!("the body is larger than {limit} bytes"))
+                .hint("send large data as a file (`belljar cp`), or raise `api.body`"));
         }
-        Ok(Err(error)) => Err(Problem::new(Code::BadRequest, format!("the body could not be read: {error}"))),
+        let more = (size as u64).saturating_sub(charge.bytes());
+        if size as u64 > SMALL_BYTES && more > 0 && controls::holds("body_charge") {
+            let patience = deadline.saturating_duration_since(Instant::now());
+            charge.grow(more, patience).await.map_err(Problem::from)?;
+        }
+        read.extend_from_slice(&data);
     }
+}
+
+/// An answer that is charged until it is sent or its client is gone. Without room it is not given.
+pub fn charged(pool: &Pool, bytes: bytes::Bytes) -> Result<Body, Problem> {
+    if bytes.len() as u64 <= SMALL_BYTES || !controls::holds("answer_memory_charge") {
+        return Ok(Body::from(bytes));
+    }
+    let charge = pool.try_charge(Use::Answers, bytes.len() as u64)?;
+    Ok(Body::from(keep_with(bytes, charge)))
+}
+
+/// Bytes that give their charge back when nobody has them any more.
+pub fn keep_with(bytes: bytes::Bytes, charge: Charge) -> bytes::Bytes {
+    struct Kept(bytes::Bytes, #[expect(dead_code, reason = "dropped with the bytes")] Charge);
+    impl AsRef<[u8]> for Kept {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    bytes::Bytes::from_owner(Kept(bytes, charge))
 }
 
 /// A body that is read bit by bit, each in time: whoever stops sending holds nothing for long.

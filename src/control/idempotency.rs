@@ -14,11 +14,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
-use super::body;
+use super::body::{self, ReadBefore};
 use super::peer::Peer;
 use super::problems::{Answer, Refused};
 use super::routes::{App, cells, sessions};
 use crate::actors::session::CellTarget;
+use crate::memory::Use;
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
@@ -104,7 +105,8 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
     let Some(key) = key_of(&request)? else { return Ok(next.run(request).await) };
     let (parts, body) = request.into_parts();
     let limit = usize::try_from(app.settings.api.body).unwrap_or(usize::MAX);
-    let bytes = body::read(body, limit).await?;
+    let charge = app.ledger.memory(peer.uid).open(Use::Requests);
+    let (bytes, charge) = body::read(body, limit, charge).await?;
     let hash = hash(parts.method.as_str(), &parts.uri.to_string(), &bytes);
     let work = loop {
         match app.in_work.enter(peer.uid, &key, &hash) {
@@ -134,6 +136,7 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
     }
     let mut request = Request::from_parts(parts, Body::from(bytes));
     request.extensions_mut().insert(Key(key.clone()));
+    request.extensions_mut().insert(ReadBefore::new(charge));
     // The client may leave: the work and its answer are for whoever asks again.
     let done = tokio::spawn(act(app, peer, key, request, next, work));
     done.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))?
@@ -227,7 +230,7 @@ async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response
     if let Some(CellTarget { session, cell, result, events_after }) = target {
         let session = app.session(&peer, &session).await?;
         if let Some(after) = events_after {
-            return cells::events_of(app, &session, after, cell).await;
+            return cells::events_of(app, &peer, &session, (after, cell)).await;
         }
         if result {
             return Ok(axum::Json(cells::result_of(&session, cell).await?).into_response());

@@ -19,7 +19,7 @@ use super::peer::{Place, Places};
 use super::problems::Refused;
 use super::routes::App;
 use crate::controls;
-use crate::protocol::limits::{DRAIN, REQUEST_HEAD};
+use crate::protocol::limits::{CONNECTION_BUFFER_BYTES, DRAIN, REQUEST_HEAD};
 
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -107,6 +107,7 @@ async fn serve_connection(
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
+        .max_buf_size(CONNECTION_BUFFER_BYTES)
         .header_read_timeout(controls::setting("requests_come_in_time", REQUEST_HEAD))
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);

@@ -13,7 +13,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::body::keep_with;
 use crate::actors::holding::Hold;
+use crate::controls;
+use crate::memory::{Charge, NoRoom, Pool, SMALL_BYTES, Use, work_on};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::Event;
 use crate::protocol::ids::{CellNumber, Seq};
@@ -21,8 +24,10 @@ use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
 use crate::store::{EventLog, Gone, Rendered};
 
-/// Events sent at once; a slow client holds no more than this in memory.
+/// Events sent at once. More than [`SMALL_BYTES`] of them is a single one, which is charged before it is read.
 const BATCH: usize = 64;
+/// Copies of an event while it is made ready to be sent.
+const COPIES: u64 = 3;
 
 /// Time without an event after which it is asked whether events can be written at all.
 const JOURNALLED: Duration = Duration::from_secs(2);
@@ -40,6 +45,21 @@ pub enum Until {
     AskEnd(AskNumber),
 }
 
+/// Whether the next event may be read.
+enum Room {
+    /// It is small.
+    Free,
+    Charged(Charge),
+    /// Not yet.
+    Waits,
+    Never(NoRoom),
+    /// The daemon goes down.
+    Ends,
+}
+
+/// The sign of life of a stream.
+const STILL_HERE: &[u8] = b": still here\n\n";
+
 struct Feed {
     log: Arc<EventLog>,
     watch: watch::Receiver<Seq>,
@@ -53,6 +73,8 @@ struct Feed {
     shutdown: CancellationToken,
     /// What lives as long as it is followed.
     _hold: Option<Hold>,
+    /// Of whoever reads it.
+    pool: Pool,
 }
 
 /// The events after a number. Asking for events that are gone, or after one that never was, is a problem
@@ -62,8 +84,9 @@ pub fn respond(
     after: Seq,
     until: Until,
     shutdown: CancellationToken,
+    pool: Pool,
 ) -> Result<Response, Problem> {
-    respond_holding(log, after, until, shutdown, None)
+    respond_holding(log, after, until, shutdown, pool, None)
 }
 
 /// Likewise, and something is held for as long as the stream lasts.
@@ -72,6 +95,7 @@ pub fn respond_holding(
     after: Seq,
     until: Until,
     shutdown: CancellationToken,
+    pool: Pool,
     hold: Option<Hold>,
 ) -> Result<Response, Problem> {
     log.read(after, 1).map_err(gone)?;
@@ -93,6 +117,7 @@ pub fn respond_holding(
         cells: HashSet::new(),
         shutdown,
         _hold: hold,
+        pool,
     };
     let body = Body::from_stream(stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
@@ -140,7 +165,19 @@ impl Feed {
             }
             self.watch.borrow_and_update();
             let closed = self.log.is_closed();
-            let Ok(events) = self.log.read(self.after, BATCH) else {
+            let mut charge = match self.room_for_next().await {
+                Room::Free => None,
+                Room::Charged(charge) => Some(charge),
+                Room::Waits => return Some(Bytes::from_static(STILL_HERE)),
+                Room::Never(no_room) => {
+                    self.ended = true;
+                    return Some(problem(&no_room.into()));
+                }
+                Room::Ends => return None,
+            };
+            let bytes = charge.as_ref().map_or(0, Charge::bytes);
+            let read = work_on(bytes, || self.log.read_within(self.after, BATCH, SMALL_BYTES));
+            let Ok(events) = read else {
                 // The reader was too slow; it can see from the numbers that something is missing.
                 return None;
             };
@@ -152,7 +189,14 @@ impl Feed {
                 }
             }
             if !text.is_empty() {
-                return Some(text.into());
+                let chunk = Bytes::from(text);
+                return Some(match charge.take() {
+                    Some(mut charge) => {
+                        charge.shrink_to(chunk.len() as u64);
+                        keep_with(chunk, charge)
+                    }
+                    None => chunk,
+                });
             }
             if read > 0 {
                 continue;
@@ -172,8 +216,27 @@ impl Feed {
                         return Some(problem(&unwritable(&trouble)));
                     }
                 }
-                () = &mut keepalive => return Some(Bytes::from_static(b": still here\n\n")),
+                () = &mut keepalive => return Some(Bytes::from_static(STILL_HERE)),
             }
+        }
+    }
+
+    /// Takes room for the next event before it is read, if it is large. Who does not read is not read for.
+    async fn room_for_next(&self) -> Room {
+        let size = self.log.next_size(self.after).unwrap_or(0);
+        if size <= SMALL_BYTES || !controls::holds("stream_charge") {
+            return Room::Free;
+        }
+        let mut charge = self.pool.open(Use::Streams);
+        let grown = tokio::select! {
+            biased;
+            grown = charge.grow(size.saturating_mul(COPIES), STREAM_KEEPALIVE) => grown,
+            () = self.shutdown.cancelled() => return Room::Ends,
+        };
+        match grown {
+            Ok(()) => Room::Charged(charge),
+            Err(no_room) if no_room.is_for_ever() => Room::Never(no_room),
+            Err(_) => Room::Waits,
         }
     }
 

@@ -1,4 +1,4 @@
-//! What removed sessions leave in the journal, and jobs of their files, counts for their owner. Where it is
+//! What removed sessions and ended jobs leave in the journal, and jobs of their files, counts for their owner. Where it is
 //! too much, the oldest go before their time: nobody fills the disk by making and removing sessions.
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// However crowded it is, so much lies between two looks.
 const LOOKS_APART: Duration = Duration::from_millis(200);
 /// How it stands among what uses a quota.
-const NAME: &str = "removed sessions and files of jobs";
+const NAME: &str = "removed sessions and ended jobs";
 
 struct Kept {
     permit: Permit,
@@ -27,6 +27,7 @@ struct Kept {
 
 enum Thing {
     Session(SessionId),
+    Job(JobId),
     Artifacts(JobId, PathBuf),
 }
 
@@ -63,6 +64,9 @@ async fn look(
             owners.entry(record.view.owner).or_default().push((Thing::Artifacts(id, path), size));
         }
     }
+    for (owner, id, size) in journal.ended_jobs()? {
+        owners.entry(owner).or_default().push((Thing::Job(id), size));
+    }
     let removed = journal.removed()?;
     sizes.retain(|id, _| removed.iter().any(|(_, removed)| removed == id));
     for (owner, id) in removed {
@@ -90,6 +94,10 @@ async fn look(
                 Thing::Session(id) => {
                     journal.forget(id).await?;
                     tracing::info!(session = %id, owner, "the journal of a removed session was too much");
+                }
+                Thing::Job(id) => {
+                    journal.forget_job(id).await?;
+                    tracing::info!(job = %id, owner, "the record of a job that has ended was too much");
                 }
                 Thing::Artifacts(id, path) => {
                     let _ = std::fs::remove_file(path);

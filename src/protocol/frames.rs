@@ -256,24 +256,39 @@ impl KernelFrame {
     /// # Errors
     /// The guardian's part of it is not as agreed.
     pub fn of_runner(frame: &[u8]) -> Result<Option<Self>, String> {
-        let wrong = || "what a runner said is not wrapped as agreed".to_owned();
-        let (header, rest) = frame.split_at_checked(SAID_HEADER_BYTES).ok_or_else(wrong)?;
-        let (&[SAID_KIND], length) = header.split_at(1) else { return Err(wrong()) };
-        let length = u32::from_be_bytes(length.try_into().map_err(|_| wrong())?);
-        let (own, said) = rest.split_at_checked(length as usize).ok_or_else(wrong)?;
+        let (own, said) = unwrapped(frame).ok_or_else(wrongly_wrapped)?;
         let own: Map<String, Value> = serde_json::from_slice(own).map_err(|error| error.to_string())?;
-        let whole = |mut said: Map<String, Value>| {
-            said.extend(own.clone());
-            serde_json::from_value::<Self>(Value::Object(said)).ok().filter(Self::is_said)
-        };
-        if let Some(frame) = serde_json::from_slice(said).ok().and_then(whole) {
-            return Ok(Some(frame));
+        let said = serde_json::from_slice(said).ok();
+        match said.and_then(|said| Self::whole(own, said)) {
+            Some(frame) => Ok(Some(frame)),
+            None => Self::unread(frame),
         }
-        let unread = unread(own.get("type").and_then(Value::as_str).unwrap_or_default()).ok_or_else(wrong)?;
-        match unread {
-            Value::Object(unread) => whole(unread).ok_or_else(wrong).map(Some),
+    }
+
+    /// The same, as if nothing had been understood of what was said.
+    ///
+    /// # Errors
+    /// The guardian's part of it is not as agreed.
+    pub fn unread(frame: &[u8]) -> Result<Option<Self>, String> {
+        let (own, _) = unwrapped(frame).ok_or_else(wrongly_wrapped)?;
+        let own: Map<String, Value> = serde_json::from_slice(own).map_err(|error| error.to_string())?;
+        let kind = own.get("type").and_then(Value::as_str).unwrap_or_default();
+        match unread(kind).ok_or_else(wrongly_wrapped)? {
+            Value::Object(unread) => Self::whole(own, unread).ok_or_else(wrongly_wrapped).map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// What a runner said, as text, of a binary frame that is no output.
+    #[must_use]
+    pub fn said_by_runner(frame: &[u8]) -> Option<&str> {
+        std::str::from_utf8(unwrapped(frame)?.1).ok()
+    }
+
+    /// The guardian's part comes last, so that nothing that a runner said can stand for it.
+    fn whole(own: Map<String, Value>, mut said: Map<String, Value>) -> Option<Self> {
+        said.extend(own);
+        serde_json::from_value::<Self>(Value::Object(said)).ok().filter(Self::is_said)
     }
 
     /// Whether it tells what a process said in which user code runs.
@@ -295,6 +310,17 @@ impl KernelFrame {
             | Self::Refused { .. } => false,
         }
     }
+}
+
+/// The guardian's part of a frame that is no output, and what a runner said.
+fn unwrapped(frame: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (header, rest) = frame.split_at_checked(SAID_HEADER_BYTES)?;
+    let (&[SAID_KIND], length) = header.split_at(1) else { return None };
+    rest.split_at_checked(u32::from_be_bytes(length.try_into().ok()?) as usize)
+}
+
+fn wrongly_wrapped() -> String {
+    "what a runner said is not wrapped as agreed".into()
 }
 
 /// What stands for words that mean nothing, by the type of the frame: null if it can be left out, none if runners
@@ -476,7 +502,7 @@ pub struct Probe {
 }
 
 /// First byte of a binary frame with what a runner said.
-const SAID_KIND: u8 = 3;
+pub(crate) const SAID_KIND: u8 = 3;
 /// That byte, and the length of the guardian's own word.
 const SAID_HEADER_BYTES: usize = 5;
 

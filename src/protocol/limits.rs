@@ -115,6 +115,8 @@ pub const PONG_WITHIN: Duration = Duration::from_secs(60);
 
 /// Time for the head of an HTTP request to arrive.
 pub const REQUEST_HEAD: Duration = Duration::from_secs(10);
+/// What a connection buffers of what it reads and writes; the head of a request has to fit.
+pub const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 /// Time for the body of a JSON request to arrive.
 pub const REQUEST_BODY: Duration = Duration::from_secs(60);
 /// Connections to the control socket: all together, and per user.

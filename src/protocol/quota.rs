@@ -23,10 +23,12 @@ pub enum Kind {
     Tokens,
     /// Jobs that wait or run.
     Jobs,
+    /// Bytes that requests, frames, events and the like take in the daemon's own memory.
+    DaemonMemory,
 }
 
 impl Kind {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Sessions,
         Self::Cells,
         Self::Memory,
@@ -35,6 +37,7 @@ impl Kind {
         Self::Journal,
         Self::Tokens,
         Self::Jobs,
+        Self::DaemonMemory,
     ];
 
     #[must_use]
@@ -48,6 +51,7 @@ impl Kind {
             Self::Journal => "journal",
             Self::Tokens => "tokens",
             Self::Jobs => "jobs",
+            Self::DaemonMemory => "daemon_memory",
         }
     }
 
@@ -55,7 +59,7 @@ impl Kind {
     pub fn unit(self) -> Unit {
         match self {
             Self::Sessions | Self::Cells | Self::Tokens | Self::Jobs => Unit::Count,
-            Self::Memory | Self::Workspace | Self::Journal => Unit::Bytes,
+            Self::Memory | Self::Workspace | Self::Journal | Self::DaemonMemory => Unit::Bytes,
             Self::Cpus => Unit::Millicpus,
         }
     }
@@ -72,6 +76,7 @@ impl fmt::Display for Kind {
             Self::Journal => "stored journal",
             Self::Tokens => "model tokens per day",
             Self::Jobs => "jobs",
+            Self::DaemonMemory => "memory of the daemon",
         })
     }
 }

@@ -13,6 +13,12 @@ const KEYWORDS: [&str; 35] = [
     "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
 ];
 
+/// What a value takes in a list or in an object, with the room by which lists grow, and with a small text of its own;
+/// and what a list and an object take that have a single value.
+const VALUE_BYTES: u64 = 96;
+const LIST_BYTES: u64 = 192;
+const OBJECT_BYTES: u64 = 768;
+
 /// The longest integer that is sure to fit.
 const SHORT_DIGITS: usize = 18;
 
@@ -54,29 +60,47 @@ pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 
 /// An integer of more than 64 bits would silently become another number.
 pub fn check_integers(json: &str) -> Result<(), String> {
-    let (mut in_string, mut escaped, mut start) = (false, false, None);
-    for (place, byte) in json.bytes().chain([b' ']).enumerate() {
-        if in_string {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => in_string = false,
-                _ => {}
-            }
-            continue;
+    let in_number = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
+    between_strings(json).flat_map(|piece| piece.split(|c| !in_number(c))).try_for_each(fits)
+}
+
+/// Bytes that JSON takes in memory as values, at most, beside its own text: told without making them. A list of small
+/// numbers takes many times what it takes as text, and one of small objects even more.
+#[must_use]
+pub fn parsed_bytes(json: &str) -> u64 {
+    let of = |byte: u8| match byte {
+        b',' => VALUE_BYTES,
+        b'[' => LIST_BYTES,
+        b'{' => OBJECT_BYTES,
+        _ => 0,
+    };
+    let values = between_strings(json).map(|piece| piece.bytes().map(of).sum::<u64>());
+    values.fold(json.len() as u64, u64::saturating_add)
+}
+
+/// The pieces of JSON outside of its strings.
+fn between_strings(json: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(json);
+    std::iter::from_fn(move || {
+        let text = rest.take()?;
+        let Some((piece, string)) = text.split_once('"') else { return Some(text) };
+        rest = after_string(string);
+        Some(piece)
+    })
+}
+
+/// What follows a string, of which the first quote is left out already; none if it has no end.
+fn after_string(text: &str) -> Option<&str> {
+    let mut from = 0;
+    loop {
+        let quote = from + text.get(from..)?.find('"')?;
+        let before = text.as_bytes().get(from..quote)?;
+        let backslashes = before.iter().rev().take_while(|byte| **byte == b'\\').count();
+        from = quote + 1;
+        if backslashes % 2 == 0 {
+            return text.get(from..);
         }
-        let in_number = matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-        match (start, in_number) {
-            (None, true) => start = Some(place),
-            (Some(from), false) => {
-                start = None;
-                fits(json.get(from..place).unwrap_or_default())?;
-            }
-            _ => {}
-        }
-        in_string = byte == b'"';
     }
-    Ok(())
 }
 
 fn fits(number: &str) -> Result<(), String> {
@@ -97,6 +121,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use serde_json::json;
+
+    #[test]
+    fn what_json_takes_as_values_is_told_before_they_are_made() {
+        let text = json!({"code": "[0,0,{}]\\".repeat(1000)}).to_string();
+        let plain = parsed_bytes(&text);
+        assert!((text.len() as u64..text.len() as u64 + 1000).contains(&plain), "{plain}");
+        // What each takes by itself: a value in its list, a list of one, an object of one.
+        let value = size_of::<Value>() as u64;
+        for (piece, least) in [("0,", value), ("\"\",", value), ("[0],", value * 5), ("{\"\":0},", 600)] {
+            let bytes = parsed_bytes(&format!("[{}0]", piece.repeat(1000)));
+            assert!(bytes >= 1000 * least, "{piece} {bytes}");
+        }
+        assert!(parsed_bytes("\"[[[[ never ended") < 100);
+    }
 
     #[test]
     fn names_are_names_of_python() {

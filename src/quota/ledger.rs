@@ -7,6 +7,7 @@ use super::books::{Amounts, Books, HoldId};
 use super::fair::{FairQueue, Full, Place};
 use super::refusal::Refusal;
 use crate::config::{Limits, Quota};
+use crate::memory::{Memory, Pool};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::{Kind, Usage};
 
@@ -18,6 +19,8 @@ pub struct Ledger {
     inner: Arc<Mutex<Inner>>,
     /// Woken when what is spare stands in somebody's way.
     crowded: Arc<Notify>,
+    /// Taken and given back far more often than the rest, and by what has no name.
+    memory: Memory,
 }
 
 #[derive(Debug)]
@@ -83,7 +86,9 @@ impl Ledger {
     #[must_use]
     pub fn new(quota: &Quota) -> Self {
         let (books, waiting) = (Books::new(quota), FairQueue::new(WAITING_PER_USER));
-        Self { inner: Arc::new(Mutex::new(Inner { books, waiting })), crowded: Arc::default() }
+        let memory =
+            Memory::new(quota.everyone.get(Kind::DaemonMemory), quota.machine.get(Kind::DaemonMemory));
+        Self { inner: Arc::new(Mutex::new(Inner { books, waiting })), crowded: Arc::default(), memory }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -143,7 +148,14 @@ impl Ledger {
         }
     }
 
+    /// The user's part of the daemon's memory.
+    #[must_use]
+    pub fn memory(&self, uid: u32) -> Pool {
+        self.memory.pool(uid)
+    }
+
     pub fn set_limits(&self, uid: u32, limits: Limits) {
+        self.memory.set_limit(uid, limits.get(Kind::DaemonMemory));
         self.inner().books.set_limits(uid, limits);
         self.serve();
     }
@@ -185,7 +197,11 @@ impl Ledger {
 
     #[must_use]
     pub fn usage(&self, uid: u32) -> Vec<Usage> {
-        self.inner().books.usage(uid)
+        let mut usage = self.inner().books.usage(uid);
+        for of in usage.iter_mut().filter(|of| of.kind == Kind::DaemonMemory) {
+            (of.used, of.by) = self.memory.taken(uid);
+        }
+        usage
     }
 
     #[must_use]

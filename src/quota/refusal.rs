@@ -56,7 +56,7 @@ impl Refusal {
         };
         let free = match (self.whose, self.kind) {
             _ if self.wanted > self.limit => "ask for less",
-            (Whose::Machine, _) | (_, Kind::Cells) => "try again later",
+            (Whose::Machine, _) | (_, Kind::Cells | Kind::DaemonMemory) => "try again later",
             (_, Kind::Tokens) => "wait until tomorrow (UTC)",
             (_, Kind::Jobs) => "wait for a job to end",
             (_, Kind::Workspace) => "remove files, or a session with `belljar rm`",

@@ -14,13 +14,16 @@ use super::rows::{self, Applied, Carry, Content, Entry, Recorded, Rendered, Row}
 use super::spill::Range;
 use super::writer::{self, Durability, Group, JournalError};
 use crate::controls;
+use crate::memory::{Charge, Pool, TINY_BYTES, Use};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
 use crate::protocol::result::Stream;
 
 /// Events and their bytes of one session that are served from memory; older ones come from the file.
 const TAIL_EVENTS: usize = 1_024;
-const TAIL_BYTES: usize = 4 * 1024 * 1024;
+const TAIL_BYTES: usize = 1024 * 1024;
+/// Bytes of events that one read brings into memory, after the first event.
+const READ_BYTES: u64 = 4 * 1024 * 1024;
 /// What an event has before its body: its number and its time.
 const HEAD_BYTES: u64 = 64;
 /// An event that is larger is written without what is large about it where there is no room.
@@ -41,6 +44,8 @@ pub(super) struct LogState {
     bill: Mutex<Bill>,
     /// Where its events wait, together with those of its owner's other sessions.
     lane: OnceLock<Arc<Lane>>,
+    /// Whose memory its events take.
+    memory: OnceLock<Pool>,
     /// The last time that something of the sandbox's was too much, as it is told.
     exceeded: watch::Sender<Option<Exceeded>>,
 }
@@ -73,6 +78,14 @@ struct Inner {
 pub struct Paid {
     state: Arc<LogState>,
     bytes: u64,
+}
+
+impl Paid {
+    /// What was charged.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl Drop for Paid {
@@ -162,11 +175,18 @@ impl EventLog {
     }
 
     /// From here on whatever is written is charged to the account of its owner, and what is there already.
-    pub fn charge_to(&self, owner: u32, account: Arc<dyn Account>) {
+    pub fn charge_to(&self, owner: u32, account: Arc<dyn Account>, memory: Pool) {
         let _ = self.state.lane.set(self.core.lane(owner));
+        let _ = self.state.memory.set(memory);
         let mut bill = self.state.bill();
         account.open(bill.bytes);
         bill.account = account;
+    }
+
+    /// Its owner's part of the memory, if it has an owner.
+    #[must_use]
+    pub fn memory(&self) -> Option<&Pool> {
+        self.state.memory.get()
     }
 
     /// Whether more of its owner waits to be written than may.
@@ -321,8 +341,9 @@ impl EventLog {
         if let Some(lane) = self.state.lane.get() {
             lane.enter(waiting_bytes(&rows));
         }
+        let memory = self.in_memory(waiting_bytes(&rows) as u64);
         // Under the lock, so that the writer gets the events in the order of their numbers.
-        let group = Group { log: Arc::clone(&self.state), rows, durability, aim, on_commit };
+        let group = Group { log: Arc::clone(&self.state), rows, durability, aim, on_commit, memory };
         let refused = self.core.queue.push_events(group).err();
         if refused.is_some() {
             // Nothing is read from a sandbox for its sake any more, so what it left in the lane is of no account.
@@ -333,6 +354,12 @@ impl EventLog {
             self.state.newest.send_modify(|_| {});
         }
         newest
+    }
+
+    /// What waits to be written is charged in any case: whoever caused it was charged before, or sent little.
+    fn in_memory(&self, bytes: u64) -> Option<Charge> {
+        let pool = self.memory().filter(|_| bytes > TINY_BYTES)?;
+        Some(pool.charge_anyway(Use::Events, bytes))
     }
 
     /// An event always gets its place. Where its owner has no room for it, it is written without what is large
@@ -434,13 +461,36 @@ impl EventLog {
 
     /// At most `limit` events after that number. Fewer do not mean that there are no more.
     pub fn read(&self, after: Seq, limit: usize) -> Result<Vec<Rendered>, Gone> {
-        self.read_if(after, limit, |_| true).map(|(_, events)| events)
+        self.read_within(after, limit, READ_BYTES)
+    }
+
+    /// The same, and at most so many bytes of them, but one in any case.
+    pub fn read_within(&self, after: Seq, limit: usize, most_bytes: u64) -> Result<Vec<Rendered>, Gone> {
+        self.read_if(after, (limit, most_bytes), |_| true).map(|(_, events)| events)
+    }
+
+    /// Bytes of the first event after that number at most; none if there is none. It is not read for that.
+    #[must_use]
+    pub fn next_size(&self, after: Seq) -> Option<u64> {
+        {
+            let inner = self.state.lock();
+            if after >= inner.committed {
+                return None;
+            }
+            if let Some(place) = (after + 1).checked_sub(inner.first) {
+                let place = usize::try_from(place).ok()?;
+                return inner.tail.get(place).map(|entry| entry.size());
+            }
+        }
+        let session = self.state.session;
+        // One that is gone is told of when it is read.
+        self.core.read(|file, _| rows::size(file, session, after + 1)).ok().flatten().or(Some(0))
     }
 
     fn read_if(
         &self,
         after: Seq,
-        limit: usize,
+        (limit, most_bytes): (usize, u64),
         wanted: impl Fn(&Entry) -> bool,
     ) -> Result<(Option<Seq>, Vec<Rendered>), Gone> {
         let (first, committed, entries) = {
@@ -451,7 +501,13 @@ impl EventLog {
             let count = usize::try_from(inner.committed - after).unwrap_or(usize::MAX).min(limit);
             let entries: Option<Vec<_>> = (after + 1).checked_sub(inner.first).map(|skip| {
                 let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-                inner.tail.iter().skip(skip).take(count).cloned().collect()
+                let mut bytes = 0_u64;
+                let fits = |entry: &&Arc<Entry>| {
+                    let is_first = bytes == 0;
+                    bytes = bytes.saturating_add(entry.size().max(1));
+                    is_first || bytes <= most_bytes
+                };
+                inner.tail.iter().skip(skip).take(count).take_while(fits).cloned().collect()
             });
             (inner.first, inner.committed, entries)
         };
@@ -463,8 +519,9 @@ impl EventLog {
             return Ok(((!entries.is_empty()).then_some(last), events));
         }
         let session = self.state.session;
-        let stored =
-            self.core.read(|file, blobs| rows::read(file, blobs, session, (after, committed), limit));
+        let stored = self
+            .core
+            .read(|file, blobs| rows::read(file, blobs, session, (after, committed), (limit, most_bytes)));
         let stored = match stored {
             Ok(stored) => stored,
             Err(error) => {
@@ -487,7 +544,7 @@ impl EventLog {
     /// The number is that of the last event looked at, none if there are no more.
     pub fn read_told(&self, after: Seq, limit: usize) -> Result<(Option<Seq>, Vec<Rendered>), Gone> {
         let told = |entry: &Entry| entry.name != "output" && entry.name != "display";
-        self.read_if(after, limit, told)
+        self.read_if(after, (limit, READ_BYTES), told)
     }
 
     /// The event with which that cell ended, if it is still kept.
@@ -590,6 +647,7 @@ impl LogState {
             newest: watch::Sender::new(newest),
             bill: Mutex::new(Bill { account: Arc::new(Free), bytes: stored }),
             lane: OnceLock::new(),
+            memory: OnceLock::new(),
             exceeded: watch::Sender::new(None),
         }
     }

@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
+use super::account::ROW_BYTES;
 use super::blobs::Blobs;
 use super::journal::Journal;
 use super::rows::int;
@@ -88,6 +89,21 @@ impl Journal {
     /// Those of all users that have not ended, the oldest first.
     pub fn open_jobs(&self) -> Result<Vec<JobRecord>, JournalError> {
         self.records("SELECT record FROM jobs WHERE ended_at IS NULL ORDER BY id", [])
+    }
+
+    /// Those that have ended, the oldest first: whose they are, and what they take.
+    pub fn ended_jobs(&self) -> Result<Vec<(u32, JobId, u64)>, JournalError> {
+        Ok(self.core.read(|file, _| {
+            let query =
+                "SELECT owner, id, octet_length(record) FROM jobs WHERE ended_at IS NOT NULL ORDER BY id";
+            let mut statement = file.prepare(query)?;
+            let found = statement.query_map([], |row| {
+                let bytes = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+                let id = JobId(uuid::Uuid::from_bytes(row.get::<_, [u8; 16]>(1)?));
+                Ok((row.get(0)?, id, bytes.saturating_add(ROW_BYTES)))
+            })?;
+            found.collect()
+        })?)
     }
 
     /// Whether anything is known of it.

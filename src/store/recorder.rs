@@ -14,6 +14,8 @@ use super::capture::{Capture, Captured, OutputCaps, whole_characters};
 use super::event_log::{Draft, DraftBody, EventLog};
 use super::rows::{Applied, Carry, Rest};
 use super::spill::Spill;
+use crate::controls;
+use crate::memory::{Charge, Use};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::OutputFrame;
 use crate::protocol::ids::{CellNumber, SandboxId};
@@ -54,6 +56,8 @@ pub(super) struct State {
 pub(super) struct Running {
     pub capture: Capture,
     pub displays: Vec<Display>,
+    /// What they take of their owner's part of the memory.
+    pub memory: Vec<Charge>,
     pub display_bytes: usize,
     pub displays_dropped: u64,
     /// Bytes on stdout and stderr that are not even in the spill file.
@@ -129,6 +133,7 @@ impl Running {
         Self {
             capture: Capture::new(caps),
             displays: Vec::new(),
+            memory: Vec::new(),
             display_bytes: 0,
             displays_dropped: 0,
             lost: [0; 2],
@@ -239,6 +244,11 @@ impl Recorder {
             running.displays_dropped = running.displays_dropped.saturating_add(1);
             return;
         }
+        let memory = self.log.memory().filter(|_| controls::holds("display_memory_charge"));
+        let Ok(memory) = memory.map(|pool| pool.try_charge(Use::Displays, bytes as u64)).transpose() else {
+            running.displays_dropped += 1;
+            return;
+        };
         let body = EventBody::Display { cell, mime: mime.clone() };
         let paid = match self.log.pay_for(&body) {
             Ok(paid) => paid,
@@ -249,6 +259,7 @@ impl Recorder {
         };
         running.display_bytes += bytes;
         running.displays.push(Display { mime });
+        running.memory.extend(memory);
         let (body, carry) = (DraftBody::Event(body), running.carry(0, None));
         self.log.append_paid(Draft { body, applied, carry }, paid);
     }
@@ -435,6 +446,24 @@ mod tests {
 
     fn write(recorder: &Recorder, cell: Option<CellNumber>, data: &[u8]) {
         recorder.output(&OutputFrame { stream: Stream::Stdout, cell, data }, 0);
+    }
+
+    #[test]
+    fn what_there_is_no_memory_for_is_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, recorder) = recorder(folder.path(), 1000);
+        let memory = crate::memory::Memory::new(Some(300_000), None);
+        log.charge_to(1, Arc::new(crate::store::account::Free), memory.pool(1));
+        recorder.begin(1);
+        for _ in 0..2 {
+            let html = Value::String("z".repeat(200_000));
+            recorder.display(1, Map::from_iter([("text/html".to_owned(), html)]), 0);
+            events(&log);
+        }
+        assert!((200_000..300_000).contains(&memory.taken(1).0), "{:?}", memory.taken(1));
+        let record = recorder.finish(1);
+        assert_eq!((record.displays.len(), record.displays_dropped), (1, 1));
+        assert_eq!(memory.taken(1).0, 0);
     }
 
     #[test]

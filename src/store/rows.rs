@@ -1,5 +1,6 @@
 //! Events as rows: how they are written, read and turned into what clients get.
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -13,8 +14,8 @@ use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
 use crate::protocol::result::Stream;
 
-/// Bytes of stored events that one read brings into memory, after the first event.
-const READ_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes that a byte of output takes in JSON at most.
+const ESCAPED: u64 = 6;
 
 /// An event ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +113,14 @@ impl Entry {
         }
     }
 
+    /// Bytes that it takes at most when it is rendered.
+    pub fn size(&self) -> u64 {
+        match &self.content {
+            Content::Json(text) => text.len() as u64,
+            Content::Output { bytes, .. } => bytes.saturating_mul(ESCAPED),
+        }
+    }
+
     pub fn render(&self, seq: Seq, spill: &Path) -> Rendered {
         let json = match &self.content {
             Content::Json(text) => Arc::clone(text),
@@ -191,28 +200,50 @@ fn lost_blob(error: &std::io::Error, seq: Seq, at: &str, name: &str) -> String {
     serde_json::json!({ "seq": seq, "at": at, "type": name, "lost": true }).to_string()
 }
 
-/// At most `limit` events after a number and up to another; fewer if they are large.
+/// At most `limit` events after a number and up to another, and so many bytes of them, but one in any case.
 pub(super) fn read(
     connection: &Connection,
     blobs: &Blobs,
     session: SessionId,
     (after, until): (Seq, Seq),
-    limit: usize,
+    (limit, most_bytes): (usize, u64),
 ) -> rusqlite::Result<Vec<(Seq, Entry)>> {
     let mut statement = connection.prepare_cached(&format!(
         "SELECT {COLUMNS} FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4"
     ))?;
     let bounds = params![session.0.as_bytes(), int(after), int(until), int(limit as u64)];
     let mut rows = statement.query(bounds)?;
-    let (mut entries, mut bytes) = (Vec::new(), 0);
-    while bytes <= READ_BYTES
-        && let Some(row) = rows.next()?
-    {
+    let (mut entries, mut bytes) = (Vec::new(), 0_u64);
+    while let Some(row) = rows.next()? {
+        // Looked at before it is read.
+        bytes = size_of(row)?.saturating_add(bytes);
+        if bytes > most_bytes && !entries.is_empty() {
+            break;
+        }
         let (seq, recorded) = stored(row, blobs)?;
-        bytes += recorded.entry.cost();
         entries.push((seq, recorded.entry));
     }
     Ok(entries)
+}
+
+/// As [`Entry::size`] would say.
+fn size_of(row: &SqlRow<'_>) -> rusqlite::Result<u64> {
+    let is_output = !matches!(row.get_ref("stream")?, ValueRef::Null);
+    match row.get::<_, Option<i64>>("bytes")?.map(unsigned) {
+        Some(bytes) if is_output => Ok(bytes.saturating_mul(ESCAPED)),
+        Some(bytes) => Ok(bytes),
+        None => Ok(match row.get_ref("json")? {
+            ValueRef::Text(json) => json.len() as u64,
+            _ => 0,
+        }),
+    }
+}
+
+/// Bytes of one event, which is not read.
+pub(super) fn size(connection: &Connection, session: SessionId, seq: Seq) -> rusqlite::Result<Option<u64>> {
+    let mut statement = connection
+        .prepare_cached("SELECT stream, bytes, json FROM events WHERE session = ?1 AND seq = ?2")?;
+    statement.query_row(params![session.0.as_bytes(), int(seq)], size_of).optional()
 }
 
 /// The event with which a cell ended.

@@ -5,14 +5,14 @@
 //! batch is kept and tried again: the order never changes and nothing is half written.
 
 use rusqlite::{Connection, TransactionBehavior};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::blobs::Blobs;
+use super::blobs::{Blobs, INLINE_BYTES};
 use super::crash::CrashAt;
 use super::event_log::LogState;
 use super::idempotency::Aim;
@@ -20,6 +20,7 @@ use super::rows::Row;
 use super::schema;
 use crate::controls;
 use crate::deaths::Deaths;
+use crate::memory::Charge;
 
 /// Commands other than events that may wait; those who ask for more wait for their turn.
 pub(super) const REQUESTS_WAITING: usize = 256;
@@ -77,6 +78,9 @@ pub(super) struct Group {
     /// The key of the request that they begin.
     pub aim: Option<Aim>,
     pub on_commit: Option<Box<dyn FnOnce() + Send>>,
+    /// What they take in memory until they are written.
+    #[expect(dead_code, reason = "dropped with the events")]
+    pub memory: Option<Charge>,
 }
 
 /// Anything else that is written. It may be applied several times, of which the last counts.
@@ -98,6 +102,14 @@ impl Command {
         match self {
             Self::Events(group) => group.rows.iter().map(|row| row.entry.cost() + ROW_BYTES).sum(),
             Self::Request(_) => 0,
+        }
+    }
+
+    /// Whether a file has to be written for it.
+    fn is_large(&self) -> bool {
+        match self {
+            Self::Events(group) => group.rows.iter().any(|row| row.entry.cost() > INLINE_BYTES),
+            Self::Request(_) => false,
         }
     }
 
@@ -180,9 +192,54 @@ where
 #[derive(Default)]
 struct Waiting {
     commands: VecDeque<Command>,
+    /// Others went before what is large; now it is its turn.
+    large_is_next: bool,
     closing: bool,
     /// The writer has ended; nothing will be written any more.
     ended: bool,
+}
+
+/// What is written together. An event that becomes a file takes long, so those of other logs go before it, and then
+/// it goes alone: nobody waits for more than one of somebody else's. Each log keeps its order, and a request comes after
+/// all that came before it.
+fn next_batch(commands: &mut VecDeque<Command>, large_is_next: &mut bool) -> Vec<Command> {
+    if std::mem::take(large_is_next) && commands.front().is_some_and(Command::is_large) {
+        return commands.pop_front().into_iter().collect();
+    }
+    let (mut batch, mut bytes, mut passed) = (Vec::new(), 0, VecDeque::new());
+    let mut logs: HashSet<*const LogState> = HashSet::new();
+    while batch.len() < BATCH_COMMANDS
+        && bytes < BATCH_BYTES
+        && passed.len() < BATCH_COMMANDS
+        && let Some(command) = commands.pop_front()
+    {
+        let waits = match &command {
+            Command::Events(group) => command.is_large() || logs.contains(&Arc::as_ptr(&group.log)),
+            Command::Request(_) => !passed.is_empty(),
+        };
+        match (&command, waits) {
+            (_, false) => {
+                bytes += command.cost();
+                batch.push(command);
+            }
+            (Command::Events(group), true) => {
+                logs.insert(Arc::as_ptr(&group.log));
+                passed.push_back(command);
+            }
+            (Command::Request(_), true) => {
+                commands.push_front(command);
+                break;
+            }
+        }
+    }
+    *large_is_next = !batch.is_empty() && !passed.is_empty();
+    if batch.is_empty() {
+        batch.extend(passed.pop_front());
+    }
+    for command in passed.into_iter().rev() {
+        commands.push_front(command);
+    }
+    batch
 }
 
 /// The queue, shared by everybody who writes and the one who does it.
@@ -258,14 +315,8 @@ impl Queue {
         while waiting.commands.is_empty() && !waiting.closing {
             waiting = self.work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        let (mut batch, mut bytes) = (Vec::new(), 0);
-        while batch.len() < BATCH_COMMANDS
-            && bytes < BATCH_BYTES
-            && let Some(command) = waiting.commands.pop_front()
-        {
-            bytes += command.cost();
-            batch.push(command);
-        }
+        let Waiting { commands, large_is_next, .. } = &mut *waiting;
+        let batch = next_batch(commands, large_is_next);
         (!batch.is_empty()).then_some(batch)
     }
 

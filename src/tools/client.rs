@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::contract::{Context, Definition, Image, Tool, ToolFuture, ToolOutput, failure};
 use super::foreign;
 use super::registry::{Registry, RegistryError};
+use crate::memory::Charge;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::limits::{CLIENT_CALLS, CLIENT_TOOLS, EXCEPTION_CHARS, TOOL_NAME_CHARS};
 use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool, ToolImage};
@@ -37,11 +38,14 @@ struct State {
     next_lease: u64,
     tools: BTreeMap<String, (u64, Arc<dyn Tool>)>,
     /// Where the calls of each client go.
-    leases: HashMap<u64, mpsc::Sender<ClientCall>>,
+    leases: HashMap<u64, mpsc::Sender<Sent>>,
     open: HashMap<String, Open>,
     /// Counts changes of the set of tools.
     changes: watch::Sender<u64>,
 }
+
+/// A call, and what its arguments take in memory until the client has read it.
+type Sent = (ClientCall, Option<Arc<Charge>>);
 
 struct Open {
     lease: u64,
@@ -51,13 +55,13 @@ struct Open {
 /// A client's place. Dropped when the client is gone.
 pub struct Lease {
     id: u64,
-    calls: mpsc::Receiver<ClientCall>,
+    calls: mpsc::Receiver<Sent>,
     clients: ClientTools,
 }
 
 impl Lease {
     /// The next call for this client.
-    pub async fn next_call(&mut self) -> Option<ClientCall> {
+    pub async fn next_call(&mut self) -> Option<(ClientCall, Option<Arc<Charge>>)> {
         self.calls.recv().await
     }
 }
@@ -152,13 +156,15 @@ impl State {
         lease: u64,
         name: &str,
         arguments: Map<String, Value>,
+        memory: Option<Arc<Charge>>,
     ) -> Result<(String, oneshot::Receiver<ClientAnswer>), ToolFailure> {
         let client = self.leases.get(&lease).ok_or_else(|| gone(name))?;
         if self.open.len() >= CLIENT_CALLS {
             return Err(failure("busy", "too many calls wait for clients"));
         }
         let call = Uuid::new_v4().simple().to_string();
-        let sent = client.try_send(ClientCall { call: call.clone(), name: name.to_owned(), arguments });
+        let sent = ClientCall { call: call.clone(), name: name.to_owned(), arguments };
+        let sent = client.try_send((sent, memory));
         match sent {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(_)) => {
@@ -200,11 +206,11 @@ impl Tool for Lent {
         self.definition.clone()
     }
 
-    fn run(&self, arguments: Map<String, Value>, _context: Context) -> ToolFuture {
+    fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture {
         let (clients, lease) = (self.clients.clone(), self.lease);
         let (name, has_schema) = (self.definition.name.clone(), self.definition.output.is_some());
         Box::pin(async move {
-            let (call, answered) = clients.lock().deliver(lease, &name, arguments)?;
+            let (call, answered) = clients.lock().deliver(lease, &name, arguments, context.memory())?;
             let _forgotten = Forgotten { call, clients };
             match answered.await {
                 Ok(ClientAnswer::Value(value)) if has_schema => Ok(ToolOutput::Value(value)),
@@ -298,7 +304,7 @@ mod tests {
         let clients = ClientTools::default();
         let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
         let calling = tokio::spawn(call(&clients));
-        let delivered = lease.next_call().await.unwrap();
+        let (delivered, _) = lease.next_call().await.unwrap();
         assert_eq!((delivered.name.as_str(), &delivered.arguments["city"]), ("weather", &json!("Oslo")));
         clients.answer(&delivered.call, ClientAnswer::Value(json!("sunny"))).unwrap();
         assert_eq!(calling.await.unwrap(), Ok(ToolOutput::Text("sunny".into())));
@@ -317,7 +323,7 @@ mod tests {
             (json!("text"), Err("failed")),
         ] {
             let calling = tokio::spawn(call(&clients));
-            let delivered = lease.next_call().await.unwrap();
+            let (delivered, _) = lease.next_call().await.unwrap();
             clients.answer(&delivered.call, ClientAnswer::Value(answer)).unwrap();
             assert_eq!(
                 calling.await.unwrap().map_err(|failure| failure.code),
@@ -348,7 +354,7 @@ mod tests {
         let clients = ClientTools::default();
         let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
         let calling = tokio::spawn(call(&clients));
-        let delivered = lease.next_call().await.unwrap();
+        let (delivered, _) = lease.next_call().await.unwrap();
         let said = ToolFailure { code: "\u{1b}[31m".into(), message: "x".repeat(1_000_000) };
         clients.answer(&delivered.call, ClientAnswer::Failure(said)).unwrap();
         let failure = calling.await.unwrap().unwrap_err();
@@ -360,7 +366,7 @@ mod tests {
         let clients = ClientTools::default();
         let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
         let calling = tokio::spawn(call(&clients));
-        let delivered = lease.next_call().await.unwrap();
+        let (delivered, _) = lease.next_call().await.unwrap();
         calling.abort();
         let _ = calling.await;
         let late = clients.answer(&delivered.call, ClientAnswer::Value(json!("sunny")));

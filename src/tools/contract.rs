@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::port::SessionPort;
+use crate::memory::Charge;
 use crate::protocol::ask::Language;
 use crate::protocol::frames::ToolFailure;
 
@@ -127,13 +128,15 @@ pub struct Context {
     pub session: Value,
     port: Option<Arc<dyn SessionPort>>,
     patience: Option<Patience>,
+    /// What the arguments take of their owner's part of the memory, for whoever keeps them.
+    memory: Option<Arc<Charge>>,
 }
 
 impl Context {
     /// For tools that only want to know.
     #[must_use]
     pub fn new(session: Value) -> Self {
-        Self { session, port: None, patience: None }
+        Self { session, port: None, patience: None, memory: None }
     }
 
     #[must_use]
@@ -146,6 +149,16 @@ impl Context {
     pub fn with_patience(mut self, patience: Patience) -> Self {
         self.patience = Some(patience);
         self
+    }
+
+    #[must_use]
+    pub fn with_memory(mut self, memory: Option<Arc<Charge>>) -> Self {
+        self.memory = memory;
+        self
+    }
+
+    pub(super) fn memory(&self) -> Option<Arc<Charge>> {
+        self.memory.clone()
     }
 
     pub(super) fn patience(&self) -> Option<Patience> {

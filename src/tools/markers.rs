@@ -12,6 +12,10 @@ const CLOSING: &str = ">>";
 /// Of the largest number of a call.
 const DIGITS: usize = 20;
 
+/// Answers that are kept, and what one takes beside its text.
+const RESPONSES: usize = 10_000;
+const RESPONSE_BYTES: u64 = 128;
+
 /// What code gets in place of the answer to this call.
 #[must_use]
 pub fn marker(call: u64) -> String {
@@ -40,7 +44,7 @@ impl Responses {
         } else {
             self.order.push_back(call);
         }
-        while self.bytes > TOOL_RESPONSES_BYTES
+        while (self.bytes > TOOL_RESPONSES_BYTES || self.kept.len() > RESPONSES)
             && let Some(oldest) = self.order.pop_front()
         {
             if let Some((text, images)) = self.kept.remove(&oldest) {
@@ -48,6 +52,12 @@ impl Responses {
             }
         }
         Value::String(marker(call))
+    }
+
+    /// What is kept takes so much.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.bytes as u64).saturating_add(RESPONSE_BYTES.saturating_mul(self.kept.len() as u64))
     }
 
     #[must_use]

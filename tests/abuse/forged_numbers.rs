@@ -2,7 +2,8 @@
 //! what a guest may say. A guardian that was taken over can, so the daemon's side is tried here with a peer that is
 //! none: whatever it counts, nothing overflows, and whoever owns the connection hears of its end.
 
-use belljar::bridge::{Closed, Incoming, Link, Sink};
+use belljar::bridge::{Closed, Incoming, Link, Metered, Sink};
+use belljar::memory::Memory;
 use belljar::protocol::frames::OutputFrame;
 use belljar::protocol::ids::{CellNumber, SessionId};
 use belljar::protocol::result::Stream;
@@ -68,10 +69,11 @@ async fn connected(
     sink: Records,
 ) -> (WebSocketStream<UnixStream>, Link, mpsc::UnboundedReceiver<Incoming>) {
     let (daemon, kernel) = UnixStream::pair().unwrap();
-    let daemon = WebSocketStream::from_raw_socket(daemon, Role::Client, None).await;
+    let daemon = WebSocketStream::from_raw_socket(Metered::new(daemon), Role::Client, None).await;
     let kernel = WebSocketStream::from_raw_socket(kernel, Role::Server, None).await;
     let (sender, incoming) = mpsc::unbounded_channel();
-    let link = Link::start(daemon, received, sink, move |arrived| drop(sender.send(arrived)));
+    let pool = Memory::default().pool(1);
+    let link = Link::start(daemon, received, pool, sink, move |arrived| drop(sender.send(arrived)));
     (kernel, link, incoming)
 }
 

@@ -21,6 +21,7 @@ mod images;
 mod journal_quota;
 mod kernel_channel;
 mod kernel_tree;
+mod memory_pool;
 mod reset;
 mod rules;
 mod set_id;

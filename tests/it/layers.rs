@@ -4,18 +4,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Folder, and what it may use.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     ("protocol", &[]),
     ("config", &["protocol"]),
+    ("memory", &["config", "protocol"]),
     ("agent", &["config", "protocol"]),
-    ("bridge", &["config", "protocol"]),
-    ("llm", &["config", "protocol"]),
-    ("quota", &["config", "protocol"]),
+    ("bridge", &["config", "memory", "protocol"]),
+    ("llm", &["config", "memory", "protocol"]),
+    ("quota", &["config", "memory", "protocol"]),
     ("sandbox", &["config", "protocol"]),
-    ("store", &["config", "protocol"]),
-    ("tools", &["config", "protocol"]),
-    ("actors", &["agent", "bridge", "config", "llm", "protocol", "quota", "sandbox", "store", "tools"]),
-    ("control", &["actors", "config", "protocol", "quota", "sandbox", "store", "tools"]),
+    ("store", &["config", "memory", "protocol"]),
+    ("tools", &["config", "memory", "protocol"]),
+    (
+        "actors",
+        &["agent", "bridge", "config", "llm", "memory", "protocol", "quota", "sandbox", "store", "tools"],
+    ),
+    ("control", &["actors", "config", "memory", "protocol", "quota", "sandbox", "store", "tools"]),
     ("daemon", &["actors", "config", "control", "protocol", "quota", "sandbox", "store", "tools"]),
     ("cli", &["config", "protocol"]),
     ("schemas.rs", &["control", "protocol"]),

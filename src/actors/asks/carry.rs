@@ -21,6 +21,7 @@ use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
+use crate::store::Paid;
 use crate::tools::Caller;
 
 /// What the model says is told in pieces at least this far apart.
@@ -225,23 +226,42 @@ impl AsksState {
         if let Some(above) = &current.above {
             above.tell(cost, 1);
         }
-        let (event, input) = match outcome {
-            Ok(reply) => {
-                current.heard_tokens = 0;
-                let reply = Box::new(reply);
-                (
-                    EventBody::ModelReplied { ask, step, reply: reply.clone() },
-                    Input::ModelReplied { step, reply },
-                )
+        let written = outcome.and_then(|reply| Ok((self.pay_for_reply(ask, step, &reply)?, reply)));
+        match written {
+            Ok(((paid, event), reply)) => {
+                if let Some(current) = &mut self.current {
+                    current.heard_tokens = 0;
+                }
+                self.note_heard(ask);
+                self.args.log.append_aimed_then(event, paid, None, || {});
+                self.take(myself, Input::ModelReplied { step, reply: Box::new(reply) });
             }
-            Err(failure) => (
-                EventBody::ModelFailed { ask, step, failure: failure.clone(), retry_in_s: None },
-                Input::ModelFailed { step, failure },
-            ),
-        };
-        self.note_heard(ask);
-        self.args.log.append(event);
-        self.take(myself, input);
+            Err(failure) => {
+                self.note_heard(ask);
+                let failed = failure.clone();
+                self.args.log.append(EventBody::ModelFailed { ask, step, failure: failed, retry_in_s: None });
+                self.take(myself, Input::ModelFailed { step, failure });
+            }
+        }
+    }
+
+    /// Charges a reply before it is written, and looks for room for what follows from it: its calls, or the answer.
+    fn pay_for_reply(
+        &self,
+        ask: AskNumber,
+        step: u32,
+        reply: &ChatReply,
+    ) -> Result<(Paid, EventBody), ModelFailure> {
+        let event = EventBody::ModelReplied { ask, step, reply: Box::new(reply.clone()) };
+        let paid = self.args.log.pay_for(&event).and_then(|paid| {
+            self.args.log.has_room(paid.bytes())?;
+            Ok(paid)
+        });
+        let paid = paid.map_err(|exceeded| {
+            let message = format!("the model's reply cannot be kept: {exceeded}");
+            ModelFailure { kind: ModelFailureKind::QuotaExceeded, message, attempts: 1 }
+        })?;
+        Ok((paid, event))
     }
 
     fn run_cell(

@@ -12,12 +12,17 @@ use super::around::Remains;
 use super::messages::Answer;
 use super::recall::Recalled;
 use super::wish::{self, Outer};
-use super::{ASKS_SHOWN, ASKS_WAITING, AsksMsg, AsksRef, AsksState, Clock, Current, Task, Waiting};
+use super::{
+    ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksMsg, AsksRef, AsksState, Clock, Current, Task, Waiting,
+};
 use crate::agent::{Effect, Input, Machine};
+use crate::controls;
+use crate::memory::{Charge, NoRoom, TINY_BYTES, Use};
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::values::parsed_bytes;
 use crate::tools::Registry;
 
 /// Told of an ask that cannot be gone on with.
@@ -92,6 +97,14 @@ impl AsksState {
                 return;
             }
         };
+        let memory = match self.ask_in_memory(&started) {
+            Ok(memory) => memory,
+            Err(no_room) => {
+                let _ = reply_to.send(Err(no_room.into()));
+                return;
+            }
+        };
+        self.memory.insert(ask, memory);
         self.newest = ask;
         let view = AskView {
             ask,
@@ -107,7 +120,9 @@ impl AsksState {
         };
         self.asks.insert(ask, view.clone());
         while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
-            self.asks.pop_first();
+            if let Some((oldest, _)) = self.asks.pop_first() {
+                self.memory.remove(&oldest);
+            }
         }
         let above = outer.and_then(|outer| outer.above);
         self.waiting.push_back(Waiting { ask, spec, above });
@@ -116,6 +131,18 @@ impl AsksState {
             let _ = reply_to.send(Ok(view));
             let _ = asks.cast(AsksMsg::Begun { ask });
         });
+    }
+
+    /// What is asked is kept from when it is taken until it is no longer shown.
+    fn ask_in_memory(&self, started: &EventBody) -> Result<Charge, NoRoom> {
+        let text = serde_json::to_string(started).unwrap_or_default();
+        let bytes = parsed_bytes(&text).saturating_mul(ASK_COPIES);
+        let pool = self.args.quotas.memory(self.args.owner);
+        if bytes > TINY_BYTES && controls::holds("ask_memory_charge") {
+            pool.try_charge(Use::Conversations, bytes)
+        } else {
+            Ok(pool.open(Use::Conversations))
+        }
     }
 
     pub(super) fn admit(&self, new: NewAsk, outer: Option<&Outer>) -> Result<AskSpec, Problem> {

@@ -27,12 +27,15 @@ use super::session::{OwnSession, SessionMsg, events_of};
 use super::supervisor::SupervisorRef;
 use crate::agent::{Effect, Input, Machine};
 use crate::config::Settings;
+use crate::controls;
 use crate::deaths::watched;
+use crate::memory::{Charge, TINY_BYTES, Use};
 use crate::protocol::ask::{Approval, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion};
 use crate::protocol::chat::Message;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::values::parsed_bytes;
 use crate::quota;
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, PlanTree, Registry};
@@ -50,6 +53,8 @@ pub use wish::{Outer, default_model};
 
 /// Asks that wait for their turn.
 const ASKS_WAITING: usize = 16;
+/// Copies of what is said in an ask: as it is shown, as it is worked on, in the conversation.
+const ASK_COPIES: u64 = 3;
 /// Ended asks that are still shown.
 const ASKS_SHOWN: usize = 100;
 /// How often deadlines are looked at.
@@ -82,6 +87,8 @@ pub struct AsksArgs {
 pub struct AsksState {
     args: AsksArgs,
     asks: BTreeMap<AskNumber, AskView>,
+    /// What each of them takes of its owner's part of the memory, with what is said in it.
+    memory: BTreeMap<AskNumber, Charge>,
     newest: AskNumber,
     waiting: VecDeque<Waiting>,
     current: Option<Current>,
@@ -90,6 +97,8 @@ pub struct AsksState {
     /// What was said in asks that have ended.
     history: Vec<Message>,
     plans: Vec<PlanVersion>,
+    /// What they take of their owner's part of the memory.
+    plans_memory: Charge,
     plan: PlanHistory,
     approvals: BTreeMap<String, Pending>,
     next_approval: u64,
@@ -232,11 +241,15 @@ impl Actor for Asks {
 
     async fn pre_start(&self, myself: AsksRef, args: AsksArgs) -> Result<AsksState, ActorProcessingErr> {
         let memory = if args.restored { Memory::of(events_of(&args.log)) } else { Memory::default() };
+        let mut plans_memory = args.quotas.memory(args.owner).open(Use::Conversations);
+        plans_memory.grow_anyway(memory.plans.iter().map(|version| plan_bytes(&version.tree)).sum());
         let mut state = AsksState {
+            plans_memory,
             plan: memory.plans.last().map(PlanHistory::after).unwrap_or_default(),
             plans: memory.plans,
             args,
             asks: BTreeMap::new(),
+            memory: BTreeMap::new(),
             newest: 0,
             waiting: VecDeque::new(),
             current: None,
@@ -249,6 +262,10 @@ impl Actor for Asks {
             last_programs: None,
         };
         state.recall(&myself, memory.asks, memory.approvals);
+        let known: Vec<AskNumber> = state.asks.keys().copied().collect();
+        for ask in known {
+            state.keeps(ask);
+        }
         for id in &memory.void {
             state.withdraw(id, CALLER_ENDED);
         }
@@ -311,6 +328,7 @@ impl Actor for Asks {
                     view.state = AskState::Done;
                     (view.steps, view.usage) = (end.steps, end.usage);
                     view.end = Some(*end);
+                    state.keeps(ask);
                 }
                 state.next_ask(&myself);
             }
@@ -320,7 +338,25 @@ impl Actor for Asks {
     }
 }
 
+/// What a version of a plan takes: as values, and as text for people.
+fn plan_bytes(tree: &serde_json::Value) -> u64 {
+    if controls::holds("plan_memory_charge") { parsed_bytes(&tree.to_string()).saturating_mul(2) } else { 0 }
+}
+
 impl AsksState {
+    /// What is known of an ask is kept in memory while it is shown, however large its answer is.
+    fn keeps(&mut self, ask: AskNumber) {
+        let Some(view) = self.asks.get(&ask) else { return };
+        let text = serde_json::to_string(view).unwrap_or_default();
+        let bytes = parsed_bytes(&text).saturating_mul(ASK_COPIES);
+        if bytes <= TINY_BYTES {
+            return;
+        }
+        let pool = self.args.quotas.memory(self.args.owner);
+        let charge = self.memory.entry(ask).or_insert_with(|| pool.open(Use::Conversations));
+        charge.grow_anyway(bytes.saturating_sub(charge.bytes()));
+    }
+
     fn view(&self, ask: AskNumber) -> Option<AskView> {
         let mut view = self.asks.get(&ask)?.clone();
         if let Some(current) = self.current.as_ref().filter(|current| current.ask == ask) {
@@ -364,6 +400,12 @@ impl AsksState {
     fn submit_plan(&mut self, plan: PlanTree, reply_to: Answer<PlanVersion>) {
         let language =
             self.current.as_ref().map_or(self.args.settings.agent.language, |now| now.spec.language);
+        // Every version is kept, for whoever asks what changed.
+        let bytes = serde_json::to_value(&plan).map_or(0, |tree| plan_bytes(&tree));
+        if let Err(no_room) = self.plans_memory.try_grow(bytes) {
+            let _ = reply_to.send(Err(no_room.into()));
+            return;
+        }
         match self.plan.submit(plan, language) {
             Ok(version) => {
                 self.plans.push(version.clone());
@@ -371,7 +413,10 @@ impl AsksState {
                 let event = EventBody::PlanChanged { ask, plan: Box::new(version.clone()) };
                 self.args.log.append_then(event, None, move || drop(reply_to.send(Ok(version))));
             }
-            Err(problems) => drop(reply_to.send(Err(Problem::new(Code::BadRequest, problems.join("; "))))),
+            Err(problems) => {
+                self.plans_memory.shrink_to(self.plans_memory.bytes().saturating_sub(bytes));
+                let _ = reply_to.send(Err(Problem::new(Code::BadRequest, problems.join("; "))));
+            }
         }
     }
 

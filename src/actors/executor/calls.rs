@@ -12,6 +12,7 @@ use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::bridge::{Refusal, Turn};
 use crate::controls;
 use crate::deaths::watched;
+use crate::memory::{Charge, NoRoom, TINY_BYTES, Use};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
@@ -22,9 +23,14 @@ use crate::protocol::result::{Display, ValueView};
 use crate::store::{Applied, CellRecord};
 use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
 
+/// Copies of a call's arguments while it is worked on: for the tool, and for the person who has to allow it.
+const ARGUMENT_COPIES: u64 = 2;
+
 /// Stops a tool when nobody waits for it any more.
 pub(super) struct CallGuard {
     task: JoinHandle<()>,
+    /// What its arguments take of their owner's part of the memory.
+    _memory: Option<Arc<Charge>>,
     /// A program of the host runs for it.
     pub program_runs: Arc<AtomicBool>,
 }
@@ -65,11 +71,20 @@ impl ExecutorState {
                 return;
             }
         }
+        let memory = match self.arguments_in_memory(turn) {
+            Ok(memory) => memory,
+            Err(no_room) => {
+                let message = format!("{no_room}. What to do: {}.", no_room.hint());
+                let error = ToolFailure { code: "quota_exceeded".into(), message };
+                self.send(myself, &HostFrame::ToolFailed { call, error });
+                return;
+            }
+        };
         let shown: String = name.chars().filter(|c| !c.is_control()).take(TOOL_NAME_CHARS).collect();
         // Checked and charged before anything of it is written.
         let begun = match self.recorded(cell, name, &arguments) {
             Some(outcome) => Begun::Known(outcome),
-            None => self.begin(myself, cell, call, name, arguments.clone()),
+            None => self.begin(myself, cell, call, name, arguments.clone(), memory.clone()),
         };
         let called = called(cell, call, shown.clone(), arguments, &begun);
         let paid = match self.args.log.pay_for(&called) {
@@ -89,8 +104,20 @@ impl ExecutorState {
         self.args.log.append_durably_then(called, Some(paid), applied, move || {
             let _ = committed.send(());
         });
-        let guard = begun.spawn(myself, call, Some(written));
+        let guard = begun.spawn(myself, call, Some(written), memory);
         self.calls.begin(call, cell, shown, guard);
+    }
+
+    /// Arguments are kept from when they are read until the call has its answer. A call without room is refused.
+    fn arguments_in_memory(&self, turn: &Turn) -> Result<Option<Arc<Charge>>, NoRoom> {
+        if let Some(no_room) = turn.refused() {
+            return Err(no_room.clone());
+        }
+        let bytes = turn.parsed_bytes().saturating_mul(ARGUMENT_COPIES);
+        if bytes <= TINY_BYTES || !controls::holds("call_memory_charge") {
+            return Ok(None);
+        }
+        self.args.memory.try_charge(Use::Calls, bytes).map(|charge| Some(Arc::new(charge)))
     }
 
     /// A call that a person had to allow and that was not made yet when the daemon ended.
@@ -105,8 +132,8 @@ impl ExecutorState {
         if self.calls.admit(call).is_err() {
             return;
         }
-        let begun = self.begin(myself, Some(cell), call, &name, arguments);
-        let guard = begun.spawn(myself, call, None);
+        let begun = self.begin(myself, Some(cell), call, &name, arguments, None);
+        let guard = begun.spawn(myself, call, None, None);
         self.calls.begin(call, Some(cell), name, guard);
     }
 
@@ -118,6 +145,7 @@ impl ExecutorState {
         call: u64,
         name: &str,
         arguments: Map<String, Value>,
+        memory: Option<Arc<Charge>>,
     ) -> Begun {
         let refused = |message| Begun::Known(Err(ToolFailure { code: "not_allowed".into(), message }));
         // A call names the cell that runs, not the one whose code makes it.
@@ -159,7 +187,7 @@ impl ExecutorState {
                 bound_by,
             }),
         };
-        let context = self.args.context.clone().with_port(Arc::new(self.port(runs)));
+        let context = self.args.context.clone().with_port(Arc::new(self.port(runs))).with_memory(memory);
         let context = match cell {
             Some(cell) => context.with_patience(patience(myself, cell)),
             None => context,
@@ -222,7 +250,7 @@ impl ExecutorState {
             running.completed.push(ended.name.clone());
         }
         let frame = match outcome {
-            Ok(output) => HostFrame::ToolResult { call, value: self.said.lock().answer(call, output) },
+            Ok(output) => HostFrame::ToolResult { call, value: self.answer(call, output) },
             Err(error) => HostFrame::ToolFailed { call, error },
         };
         let sent = self.cage.as_ref().and_then(|cage| {
@@ -233,6 +261,18 @@ impl ExecutorState {
             })
         });
         self.last_program_done(sent);
+    }
+
+    /// What a tool said is kept for its marker: charged in any case, as the code waits for it; while there is no room,
+    /// calls that bring much are refused.
+    fn answer(&mut self, call: u64, output: ToolOutput) -> Value {
+        let mut said = self.said.lock();
+        let value = said.answer(call, output);
+        let bytes = said.bytes();
+        drop(said);
+        self.said_memory.grow_anyway(bytes.saturating_sub(self.said_memory.bytes()));
+        self.said_memory.shrink_to(bytes);
+        value
     }
 
     /// Calls of a cell that has ended, by their names. The journal says so of each, so that no later
@@ -312,6 +352,7 @@ impl Begun {
         executor: &ExecutorRef,
         call: u64,
         written: Option<tokio::sync::oneshot::Receiver<()>>,
+        memory: Option<Arc<Charge>>,
     ) -> CallGuard {
         let begins = matches!(&self, Self::Works { permit: None, is_program: true, .. });
         let program_runs = Arc::new(AtomicBool::new(begins));
@@ -332,7 +373,7 @@ impl Begun {
             });
             let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });
         });
-        CallGuard { task, program_runs }
+        CallGuard { task, _memory: memory, program_runs }
     }
 
     async fn outcome(self, program_runs: &AtomicBool) -> Result<ToolOutput, ToolFailure> {

@@ -35,6 +35,7 @@ use super::session::{OwnSession, SessionMsg};
 use super::sink::RecorderSink;
 use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
 use crate::deaths::watched;
+use crate::memory::{Charge, Pool, Use, work_on};
 use crate::protocol::api::Which;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, Live};
@@ -91,6 +92,8 @@ pub struct ExecutorArgs {
     pub permit: Option<Permit>,
     /// For the size of a workspace that counts.
     pub gauge: Option<Gauge>,
+    /// The owner's part of the daemon's memory.
+    pub memory: Pool,
 }
 
 pub struct ExecutorState {
@@ -113,6 +116,8 @@ pub struct ExecutorState {
     bound: SandboxRules,
     /// What tools said that gives no value.
     said: Arc<Said>,
+    /// What that takes of its owner's part of the memory.
+    said_memory: Charge,
     /// The workspace as the last cell left it.
     snapshot: Snapshot,
     /// Somebody else has changed files since.
@@ -209,6 +214,7 @@ impl Actor for Executor {
             }
         });
         let snapshot = scanned(&args.workspace).await;
+        let said_memory = args.memory.open(Use::Calls);
         let bound = SandboxRules::new(Arc::clone(&args.client_rules));
         Ok(ExecutorState {
             args,
@@ -223,6 +229,7 @@ impl Actor for Executor {
             unassigned: Vec::new(),
             bound,
             said: Arc::default(),
+            said_memory,
             snapshot,
             snapshot_is_old: false,
             snapshot_unnoted: true,
@@ -250,7 +257,12 @@ impl Actor for Executor {
         if matches!(message, ExecutorMsg::Run(_)) {
             state.look_before_cell().await;
         }
-        let acted = std::panic::catch_unwind(AssertUnwindSafe(|| state.act(&myself, message)));
+        let bytes = match &message {
+            ExecutorMsg::Arrived(_, turn) => turn.parsed_bytes(),
+            _ => 0,
+        };
+        let act = AssertUnwindSafe(|| state.act(&myself, message));
+        let acted = work_on(bytes, || std::panic::catch_unwind(act));
         let outcome = acted.unwrap_or_else(|_| Err("the executor panicked".into()));
         if outcome.is_err() {
             state.let_go();
@@ -440,12 +452,13 @@ impl ExecutorState {
             log: Arc::clone(&self.args.log),
             sandbox,
         };
-        let link = Link::start(ready.socket, ready.received, sink, move |incoming| {
-            let _ = executor.cast(match incoming {
-                Incoming::Frame(frame, turn) => ExecutorMsg::Arrived(frame, turn),
-                Incoming::Closed(closed) => ExecutorMsg::Closed(closed),
+        let link =
+            Link::start(ready.socket, ready.received, self.args.memory.clone(), sink, move |incoming| {
+                let _ = executor.cast(match incoming {
+                    Incoming::Frame(frame, turn) => ExecutorMsg::Arrived(frame, turn),
+                    Incoming::Closed(closed) => ExecutorMsg::Closed(closed),
+                });
             });
-        });
         let quota = QuotaClock(myself.send_interval(QUOTA_LOOK, || ExecutorMsg::Look).abort_handle());
         let exceeded = QuotaClock(tokio::spawn(tell_exceeded(myself.clone(), &self.args.log)).abort_handle());
         self.frost.seen_running = Instant::now();

@@ -26,14 +26,16 @@ use tokio_util::sync::CancellationToken;
 use super::holding::{Hold, Holders};
 use super::session::{SessionRef, a_sandbox};
 use super::supervisor::wanted;
+use crate::controls;
 use crate::deaths::watched;
+use crate::memory::{Charge, Use as MemoryUse};
 use crate::protocol::clock;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob, Verdict};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, FairQueue, Permit, Place};
-use crate::store::{JobRecord, JournalError};
+use crate::store::{JobRecord, JournalError, ROW_BYTES};
 
 use carry::Carry;
 use inputs::Use;
@@ -66,9 +68,28 @@ struct Entry {
     holders: Holders,
     /// It was cancelled because nobody held it.
     forsaken: bool,
-    _permit: Permit,
+    permit: Permit,
+    /// Of what is said of it.
+    _memory: Charge,
     _input: Option<Use>,
 }
+
+impl Entry {
+    /// It has ended, and its record stays on the disk.
+    fn leave_record(self) {
+        if self.record.view.state != JobState::Ended || !controls::holds("job_record_charge") {
+            return;
+        }
+        let bytes = serde_json::to_string(&self.record).map_or(0, |text| text.len() as u64);
+        let _ = self.permit.gauge().measure(Kind::Journal, bytes.saturating_add(ROW_BYTES));
+        self.permit.leave(ENDED, Kind::Journal);
+    }
+}
+
+/// How records of ended jobs stand among what uses a quota, until whoever looks at all that is kept has seen them.
+const ENDED: &str = "jobs that have ended";
+/// What is kept of a job's end: its verdict, its receipt, the names of what it left.
+const VERDICT_BYTES: u64 = 16 * 1024;
 
 pub struct Jobs;
 
@@ -129,8 +150,12 @@ impl Actor for Jobs {
                 state.pump();
             }
             JobsMsg::Settled { id } => {
-                if let Some(input) = state.jobs.remove(&id).and_then(|entry| entry.record.job.input) {
-                    state.args.inputs.forget_unused(input);
+                if let Some(entry) = state.jobs.remove(&id) {
+                    let input = entry.record.job.input;
+                    entry.leave_record();
+                    if let Some(input) = input {
+                        state.args.inputs.forget_unused(input);
+                    }
                 }
             }
             JobsMsg::Tidy => state.tidy(),
@@ -176,7 +201,7 @@ impl JobsState {
     }
 
     /// Checks everything before anything exists.
-    fn admit(&self, owner: u32, job: NewJob) -> Result<(JobRecord, Permit, Use), Problem> {
+    fn admit(&self, owner: u32, job: NewJob) -> Result<(JobRecord, (Permit, Charge), Use), Problem> {
         if self.args.shutdown.is_cancelled() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
         }
@@ -186,7 +211,8 @@ impl JobsState {
                 .hint("send them first with `PUT /v1/job-inputs`, and name its `id` as `input`")
         };
         let id = JobId::fresh();
-        let permit = self.args.ledger.take(owner, &format!("job {id}"), a_job())?;
+        let permit = self.args.ledger.take(owner, &format!("job {id}"), a_job(&job))?;
+        let memory = self.args.ledger.memory(owner).try_charge(MemoryUse::Jobs, description_bytes(&job))?;
         let input = job.input.ok_or_else(missing)?;
         let (manifest, used) = self.args.inputs.take(owner, input).ok_or_else(missing)?;
         let timeout = check::check(&job, &manifest, settings)?;
@@ -211,17 +237,18 @@ impl JobsState {
             end: None,
             admin_acts: Vec::new(),
         };
-        Ok((JobRecord { view, job, session: None, judged: None }, permit, used))
+        Ok((JobRecord { view, job, session: None, judged: None }, (permit, memory), used))
     }
 
-    fn insert(&mut self, record: JobRecord, permit: Permit, input: Option<Use>) {
+    fn insert(&mut self, record: JobRecord, (permit, memory): (Permit, Charge), input: Option<Use>) {
         let entry = Entry {
             state: watch::Sender::new(record.view.state),
             cancel: CancellationToken::new(),
             place: None,
             holders: Holders::default(),
             forsaken: false,
-            _permit: permit,
+            permit,
+            _memory: memory,
             _input: input,
             record,
         };
@@ -377,10 +404,29 @@ impl JobsState {
     }
 }
 
-fn a_job() -> Amounts {
-    Amounts::of([(Kind::Jobs, 1)])
+/// A job that has not ended, with its record as far as it is known.
+fn a_job(job: &NewJob) -> Amounts {
+    Amounts::of([(Kind::Jobs, 1), (Kind::Journal, description_bytes(job).saturating_add(VERDICT_BYTES))])
+}
+
+/// What is said of a job when it is sent, on the disk and in memory: as it came, and as it is shown.
+fn description_bytes(job: &NewJob) -> u64 {
+    let said = serde_json::to_string(job).map_or(0, |text| text.len() as u64);
+    if controls::holds("job_record_charge") { said.saturating_mul(2) } else { 0 }
 }
 
 fn unwritten(error: &JournalError) -> Problem {
     Problem::new(Code::Storage, error.to_string()).hint("free some space where the daemon's home is")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_job_is_charged() {
+        let job = NewJob { args: vec!["x".repeat(10_000)], ..NewJob::default() };
+        assert!(description_bytes(&job) > 20_000);
+        assert!(a_job(&job).get(Kind::Journal) > 20_000);
+    }
 }

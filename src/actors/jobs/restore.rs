@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::super::supervisor::SupervisorMsg;
-use super::{JobsState, a_job, carry, verdict};
+use super::{JobsState, MemoryUse, a_job, carry, description_bytes, verdict};
 use crate::protocol::clock;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::JobState;
@@ -30,8 +30,10 @@ impl JobsState {
             let bytes = record.view.receipt.as_ref().map_or(0, |receipt| receipt.input.bytes);
             let input = record.job.input.map(|input| self.args.inputs.take_again(owner, input, bytes));
             let (state, session, judged) = (record.view.state, record.session, record.judged.take());
-            let permit = self.args.ledger.keep(owner, &format!("job {id}"), a_job());
-            self.insert(record, permit, input);
+            let permit = self.args.ledger.keep(owner, &format!("job {id}"), a_job(&record.job));
+            let memory = self.args.ledger.memory(owner);
+            let memory = memory.charge_anyway(MemoryUse::Jobs, description_bytes(&record.job));
+            self.insert(record, (permit, memory), input);
             match (state, judged, sessions.contains_key(&id)) {
                 // Nobody hears of it before its sandbox is gone.
                 (_, Some(end), _) => {

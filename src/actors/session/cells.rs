@@ -16,6 +16,8 @@ use super::{
 };
 use crate::bridge::Turn;
 use crate::config::show_size;
+use crate::controls;
+use crate::memory::{Charge, NoRoom, SMALL_BYTES, Use};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::DISK_TOLERANCE;
@@ -25,6 +27,8 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::cgroup::Cgroup;
 use crate::store::{Applied, CellRecord};
 
+/// Copies of a cell's code while it runs: in the queue, in the executor.
+const CODE_COPIES: u64 = 2;
 /// Told with a cell that a full disk kept from running.
 const UNWRITTEN: &str = "The journal could not be written, so the cell was not run.";
 
@@ -67,6 +71,13 @@ impl SessionActorState {
                 return;
             }
         };
+        let memory = match self.code_in_memory(&request.code) {
+            Ok(memory) => memory,
+            Err(no_room) => {
+                let _ = reply_to.send(Err(no_room.into()));
+                return;
+            }
+        };
         self.cells = cell;
         let (done, receiver) = oneshot::channel();
         self.tickets.insert(cell, Pending { events_after, done });
@@ -79,6 +90,7 @@ impl SessionActorState {
             ask: request.origin.as_ref().map(|origin| origin.ask).or(request.bound_by),
             rules: request.rules.unwrap_or_else(|| Arc::clone(&self.client_rules)),
             replay: request.replay.map(|replay| replay.calls),
+            memory,
             ..CellStart::default()
         };
         self.queue.push(Job::Cell { start, patient: false });
@@ -92,6 +104,16 @@ impl SessionActorState {
                 let _ = session.cast(SessionMsg::Unwritten { ticket, reply_to });
             }
         });
+    }
+
+    /// Code is kept from when it is taken into the queue until its cell has ended.
+    fn code_in_memory(&self, code: &str) -> Result<Option<Arc<Charge>>, NoRoom> {
+        let bytes = (code.len() as u64).saturating_mul(CODE_COPIES);
+        if bytes <= SMALL_BYTES || !controls::holds("cell_memory_charge") {
+            return Ok(None);
+        }
+        let pool = self.args.ledger.memory(self.args.owner);
+        pool.try_charge(Use::Cells, bytes).map(|charge| Some(Arc::new(charge)))
     }
 
     fn takes_cells(&self) -> Result<(), Problem> {

@@ -197,7 +197,7 @@ impl Actor for Session {
         message: SessionMsg,
         lives: &mut Lives,
     ) -> Result<(), ActorProcessingErr> {
-        lives.handle(&myself, message).await;
+        Box::pin(lives.handle(&myself, message)).await;
         Ok(())
     }
 
@@ -223,7 +223,8 @@ impl SessionActorState {
         let Estate { args, clients, common, holders, tickets, unanswered, deferred, views, place, replaying } =
             estate;
         let log = args.journal.log(args.id)?;
-        log.charge_to(args.owner, Arc::new(JournalAccount::new(args.gauge.clone(), &args.request)));
+        let account = Arc::new(JournalAccount::new(args.gauge.clone(), &args.request));
+        log.charge_to(args.owner, account, args.ledger.memory(args.owner));
         let cells = &args.launcher.settings.cells;
         let spill = Spill::open(log.spill_folder(), cells.spill)?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);

@@ -195,6 +195,7 @@ impl SessionActorState {
             attach,
             permit: Some(permit),
             gauge: self.args.workspace.is_none().then(|| self.args.gauge.clone()),
+            memory: self.args.ledger.memory(self.args.owner),
         };
         match Executor::spawn(args).await {
             Ok(executor) => self.sandbox = SandboxPhase::Starting(executor),

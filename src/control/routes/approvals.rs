@@ -48,7 +48,7 @@ pub async fn decide(
     State(app): State<App>,
     peer: Peer,
     Path(id): Path<String>,
-    JsonBody(decision): JsonBody<Decision>,
+    JsonBody(decision, _charge): JsonBody<Decision>,
 ) -> Answer<Json<Done>> {
     let none = || {
         Problem::new(Code::NoSuchApproval, "nothing of this id waits for a decision")

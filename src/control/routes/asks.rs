@@ -58,7 +58,7 @@ pub async fn start(
     peer: Peer,
     Path(key): Path<String>,
     Query(query): Query<AskQuery>,
-    JsonBody(new): JsonBody<NewAsk>,
+    JsonBody(new, _charge): JsonBody<NewAsk>,
 ) -> Answer<Response> {
     if query.wait && query.stream {
         return Err(Problem::new(Code::BadRequest, "`wait` and `stream` exclude each other").into());
@@ -70,7 +70,8 @@ pub async fn start(
     let view = super::answered(&session, begun)?.map_err(Refused)?;
     if query.stream {
         let until = Until::AskEnd(view.ask);
-        return Ok(sse::respond(handles.log, view.events_after, until, app.shutdown.clone())?);
+        let pool = app.ledger.memory(peer.uid);
+        return Ok(sse::respond(handles.log, view.events_after, until, app.shutdown.clone(), pool)?);
     }
     if query.wait {
         let view = until_ended(&session, &handles.log, view.ask).await?;
@@ -103,6 +104,7 @@ pub async fn show(
             view.events_after,
             Until::AskEnd(number),
             app.shutdown.clone(),
+            app.ledger.memory(peer.uid),
         )?);
     }
     if query.wait {

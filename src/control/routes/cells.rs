@@ -40,9 +40,15 @@ pub fn is_path(path: &str) -> bool {
 }
 
 /// Of a cell, until its end.
-pub async fn events_of(app: &App, session: &SessionRef, after: Seq, cell: CellNumber) -> Answer<Response> {
+pub async fn events_of(
+    app: &App,
+    peer: &Peer,
+    session: &SessionRef,
+    (after, cell): (Seq, CellNumber),
+) -> Answer<Response> {
     let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    Ok(sse::respond(handles.log, after, Until::CellEnd(cell), app.shutdown.clone())?)
+    let pool = app.ledger.memory(peer.uid);
+    Ok(sse::respond(handles.log, after, Until::CellEnd(cell), app.shutdown.clone(), pool)?)
 }
 
 pub async fn run(
@@ -51,7 +57,7 @@ pub async fn run(
     Path(key): Path<String>,
     Query(query): Query<RunQuery>,
     idempotency: Option<Extension<Key>>,
-    JsonBody(body): JsonBody<RunCell>,
+    JsonBody(body, charge): JsonBody<RunCell>,
 ) -> Answer<Response> {
     let session = app.session(&peer, &key).await?;
     let timeout = timeout(&app, body.timeout_s)?;
@@ -73,8 +79,10 @@ pub async fn run(
         keyed: key.map(|key| Keyed { owner: peer.uid, key, wants }),
     };
     let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    // From here on the code is the session's, which has a charge of its own for it.
+    drop(charge);
     if query.stream {
-        return events_of(&app, &session, ticket.events_after, ticket.cell).await;
+        return events_of(&app, &peer, &session, (ticket.events_after, ticket.cell)).await;
     }
     if query.wait {
         return finished(&session, ticket).await;
@@ -167,7 +175,7 @@ pub async fn eval(
     State(app): State<App>,
     peer: Peer,
     Path(key): Path<String>,
-    JsonBody(body): JsonBody<Eval>,
+    JsonBody(body, _charge): JsonBody<Eval>,
 ) -> Answer<Response> {
     let session = app.session(&peer, &key).await?;
     let timeout = timeout(&app, body.timeout_s)?;

@@ -11,9 +11,10 @@ use std::convert::Infallible;
 
 use super::{App, ask_patiently};
 use crate::actors::session::SessionMsg;
-use crate::control::body::{JsonBody, Path};
+use crate::control::body::{JsonBody, Path, keep_with};
 use crate::control::peer::Peer;
 use crate::control::problems::Answer;
+use crate::memory::Use;
 use crate::protocol::api::Done;
 use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
@@ -24,22 +25,26 @@ pub async fn lend(
     State(app): State<App>,
     peer: Peer,
     Path(key): Path<String>,
-    JsonBody(new): JsonBody<NewClientTools>,
+    JsonBody(new, _charge): JsonBody<NewClientTools>,
 ) -> Answer<Response> {
     let session = app.session(&peer, &key).await?;
     let lease = ask_patiently(&session, |reply_to| SessionMsg::Lend { tools: new.tools, reply_to }).await?;
-    let shutdown = app.shutdown.clone();
+    let (shutdown, pool) = (app.shutdown.clone(), app.ledger.memory(peer.uid));
     let ready = Some(Bytes::from_static(b"event: ready\ndata: {}\n\n"));
     let calls = stream::unfold((lease, ready), move |(mut lease, ready)| {
-        let shutdown = shutdown.clone();
+        let (shutdown, pool) = (shutdown.clone(), pool.clone());
         async move {
             if let Some(ready) = ready {
                 return Some((Ok::<Bytes, Infallible>(ready), (lease, None)));
             }
             let chunk = tokio::select! {
                 call = lease.next_call() => {
-                    let json = serde_json::to_string(&call?).ok()?;
-                    Bytes::from(format!("event: tool_call\ndata: {json}\n\n"))
+                    let (call, _memory) = call?;
+                    let json = serde_json::to_string(&call).ok()?;
+                    let chunk = Bytes::from(format!("event: tool_call\ndata: {json}\n\n"));
+                    // Its arguments were charged until now; so is what the client has to read.
+                    let charge = pool.charge_anyway(Use::Streams, chunk.len() as u64);
+                    keep_with(chunk, charge)
                 }
                 () = shutdown.cancelled() => return None,
                 () = tokio::time::sleep(STREAM_KEEPALIVE) => Bytes::from_static(b": still here\n\n"),
@@ -58,7 +63,7 @@ pub async fn answer(
     State(app): State<App>,
     peer: Peer,
     Path((key, call)): Path<(String, String)>,
-    JsonBody(answer): JsonBody<ClientAnswer>,
+    JsonBody(answer, _charge): JsonBody<ClientAnswer>,
 ) -> Answer<Json<Done>> {
     let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::AnswerCall { call, answer, reply_to }).await?;

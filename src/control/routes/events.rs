@@ -36,7 +36,7 @@ pub async fn stream(
         (None, None) => handles.log.read(0, 1).err().map_or(0, |gone| gone.first - 1),
     };
     let until = if query.follow.unwrap_or(true) { Until::SessionEnd } else { Until::Now };
-    Ok(sse::respond(handles.log, after, until, app.shutdown.clone())?)
+    Ok(sse::respond(handles.log, after, until, app.shutdown.clone(), app.ledger.memory(peer.uid))?)
 }
 
 pub fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {

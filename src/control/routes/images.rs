@@ -30,7 +30,7 @@ pub async fn list(State(app): State<App>) -> Answer<Json<ImageList>> {
 pub async fn pull(
     State(app): State<App>,
     peer: Peer,
-    JsonBody(body): JsonBody<PullImage>,
+    JsonBody(body, _charge): JsonBody<PullImage>,
 ) -> Answer<Response> {
     // What a name stands for changes for all users.
     if app.launcher.paths.system() && controls::holds("pulls_are_for_administrators") {

@@ -73,7 +73,7 @@ fn keep(reserved: Reserved, input: &mut impl Read) -> Result<JobInput, Problem> 
 pub async fn submit(
     State(app): State<App>,
     peer: Peer,
-    JsonBody(job): JsonBody<NewJob>,
+    JsonBody(job, _charge): JsonBody<NewJob>,
 ) -> Answer<(StatusCode, Json<JobView>)> {
     let job = Box::new(job);
     let view = ask_jobs(&app, |reply_to| JobsMsg::Submit { owner: peer.uid, job, reply_to }).await?;
@@ -177,8 +177,9 @@ pub async fn events(
     let Some(session) = record.session else { return Ok(sse::nothing()?) };
     let log = app.journal.log(session).map_err(|error| storage(&error))?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
+    let pool = app.ledger.memory(peer.uid);
     let Some(Watched { mut state, hold }) = watching else {
-        return Ok(sse::respond(log, after, Until::Now, app.shutdown.clone())?);
+        return Ok(sse::respond(log, after, Until::Now, app.shutdown.clone(), pool)?);
     };
     // The sandbox may be gone already, and its log would never tell of an end.
     let ended = app.shutdown.child_token();
@@ -189,7 +190,7 @@ pub async fn events(
             () = async { while state.changed().await.is_ok() {} } => ends.cancel(),
         }
     });
-    Ok(sse::respond_holding(log, after, Until::SessionEnd, ended, Some(hold))?)
+    Ok(sse::respond_holding(log, after, Until::SessionEnd, ended, pool, Some(hold))?)
 }
 
 pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Response> {

@@ -43,7 +43,7 @@ pub async fn openapi() -> Response {
 pub async fn shut_down(
     State(app): State<App>,
     peer: Peer,
-    JsonBody(body): JsonBody<Shutdown>,
+    JsonBody(body, _charge): JsonBody<Shutdown>,
 ) -> Answer<Json<Done>> {
     if !peer.admin && peer.uid != app.launcher.service.uid {
         return Err(Problem::new(

@@ -14,9 +14,13 @@ mod quota;
 pub mod sessions;
 
 use axum::Router;
-use axum::extract::FromRequestParts;
+use axum::body::HttpBody;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::Response;
 use axum::routing::{get, post, put};
+use http_body_util::BodyExt;
 use ractor::{ActorRef, ActorStatus, RpcReplyPort};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,6 +28,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::accounts::Accounts;
+use super::body::charged;
 use super::idempotency::{self, InWork};
 use super::identity::{Identities, number_of};
 use super::key_accounts::KeyAccounts;
@@ -38,6 +43,7 @@ use crate::actors::session::{SessionMsg, SessionRef};
 use crate::actors::supervisor::{SupervisorMsg, SupervisorRef};
 use crate::config::Settings;
 use crate::controls;
+use crate::memory::SMALL_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
@@ -119,6 +125,7 @@ impl App {
             .fallback(no_such_route)
             .method_not_allowed_fallback(no_such_route)
             .layer(axum::middleware::from_fn_with_state(self.clone(), idempotency::once))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), charge_answer))
             .with_state(self)
     }
 
@@ -162,6 +169,19 @@ fn no_such_session(key: &str) -> Problem {
         None => format!("make it with `belljar new {shown}`, or list yours with `belljar ps`"),
     };
     Problem::new(Code::NoSuchSession, format!("there is no session `{shown}`")).hint(hint)
+}
+
+/// Around every route. What is answered lies in memory until the client has read it. Streams have charges of their own.
+async fn charge_answer(State(app): State<App>, peer: Peer, request: Request, next: Next) -> Answer<Response> {
+    let response = next.run(request).await;
+    let is_large = response.body().size_hint().exact().is_some_and(|bytes| bytes > SMALL_BYTES);
+    if !is_large {
+        return Ok(response);
+    }
+    let (parts, body) = response.into_parts();
+    let unread = |error: axum::Error| Problem::new(Code::Internal, error.to_string());
+    let bytes = body.collect().await.map_err(unread)?.to_bytes();
+    Ok(Response::from_parts(parts, charged(&app.ledger.memory(peer.uid), bytes)?))
 }
 
 /// The user who may do everything.

@@ -27,7 +27,7 @@ pub async fn create(
     State(app): State<App>,
     Peer { uid, .. }: Peer,
     idempotency: Option<Extension<Key>>,
-    JsonBody(request): JsonBody<NewSession>,
+    JsonBody(request, _charge): JsonBody<NewSession>,
 ) -> Answer<(StatusCode, Json<SessionView>)> {
     let (id, request) = (SessionId::fresh(), Box::new(request));
     let key = idempotency.map(|Extension(Key(key))| key);
@@ -132,7 +132,7 @@ pub async fn undo(
     State(app): State<App>,
     peer: Peer,
     Path(key): Path<String>,
-    JsonBody(body): JsonBody<Undo>,
+    JsonBody(body, _charge): JsonBody<Undo>,
 ) -> Answer<Json<Undone>> {
     if body.cells == 0 {
         return Err(Problem::new(Code::BadRequest, "`cells` has to be at least 1").into());

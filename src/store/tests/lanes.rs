@@ -24,7 +24,7 @@ async fn a_user_who_has_too_much_in_the_queue_is_not_read_from() {
     let journal = Journal::open(folder.path()).unwrap();
     let log = |owner| {
         let log = journal.log(SessionId::fresh()).unwrap();
-        log.charge_to(owner, Arc::new(Generous));
+        log.charge_to(owner, Arc::new(Generous), no_bound());
         log
     };
     let (flood, same_user, other_user) = (log(1), log(1), log(2));
@@ -43,4 +43,36 @@ async fn a_user_who_has_too_much_in_the_queue_is_not_read_from() {
     tokio::time::timeout(Duration::from_secs(20), same_user.room()).await.expect("there is room again");
     flood.flushed().await;
     assert!(!flood.is_crowded());
+}
+
+#[tokio::test]
+async fn what_is_small_goes_before_what_is_large_of_others_and_each_log_keeps_its_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let (flood, other) = (journal.log(SessionId::fresh()).unwrap(), journal.log(SessionId::fresh()).unwrap());
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let append = |log: &EventLog, name: &'static str, bytes: usize| {
+        let order = Arc::clone(&order);
+        let body = EventBody::SandboxGone { reason: "x".repeat(bytes) };
+        log.append_then(body, None, move || order.lock().unwrap().push(name));
+    };
+    let go = hold_writer(&journal);
+    append(&flood, "large 1", 1 << 20);
+    append(&flood, "large 2", 1 << 20);
+    append(&flood, "small behind them", 1);
+    append(&other, "somebody else's", 1);
+    append(&other, "somebody else's large", 1 << 20);
+    append(&other, "and after it", 1);
+    go.send(()).unwrap();
+    flood.flushed().await;
+    other.flushed().await;
+    let order = order.lock().unwrap().clone();
+    let place = |name: &str| order.iter().position(|found| *found == name).unwrap();
+    assert_eq!(order.len(), 6, "{order:?}");
+    assert_eq!(place("somebody else's"), 0, "{order:?}");
+    assert!(
+        place("large 1") < place("large 2") && place("large 2") < place("small behind them"),
+        "{order:?}"
+    );
+    assert!(place("somebody else's large") < place("and after it"), "{order:?}");
 }

@@ -30,6 +30,11 @@ use crate::protocol::ids::{Seq, SessionId, SessionName};
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A part of the memory without end.
+fn no_bound() -> crate::memory::Pool {
+    crate::memory::Memory::default().pool(1)
+}
+
 fn created(name: &str) -> EventBody {
     EventBody::SessionCreated { name: name.into() }
 }

@@ -1,0 +1,302 @@
+//! The pools, shared. A charge gives back what it holds when it is dropped.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+use super::pool::{NoRoom, Taken, Use};
+use crate::protocol::quota::Share;
+
+/// All pools. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    inner: Arc<Mutex<Inner>>,
+    /// Woken when something was given back.
+    freed: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Of all users together, and of one that nothing else is said of; none: no bound.
+    machine: Option<u64>,
+    everyone: Option<u64>,
+    limits: HashMap<u32, Option<u64>>,
+    taken: HashMap<u32, Taken>,
+    /// Users of whom one charge goes beyond the limit.
+    overdrawn: HashSet<u32>,
+}
+
+/// The pool of one user.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    memory: Memory,
+    uid: u32,
+}
+
+/// Bytes of a pool that are taken for as long as this lives.
+#[derive(Debug)]
+pub struct Charge {
+    pool: Pool,
+    what: Use,
+    bytes: u64,
+    overdraws: bool,
+}
+
+impl Memory {
+    #[must_use]
+    pub fn new(everyone: Option<u64>, machine: Option<u64>) -> Self {
+        let memory = Self::default();
+        {
+            let mut inner = memory.inner();
+            (inner.everyone, inner.machine) = (everyone, machine);
+        }
+        memory
+    }
+
+    #[must_use]
+    pub fn pool(&self, uid: u32) -> Pool {
+        Pool { memory: self.clone(), uid }
+    }
+
+    pub fn set_limit(&self, uid: u32, limit: Option<u64>) {
+        {
+            let mut inner = self.inner();
+            if limit == inner.everyone {
+                inner.limits.remove(&uid);
+            } else {
+                inner.limits.insert(uid, limit);
+            }
+        }
+        self.freed.notify_waiters();
+    }
+
+    /// What a user has taken, and for what, the largest first.
+    #[must_use]
+    pub fn taken(&self, uid: u32) -> (u64, Vec<Share>) {
+        let inner = self.inner();
+        inner.taken.get(&uid).map(|taken| (taken.sum(), taken.shares())).unwrap_or_default()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Every change is one step, so a panic elsewhere leaves it whole.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn fits(&self, uid: u32, bytes: u64) -> Result<(), NoRoom> {
+        let none = Taken::default();
+        let taken = self.taken.get(&uid).unwrap_or(&none);
+        taken.fits(bytes, self.limits.get(&uid).copied().unwrap_or(self.everyone))?;
+        let Some(limit) = self.machine else { return Ok(()) };
+        let used = self.taken.values().map(Taken::sum).fold(0, u64::saturating_add);
+        if used.saturating_add(bytes) <= limit {
+            return Ok(());
+        }
+        // Who holds it is nobody's business.
+        Err(NoRoom { wanted: bytes, used, limit, by: Vec::new() })
+    }
+
+    fn add(&mut self, uid: u32, what: Use, bytes: u64) {
+        if bytes > 0 {
+            self.taken.entry(uid).or_default().add(what, bytes);
+        }
+    }
+
+    fn give_back(&mut self, uid: u32, what: Use, bytes: u64) {
+        let Some(taken) = self.taken.get_mut(&uid) else { return };
+        taken.give_back(what, bytes);
+        if taken.is_empty() {
+            self.taken.remove(&uid);
+        }
+    }
+}
+
+impl Pool {
+    /// Of nothing yet.
+    #[must_use]
+    pub fn open(&self, what: Use) -> Charge {
+        Charge { pool: self.clone(), what, bytes: 0, overdraws: false }
+    }
+
+    /// Now or never.
+    pub fn try_charge(&self, what: Use, bytes: u64) -> Result<Charge, NoRoom> {
+        let mut charge = self.open(what);
+        charge.try_grow(bytes)?;
+        Ok(charge)
+    }
+
+    /// What is there already, or has to be, whatever the limits say.
+    #[must_use]
+    pub fn charge_anyway(&self, what: Use, bytes: u64) -> Charge {
+        let mut charge = self.open(what);
+        charge.grow_anyway(bytes);
+        charge
+    }
+}
+
+impl Charge {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it goes beyond the limit, as one of each user may.
+    #[must_use]
+    pub fn overdraws(&self) -> bool {
+        self.overdraws
+    }
+
+    pub fn try_grow(&mut self, more: u64) -> Result<(), NoRoom> {
+        let mut inner = self.pool.memory.inner();
+        inner.fits(self.pool.uid, more)?;
+        inner.add(self.pool.uid, self.what, more);
+        drop(inner);
+        self.bytes = self.bytes.saturating_add(more);
+        Ok(())
+    }
+
+    pub fn grow_anyway(&mut self, more: u64) {
+        self.pool.memory.inner().add(self.pool.uid, self.what, more);
+        self.bytes = self.bytes.saturating_add(more);
+    }
+
+    /// Waits for room, for at most so long. What could never be had is refused at once.
+    pub async fn grow(&mut self, more: u64, patience: Duration) -> Result<(), NoRoom> {
+        let deadline = tokio::time::Instant::now() + patience;
+        loop {
+            let memory = self.pool.memory.clone();
+            let freed = memory.freed.notified();
+            tokio::pin!(freed);
+            // Before the look, so that nothing is missed that is given back in between.
+            freed.as_mut().enable();
+            match self.try_grow(more) {
+                Ok(()) => return Ok(()),
+                Err(no_room) if no_room.is_for_ever() => return Err(no_room),
+                Err(no_room) => {
+                    if tokio::time::timeout_at(deadline, freed).await.is_err() {
+                        return Err(no_room);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for room; after so long it goes beyond the limit, if no other charge of the user does. So work that has
+    /// to go on does so, one after the other, however full the pool is.
+    pub async fn grow_or_overdraw(&mut self, more: u64, after: Duration) {
+        if self.overdraws {
+            self.grow_anyway(more);
+            return;
+        }
+        let mut patience = after;
+        while self.grow(more, patience).await.is_err() {
+            if self.pool.memory.inner().overdrawn.insert(self.pool.uid) {
+                self.overdraws = true;
+                self.grow_anyway(more);
+                return;
+            }
+            let memory = self.pool.memory.clone();
+            let freed = memory.freed.notified();
+            // A small pause at most, in case the overdraft was given back just before.
+            let _ = tokio::time::timeout(after, freed).await;
+            patience = Duration::ZERO;
+        }
+    }
+
+    /// Gives back what is more than that.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.give_back(less);
+    }
+
+    fn give_back(&mut self, less: u64) {
+        if less == 0 && !self.overdraws {
+            return;
+        }
+        self.bytes -= less;
+        {
+            let mut inner = self.pool.memory.inner();
+            inner.give_back(self.pool.uid, self.what, less);
+            if self.overdraws && self.bytes == 0 {
+                inner.overdrawn.remove(&self.pool.uid);
+                self.overdraws = false;
+            }
+        }
+        self.pool.memory.freed.notify_waiters();
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.give_back(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENT: Duration = Duration::from_secs(20);
+    const HASTY: Duration = Duration::from_millis(20);
+
+    #[tokio::test]
+    async fn who_has_filled_a_pool_waits_until_something_is_given_back_and_nobody_else_does() {
+        let memory = Memory::new(Some(100), None);
+        let (own, other) = (memory.pool(1), memory.pool(2));
+        let mut first = own.try_charge(Use::Requests, 90).unwrap();
+        let mut second = own.open(Use::Calls);
+        assert_eq!(second.grow(20, HASTY).await.unwrap_err().used, 90);
+        other.try_charge(Use::Requests, 100).unwrap();
+        let waiting = tokio::spawn(async move {
+            second.grow(20, PATIENT).await.unwrap();
+            second
+        });
+        tokio::task::yield_now().await;
+        first.shrink_to(70);
+        let second = waiting.await.unwrap();
+        assert_eq!(memory.taken(1).0, 90);
+        drop((first, second));
+        assert_eq!(memory.taken(1), (0, Vec::new()));
+        assert!(memory.inner().taken.is_empty(), "nothing is kept of who has nothing");
+    }
+
+    #[tokio::test]
+    async fn what_can_never_be_had_is_refused_at_once() {
+        let memory = Memory::new(Some(100), None);
+        let no_room = memory.pool(1).open(Use::Requests).grow(101, PATIENT).await.unwrap_err();
+        assert!(no_room.is_for_ever());
+        memory.set_limit(1, Some(101));
+        memory.pool(1).open(Use::Requests).grow(101, HASTY).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn all_users_together_have_a_bound_too_and_do_not_hear_of_each_other() {
+        let memory = Memory::new(Some(100), Some(150));
+        let held = memory.pool(1).try_charge(Use::Streams, 100).unwrap();
+        let no_room = memory.pool(2).try_charge(Use::Streams, 60).unwrap_err();
+        assert_eq!((no_room.used, no_room.limit, no_room.by), (100, 150, vec![]));
+        drop(held);
+        memory.pool(2).try_charge(Use::Streams, 60).unwrap();
+    }
+
+    #[tokio::test]
+    async fn of_those_who_have_to_go_on_one_at_a_time_does() {
+        let memory = Memory::new(Some(100), None);
+        let pool = memory.pool(1);
+        let full = pool.charge_anyway(Use::Calls, 120);
+        let mut first = pool.open(Use::Frames);
+        first.grow_or_overdraw(50, HASTY).await;
+        first.grow_or_overdraw(50, HASTY).await;
+        assert!(first.overdraws());
+        let mut second = pool.open(Use::Frames);
+        let waits = tokio::time::timeout(HASTY * 5, second.grow_or_overdraw(50, HASTY)).await;
+        assert!(waits.is_err(), "one is enough");
+        drop(first);
+        tokio::time::timeout(PATIENT, second.grow_or_overdraw(50, HASTY)).await.expect("its turn");
+        drop((full, second));
+        assert_eq!(memory.taken(1).0, 0);
+        pool.open(Use::Frames).grow_or_overdraw(100, HASTY).await;
+    }
+}

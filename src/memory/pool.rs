@@ -1,0 +1,209 @@
+//! The pure part: what is taken of one pool, and for what. No lock, no clock.
+
+use std::collections::BTreeMap;
+
+use crate::config::show_size;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Share;
+
+/// What memory is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Use {
+    /// Bodies of requests while they are read, parsed and handled.
+    Requests,
+    /// Answers that their clients have not read.
+    Answers,
+    /// Events on their way to clients.
+    Streams,
+    /// Frames of sandboxes from when they are read until they have had their effect.
+    Frames,
+    /// Arguments of tool calls that are being worked on.
+    Calls,
+    /// Code of cells that wait or run.
+    Cells,
+    /// What running cells have shown, for their results.
+    Displays,
+    /// Frames to sandboxes that have not read them.
+    Outgoing,
+    /// Events that wait to be written.
+    Events,
+    /// Values with which sessions begin.
+    Seeds,
+    /// What is said of jobs that have not ended.
+    Jobs,
+    /// Conversations with models, and what models answer.
+    Conversations,
+}
+
+impl Use {
+    /// As it is told to whoever fills the pool.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Answers => "answers that are not read",
+            Self::Streams => "event streams",
+            Self::Frames => "what sandboxes send",
+            Self::Calls => "tool calls",
+            Self::Cells => "code of cells",
+            Self::Displays => "displays of running cells",
+            Self::Outgoing => "what sandboxes do not read",
+            Self::Events => "events to be written",
+            Self::Seeds => "seeds",
+            Self::Jobs => "descriptions of jobs",
+            Self::Conversations => "conversations with models",
+        }
+    }
+
+    fn way_out(self) -> &'static str {
+        match self {
+            Self::Requests => "send fewer or smaller requests at once, and large data as files",
+            Self::Answers => "read the answers that you asked for",
+            Self::Streams => "read or close event streams",
+            Self::Frames | Self::Calls | Self::Displays | Self::Outgoing => {
+                "interrupt a cell that calls tools with much data or shows much"
+            }
+            Self::Cells => "interrupt cells that wait",
+            Self::Events => "try again later",
+            Self::Seeds => "remove a session with a large seed",
+            Self::Jobs => "wait for a job to end, or cancel one",
+            Self::Conversations => "wait for an ask to end, or cancel one",
+        }
+    }
+}
+
+/// There is no room for so much more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.sentence())]
+pub struct NoRoom {
+    pub wanted: u64,
+    pub used: u64,
+    pub limit: u64,
+    /// Largest first.
+    pub by: Vec<(Use, u64)>,
+}
+
+impl NoRoom {
+    /// What fills the pool, and how much more was asked for.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let by: Vec<String> =
+            self.by.iter().map(|(what, bytes)| format!("{} {}", what.name(), show_size(*bytes))).collect();
+        let by = if by.is_empty() { String::new() } else { format!(" (by {})", by.join(", ")) };
+        format!(
+            "your part of the daemon's memory is used up: {} of {} are used{by}, and {} more would be needed",
+            show_size(self.used),
+            show_size(self.limit),
+            show_size(self.wanted)
+        )
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        let way_out = match self.by.first() {
+            Some((largest, _)) if self.wanted <= self.limit => largest.way_out(),
+            _ => "ask for less",
+        };
+        format!("{way_out}, or have `quota.daemon_memory` raised; `belljar quota` shows all of it")
+    }
+
+    /// Whether it could not be had even if nothing else were there.
+    #[must_use]
+    pub fn is_for_ever(&self) -> bool {
+        self.wanted > self.limit
+    }
+}
+
+impl From<NoRoom> for Problem {
+    fn from(no_room: NoRoom) -> Self {
+        Self::new(Code::QuotaExceeded, no_room.sentence()).hint(no_room.hint())
+    }
+}
+
+/// What one user has taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Taken(BTreeMap<Use, u64>);
+
+impl Taken {
+    pub fn sum(&self) -> u64 {
+        self.0.values().copied().fold(0, u64::saturating_add)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether so much more fits below the limit.
+    pub fn fits(&self, bytes: u64, limit: Option<u64>) -> Result<(), NoRoom> {
+        let (used, Some(limit)) = (self.sum(), limit) else { return Ok(()) };
+        if used.saturating_add(bytes) <= limit {
+            return Ok(());
+        }
+        Err(NoRoom { wanted: bytes, used, limit, by: self.by() })
+    }
+
+    pub fn add(&mut self, what: Use, bytes: u64) {
+        if bytes > 0 {
+            let taken = self.0.entry(what).or_default();
+            *taken = taken.saturating_add(bytes);
+        }
+    }
+
+    pub fn give_back(&mut self, what: Use, bytes: u64) {
+        let Some(taken) = self.0.get_mut(&what) else { return };
+        *taken = taken.saturating_sub(bytes);
+        if *taken == 0 {
+            self.0.remove(&what);
+        }
+    }
+
+    fn by(&self) -> Vec<(Use, u64)> {
+        let mut by: Vec<_> = self.0.iter().map(|(what, bytes)| (*what, *bytes)).collect();
+        by.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        by
+    }
+
+    pub fn shares(&self) -> Vec<Share> {
+        self.by().into_iter().map(|(what, amount)| Share { by: what.name().into(), amount }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_told_with_what_fills_the_pool() {
+        let mut taken = Taken::default();
+        taken.add(Use::Streams, 10 << 20);
+        taken.add(Use::Requests, 200 << 20);
+        taken.fits(46 << 20, Some(256 << 20)).unwrap();
+        let no_room = taken.fits(47 << 20, Some(256 << 20)).unwrap_err();
+        assert!(!no_room.is_for_ever());
+        let problem = Problem::from(no_room);
+        assert_eq!(problem.code, Code::QuotaExceeded);
+        assert_eq!(
+            problem.message,
+            "your part of the daemon's memory is used up: 210 MiB of 256 MiB are used (by requests 200 MiB, \
+             event streams 10 MiB), and 47 MiB more would be needed"
+        );
+        assert_eq!(
+            problem.hint.unwrap(),
+            "send fewer or smaller requests at once, and large data as files, or have `quota.daemon_memory` \
+             raised; `belljar quota` shows all of it"
+        );
+        assert!(taken.fits(300 << 20, Some(256 << 20)).unwrap_err().is_for_ever());
+        taken.fits(u64::MAX, None).unwrap();
+    }
+
+    #[test]
+    fn what_is_given_back_is_gone_and_never_less_than_nothing() {
+        let mut taken = Taken::default();
+        taken.add(Use::Calls, 5);
+        taken.give_back(Use::Calls, 9);
+        taken.give_back(Use::Cells, 9);
+        taken.add(Use::Cells, 0);
+        assert_eq!(taken, Taken::default());
+    }
+}
