@@ -198,6 +198,9 @@ def _is_awaited(pid):
 def hold(pid, descriptor):
     """That of a process which may not have said yet that it is a checkpoint, or never will."""
     let_go(pid)
+    if not os.path.exists(f"/proc/{pid}"):
+        os.close(descriptor)
+        return
     _rollups[pid] = descriptor
     if len(_rollups) > _ROLLUPS:
         let_go(next(iter(_rollups)))

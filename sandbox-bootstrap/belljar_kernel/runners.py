@@ -424,6 +424,7 @@ class Runners:
             return
         if self._computes.ended(pid, exit_code) or self.inbox.ended(pid) or self.line.ballast.ended(pid):
             return
+        memory.let_go(pid)
         self._reaped.pop(pid, None)
         self._reaped[pid] = exit_code
         if len(self._reaped) > REAPED_REMEMBERED:
