@@ -172,6 +172,7 @@ impl Reader<'_> {
         let tmp_inodes = self.positive::<u64>("sandbox.tmp_inodes");
         let shm = self.positive::<NonZeroBytes>("sandbox.shm");
         let workspace = self.positive::<NonZeroBytes>("sandbox.workspace");
+        let disk_reserve = self.bytes("sandbox.disk_reserve");
         let life = self.positive::<Duration>("sandbox.life");
         let orphan_life = self.positive::<Duration>("sandbox.orphan_life");
         let checkpoints = self.required::<u64>("sandbox.checkpoints");
@@ -195,6 +196,7 @@ impl Reader<'_> {
             tmp_inodes: tmp_inodes?,
             shm_bytes: shm?.0,
             workspace_bytes: workspace?.0,
+            disk_reserve_bytes: disk_reserve?,
             life: life?,
             orphan_life: orphan_life?,
             checkpoints: checkpoints?,
@@ -332,6 +334,7 @@ mod tests {
                     tmp_inodes: 16384,
                     shm_bytes: 16 << 20,
                     workspace_bytes: 1 << 30,
+                    disk_reserve_bytes: 256 << 20,
                     life: Duration::from_secs(24 * 3600),
                     orphan_life: Duration::from_secs(3600),
                     checkpoints: 8,

@@ -48,6 +48,8 @@ pub struct Sandbox {
     pub tmp_inodes: u64,
     pub shm_bytes: u64,
     pub workspace_bytes: u64,
+    /// Kept free on the disk of the daemon's home.
+    pub disk_reserve_bytes: u64,
     pub life: Duration,
     pub orphan_life: Duration,
     /// Checkpoints of a session's state; 0 switches them off.

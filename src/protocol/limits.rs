@@ -63,7 +63,8 @@ pub const ARTIFACT_SCAN_DEPTH: usize = 16;
 
 /// Files and bytes that a job gets, and that are kept of it.
 pub const JOB_INPUT_BYTES: u64 = 256 * 1024 * 1024;
-/// What the names of its files may take, all together: they are kept in memory.
+/// What the names of its files and folders may take, all together: those of files are kept in memory, and each part of
+/// one may be a folder to make.
 pub const JOB_INPUT_NAMES_BYTES: usize = 1024 * 1024;
 pub const JOB_ARTIFACTS: usize = 1_000;
 pub const JOB_ARTIFACT_BYTES: u64 = 256 * 1024 * 1024;

@@ -240,12 +240,6 @@ impl Permit {
 }
 
 impl Gauge {
-    /// How much more the user may have.
-    #[must_use]
-    pub fn room(&self, kind: Kind) -> u64 {
-        self.ledger.room(self.uid, kind)
-    }
-
     /// What was measured last.
     #[must_use]
     pub fn own(&self, kind: Kind) -> u64 {

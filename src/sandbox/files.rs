@@ -8,16 +8,16 @@
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::path::Arg;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use super::usage;
+use super::room::{BLOCK, Room};
 use super::walk::{Folders, TooMany, names};
 use super::workspace::Root;
-use super::{archive, removal};
+use super::{archive, removal, usage};
 use crate::controls;
 use crate::protocol::api::{FileEntry, FileKind};
 use crate::protocol::limits::{FILE_BYTES, FOLDER_ENTRIES};
@@ -138,7 +138,7 @@ pub fn is_there(root: &Root<'_>, name: &str) -> bool {
 }
 
 /// A file being written: it appears under its name only when it is whole.
-pub struct Upload {
+pub struct Upload<'a> {
     folder: OwnedFd,
     temporary: String,
     name: OsString,
@@ -146,19 +146,20 @@ pub struct Upload {
     path: PathBuf,
     file: Option<File>,
     written: u64,
-    /// Bytes that the workspace still has room for.
-    room: u64,
+    room: &'a Room,
+    /// Of the room, in whole blocks.
+    charged: u64,
 }
 
-impl Upload {
+impl<'a> Upload<'a> {
     /// Makes the parents and a temporary file beside the target.
-    pub fn begin(root: &Root<'_>, path: impl AsRef<Path>, room: u64) -> Result<Self, Problem> {
+    pub fn begin(root: &Root<'_>, path: impl AsRef<Path>, room: &'a Room) -> Result<Self, Problem> {
         let path = path.as_ref();
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Problem::new(Code::BadRequest, "a file needs a name")
                 .hint("put the file's name after the folder"));
         };
-        let folder = make_folders(root, parent)?;
+        let folder = make_folders(root, parent, room)?;
         // A folder in the way would only show when the upload is over.
         if stat_at(folder.as_fd(), name)
             .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
@@ -168,8 +169,12 @@ impl Upload {
         }
         let temporary = format!(".belljar-{}", uuid::Uuid::new_v4().simple());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let fd = beneath(folder.as_fd(), temporary.as_str(), flags, Mode::from_raw_mode(0o644))
-            .map_err(|error| explain(path, error))?;
+        room.charge(0, 1)?;
+        let made = beneath(folder.as_fd(), temporary.as_str(), flags, Mode::from_raw_mode(0o644));
+        let fd = made.map_err(|error| {
+            room.give_back(0, 1);
+            explain(path, error)
+        })?;
         Ok(Self {
             folder,
             temporary,
@@ -178,16 +183,19 @@ impl Upload {
             file: Some(File::from(fd)),
             written: 0,
             room,
+            charged: 0,
         })
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Problem> {
         self.written += bytes.len() as u64;
-        let most = self.room.min(FILE_BYTES);
-        if self.written > most {
-            return Err(Problem::new(Code::TooLarge, format!("there is room for {most} bytes only"))
-                .hint("remove some files of the workspace first, or raise `sandbox.workspace`"));
+        if self.written > FILE_BYTES {
+            return Err(Problem::new(Code::TooLarge, format!("a file may have {FILE_BYTES} bytes at most"))
+                .hint("split the file"));
         }
+        let blocks = self.written.next_multiple_of(BLOCK);
+        self.room.charge(blocks - self.charged, 0)?;
+        self.charged = blocks;
         match &mut self.file {
             Some(file) => file.write_all(bytes).map_err(|error| {
                 Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", shown(&self.path)))
@@ -206,27 +214,37 @@ impl Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for Upload<'_> {
     fn drop(&mut self) {
         if !self.temporary.is_empty() {
             let _ = rustix::fs::unlinkat(&self.folder, &self.temporary, AtFlags::empty());
+            self.room.give_back(self.charged, 1);
         }
     }
 }
 
-/// Makes a folder and its parents, one name after the other.
-pub fn make_folders(root: &Root<'_>, path: &Path) -> Result<OwnedFd, Problem> {
-    let mut folder =
-        open_folder(root, Path::new("")).map_err(|_| explain(path, rustix::io::Errno::ACCESS))?;
+/// Makes a folder and its parents, one name after the other. Each costs room before it is there: one name may
+/// lead through thousands.
+fn make_folders(root: &Root<'_>, path: &Path, room: &Room) -> Result<OwnedFd, Problem> {
+    use rustix::io::Errno;
+    let mut folder = open_folder(root, Path::new("")).map_err(|_| explain(path, Errno::ACCESS))?;
+    let enter = |folder: &OwnedFd, part: &OsStr| {
+        beneath(folder.as_fd(), part, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    };
     for part in path {
-        match rustix::fs::mkdirat(&folder, part, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            // In a folder where nothing can be made, one that is there can still be entered.
-            Err(error) if stat_at(folder.as_fd(), part).is_err() => return Err(explain(path, error)),
-            Err(_) => {}
+        folder = match enter(&folder, part) {
+            Err(Errno::NOENT) => {
+                if controls::holds("folders_cost_room") {
+                    room.charge(BLOCK, 1)?;
+                }
+                match rustix::fs::mkdirat(&folder, part, Mode::from_raw_mode(0o755)) {
+                    Ok(()) | Err(Errno::EXIST) => enter(&folder, part),
+                    Err(error) => Err(error),
+                }
+            }
+            entered => entered,
         }
-        folder = beneath(folder.as_fd(), part, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
-            .map_err(|error| explain(path, error))?;
+        .map_err(|error| explain(path, error))?;
     }
     Ok(folder)
 }
@@ -376,15 +394,15 @@ pub fn read_tar(
     root: &Root<'_>,
     path: impl AsRef<Path>,
     input: impl Read,
-    mut room: u64,
+    room: &Room,
 ) -> Result<u64, Problem> {
     let path = path.as_ref();
-    make_folders(root, path)?;
+    make_folders(root, path, room)?;
     let mut files = 0;
     archive::each_member(input, usage::ENTRIES, |name, kind, data| {
         let target = path.join(clean_path(&name)?);
         if kind == archive::Kind::Folder {
-            return make_folders(root, &target).map(drop);
+            return make_folders(root, &target, room).map(drop);
         }
         let mut upload = Upload::begin(root, &target, room)?;
         let mut buffer = vec![0; 64 * 1024];
@@ -395,7 +413,7 @@ pub fn read_tar(
                 _ => break,
             }
         }
-        room = room.saturating_sub(upload.finish()?);
+        upload.finish()?;
         files += 1;
         Ok(())
     })?;

@@ -50,16 +50,16 @@ pub fn look_through(input: impl Read) -> Result<Manifest, Problem> {
     let (mut manifest, mut names) = (Manifest::default(), 0);
     archive::each_member(input, FOLDER_ENTRIES, |name, kind, data| {
         let path = clean(&name.to_string_lossy())?;
+        names += path.len();
+        if names > JOB_INPUT_NAMES_BYTES {
+            return Err(too_large());
+        }
         if kind == archive::Kind::Folder {
             return Ok(());
         }
         let (bytes, sha256) = copy_digested(data, &mut std::io::sink()).map_err(archive::broken)?;
         manifest.bytes = manifest.bytes.saturating_add(bytes);
         if manifest.bytes > JOB_INPUT_BYTES {
-            return Err(too_large());
-        }
-        names += path.len();
-        if names > JOB_INPUT_NAMES_BYTES {
             return Err(too_large());
         }
         manifest.files.insert(path, sha256);

@@ -22,7 +22,7 @@ use crate::protocol::limits::DISK_TOLERANCE;
 pub const ENTRIES: usize = 200_000;
 /// Files and folders that are looked at: enough beyond the limit that somebody who is above it can be
 /// seen to tidy up.
-const ENTRIES_LOOKED_AT: usize = 2 * ENTRIES;
+pub(super) const ENTRIES_LOOKED_AT: usize = 2 * ENTRIES;
 
 /// How many times what a look took passes until the next: it takes no more than a twentieth of a processor.
 const PAUSE: u32 = 20;
@@ -45,7 +45,7 @@ pub enum Hidden {
     TooMany,
     /// Deeper than a path reaches.
     TooDeep,
-    /// Somebody closes folders as fast as they are opened again.
+    /// The guest closes folders: to its own user, or as fast as they are opened again.
     Closed,
 }
 
@@ -54,6 +54,10 @@ pub struct Usage {
     pub bytes: u64,
     pub entries: usize,
     pub hidden: Option<Hidden>,
+    /// Bytes that the sandbox's processes have written to disks, wherever those are now.
+    pub written: u64,
+    /// The disk has less left than is to be kept free.
+    pub is_disk_short: bool,
 }
 
 impl Usage {
@@ -71,9 +75,9 @@ impl Usage {
                 return Some(format!("The workspace held more than {ENTRIES} files and folders."));
             }
             None => return None,
-            Some(Hidden::TooMany) => "so many files and folders that they cannot be counted",
+            Some(Hidden::TooMany) => "so many files and folders, or open ones, that they cannot be counted",
             Some(Hidden::TooDeep) => "folders that are nested too deep to be measured",
-            Some(Hidden::Closed) => "folders that were closed while they were measured",
+            Some(Hidden::Closed) => "folders that are closed to their own user and cannot be measured",
         };
         Some(format!("The workspace held {what}."))
     }
@@ -95,18 +99,19 @@ pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
     let mut linked = HashSet::new();
     let mut folders = Folders::from_root();
     while folders.advance() {
-        let folder = match open(root, folders.path()) {
-            Ok(folder) => folder,
+        let opened = open(root, folders.path()).and_then(|folder| Ok((names(folder.as_fd())?, folder)));
+        let (names, folder) = match opened {
+            Ok(opened) => opened,
             Err(error) => {
-                usage.note(error, root.managed)?;
+                usage.note(error, || is_guests(root, folders.path()))?;
                 continue;
             }
         };
-        for name in names(folder.as_fd())? {
+        for name in names {
             let name = match name {
                 Ok(name) => name,
                 Err(error) => {
-                    usage.note(error, root.managed)?;
+                    usage.note(error, || is_guests(root, folders.path()))?;
                     break;
                 }
             };
@@ -118,7 +123,7 @@ pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
             let found = match stat_at(folder.as_fd(), &name) {
                 Ok(found) => found,
                 Err(error) => {
-                    usage.note(error, root.managed)?;
+                    usage.note(error, || is_guests(root, folders.path()))?;
                     continue;
                 }
             };
@@ -136,21 +141,37 @@ pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
 }
 
 impl Usage {
-    fn note(&mut self, error: Errno, managed: bool) -> rustix::io::Result<()> {
+    /// `is_guests`: whether the folder that could not be looked into is the guest's own.
+    fn note(&mut self, error: Errno, is_guests: impl FnOnce() -> bool) -> rustix::io::Result<()> {
         match error {
             Errno::NAMETOOLONG => {
                 self.hidden = Some(Hidden::TooDeep);
                 Ok(())
             }
-            Errno::ACCESS | Errno::PERM if managed => {
-                self.hidden = Some(Hidden::Closed);
+            Errno::ACCESS | Errno::PERM => {
+                if is_guests() {
+                    self.hidden = Some(Hidden::Closed);
+                }
                 Ok(())
             }
-            // Gone meanwhile, or something else by now; or, in a folder of the caller's, somebody else's.
-            Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS | Errno::PERM => Ok(()),
+            // Gone meanwhile, or something else by now.
+            Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Ok(()),
             other => Err(other),
         }
     }
+}
+
+/// Whether the guest could have closed a folder, and could write there: everything in a workspace that the daemon
+/// made, and what is the guest's own in a caller's folder, where there may be folders of other people, too.
+fn is_guests(root: &Root<'_>, path: &Path) -> bool {
+    if root.managed {
+        return true;
+    }
+    let handle = beneath(root.folder(), path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
+    let owner = handle.and_then(|handle| Ok(rustix::fs::fstat(&handle)?.st_uid));
+    // It could be entered a moment ago, or nobody would have come to it.
+    let own = owner.map_or_else(|error| error == Errno::ACCESS, |uid| uid == root.uid);
+    own && controls::holds("closed_folders_count")
 }
 
 /// Opens a folder to look into it. A guest can close folders to its own user, so in a workspace that the daemon

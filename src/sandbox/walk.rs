@@ -95,7 +95,7 @@ fn push(path: &mut Vec<u8>, name: &CStr) {
 /// folder is not shared.
 pub(super) fn names(
     folder: BorrowedFd<'_>,
-) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<CString>>> {
+) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<CString>> + use<>> {
     let names = Dir::read_from(folder)?.map(|entry| entry.map(|entry| entry.file_name().to_owned()));
     Ok(names.filter(|name| !matches!(name, Ok(name) if name.as_c_str() == c"." || name.as_c_str() == c"..")))
 }

@@ -5,13 +5,17 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::choice::Choice;
 use super::engine::EngineMode;
 use super::local;
+use super::nameless;
 use super::owner::{self, Ids, Lane, acting_as};
+use super::room::Filling;
 use super::spec::GuestUser;
-use super::{groups, project, usage};
+use super::usage::{self, Hidden, Usage};
+use super::{disk, groups, project, set_id};
 use crate::protocol::problem::{Code, Problem};
 
 /// Who serves: decides who guests are and who owns their files.
@@ -44,6 +48,8 @@ pub struct Workspace {
     ids: Option<Arc<Ids>>,
     /// Whose threads work in it.
     pays: u32,
+    /// How full it is while files come in.
+    filling: Arc<Filling>,
 }
 
 /// The folder, for code that has the rights of its owner: it is only to be had while one has them.
@@ -87,6 +93,39 @@ impl Workspace {
         acting_as(self.ids.as_deref(), || work(&root)).unwrap()
     }
 
+    /// How much of the disk it takes, with the files without a name that are held by processes of the sandbox whose
+    /// first one this is, and how long it took to see. Only the daemon's own rights show what processes hold.
+    pub async fn measure(
+        &self,
+        first: Option<i32>,
+        disk_reserve: u64,
+    ) -> Result<rustix::io::Result<(Usage, Duration)>, Problem> {
+        let seen = self.access(Lane::Look, |root| timed(|| usage::measure(root))).await?;
+        let (folder, managed) = (Arc::clone(&self.root), self.managed);
+        let look = move || {
+            let device = rustix::fs::fstat(&folder)?.st_dev;
+            let held = first.map(|first| nameless::held_by(first, device)).unwrap_or_default();
+            Ok((held, managed && disk::check(&folder, disk_reserve).is_err()))
+        };
+        let held = owner::run(self.pays, Lane::Look, None, move || timed(look)).await?;
+        Ok(seen.and_then(|(mut usage, walking)| {
+            let ((held, is_disk_short), looking) = held?;
+            self.filling.set_nameless(held.bytes);
+            usage.bytes = usage.bytes.saturating_add(held.bytes);
+            (usage.written, usage.is_disk_short) = (held.written, is_disk_short);
+            if held.too_many {
+                usage.hidden = Some(Hidden::TooMany);
+            }
+            Ok((usage, walking + looking))
+        }))
+    }
+
+    /// What all uploads to it share.
+    #[must_use]
+    pub fn filling(&self) -> Arc<Filling> {
+        Arc::clone(&self.filling)
+    }
+
     /// The threads that work in it are counted for that user.
     #[must_use]
     pub fn paid_by(mut self, uid: u32) -> Self {
@@ -123,7 +162,16 @@ impl Workspace {
             }
         }
         let ids = service.system.then(|| Arc::new(Ids::alone(user.host_uid, user.host_gid)));
-        Ok(Self { path, root: Arc::new(root), managed: true, user, choice, ids, pays: service.uid })
+        Ok(Self {
+            path,
+            root: Arc::new(root),
+            managed: true,
+            user,
+            choice,
+            ids,
+            pays: service.uid,
+            filling: Arc::default(),
+        })
     }
 
     /// A folder of the caller's. The guest runs as its owner, who is never root.
@@ -189,7 +237,20 @@ impl Workspace {
         let of_account = || Ids::of_account(user.host_uid);
         let alone = || Ids::alone(user.host_uid, user.host_gid);
         let ids = service.system.then(|| Arc::new(of_account().unwrap_or_else(alone)));
-        Ok(Self { path, root: Arc::new(root), managed: false, user, choice, ids, pays: peer })
+        let looked = acting_as(ids.as_deref(), || {
+            set_id::check(&Root { folder: root.as_fd(), managed: false, uid: user.host_uid })
+        });
+        looked.map_err(|error| bad(format!("the workspace `{shown}` cannot be looked at: {error}")))??;
+        Ok(Self {
+            path,
+            root: Arc::new(root),
+            managed: false,
+            user,
+            choice,
+            ids,
+            pays: peer,
+            filling: Arc::default(),
+        })
     }
 
     /// Device and inode, to recognise the folder again.
@@ -206,6 +267,12 @@ impl Workspace {
         let removed = owner::run(self.pays, Lane::Removal, None, move || remove_tree(&path)).await;
         removed.map_err(|problem| std::io::Error::other(problem.message))?
     }
+}
+
+/// What came of it, and how long that took; waiting for a thread does not count.
+fn timed<T>(work: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<(T, Duration)> {
+    let since = Instant::now();
+    work().map(|done| (done, since.elapsed()))
 }
 
 /// Removes a tree that a guest may have made unreadable for its own user, or deeper than any stack. Its name is

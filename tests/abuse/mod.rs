@@ -9,6 +9,7 @@ mod checkpoints;
 mod clocks;
 mod command_tools;
 mod descriptors;
+mod disk_hogs;
 mod engine_faults;
 mod file_identity;
 mod folder_hogs;

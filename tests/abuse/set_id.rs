@@ -172,3 +172,32 @@ fn a_guest_has_no_group_that_its_owner_has_not_in_a_container() {
 fn a_guest_has_no_group_that_its_owner_has_not_in_a_jail() {
     jails::in_a_jail(None, a_guest_has_no_group_that_its_owner_has_not);
 }
+
+/// Writing to a mapping of a file leaves its bits as they are.
+#[test]
+fn a_folder_with_a_set_id_program_that_the_guest_could_replace_is_no_workspace() {
+    jails::in_a_jail(None, || {
+        let daemon = shared("");
+        let folder = tempfile::Builder::new().prefix("bjw").tempdir_in("/tmp").expect("a folder");
+        let deep = folder.path().join("deep");
+        std::fs::create_dir(&deep).expect("made");
+        std::fs::write(deep.join("program"), "x".repeat(4096)).expect("written");
+        for path in [folder.path(), &*deep, &*deep.join("program")] {
+            chown(path, Some(ALICE.uid), Some(ALICE.gid)).expect("chown");
+        }
+        let set = |mode| {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(deep.join("program"), permissions).expect("chmod");
+        };
+        let request = json!({"name": S, "workspace": folder.path()});
+        for mode in [0o4755, 0o2775] {
+            set(mode);
+            let refused = ask(&daemon, ALICE, "POST", "/v1/sessions", request.clone()).expect_status(403);
+            let told = refused["message"].as_str().unwrap_or_default();
+            assert!(told.contains("`deep/program`") && told.contains("set-user-id"), "{refused:#}");
+        }
+        set(0o755);
+        ask(&daemon, ALICE, "POST", "/v1/sessions", request).expect_status(201);
+        daemon.assert_sound();
+    });
+}

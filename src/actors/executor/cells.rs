@@ -18,12 +18,14 @@ use crate::protocol::quota::Kind;
 use crate::protocol::result::Mode;
 use crate::sandbox::artifacts::{self, Snapshot};
 use crate::sandbox::owner::Lane;
-use crate::sandbox::usage::{self, Usage};
+use crate::sandbox::usage::{self, Hidden, Usage};
 use crate::sandbox::workspace::Workspace;
 use crate::store::{Applied, CellRecord, Exceeded};
 
 /// Looks in a row that find a too large workspace growing, with no cell to blame.
 const GROWING_LOOKS: u32 = 3;
+/// Why what writes is ended where others need the space.
+const DISK_SHORT: &str = "The disk that all workspaces share is nearly full, and this one still grew.";
 /// Time until a cell is sent again that found no worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(100);
 /// Characters of a name that a lost cell may have assigned.
@@ -409,8 +411,10 @@ impl ExecutorState {
             return;
         }
         let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
+        let reserve = self.args.launcher.settings.sandbox.disk_reserve_bytes;
+        let first = self.cage.as_ref().and_then(|cage| cage.sandbox.pid());
         self.quota_look = Some(tokio::spawn(async move {
-            let Some((usage, took)) = measured(workspace).await else { return };
+            let Some((usage, took)) = measured(workspace, first, reserve).await else { return };
             let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
             tokio::time::sleep(usage::pause_after(took)).await;
         }));
@@ -419,16 +423,25 @@ impl ExecutorState {
     /// Only growth is held against anybody: a workspace that is too large and stays as it is may still
     /// be read and tidied up. A cell under which it grew is ended. Growth that no running cell can be
     /// blamed for ends the sandbox if it goes on: something that an earlier cell left behind writes.
-    /// What cannot be seen grows; but a folder of the caller's is the caller's disk.
+    /// What cannot be seen grows; but a folder of the caller's is the caller's disk, and what the caller has there
+    /// may be more than is looked at. Folders that a guest closes to the watch are never so.
     pub(super) fn quota_looked(&mut self, myself: &ExecutorRef, usage: Usage) {
         let before = self.usage.replace(usage);
         let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
-        let seen = |before: Usage| usage.bytes > before.bytes || usage.entries > before.entries;
-        let grew = before.is_some_and(seen) || usage.hidden.is_some() && self.args.workspace.managed;
+        // What is written and not to be seen matters when the disk is full.
+        let seen = |before: Usage| {
+            usage.bytes > before.bytes
+                || usage.entries > before.entries
+                || usage.is_disk_short && usage.written > before.written
+        };
+        let managed = self.args.workspace.managed;
+        let hides = usage.hidden.is_some_and(|hidden| managed || hidden == Hidden::Closed);
+        let grew = before.is_some_and(seen) || hides;
         let limit = self.args.launcher.settings.sandbox.workspace_bytes;
         let of_user = self.args.gauge.as_ref();
         let of_user = of_user.and_then(|gauge| gauge.measure(Kind::Workspace, usage.counted(limit)).err());
-        let why = usage.beyond(limit).or_else(|| of_user.map(|refusal| refusal.sentence()));
+        let short = usage.is_disk_short.then(|| DISK_SHORT.to_owned());
+        let why = usage.beyond(limit).or_else(|| of_user.map(|refusal| refusal.sentence())).or(short);
         let Some(why) = why.filter(|_| grew) else {
             self.growing_looks = 0;
             return;
@@ -447,13 +460,14 @@ impl ExecutorState {
     }
 }
 
-/// How large the workspace is and how long it took to see; nothing if the machine has trouble of its own.
-pub(super) async fn measured(workspace: Arc<Workspace>) -> Option<(Usage, Duration)> {
-    let measured = workspace.access(Lane::Look, |root| {
-        let since = Instant::now();
-        usage::measure(root).map(|usage| (usage, since.elapsed()))
-    });
-    let measured = measured.await.map_err(|problem| problem.message);
+/// How large the workspace is, with what the sandbox of that first process holds, and how long it took to see;
+/// nothing if the machine has trouble of its own.
+pub(super) async fn measured(
+    workspace: Arc<Workspace>,
+    first: Option<i32>,
+    disk_reserve: u64,
+) -> Option<(Usage, Duration)> {
+    let measured = workspace.measure(first, disk_reserve).await.map_err(|problem| problem.message);
     let measured = measured.and_then(|measured| measured.map_err(|error| error.to_string()));
     measured.inspect_err(|error| tracing::warn!(error, "a workspace cannot be measured")).ok()
 }

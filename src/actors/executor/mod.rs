@@ -190,7 +190,7 @@ impl Actor for Executor {
             match adopted {
                 None => {
                     // Before any cell runs, so that all that the first one writes is seen to grow.
-                    if let Some((usage, _)) = measured(Arc::clone(&workspace)).await {
+                    if let Some((usage, _)) = measured(Arc::clone(&workspace), None, 0).await {
                         let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
                     }
                     let progress = pull_progress(log);

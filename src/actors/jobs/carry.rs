@@ -2,7 +2,7 @@
 
 use ractor::ActorStatus;
 use ractor::rpc::CallResult;
-use std::io::BufReader;
+use std::io::{BufReader, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use super::super::rules::CellRules;
 use super::super::session::{CellRequest, Handles, SessionMsg, SessionRef, Standing};
 use super::super::supervisor::{ForJob, SupervisorMsg, SupervisorRef};
 use super::{JobsMsg, JobsRef, Started, script, verdict};
+use crate::controls;
 use crate::protocol::api::NewSession;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, JobId, SessionId};
@@ -21,7 +22,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
-use crate::quota::{Amounts, Ledger, Permit};
+use crate::quota::{Amounts, Gauge, Ledger, Permit};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::files::{self, Upload};
 use crate::sandbox::gather::{self, Gathered};
@@ -126,7 +127,6 @@ impl Carry {
         match self.gather(&handles).await {
             Ok(gathered) => {
                 (end.artifacts, end.artifacts_cut) = (gathered.files, gathered.cut);
-                self.count_artifacts();
             }
             Err(error) => {
                 tracing::warn!(%error, job = %self.record.view.id, "artifacts cannot be kept");
@@ -150,15 +150,16 @@ impl Carry {
 
     async fn start(&self, session: &SessionRef, handles: &Handles) -> Result<(), Problem> {
         let receipt = ask(session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
-        let room = self.launcher.settings.sandbox.workspace_bytes;
+        let room = handles.room(&self.launcher.settings.sandbox);
         let order = script::order(&self.record.job);
         let file = tokio::fs::File::open(&self.input).await.map_err(|error| {
             Problem::new(Code::Storage, format!("the files of the job cannot be read: {error}"))
         })?;
         let file = file.into_std().await;
         let brought = handles.workspace.access(Lane::Transfer, move |root| {
-            files::read_tar(root, "", BufReader::new(file), room)?;
-            let mut upload = Upload::begin(root, script::ORDER, room)?;
+            let room = room(root)?;
+            files::read_tar(root, "", BufReader::new(file), &room)?;
+            let mut upload = Upload::begin(root, script::ORDER, &room)?;
             upload.write(order.as_bytes())?;
             upload.finish()
         });
@@ -211,21 +212,17 @@ impl Carry {
         }
     }
 
-    /// From now on, and not only when all that is kept is looked at again.
-    fn count_artifacts(&self) {
-        let Ok(data) = std::fs::metadata(&self.artifacts) else { return };
-        let (owner, name) = (self.record.view.owner, format!("job {}", self.record.view.id));
-        let kept = self.ledger.keep(owner, &name, Amounts::of([(Kind::Journal, data.len())]));
-        kept.leave(&name, Kind::Journal);
-    }
-
     async fn gather(&self, handles: &Handles) -> std::io::Result<Gathered> {
         let patterns = self.record.job.artifacts.clone();
         if patterns.is_empty() {
             return Ok(Gathered::default());
         }
-        // The daemon's own file, which the folder's owner could not make.
+        // The daemon's own file, which the folder's owner could not make. Its bytes count from now on, and not only
+        // when all that is kept is looked at again.
         let out = tokio::fs::File::create(&self.artifacts).await?.into_std().await;
+        let (owner, name) = (self.record.view.owner, format!("job {}", self.record.view.id));
+        let kept = self.ledger.keep(owner, &name, Amounts::default());
+        let out = Charged { out, gauge: kept.gauge() };
         let gathered =
             handles.workspace.access(Lane::Transfer, move |root| gather::gather(root, &patterns, out));
         let gathered = gathered
@@ -234,8 +231,31 @@ impl Carry {
             .and_then(std::convert::identity);
         if gathered.as_ref().map_or(true, |gathered| gathered.files.is_empty()) {
             let _ = tokio::fs::remove_file(&self.artifacts).await;
+        } else {
+            kept.leave(&name, Kind::Journal);
         }
         gathered
+    }
+}
+
+/// A file of the daemon's that grows at a user's expense: what is too much is not written.
+struct Charged<W> {
+    out: W,
+    gauge: Gauge,
+}
+
+impl<W: Write> Write for Charged<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if controls::holds("artifact_charge") {
+            let charged = self.gauge.grow(Kind::Journal, bytes.len() as u64);
+            charged.map_err(|refusal| std::io::Error::other(refusal.sentence()))?;
+        }
+        // What is charged is written, whole.
+        self.out.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
     }
 }
 

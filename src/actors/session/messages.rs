@@ -16,6 +16,7 @@ use super::ending::Noted;
 use super::keyed::Keyed;
 use super::written::JOURNALLED;
 use crate::bridge::Turn;
+use crate::config::Sandbox as Limits;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList, Which};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::CellOrigin;
@@ -23,12 +24,14 @@ use crate::protocol::frames::{Live, StateAfter};
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
 use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::UserSlot;
-use crate::sandbox::workspace::Workspace;
+use crate::sandbox::room::{Payer, Room};
+use crate::sandbox::workspace::{Root, Workspace};
 use crate::store::EventLog;
 use crate::tools::Lease;
 
@@ -158,6 +161,31 @@ pub struct Handles {
     pub workspace: Arc<Workspace>,
     /// What the workspace is measured by; none for a folder of the owner's own.
     pub gauge: Option<Gauge>,
+}
+
+impl Handles {
+    /// What may be put into the workspace, for whoever has the rights to look into it.
+    pub fn room(&self, limits: &Limits) -> impl FnOnce(&Root<'_>) -> Result<Room, Problem> + Send + use<> {
+        let (most, reserve) = (limits.workspace_bytes, limits.disk_reserve_bytes);
+        let filling = self.workspace.filling();
+        let payer = self.gauge.clone().map(|gauge| Box::new(gauge) as Box<dyn Payer>);
+        move |root| Room::open(root, filling, most, reserve, payer)
+    }
+}
+
+/// A user pays for what is put into workspaces.
+impl Payer for Gauge {
+    fn measured(&self, bytes: u64) -> Result<(), Problem> {
+        Ok(self.measure(Kind::Workspace, bytes)?)
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), Problem> {
+        Ok(Gauge::grow(self, Kind::Workspace, bytes)?)
+    }
+
+    fn shrink(&self, bytes: u64) {
+        Gauge::shrink(self, Kind::Workspace, bytes);
+    }
 }
 
 pub enum SessionMsg {

@@ -24,9 +24,9 @@ use crate::quota::{Amounts, Permit};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::choice::Choice;
+use crate::sandbox::disk;
 use crate::sandbox::launch::{UserSlot, Wanted};
 use crate::sandbox::owner::{self as folders, Lane};
-use crate::sandbox::usage;
 use crate::sandbox::workspace::Workspace;
 use crate::store::{JournalError, SessionRecord};
 
@@ -65,6 +65,8 @@ pub(super) fn make_workspace(
             };
             record.slot = slot.as_ref().map(|slot| slot.uid);
             if before.is_none() {
+                let (workspaces, reserve) = (launcher.paths.workspaces_dir(), &launcher.settings.sandbox);
+                disk::check_at(&workspaces, reserve.disk_reserve_bytes)?;
                 // First in the journal: nothing may exist that the next start would not find.
                 journal.create_session(&record).await.map_err(|error| unrecorded(&error))?;
             }
@@ -223,8 +225,8 @@ impl SessionActorState {
         };
         let (gauge, most) = (self.args.gauge.clone(), self.args.launcher.settings.sandbox.workspace_bytes);
         tokio::spawn(async move {
-            match workspace.access(Lane::Look, usage::measure).await {
-                Ok(Ok(usage)) => drop(gauge.measure(Kind::Workspace, usage.counted(most))),
+            match workspace.measure(None, 0).await {
+                Ok(Ok((usage, _))) => drop(gauge.measure(Kind::Workspace, usage.counted(most))),
                 Ok(Err(error)) => tracing::warn!(%error, "a workspace cannot be measured"),
                 Err(problem) => tracing::warn!(problem = problem.message, "a workspace cannot be measured"),
             }

@@ -191,7 +191,6 @@ pub async fn put(
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
     let place = upload_place(&app, peer.uid)?;
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
-    let limit = app.settings.sandbox.workspace_bytes;
     let (session, handles) = match target {
         Ok(target) => target,
         Err(refused) => {
@@ -200,26 +199,16 @@ pub async fn put(
             return Err(refused);
         }
     };
-    let (workspace, gauge) = (handles.workspace, handles.gauge);
-    let received = workspace.access(Lane::Transfer, move |root| {
+    let room = handles.room(&app.settings.sandbox);
+    let received = handles.workspace.access(Lane::Transfer, move |root| {
         let _place = place;
         let received = (|| {
             let path = files::clean(&path)?;
-            let used = usage::measure(root).map_err(|error| {
-                Problem::new(Code::Storage, format!("the workspace cannot be measured: {error}"))
-            })?;
-            if let Some(why) = used.beyond(limit) {
-                return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
-            }
-            let of_user = gauge.map(|gauge| {
-                gauge.measure(Kind::Workspace, used.bytes).map_err(Problem::from)?;
-                Ok::<u64, Problem>(gauge.room(Kind::Workspace))
-            });
-            let room = (limit - used.bytes).min(of_user.transpose()?.unwrap_or(u64::MAX));
+            let room = room(root)?;
             if is_tar {
-                files::read_tar(root, &path, &mut input, room).map(drop)
+                files::read_tar(root, &path, &mut input, &room).map(drop)
             } else {
-                receive(Upload::begin(root, &path, room)?, &mut input)
+                receive(Upload::begin(root, &path, &room)?, &mut input)
             }
         })();
         if received.is_err() {
@@ -232,7 +221,7 @@ pub async fn put(
     Ok(Json(Done {}))
 }
 
-fn receive(mut upload: Upload, input: &mut impl Read) -> Result<(), Problem> {
+fn receive(mut upload: Upload<'_>, input: &mut impl Read) -> Result<(), Problem> {
     let mut buffer = vec![0; CHUNK];
     loop {
         let count = input

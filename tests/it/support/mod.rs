@@ -172,7 +172,9 @@ impl Daemon {
     pub fn on_small_disk() -> Option<Self> {
         let home = home();
         let disk = SmallDisk::mount(home.path())?;
-        Some(Self::launch_in(home, Some(disk), "", None, &[]))
+        // What is written to the last byte of it is what such tests are about.
+        let config = "[sandbox]\ndisk_reserve = 0\n";
+        Some(Self::launch_in(home, Some(disk), config, None, &[]))
     }
 
     pub fn disk(&self) -> &SmallDisk {

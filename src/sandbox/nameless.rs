@@ -1,0 +1,180 @@
+//! Files that have no name any more, or never had one, and take space for as long as somebody holds them: a walk of
+//! the workspace does not see them, so they are looked for where they are held, in the descriptors and mappings of
+//! the sandbox's processes. Descriptors that are on their way through a socket are seen nowhere.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::controls;
+
+/// Tasks that are looked at: a sandbox may have far fewer.
+const TASKS: usize = 16_384;
+/// Descriptors and mappings that are looked at.
+const HELD: usize = 400_000;
+/// Bytes of the list of one process's mappings.
+const MAPPINGS_BYTES: u64 = 16 * 1024 * 1024;
+
+/// What processes hold of one file system.
+#[derive(Debug, Default)]
+pub(super) struct Nameless {
+    pub bytes: u64,
+    /// Bytes that they have written to disks, with those of children that have ended.
+    pub written: u64,
+    /// There was more than is looked at.
+    pub too_many: bool,
+    device: u64,
+    inodes: HashSet<u64>,
+    looked_at: usize,
+}
+
+/// What a process and its descendants hold. In a process namespace of its own these are all there are: whoever
+/// loses its parent gets the first one.
+pub(super) fn held_by(first: i32, device: u64) -> Nameless {
+    let mut found = Nameless { device, ..Nameless::default() };
+    if !controls::holds("nameless_files_count") {
+        return found;
+    }
+    let (mut processes, mut tasks_seen) = (vec![first], 0);
+    while let Some(pid) = processes.pop() {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let tasks: Vec<PathBuf> = entries(&process.join("task")).take(TASKS).collect();
+        tasks_seen += tasks.len();
+        if tasks_seen > TASKS {
+            found.too_many = true;
+            break;
+        }
+        for task in &tasks {
+            // A thread may have descriptors of its own, and children.
+            found.see_descriptors(task);
+            let children = std::fs::read_to_string(task.join("children")).unwrap_or_default();
+            processes.extend(children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+        }
+        found.written = found.written.saturating_add(written_by(&process));
+        // Threads share their memory; a first one that has ended shows none.
+        let _ = tasks.iter().any(|task| found.see_mappings(&process, task));
+    }
+    found
+}
+
+/// What is in a folder of `/proc`; nothing if its process is gone.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// As the kernel counts it; nothing where it does not, or does not tell.
+fn written_by(process: &Path) -> u64 {
+    let counts = std::fs::read_to_string(process.join("io")).unwrap_or_default();
+    let of = |line: &str| line.strip_prefix("write_bytes: ")?.trim().parse().ok();
+    counts.lines().find_map(of).unwrap_or(0)
+}
+
+impl Nameless {
+    fn see_descriptors(&mut self, task: &Path) {
+        for descriptor in entries(&task.join("fd")) {
+            if !self.may_look() {
+                return;
+            }
+            self.see(&descriptor);
+        }
+    }
+
+    /// Whether there were any.
+    fn see_mappings(&mut self, process: &Path, task: &Path) -> bool {
+        let Ok(list) = std::fs::File::open(task.join("maps")) else { return false };
+        let (mut list, mut line, mut any) = (BufReader::new(list.take(MAPPINGS_BYTES)), Vec::new(), false);
+        while list.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+            any = true;
+            if !self.may_look() {
+                break;
+            }
+            // Only the kernel says which file it is: the name is the guest's.
+            let range = line.split(|byte| *byte == b' ').next().and_then(|word| str::from_utf8(word).ok());
+            if let Some(range) = range.filter(|_| line.ends_with(b" (deleted)\n")) {
+                self.see(&process.join("map_files").join(trimmed(range)));
+            }
+            line.clear();
+        }
+        self.too_many |= list.get_ref().limit() == 0;
+        any
+    }
+
+    fn may_look(&mut self) -> bool {
+        self.looked_at += 1;
+        self.too_many |= self.looked_at > HELD;
+        !self.too_many
+    }
+
+    fn see(&mut self, link: &Path) {
+        let Ok(found) = std::fs::metadata(link) else { return };
+        if found.nlink() == 0 && found.dev() == self.device && self.inodes.insert(found.ino()) {
+            self.bytes = self.bytes.saturating_add(found.blocks().saturating_mul(512));
+        }
+    }
+}
+
+/// As the names in `map_files` are written: without leading zeros.
+fn trimmed(range: &str) -> String {
+    let short = |number: &str| match number.trim_start_matches('0') {
+        "" => "0".to_owned(),
+        short => short.to_owned(),
+    };
+    range.split_once('-').map_or_else(String::new, |(start, end)| format!("{}-{}", short(start), short(end)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    /// Each file has 1 MiB: unlinked and open, mapped only, never linked, twice in one process, in a child; and one
+    /// that has a name still.
+    const HOLDER: &str = r"
+import mmap, os, sys, time
+def file(name):
+    f = open(name, 'w+b')
+    f.write(b'x' * (1 << 20))
+    f.flush()
+    return f
+a = file('a'); os.unlink('a'); again = os.dup(a.fileno())
+b = file('b'); m = mmap.mmap(b.fileno(), 0); b.close(); os.unlink('b')
+c = open(os.open('.', os.O_TMPFILE | os.O_RDWR), 'w+b'); c.write(b'x' * (1 << 20)); c.flush()
+d = file('d')
+if os.fork() == 0:
+    e = file('e'); os.unlink('e')
+    print('ready', flush=True)
+time.sleep(60)
+";
+
+    #[test]
+    fn what_a_family_holds_without_a_name_is_counted_once() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR").to_owned() + "/target").unwrap();
+        let mut command = Command::new("python3");
+        command.args(["-c", HOLDER]).current_dir(folder.path()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let device = std::fs::metadata(folder.path()).unwrap().dev();
+        let first = i32::try_from(child.id()).unwrap();
+        let found = held_by(first, device);
+        let elsewhere = held_by(first, device + 1);
+        let family = std::fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
+        for pid in family.split_whitespace() {
+            Command::new("kill").args(["-KILL", pid]).status().unwrap();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Only root may look at mappings.
+        let files = if rustix::process::geteuid().is_root() { 4 } else { 3 };
+        assert_eq!(found.bytes >> 20, files, "{found:?}");
+        assert!(!found.too_many && elsewhere.bytes == 0, "{found:?} {elsewhere:?}");
+    }
+
+    #[test]
+    fn ranges_are_written_as_the_kernel_names_them() {
+        assert_eq!(trimmed("00400000-00452000"), "400000-452000");
+        assert_eq!(trimmed("7f0000000000-7f0000001000"), "7f0000000000-7f0000001000");
+        assert_eq!(trimmed("nonsense"), "");
+    }
+}
