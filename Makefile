@@ -60,9 +60,11 @@ demo-list: ## list the examples; `make demo-NAME` runs one
 	@printf '  demo-%s\n' $(EXAMPLES)
 
 .PHONY: test
-test: setup openai-client job-packages lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
+test: setup openai-client job-packages property-packages lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
 	$(call heading,kernel tests)
 	python3 -m unittest discover -s tests/kernel
+	@if [ -e target/properties/requirements.txt ]; then set -x; $(PROPERTIES); \
+		else echo 'warning: NO PROPERTY TESTS of the kernel: `hypothesis` could not be installed' >&2; fi
 	$(call heading,Rust and container tests)
 	@if [ "$${BELLJAR_TEST_NO_DOCKER:-}" = 1 ]; then \
 		echo 'warning: BELLJAR_TEST_NO_DOCKER=1: NOTHING THAT NEEDS A CONTAINER IS TESTED' >&2; fi
@@ -81,6 +83,13 @@ job-packages: ## install the Python packages that jobs are tested with: HumanEva
 	@tests/python-env.sh target/jobs tests/job-requirements.txt || \
 		echo 'warning: packages could not be installed; tests of jobs that need them will fail' >&2
 
+PROPERTIES := target/properties/bin/python -m unittest discover -s tests/kernel/properties
+.PHONY: property-packages
+property-packages: ## install what the property tests of the kernel are made with
+	$(call heading,packages for property tests)
+	@tests/python-env.sh target/properties tests/property-requirements.txt || \
+		echo 'warning: the `hypothesis` package could not be installed; property tests of the kernel are left out' >&2
+
 .PHONY: test-long
 test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message; build folders for jails; HumanEval as jobs
 	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
@@ -92,8 +101,9 @@ mutate: setup ## switch off each security control in turn and see that a test no
 
 SECONDS ?= 60
 .PHONY: fuzz
-fuzz: ## change the inputs of tests/fuzz at random for so many SECONDS (60) for each parser that outsiders feed
+fuzz: property-packages ## change inputs at random for about so many SECONDS (60) for each parser that outsiders feed
 	BELLJAR_FUZZ_SECONDS=$(SECONDS) cargo test --test it parsers:: -- --nocapture
+	BELLJAR_FUZZ_SECONDS=$(SECONDS) $(PROPERTIES)
 
 MINUTES ?= 10
 .PHONY: soak
@@ -101,7 +111,7 @@ soak: build ## several users, crashes, lost clients and kills of the daemon for 
 	tests/soak/run.py $(RELEASE) --minutes $(MINUTES) $(ARGS)
 
 .PHONY: stress
-stress: build ## every kind of stress-ng in one sandbox for a minute, beside a neighbour (root, needs `stress-ng`)
+stress: build ## every class of stress-ng in one sandbox for a minute, beside a neighbour (root, needs `stress-ng`)
 	tests/soak/run.py $(RELEASE) --stress
 
 .PHONY: test-vm

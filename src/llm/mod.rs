@@ -14,7 +14,7 @@ mod http;
 mod retry;
 mod script;
 mod secret;
-mod sse;
+pub mod sse;
 mod strict;
 
 pub use client::{Client, Delta};

@@ -9,7 +9,7 @@ const EVENT_BYTES: usize = 8 * 1024 * 1024;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SseError {
+pub enum SseError {
     #[error("a line of the stream is longer than {LINE_BYTES} bytes")]
     LineTooLong,
     #[error("an event of the stream is larger than {EVENT_BYTES} bytes")]
@@ -19,7 +19,7 @@ pub(super) enum SseError {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct SseParser {
+pub struct SseParser {
     line: Vec<u8>,
     /// Data lines of the event that is not complete yet.
     data: Option<String>,

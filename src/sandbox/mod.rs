@@ -5,7 +5,7 @@
 //! everybody else sees of it. Nothing here knows of models, conversations or HTTP, and the engine's
 //! types stay in `spec`, `attest`, `engine`, `images` and `docker`.
 
-mod archive;
+pub mod archive;
 pub mod artifacts;
 pub mod attest;
 pub mod cgroup;

@@ -1,31 +1,42 @@
 //! Whatever outsiders send, a parser answers or refuses, and soon. `tests/fuzz` has a folder of inputs for each
 //! parser, which are read as they are and with random changes; `make fuzz` goes on changing them for longer, and puts
-//! an input that breaks a parser there. Parsers that nobody else sees have property tests beside their code.
+//! an input that breaks a parser there. The kernel's own parsers have `tests/kernel/properties`.
 
-use belljar::protocol::api::{NewSession, RunCell};
-use belljar::protocol::ask::NewAsk;
+mod dice;
+
+use belljar::llm::sse::SseParser;
+use belljar::protocol::api::{Eval, NewSession, PullImage, RunCell, Shutdown, Undo};
+use belljar::protocol::ask::{Decision, NewAsk};
 use belljar::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
+use belljar::protocol::job::NewJob;
+use belljar::protocol::tool::NewClientTools;
 use belljar::protocol::{glob, values};
+use belljar::sandbox::archive;
+use dice::Dice;
+use serde_json::{Map, Value};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Changed inputs of each parser in an ordinary run.
-const CHANGES: usize = 2_000;
+const CHANGES: usize = 500;
 /// One input is never worked on for longer, also on a busy machine.
 const SOON: Duration = Duration::from_secs(5);
-const INPUT_BYTES: usize = 16 * 1024;
+/// Members of a tar stream that are let in.
+const MEMBERS: usize = 100;
 
 type Parser = (&'static str, fn(&[u8]));
 
-const PARSERS: [Parser; 6] = [
+const PARSERS: [Parser; 9] = [
     ("frames", |input| {
         let text = String::from_utf8_lossy(input);
-        if let Ok(frame) = serde_json::from_str::<KernelFrame>(&text) {
+        if let Ok(frame) = KernelFrame::of_guardian(&text) {
             let again = serde_json::to_string(&frame).expect("a frame that was read can be written");
-            assert_eq!(serde_json::from_str::<KernelFrame>(&again).expect("it is read again"), frame);
+            assert_eq!(KernelFrame::of_guardian(&again).expect("it is read again"), frame);
         }
         drop(serde_json::from_str::<HostFrame>(&text));
     }),
+    ("said", what_a_runner_said),
     ("output", |input| {
         if let Some(frame) = OutputFrame::parse(input) {
             assert!(frame.data.len() < input.len());
@@ -33,10 +44,17 @@ const PARSERS: [Parser; 6] = [
     }),
     ("requests", |input| {
         let text = String::from_utf8_lossy(input);
-        drop(values::from_json::<serde_json::Value>(&text));
-        drop(serde_json::from_str::<NewSession>(&text));
-        drop(serde_json::from_str::<RunCell>(&text));
-        drop(serde_json::from_str::<NewAsk>(&text));
+        drop(values::from_json::<Value>(&text));
+        drop(values::from_json::<NewSession>(&text));
+        drop(values::from_json::<RunCell>(&text));
+        drop(values::from_json::<Eval>(&text));
+        drop(values::from_json::<Undo>(&text));
+        drop(values::from_json::<PullImage>(&text));
+        drop(values::from_json::<Shutdown>(&text));
+        drop(values::from_json::<NewAsk>(&text));
+        drop(values::from_json::<Decision>(&text));
+        drop(values::from_json::<NewJob>(&text));
+        drop(values::from_json::<NewClientTools>(&text));
     }),
     ("config", |input| drop(belljar::config::load_text(Path::new("x"), &String::from_utf8_lossy(input)))),
     ("globs", |input| {
@@ -44,52 +62,54 @@ const PARSERS: [Parser; 6] = [
         let (pattern, path) = text.split_once('\0').unwrap_or((&text, "out/file.txt"));
         let _ = glob::matches(pattern, path);
     }),
-    ("arguments", |input| drop(belljar::tools::parse_arguments(&String::from_utf8_lossy(input)))),
+    ("arguments", |input| {
+        let text = String::from_utf8_lossy(input);
+        if let Ok(arguments) = belljar::tools::parse_arguments(&text) {
+            // Code may declare a tool with any schema.
+            drop(belljar::agent::check_schema(&Value::Object(arguments)));
+        }
+    }),
+    ("events", |input| {
+        let read = |chunks: &mut dyn Iterator<Item = &[u8]>| {
+            let (mut parser, mut events) = (SseParser::default(), Vec::new());
+            for chunk in chunks {
+                events.extend(parser.feed(chunk)?);
+            }
+            events.extend(parser.finish()?);
+            Ok::<_, belljar::llm::sse::SseError>(events)
+        };
+        let whole = read(&mut std::iter::once(input));
+        assert_eq!(whole, read(&mut input.chunks(1)), "how a stream is cut makes no difference");
+    }),
+    ("tar", |input| {
+        let (mut members, mut bytes) = (0, 0);
+        let outcome = archive::each_member(input, MEMBERS, |path, _, content| {
+            assert!(path.is_relative() && !path.to_string_lossy().contains('\0'), "{path:?}");
+            members += 1;
+            bytes +=
+                std::io::copy(&mut content.take(input.len() as u64 + 1), &mut std::io::sink()).unwrap_or(0);
+            Ok(())
+        });
+        assert!(
+            members <= MEMBERS && bytes <= input.len() as u64,
+            "{members} members of {bytes} bytes: {outcome:?}"
+        );
+    }),
 ];
 
-/// Small numbers that look random; the same for the same seed.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % sides.max(1) as u64).unwrap()
-    }
-
-    fn byte(&mut self) -> u8 {
-        let telling = b"\0\x01\x7f\x80\xff\"\\{}[],:-+.0123456789eE*?!/ \n";
-        if self.roll(3) == 0 {
-            u8::try_from(self.roll(256)).unwrap()
-        } else {
-            telling[self.roll(telling.len())]
+/// The guardian's word up to a zero, then what the runner said. Whatever that is, the guardian's word holds.
+fn what_a_runner_said(input: &[u8]) {
+    drop(KernelFrame::of_runner(input));
+    let Some(end) = input.iter().position(|byte| *byte == 0) else { return };
+    let (own, said) = (&input[..end], &input[end + 1..]);
+    let length = u32::try_from(own.len()).unwrap().to_be_bytes();
+    let frame = [&[3], &length[..], own, said].concat();
+    if let Ok(Some(frame)) = KernelFrame::of_runner(&frame) {
+        let told = serde_json::to_value(&frame).expect("a frame that was read can be written");
+        let own: Map<String, Value> = serde_json::from_slice(own).expect("it was read");
+        for (key, value) in own {
+            assert_eq!(told.get(&key).unwrap_or(&Value::Null), &value, "`{key}` of {told}");
         }
-    }
-
-    /// An input with a few bytes, pieces or repetitions changed.
-    fn change(&mut self, inputs: &[Vec<u8>]) -> Vec<u8> {
-        let mut input = inputs[self.roll(inputs.len())].clone();
-        for _ in 0..=self.roll(6) {
-            let at = self.roll(input.len() + 1);
-            match self.roll(5) {
-                0 => input.insert(at, self.byte()),
-                1 if at < input.len() => input[at] = self.byte(),
-                2 if at < input.len() => drop(input.drain(at..(at + 1 + self.roll(8)).min(input.len()))),
-                3 => {
-                    let piece: Vec<u8> = input[at..(at + self.roll(32)).min(input.len())].to_vec();
-                    let many = piece.repeat(1 + self.roll(64));
-                    input.splice(at..at, many);
-                }
-                _ => {
-                    let other = &inputs[self.roll(inputs.len())];
-                    input.truncate(at);
-                    input.extend_from_slice(&other[self.roll(other.len() + 1)..]);
-                }
-            }
-        }
-        input.truncate(INPUT_BYTES);
-        input
     }
 }
 

@@ -45,14 +45,14 @@ ACK_EVERY_FRAMES = 32
 
 
 def said(payload):
-    """What a runner said, below what the guardian says of it. As the daemon does, text that is no JSON is let be."""
+    """What a runner said, below what the guardian says of it. As the daemon does, text that is no object is let be."""
     length = struct.unpack_from(">BI", payload)[1]
     own = json.loads(payload[5 : 5 + length])
     try:
         words = json.loads(payload[5 + length :])
     except (ValueError, RecursionError):
-        words = {"unread": True}
-    return {**words, **own}
+        words = None
+    return {**(words if isinstance(words, dict) else {"unread": True}), **own}
 
 
 class Run:
