@@ -146,7 +146,14 @@ async fn adopt(
 }
 
 fn bridge_problem(error: &BridgeError) -> Problem {
-    Problem::new(Code::SandboxFailed, error.to_string())
+    let problem = Problem::new(Code::SandboxFailed, error.to_string());
+    match error {
+        BridgeError::Strangers(_) => problem.hint(
+            "the engine's runtime has to start processes of the host's kernel, as `runc` does; `runsc` does not: \
+             see `sandbox.runtime`",
+        ),
+        BridgeError::Socket(_) | BridgeError::NoKernel(_) | BridgeError::Protocol(_) => problem,
+    }
 }
 
 fn kernel_limits(settings: &Settings, wanted: &Wanted) -> KernelLimits {

@@ -60,7 +60,10 @@ impl Listener {
         if strangers > 1 {
             tracing::warn!(strangers, wanted = pid, "more strangers on a bridge were hung up on");
         }
-        accepted.map_err(|_| BridgeError::NoKernel(limit))?
+        accepted.map_err(|_| match strangers {
+            0 => BridgeError::NoKernel(limit),
+            _ => BridgeError::Strangers(limit),
+        })?
     }
 }
 
@@ -82,7 +85,7 @@ mod tests {
         let path = format!("/proc/self/fd/{}/{SOCKET_NAME}", handle.as_raw_fd());
         let _client = UnixStream::connect(&path).await.unwrap();
         let refused = stranger.accept(pid + 1, Duration::from_millis(50)).await;
-        assert!(matches!(refused, Err(BridgeError::NoKernel(_))));
+        assert!(matches!(refused, Err(BridgeError::Strangers(_))));
 
         std::fs::remove_file(&path).unwrap();
         let listener = Listener::bind(&deep).unwrap();

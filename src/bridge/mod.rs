@@ -20,6 +20,8 @@ pub enum BridgeError {
     Socket(#[source] std::io::Error),
     #[error("the kernel did not connect within {} s", .0.as_secs())]
     NoKernel(std::time::Duration),
+    #[error("within {} s nobody connected to the bridge but processes that are not pid 1 of the sandbox", .0.as_secs())]
+    Strangers(std::time::Duration),
     #[error("the kernel does not speak the bridge's protocol: {0}")]
     Protocol(String),
 }

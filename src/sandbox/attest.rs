@@ -128,7 +128,7 @@ pub fn differences(
     check(host.ipc_mode.as_deref() == Some("private"), "the IPC namespace");
     check(host.memory_swap == host.memory, "swap");
     check(host.nano_cpus == Some(nano_cpus(spec.limits.cpus)), "the engine's CPU limit");
-    check(is_confined(inspected, &evidence.process), "the AppArmor profile");
+    check(is_confined(inspected, &evidence.process), APPARMOR);
     check(applied_seccomp(inspected).as_deref() == Some(seccomp_profile()), "the seccomp profile");
     check(inspected.image.as_deref() == Some(spec.image.id.as_str()), "the image");
     let expected_mounts = [(BRIDGE_DIR, false), (KERNEL_DIR, false), (WORKSPACE, true)];
@@ -139,6 +139,19 @@ pub fn differences(
         "the mounts",
     );
     checks.differences()
+}
+
+const APPARMOR: &str = "the AppArmor profile";
+
+/// What to do about differences.
+#[must_use]
+pub fn remedy(differences: &[String]) -> &'static str {
+    if differences.iter().any(|difference| difference == APPARMOR) {
+        "no code ran in it; an engine that finds no `apparmor_parser` names a profile that no process has: \
+         `apt-get install apparmor` and start the engine anew"
+    } else {
+        "no code ran in it; look at the engine's version and settings"
+    }
 }
 
 /// The profile that the engine says it applied is the one that the kernel has. An engine without `AppArmor` says

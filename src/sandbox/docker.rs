@@ -90,7 +90,7 @@ impl Container {
                 Code::PolicyViolation,
                 format!("the sandbox is not as isolated as it has to be: {}", differences.join("; ")),
             )
-            .hint("no code ran in it; look at the engine's version and settings"));
+            .hint(attest::remedy(&differences)));
         }
         Ok(attest::receipt(spec, &self.inspected, evidence, python, probe))
     }

@@ -160,6 +160,7 @@ fn confinement_is_compared_where_the_engine_confines() {
     ] {
         assert_eq!(with(asked, has), ["the AppArmor profile"]);
     }
+    assert!(remedy(&with("docker-default", Some("unconfined"))).contains("apt-get install apparmor"));
 }
 
 #[test]
