@@ -11,6 +11,8 @@ const PROC_BYTES: u64 = 64 * 1024;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Time between two looks whether a process is gone.
 const GONE_POLL: Duration = Duration::from_millis(5);
+/// What the kernel counts CPU time in for programs, on every architecture that is served.
+const TICKS_PER_SECOND: u64 = 100;
 /// Rounds in which processes that fork all the time are told to stop.
 const ROUNDS: usize = 50;
 
@@ -28,6 +30,8 @@ struct Row {
     state: char,
     parent: i32,
     started: u64,
+    /// CPU time of it and of its children that are gone, in clock ticks.
+    ticks: u64,
 }
 
 impl Row {
@@ -36,8 +40,10 @@ impl Row {
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?.chars().next()?;
         let parent = fields.next()?.parse().ok()?;
-        let started = fields.nth(17)?.parse().ok()?;
-        Some(Self { state, parent, started })
+        let mut number = |skipped| fields.nth(skipped)?.parse::<u64>().ok();
+        let times = [number(9)?, number(0)?, number(0)?, number(0)?];
+        let ticks = times.iter().fold(0, |sum: u64, time| sum.saturating_add(*time));
+        Some(Self { state, parent, started: number(4)?, ticks })
     }
 
     fn of(pid: i32) -> Option<Self> {
@@ -137,6 +143,14 @@ impl Identity {
         killed.filter(|(one, _)| one.row().is_some_and(is_left)).count()
     }
 
+    /// CPU time of it and of its descendants, the dead included that were waited for.
+    #[must_use]
+    pub fn cpu_time_of_tree(&self) -> Duration {
+        let rows = self.tree().into_iter().filter_map(|one| Row::of(one.pid));
+        let ticks = rows.fold(0, |sum: u64, row| sum.saturating_add(row.ticks));
+        Duration::from_millis(ticks.saturating_mul(1000) / TICKS_PER_SECOND)
+    }
+
     /// It and its descendants. A process whose first thread has ended looks dead while others of it run on, so the
     /// dead are among them.
     fn tree(&self) -> Vec<Self> {
@@ -210,7 +224,7 @@ mod tests {
     #[test]
     fn a_command_may_be_named_like_anything() {
         let stat = "7 (a) b) R (c) S 3 7 7 0 -1 4194624 46 0 0 0 1 2 3 4 20 0 1 0 494573 3457024 388 0";
-        assert_eq!(Row::parse(stat), Some(Row { state: 'S', parent: 3, started: 494_573 }));
+        assert_eq!(Row::parse(stat), Some(Row { state: 'S', parent: 3, started: 494_573, ticks: 10 }));
         assert_eq!(Row::parse("7 (x"), None);
     }
 

@@ -118,6 +118,8 @@ pub struct Link {
     /// The kernel cannot answer at the moment, and need not.
     silent: Arc<AtomicBool>,
     pool: Pool,
+    /// Nothing can be sent any more, however that came.
+    unwritable: Arc<AtomicBool>,
 }
 
 /// Whether a frame has got into the kernel's socket. What has not, it never saw.
@@ -160,6 +162,7 @@ impl Link {
         let silent = Arc::new(AtomicBool::new(false));
         let meter = socket.get_ref().meter();
         meter.charge_to(pool.clone());
+        let unwritable = Arc::new(AtomicBool::new(false));
         let (writer, reader) = socket.split();
         let driver = Driver {
             reader,
@@ -172,15 +175,15 @@ impl Link {
             outgoing: outgoing.clone(),
             silent: Arc::clone(&silent),
             turns: Arc::new(Semaphore::new(1)),
-            unwritable: Arc::new(AtomicBool::new(false)),
+            unwritable: Arc::clone(&unwritable),
             unread: 0,
             meter,
             pool: pool.clone(),
         };
-        let (ender, unwritable) = (cancel.clone(), Arc::clone(&driver.unwritable));
+        let (ender, ended) = (cancel.clone(), Arc::clone(&unwritable));
         let writing = watched(write(writer, queue, cancel.clone()), move |_| {
             if !ender.is_cancelled() {
-                unwritable.store(true, Ordering::Release);
+                ended.store(true, Ordering::Release);
                 ender.cancel();
             }
         });
@@ -194,7 +197,7 @@ impl Link {
                 told(Incoming::Closed(closed.unwrap_or(Closed::Fault)));
             }
         });
-        Self { outgoing, cancel, silent, pool }
+        Self { outgoing, cancel, silent, pool, unwritable }
     }
 
     /// While silence is expected, the kernel is not taken for dead.
@@ -202,7 +205,7 @@ impl Link {
         self.silent.store(silent, Ordering::Relaxed);
     }
 
-    /// Queues a frame. A kernel that lets the queue fill up is taken for dead.
+    /// Queues a frame. A kernel that lets the queue fill up is taken for dead; its owner is told so.
     pub fn send(&self, frame: &HostFrame) -> Result<Delivery, SendError> {
         let text = serde_json::to_string(frame).map_err(|_| SendError::TooLarge)?;
         if text.len() > FRAME_BYTES {
@@ -213,6 +216,7 @@ impl Link {
         // In any case: whoever waits for it waits for good. What follows is refused while it is not read.
         let memory = (bytes > TINY_BYTES).then(|| self.pool.charge_anyway(Use::Outgoing, bytes));
         self.outgoing.try_send(Outgoing { text, delivery: delivery.clone(), memory }).map_err(|_| {
+            self.unwritable.store(true, Ordering::Release);
             self.cancel.cancel();
             SendError::Gone
         })?;

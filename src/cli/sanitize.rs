@@ -79,6 +79,15 @@ fn reorders(c: char) -> bool {
         | '\u{e0000}'..='\u{e007f}')
 }
 
+/// Characters that take no room or look like a space: with them, two texts that differ can look the same.
+fn is_unseen(c: char) -> bool {
+    matches!(c,
+        '\u{a0}' | '\u{ad}' | '\u{34f}' | '\u{115f}'..='\u{1160}' | '\u{1680}' | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{2000}'..='\u{200d}' | '\u{2028}'..='\u{202f}' | '\u{205f}'..='\u{206f}'
+        | '\u{2800}' | '\u{3000}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+        | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
 /// A whole text at once.
 pub(super) fn sanitized(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -98,7 +107,7 @@ pub(super) fn visible(text: &str) -> String {
     for c in text.replace("\r\n", "\n").chars() {
         match c {
             '\n' | '\t' => out.push(c),
-            c if c.is_control() || reorders(c) => out.extend(c.escape_unicode()),
+            c if c.is_control() || reorders(c) || is_unseen(c) => out.extend(c.escape_unicode()),
             c => out.push(c),
         }
     }
@@ -139,6 +148,7 @@ mod tests {
         assert_eq!(visible("a\tb\r\nc\n"), "a\tb\nc\n");
         assert_eq!(visible("exec('\x1b]0;evil\x07')"), "exec('\\u{1b}]0;evil\\u{7}')");
         assert_eq!(visible("bad()\rgood\u{202e}"), "bad()\\u{d}good\\u{202e}");
+        assert_eq!(visible("a\u{3164}b\u{200b}c\u{feff}\u{a0}"), "a\\u{3164}b\\u{200b}c\\u{feff}\\u{a0}");
     }
 
     const NASTY: &str = "[\x1b\u{9b}\u{9d}\u{90}\u{9c}\x07\\\\\\[\\]P;0-9mHa-c\n\r\t\u{202e}é(]{0,60}";

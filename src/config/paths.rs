@@ -99,6 +99,12 @@ impl Paths {
         Ok(Self { home, socket, config, config_is_named, system })
     }
 
+    /// The same with another home; the socket stays where clients look for it.
+    #[must_use]
+    pub fn with_home(self, home: PathBuf) -> Self {
+        Self { home, ..self }
+    }
+
     /// [`Paths::discover`] for this process.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Which account a user id was when it was first seen here. A number that was given to another account since does
-//! not inherit what the first one has left.
+//! Which account a user id was when it was last seen here. A number that was given to another account since does
+//! not inherit what the first one has left; nor what was left by a number that was no account.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,14 +9,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::protocol::problem::{Code, Problem};
 
+/// What each number was.
+type Names = BTreeMap<u32, Option<String>>;
+
 /// Largest list that is read.
 const LIST_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Held in a file of the daemon's home: a number and a name a line.
+/// Held in a file of the daemon's home: a number and a name a line; only the number where there was no account.
 #[derive(Clone)]
 pub struct Accounts {
     file: PathBuf,
-    names: Arc<Mutex<BTreeMap<u32, String>>>,
+    names: Arc<Mutex<Names>>,
 }
 
 impl Accounts {
@@ -28,30 +31,36 @@ impl Accounts {
             let _ = list.take(LIST_BYTES).read_to_string(&mut text);
         }
         let parse = |line: &str| {
-            let (uid, name) = line.split_once(' ')?;
-            Some((uid.parse().ok()?, name.to_owned()))
+            let (uid, name) = line.split_once(' ').unwrap_or((line, ""));
+            Some((uid.parse().ok()?, (!name.is_empty()).then(|| name.to_owned())))
         };
         Self { file, names: Arc::new(Mutex::new(text.lines().filter_map(parse).collect())) }
     }
 
-    /// The name of before, if this one is another. Who has no account now and had none before is the same.
+    /// The account of before, if this one is another. Who has no account now and had none before is the same.
     #[must_use]
-    pub fn other_before(&self, uid: u32, name: Option<&str>) -> Option<String> {
+    pub fn other_before(&self, uid: u32, name: Option<&str>) -> Option<Option<String>> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.get(&uid).filter(|before| Some(before.as_str()) != name).cloned()
+        names.get(&uid).filter(|before| before.as_deref() != name).cloned()
     }
 
-    /// From now on the number is this account.
+    /// Whether anything is known of that number.
+    #[must_use]
+    pub fn knows(&self, uid: u32) -> bool {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&uid)
+    }
+
+    /// From now on the number is this account, or none.
     ///
     /// # Errors
     /// The list cannot be written.
-    pub fn note(&self, uid: u32, name: &str) -> Result<(), Problem> {
+    pub fn note(&self, uid: u32, name: Option<&str>) -> Result<(), Problem> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.get(&uid).is_some_and(|before| before == name) {
+        if names.get(&uid).is_some_and(|before| before.as_deref() == name) {
             return Ok(());
         }
         let mut noted = names.clone();
-        noted.insert(uid, name.to_owned());
+        noted.insert(uid, name.map(ToOwned::to_owned));
         write(&self.file, &noted).map_err(|error| {
             Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", self.file.display()))
                 .hint("free some space where the daemon's home is")
@@ -62,18 +71,22 @@ impl Accounts {
 
     /// What the new owner of a number is told while something of the one before is here.
     #[must_use]
-    pub fn refusal(&self, uid: u32, before: &str) -> Problem {
-        let what = format!("user id {uid} was the account `{before}`, whose sessions or jobs are still here");
+    pub fn refusal(&self, uid: u32, before: Option<&str>) -> Problem {
+        let was = before.map_or_else(|| "no account".to_owned(), |name| format!("the account `{name}`"));
+        let what = format!("user id {uid} was {was}, and its sessions or jobs are still here");
         Problem::new(Code::Forbidden, what).hint(format!(
-            "an administrator can remove them (`belljar ps --all`, `belljar rm NAME@{uid}`); if the account was only renamed, root removes the line of {uid} in `{}` and starts the daemon anew",
+            "an administrator can remove them (`belljar ps --all`, `belljar rm NAME@{uid}`); if it is the same person, root removes the line of {uid} in `{}` and starts the daemon anew",
             self.file.display()
         ))
     }
 }
 
-fn write(file: &Path, names: &BTreeMap<u32, String>) -> std::io::Result<()> {
+fn write(file: &Path, names: &Names) -> std::io::Result<()> {
     let draft = file.with_extension("draft");
-    let text = names.iter().fold(String::new(), |text, (uid, name)| format!("{text}{uid} {name}\n"));
+    let text = names.iter().fold(String::new(), |text, (uid, name)| {
+        let name = name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
+        format!("{text}{uid}{name}\n")
+    });
     let mut options = std::fs::OpenOptions::new();
     let mut written = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
     written.write_all(text.as_bytes())?;
@@ -91,13 +104,19 @@ mod tests {
         let file = home.path().join("accounts");
         let accounts = Accounts::load(file.clone());
         assert_eq!(accounts.other_before(1000, Some("ann")), None);
-        accounts.note(1000, "ann").unwrap();
+        accounts.note(1000, Some("ann")).unwrap();
         let accounts = Accounts::load(file);
         assert_eq!(accounts.other_before(1000, Some("ann")), None);
-        assert_eq!(accounts.other_before(1000, Some("bob")).as_deref(), Some("ann"));
-        assert_eq!(accounts.other_before(1000, None).as_deref(), Some("ann"));
+        assert_eq!(accounts.other_before(1000, Some("bob")), Some(Some("ann".into())));
+        assert_eq!(accounts.other_before(1000, None), Some(Some("ann".into())));
         assert_eq!(accounts.other_before(1001, None), None);
-        accounts.note(1000, "bob").unwrap();
+        assert!(!accounts.knows(1001));
+        accounts.note(1001, None).unwrap();
+        let accounts = Accounts::load(home.path().join("accounts"));
+        assert!(accounts.knows(1001));
+        assert_eq!(accounts.other_before(1001, None), None);
+        assert_eq!(accounts.other_before(1001, Some("new")), Some(None));
+        accounts.note(1000, Some("bob")).unwrap();
         assert_eq!(accounts.other_before(1000, Some("bob")), None);
     }
 }

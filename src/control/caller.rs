@@ -13,14 +13,13 @@ use crate::protocol::problem::{Code, Problem};
 pub(super) struct Caller {
     app: App,
     pub uid: u32,
-    gid: u32,
     /// As of the last request.
     last: Mutex<Option<(Arc<Who>, Peer)>>,
 }
 
 impl Caller {
-    pub fn new(app: App, uid: u32, gid: u32) -> Self {
-        Self { app, uid, gid, last: Mutex::default() }
+    pub fn new(app: App, uid: u32) -> Self {
+        Self { app, uid, last: Mutex::default() }
     }
 
     fn last(&self) -> Option<(Arc<Who>, Peer)> {
@@ -35,7 +34,7 @@ impl Caller {
         {
             return Ok(peer.clone());
         }
-        let who = self.app.identities.of(self.uid, Some(self.gid)).await?;
+        let who = self.app.identities.of(self.uid).await?;
         if let Some((known, peer)) = last
             && Arc::ptr_eq(&known, &who)
         {
@@ -67,7 +66,7 @@ async fn recognise(app: &App, uid: u32, who: &Who) -> Result<Peer, Problem> {
     let admin = !controls::holds("administrators_are_few")
         || uid == 0
         || who.groups.contains(&app.settings.admin.group);
-    Ok(Peer { uid, admin, act: String::new() })
+    Ok(Peer { uid, admin, ..Peer::default() })
 }
 
 /// Ids that a user, or a guest, can take at will would each have quotas of their own.
@@ -97,9 +96,9 @@ async fn is_the_same_account(app: &App, uid: u32, who: &Who) -> Result<(), Probl
     if let Some(before) = app.accounts.other_before(uid, who.name.as_deref())
         && has_something(app, uid).await?
     {
-        return Err(app.accounts.refusal(uid, &before));
+        return Err(app.accounts.refusal(uid, before.as_deref()));
     }
-    who.name.as_ref().map_or(Ok(()), |name| app.accounts.note(uid, name))
+    app.accounts.note(uid, who.name.as_deref())
 }
 
 /// Sessions that live, or jobs that are kept.

@@ -1,16 +1,18 @@
 //! Who a user is beyond its number: a name and groups, from the machine's own lists, never from a
-//! message. The kernel says the number and the group that a process runs with.
+//! message. The group that a process runs with does not count: a set-gid program, or a shell that was left open, keeps
+//! a group that its user has lost.
 //!
 //! The lists may lie on another machine and not answer. Then what was last known holds; of whom nothing is known
 //! nothing is taken for granted, not even that there are no limits: such a user is refused.
 
-use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use nix::unistd::{Group, Uid, User, getgrouplist};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
+use super::peer::Peer;
 use super::subordinate;
 use crate::protocol::problem::{Code, Problem};
 
@@ -34,9 +36,9 @@ pub struct Who {
 #[derive(Debug)]
 struct Unanswered;
 
-/// By user and the group that its process runs with.
-type Known = HashMap<(u32, Option<u32>), (Instant, Arc<Who>)>;
-type LookUp = fn(u32, Option<u32>) -> Result<Who, Unanswered>;
+/// By user.
+type Known = HashMap<u32, (Instant, Arc<Who>)>;
+type LookUp = fn(u32) -> Result<Who, Unanswered>;
 
 #[derive(Clone)]
 pub struct Identities {
@@ -54,16 +56,16 @@ impl Default for Identities {
 impl Identities {
     /// # Errors
     /// The machine's lists do not answer, and nothing is known of that user.
-    pub async fn of(&self, uid: u32, gid: Option<u32>) -> Result<Arc<Who>, Problem> {
+    pub async fn of(&self, uid: u32) -> Result<Arc<Who>, Problem> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known().get(&(uid, gid)).cloned();
+        let before = known().get(&uid).cloned();
         if let Some((at, who)) = &before
             && at.elapsed() < REMEMBERED
         {
             return Ok(Arc::clone(who));
         }
-        let looked_up = tokio::time::timeout(LOOKED_UP_WITHIN, self.ask(uid, gid)).await;
-        let Ok(Ok(who)) = looked_up else {
+        let look_up = self.look_up;
+        let Ok(who) = self.ask(move || look_up(uid)).await else {
             tracing::warn!(uid, known = before.is_some(), "the lists of users do not answer");
             return before.map(|(_, who)| who).ok_or_else(|| {
                 Problem::new(
@@ -80,23 +82,47 @@ impl Identities {
         {
             known.remove(&oldest);
         }
-        known.insert((uid, gid), (Instant::now(), Arc::clone(&who)));
+        known.insert(uid, (Instant::now(), Arc::clone(&who)));
         Ok(who)
     }
 
-    async fn ask(&self, uid: u32, gid: Option<u32>) -> Result<Who, Unanswered> {
-        let place = Arc::clone(&self.lookups).acquire_owned().await.map_err(|_| Unanswered)?;
-        let look_up = self.look_up;
-        let asked = tokio::task::spawn_blocking(move || {
-            let found = look_up(uid, gid);
-            drop(place);
-            found
-        });
-        asked.await.map_err(|_| Unanswered)?
+    /// The user that a caller names, as a number or by name. Nobody but an administrator has others looked up: a name
+    /// that the machine's lists have to be asked about takes a thread for as long as they do not answer.
+    pub async fn named(&self, user: &str, peer: &Peer) -> Option<u32> {
+        if let Ok(uid) = user.parse::<u32>() {
+            // One user has one number: `007` would be another name for `7` in what is noted of an administrator.
+            return (uid.to_string() == user).then_some(uid);
+        }
+        if self.of(peer.uid).await.is_ok_and(|who| who.name.as_deref() == Some(user)) {
+            return Some(peer.uid);
+        }
+        if !peer.admin {
+            return None;
+        }
+        let name = user.to_owned();
+        let found = self.ask(move || User::from_name(&name).map_err(|_| Unanswered)).await.ok()?;
+        found.map(|user| user.uid.as_raw())
+    }
+
+    /// Asks the lists on a thread of which there are so many, and waits so long for it.
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce() -> Result<T, Unanswered> + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        let asked = async {
+            let permit = Arc::clone(&self.lookups).acquire_owned().await.map_err(|_| Unanswered)?;
+            let answer = tokio::task::spawn_blocking(move || {
+                let answer = question();
+                drop(permit);
+                answer
+            });
+            answer.await.map_err(|_| Unanswered)?
+        };
+        tokio::time::timeout(LOOKED_UP_WITHIN, asked).await.map_err(|_| Unanswered)?
     }
 }
 
-fn look_up(uid: u32, gid: Option<u32>) -> Result<Who, Unanswered> {
+fn look_up(uid: u32) -> Result<Who, Unanswered> {
     let user = User::from_uid(Uid::from_raw(uid)).map_err(|_| Unanswered)?;
     let listed = match &user {
         None => Vec::new(),
@@ -106,23 +132,12 @@ fn look_up(uid: u32, gid: Option<u32>) -> Result<Who, Unanswered> {
         }
     };
     let mut groups = Vec::new();
-    for gid in listed.into_iter().chain(gid.map(Gid::from_raw)) {
+    for gid in listed {
         groups.extend(Group::from_gid(gid).map_err(|_| Unanswered)?.map(|group| group.name));
     }
     groups.sort();
     groups.dedup();
     Ok(Who { name: user.map(|user| user.name), groups, subordinate_to: subordinate::owner_of(uid) })
-}
-
-/// A user as people write it: a name, or a number.
-pub async fn number_of(user: &str) -> Option<u32> {
-    if let Ok(uid) = user.parse() {
-        return Some(uid);
-    }
-    let name = user.to_owned();
-    let found = tokio::task::spawn_blocking(move || User::from_name(&name).ok().flatten());
-    let found = tokio::time::timeout(LOOKED_UP_WITHIN, found).await.ok()?.ok()?;
-    found.map(|user| user.uid.as_raw())
 }
 
 #[cfg(test)]
@@ -133,22 +148,31 @@ mod tests {
     #[tokio::test]
     async fn names_and_groups_come_from_the_machine() {
         let identities = Identities::default();
-        let root = identities.of(0, Some(1)).await.unwrap();
+        let root = identities.of(0).await.unwrap();
         assert_eq!(root.name.as_deref(), Some("root"));
-        assert!(
-            ["root", "daemon"].iter().all(|group| root.groups.contains(&(*group).to_owned())),
-            "{root:?}"
-        );
-        let nobody_knows = identities.of(3_999_999_999, None).await.unwrap();
+        assert!(root.groups.contains(&"root".to_owned()), "{root:?}");
+        let nobody_knows = identities.of(3_999_999_999).await.unwrap();
         assert_eq!(*nobody_knows, Who::default());
-        assert_eq!(number_of("root").await, Some(0));
-        assert_eq!(number_of("61001").await, Some(61001));
-        assert_eq!(number_of("no-such-user").await, None);
+    }
+
+    #[tokio::test]
+    async fn others_are_looked_up_for_administrators_alone() {
+        let identities = Identities::default();
+        let root = Peer { uid: 0, admin: true, ..Peer::default() };
+        let user = Peer { uid: 1, ..Peer::default() };
+        assert_eq!(identities.named("daemon", &root).await, Some(1));
+        assert_eq!(identities.named("daemon", &user).await, Some(1), "its own name");
+        assert_eq!(identities.named("root", &root).await, Some(0));
+        assert_eq!(identities.named("root", &user).await, None);
+        assert_eq!(identities.named("61001", &user).await, Some(61001));
+        for other in ["061001", "+61001", "", "-1", "4294967296", "no-such-user"] {
+            assert_eq!(identities.named(other, &root).await, None, "{other}");
+        }
     }
 
     static ANSWERS: AtomicBool = AtomicBool::new(true);
 
-    fn sometimes(_: u32, _: Option<u32>) -> Result<Who, Unanswered> {
+    fn sometimes(_: u32) -> Result<Who, Unanswered> {
         let who = Who { name: Some("ann".into()), groups: vec!["staff".into()], subordinate_to: None };
         if ANSWERS.load(Ordering::Relaxed) { Ok(who) } else { Err(Unanswered) }
     }
@@ -157,13 +181,13 @@ mod tests {
     #[tokio::test]
     async fn lists_that_do_not_answer_take_nothing_back_and_give_nothing() {
         let identities = Identities { look_up: sometimes, ..Identities::default() };
-        let known = identities.of(7, None).await.unwrap();
+        let known = identities.of(7).await.unwrap();
         ANSWERS.store(false, Ordering::Relaxed);
-        let (at, who) = identities.known.lock().unwrap().get(&(7, None)).cloned().unwrap();
+        let (at, who) = identities.known.lock().unwrap().get(&7).cloned().unwrap();
         let Some(long_ago) = at.checked_sub(2 * REMEMBERED) else { return };
-        identities.known.lock().unwrap().insert((7, None), (long_ago, who));
-        assert_eq!(identities.of(7, None).await.unwrap(), known);
-        let refused = identities.of(8, None).await.unwrap_err();
+        identities.known.lock().unwrap().insert(7, (long_ago, who));
+        assert_eq!(identities.of(7).await.unwrap(), known);
+        let refused = identities.of(8).await.unwrap_err();
         assert_eq!(refused.code, Code::Forbidden);
     }
 }

@@ -9,13 +9,15 @@ use crate::protocol::limits::{
 };
 use crate::protocol::problem::{Code, Problem};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
     /// Sees and may act on everything: root, and members of the group for it.
     pub admin: bool,
     /// The request, as it is noted in the events of somebody else's session.
     pub act: String,
+    /// Whether the request neither runs nor changes anything that may run.
+    pub looks_or_stops: bool,
 }
 
 impl Peer {

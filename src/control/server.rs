@@ -48,7 +48,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
                 continue;
             }
         };
-        let (uid, gid, place) = match let_in(&stream, only, &connections) {
+        let (uid, place) = match let_in(&stream, only, &connections) {
             Ok(peer) => peer,
             Err(why) => {
                 if let Some(count) = hang_ups.add(Instant::now()) {
@@ -57,8 +57,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
                 continue;
             }
         };
-        let (caller, router, shutdown) =
-            (Caller::new(app.clone(), uid, gid), router.clone(), shutdown.clone());
+        let (caller, router, shutdown) = (Caller::new(app.clone(), uid), router.clone(), shutdown.clone());
         tasks.spawn(async move {
             // The lists are looked up before the first request is read, so that a client which has closed its half
             // by then still gets what can be answered at once. A refusal is told to each request.
@@ -75,14 +74,14 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
 }
 
 /// Whose connection it is, with a place for it; or why it gets none.
-fn let_in(stream: &UnixStream, only: Option<u32>, places: &Places) -> Result<(u32, u32, Place), String> {
+fn let_in(stream: &UnixStream, only: Option<u32>, places: &Places) -> Result<(u32, Place), String> {
     let credentials = stream.peer_cred().map_err(|error| format!("it has no credentials: {error}"))?;
-    let (uid, gid) = (credentials.uid(), credentials.gid());
+    let uid = credentials.uid();
     if controls::holds("one_user_is_served") && only.is_some_and(|own| uid != own && uid != 0) {
         return Err(format!("user {uid} is not the one who is served"));
     }
     let place = places.take(uid).ok_or_else(|| format!("user {uid} has too many"))?;
-    Ok((uid, gid, place))
+    Ok((uid, place))
 }
 
 async fn serve_connection(

@@ -1,14 +1,13 @@
 //! What has to be there before the daemon serves: its home, the lock on it, a log, an identity.
 
 use std::io::{IsTerminal, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::DaemonError;
+use super::{DaemonError, trust};
 use crate::config::{Paths, Settings};
-use crate::controls;
 
 /// The first descriptor behind the standard ones; where systemd puts a socket.
 const FIRST_HANDED_OVER: u32 = 3;
@@ -41,46 +40,18 @@ pub fn close_inherited() {
     }
 }
 
-/// Whoever can write to the home, or to a folder above it, can put something else in the place of what the daemon
-/// trusts. So all of them are the daemon's own or root's, and nobody else may write there; above the home a sticky
-/// folder will do, as `/tmp` is, where names are their owners'.
-fn check_home(home: &Path) -> Result<(), DaemonError> {
-    if !controls::holds("home_is_the_daemons") {
-        return Ok(());
-    }
-    let Some(there) = home.ancestors().find(|path| path.exists()) else { return Ok(()) };
-    let there = there.canonicalize().map_err(|error| failed(there, &error))?;
-    let (own, own_group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    for (above, path) in there.ancestors().enumerate() {
-        let found = std::fs::metadata(path).map_err(|error| failed(path, &error))?;
-        let is_home = above == 0 && home.exists();
-        let (mode, shown) = (found.mode(), path.display());
-        let refused = |what: String, fix: String| {
-            let why = "whoever can write there can replace what the daemon trusts";
-            Err(DaemonError::Start(format!(
-                "`{shown}` {what}, and {why}\n\nhint: `{fix}`, or move the state with `BELLJAR_HOME`"
-            )))
-        };
-        if found.uid() != own && (is_home || found.uid() != 0) {
-            return refused(format!("belongs to user {}", found.uid()), format!("chown {own} {shown}"));
-        }
-        let by_group = mode & 0o020 != 0 && found.gid() != own_group && found.gid() != 0;
-        let is_sticky = mode & 0o1000 != 0 && !is_home;
-        if (mode & 0o002 != 0 || by_group) && !is_sticky {
-            return refused(
-                format!("can be written by others (mode {:o})", mode & 0o7777),
-                format!("chmod go-w {shown}"),
-            );
-        }
-    }
-    Ok(())
-}
-
-/// Everything below the home is the daemon's alone.
-pub fn make_home(paths: &Paths) -> Result<(), DaemonError> {
-    check_home(paths.home())?;
+/// Everything below the home is the daemon's alone. It is used by the name that it has after all links: one of them
+/// may be made to lead elsewhere later.
+pub fn make_home(paths: Paths) -> Result<Paths, DaemonError> {
+    let trusted = |path: &Path| trust::check(path, "move the state with `BELLJAR_HOME`");
+    trusted(paths.home())?;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(paths.home());
+    made.map_err(|error| failed(paths.home(), &error))?;
+    let home = paths.home().canonicalize().map_err(|error| failed(paths.home(), &error))?;
+    // Once more: it may have been made by somebody else meanwhile.
+    trusted(&home)?;
+    let paths = paths.with_home(home);
     let folders = [
-        paths.home().to_owned(),
         paths.sandboxes_dir(),
         paths.workspaces_dir(),
         paths.kernel_dir(),
@@ -94,7 +65,8 @@ pub fn make_home(paths: &Paths) -> Result<(), DaemonError> {
     }
     // Also if it was there before: a home that others can enter is no home.
     let private = std::fs::Permissions::from_mode(0o700);
-    std::fs::set_permissions(paths.home(), private).map_err(|error| failed(paths.home(), &error))
+    std::fs::set_permissions(paths.home(), private).map_err(|error| failed(paths.home(), &error))?;
+    Ok(paths)
 }
 
 /// Held for the life of the daemon. The kernel lets go of it however the daemon ends.

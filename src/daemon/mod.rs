@@ -4,6 +4,7 @@ mod boot;
 mod journals;
 mod notify;
 mod socket;
+mod trust;
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -93,6 +94,10 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
     }
     let paths = Paths::of_this_process()
         .map_err(|error| DaemonError::Config(format!("{error}\n\nhint: {}", error.fix())))?;
+    trust::check(
+        config.as_deref().unwrap_or(paths.config_file()),
+        "name another file with `BELLJAR_CONFIG`",
+    )?;
     let loaded =
         config::load(config.as_deref(), &paths).map_err(|error| DaemonError::Config(error.to_string()))?;
     let guests = &loaded.settings.sandbox;
@@ -105,7 +110,7 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
             guests.uid_first, guests.uid_count
         )));
     }
-    boot::make_home(&paths)?;
+    let paths = boot::make_home(paths)?;
     let _lock = Lock::take(&paths)?;
     let _log = boot::start_log(&paths, &loaded.settings);
     boot::harden();
@@ -139,7 +144,8 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let waiting = journal.open_jobs().map_err(|error| DaemonError::Start(error.to_string()))?;
     let of_jobs = waiting.into_iter().map(|record| record.view.owner);
     let owners = living()?.into_iter().map(|record| record.owner).chain(of_jobs).collect();
-    limit(&ledger, &identities, &launcher, owners).await;
+    let accounts = Accounts::load(launcher.paths.home().join("accounts"));
+    limit(&ledger, &identities, &launcher, &accounts, owners).await?;
     journals::watch(&launcher, &journal, &ledger);
     let args = SupervisorArgs {
         journal: journal.clone(),
@@ -190,7 +196,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         tools,
         ledger,
         identities,
-        accounts: Accounts::load(launcher.paths.home().join("accounts")),
+        accounts,
     };
     let notifier = Notifier::of_this_process();
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
@@ -289,13 +295,28 @@ impl Signals {
     }
 }
 
-/// Whoever has something here already is held to their limits from the start.
-async fn limit(ledger: &Ledger, identities: &Identities, launcher: &Launcher, owners: BTreeSet<u32>) {
+/// Whoever has something here already is held to their limits from the start, and known by the account that they are.
+async fn limit(
+    ledger: &Ledger,
+    identities: &Identities,
+    launcher: &Launcher,
+    accounts: &Accounts,
+    owners: BTreeSet<u32>,
+) -> Result<(), DaemonError> {
     for owner in owners {
+        let found = identities.of(owner).await;
+        if let Ok(who) = &found
+            && launcher.service.system
+            && !accounts.knows(owner)
+        {
+            let noted = accounts.note(owner, who.name.as_deref());
+            noted.map_err(|problem| DaemonError::Start(problem.message))?;
+        }
         // Who cannot be looked up now is refused until that can be done.
-        let who = identities.of(owner, None).await.unwrap_or_default();
+        let who = found.unwrap_or_default();
         ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
     }
+    Ok(())
 }
 
 /// An error only if the supervisor or the journal's writer died.

@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
 
-use super::DaemonError;
+use super::{DaemonError, trust};
 use crate::config::Paths;
 
 /// Members of this group may use a system daemon.
@@ -35,6 +35,7 @@ impl SocketGuard {
         }
         let path = paths.socket();
         make_parent(path, paths.system())?;
+        trust::check_above(path, "set `BELLJAR_SOCKET`")?;
         clear_stale(path)?;
         let failed = |error: std::io::Error| {
             DaemonError::Start(format!(

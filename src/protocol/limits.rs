@@ -29,6 +29,8 @@ pub const TOOL_NAME_CHARS: usize = 64;
 /// Bytes of what one tool may say, and of all that a session keeps of it for its markers.
 pub const TOOL_OUTPUT_BYTES: usize = 4 * 1024 * 1024;
 pub const TOOL_RESPONSES_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes that all markers of one cell become; the others stay as they are. A marker is short and can be printed often.
+pub const MARKERS_BYTES: usize = 2 * TOOL_OUTPUT_BYTES;
 /// Bytes of the arguments of a call that a person is asked about.
 pub const APPROVAL_BYTES: u64 = 1024 * 1024;
 /// Nesting of JSON values that come from a model, a client or a program.

@@ -2,6 +2,7 @@
 //! out-of-memory kill or a refused fork from a plain death.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::facts::read_small;
 use crate::protocol::api::Load;
@@ -97,6 +98,11 @@ impl Cgroup {
             }
         };
         Some(Load { cpu_us, memory_bytes: memory.saturating_sub(cache.unwrap_or(0)) })
+    }
+
+    #[must_use]
+    pub fn cpu_time(&self) -> Option<Duration> {
+        self.load().map(|load| Duration::from_micros(load.cpu_us))
     }
 
     /// Whether somebody has stopped all its processes; none if that cannot be read.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::cgroup::Cgroup;
 use super::docker::Container;
@@ -156,6 +157,15 @@ impl Sandbox {
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder.path
+    }
+
+    /// CPU time that its processes have taken together; none if that is not counted here.
+    #[must_use]
+    pub fn cpu_time(&self) -> Option<Duration> {
+        match &self.held {
+            Held::Container(container) => container.cgroup().and_then(Cgroup::cpu_time),
+            Held::Jail(jail) => jail.cpu_time(),
+        }
     }
 
     #[must_use]

@@ -20,7 +20,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::frames::OutputFrame;
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::limits::{
-    DISPLAY_BYTES, DISPLAYS, DISPLAYS_BYTES, OUTPUT_COALESCE, OUTPUT_EVENT_BYTES, TOOL_RESPONSES_BYTES,
+    DISPLAY_BYTES, DISPLAYS, DISPLAYS_BYTES, MARKERS_BYTES, OUTPUT_COALESCE, OUTPUT_EVENT_BYTES,
 };
 use crate::protocol::result::{Display, Stream};
 
@@ -93,7 +93,7 @@ impl State {
             caps,
             sandbox: None,
             placeholders: None,
-            room: TOOL_RESPONSES_BYTES,
+            room: MARKERS_BYTES,
             running: HashMap::new(),
             pending: None,
             published: None,
@@ -194,7 +194,7 @@ impl Recorder {
     pub fn begin(&self, cell: CellNumber) {
         let mut state = self.lock();
         let caps = state.caps;
-        state.room = TOOL_RESPONSES_BYTES;
+        state.room = MARKERS_BYTES;
         state.running.entry(cell).or_insert_with(|| Running::new(caps));
     }
 

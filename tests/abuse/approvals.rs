@@ -60,3 +60,18 @@ fn code_of_a_careful_ask_calls_no_host_tool_unasked() {
     assert!(told(&daemon)[0].contains("rejected\nnoted yes\nnone"), "{:?}", told(&daemon));
     daemon.assert_sound();
 }
+
+/// Time stands still for a cell that waits for a person, but not for one that computes meanwhile.
+#[test]
+fn a_question_to_a_person_is_no_way_around_a_deadline() {
+    let (_folder, file) = notebook();
+    let code = "import threading, time\nthreading.Thread(target=note, args=('x',), daemon=True).start()\nend = time.time() + 60\nwhile time.time() < end: pass";
+    let script = conversation("do", &[runs(code), says("done")]);
+    let config = format!("{}[cells]\ntimeout = \"1s\"\n", noting_tool("note", &file));
+    let Some(daemon) = scripted(&config, &script) else { return };
+    let ask = json!({"text": "do", "approval": {"tools": ["note"]}, "fresh": true});
+    let number = begin(&daemon, ask);
+    assert_eq!(text(&end_of(&daemon, number), "answer"), "done");
+    assert!(told(&daemon)[0].contains("longer than 1 s"), "{:?}", told(&daemon));
+    daemon.assert_sound();
+}

@@ -10,7 +10,6 @@ use crate::docker::helpers::{outcome, printed, queue, session_with, text};
 use crate::support::{Daemon, User, engine, eventually, http_as};
 
 /// Nobody has this account; the kernel does not mind.
-const CAROL: User = User { uid: 61_303, gid: 61_303, group: None };
 
 /// `[tool.NAME]` that runs this program of Python.
 fn program(name: &str, code: &str, timeout: &str) -> String {
@@ -147,7 +146,6 @@ fn an_administrator_has_nothing_run_in_a_session_of_root() {
         "import os\nopen({:?}, 'a').write(str(os.getuid()) + chr(10))\nprint(os.getuid())",
         file.to_str().expect("UTF-8")
     );
-    // The group of the administrator's process is what makes it one.
     let config = format!("{}[admin]\ngroup = \"games\"\n", program("whoami", &whoami, "20s"));
     let daemon = Daemon::with_config(&config);
     for (path, mode) in [(daemon.home().to_owned(), 0o711), (daemon.socket(), 0o666)] {
@@ -156,7 +154,7 @@ fn an_administrator_has_nothing_run_in_a_session_of_root() {
     let games = std::fs::read_to_string("/etc/group").expect("groups");
     let games = games.lines().find_map(|line| line.strip_prefix("games:x:")).expect("the group games");
     let gid: u32 = games.split(':').next().and_then(|gid| gid.parse().ok()).expect("a number");
-    let admin = User { gid, ..CAROL };
+    let admin = User { gid, ..crate::docker::many_users::CAROL };
     daemon.session("s", json!({"image": "belljar/base"}));
     let act = |method: &str, path: &str, body: &Value| {
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -175,6 +173,14 @@ fn an_administrator_has_nothing_run_in_a_session_of_root() {
         assert_eq!((refused.status, text(&refused.json(), "code")), (403, "forbidden"), "{method} {path}");
     }
     assert_eq!(notes(&file), Vec::<String>::new());
+    // What a request does is told by its route, and not by the beginning of its path.
+    daemon.run("s", "open('keep.txt', 'w').write('kept')");
+    for user in ["root".to_owned(), format!("{}0", "0".repeat(250))] {
+        let path = format!("/v1/sessions/s@{user}/files/keep.txt");
+        let refused = http_as(admin, &daemon.socket(), "DELETE", &path, &[], b"");
+        assert!([403, 404].contains(&refused.status), "{user}: {}", refused.text());
+    }
+    assert_eq!(daemon.run("s", "open('keep.txt').read()")["result"]["repr"], "'kept'");
     let cell = queue(&daemon, &json!({"code": "import time; time.sleep(600)"}));
     std::thread::sleep(Duration::from_millis(300));
     act("POST", "/interrupt", &Value::Null).expect_status(200);

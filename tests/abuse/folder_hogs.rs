@@ -4,6 +4,7 @@ use serde_json::json;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -210,29 +211,59 @@ fn a_folder_that_a_program_serves_is_refused_by_name_and_never_entered() {
     });
 }
 
+/// Whether a daemon ended by itself, and what it said.
+fn start_with(home: &Path, socket: &Path, config: &Path) -> (bool, String) {
+    let started = Command::new(crate::support::binary())
+        .arg("daemon")
+        .env("BELLJAR_HOME", home)
+        .env("BELLJAR_SOCKET", socket)
+        .env("BELLJAR_CONFIG", config)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn();
+    let mut started = started.expect("it starts");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline && started.try_wait().expect("wait").is_none() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ended = started.try_wait().expect("wait").is_some();
+    let _ = started.kill();
+    let output = started.wait_with_output().expect("it ends");
+    (ended, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A link that somebody else can lead elsewhere, a folder in which somebody else can replace the socket, and settings
+/// that somebody else wrote.
+#[test]
+fn what_somebody_else_can_replace_is_not_trusted() {
+    let outer = tempfile::Builder::new().prefix("bjh").tempdir_in("/tmp").expect("a folder");
+    std::fs::set_permissions(outer.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
+    let (home, bobs) = (outer.path().join("home"), outer.path().join("bob"));
+    for folder in [&home, &bobs] {
+        std::fs::create_dir(folder).expect("made");
+    }
+    std::os::unix::fs::symlink(&home, bobs.join("link")).expect("a link");
+    std::fs::write(bobs.join("config.toml"), "").expect("settings");
+    for path in [bobs.clone(), bobs.join("config.toml")] {
+        chown(&path, Some(BOB.uid), Some(BOB.gid)).expect("chown");
+    }
+    let (nothing, socket) = (Path::new("/dev/null"), home.join("belljar.sock"));
+    for (home, socket, config) in [
+        (&*bobs.join("link"), &*socket, nothing),
+        (&*home, &*bobs.join("belljar.sock"), nothing),
+        (&*home, &*socket, &*bobs.join("config.toml")),
+    ] {
+        let (ended, told) = start_with(home, socket, config);
+        assert!(ended, "{} {} {}", home.display(), socket.display(), config.display());
+        assert!(told.contains("can replace what the daemon trusts") && told.contains("hint:"), "{told}");
+    }
+}
+
 #[test]
 fn a_home_that_others_can_write_to_is_refused() {
     let outer = tempfile::Builder::new().prefix("bjh").tempdir_in("/tmp").expect("a folder");
-    let start = |home: &std::path::Path| {
-        let started = Command::new(crate::support::binary())
-            .arg("daemon")
-            .env("BELLJAR_HOME", home)
-            .env("BELLJAR_SOCKET", home.join("belljar.sock"))
-            .env("BELLJAR_CONFIG", "/dev/null")
-            .stdin(std::process::Stdio::null())
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::piped())
-            .spawn();
-        let mut started = started.expect("it starts");
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < deadline && started.try_wait().expect("wait").is_none() {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let ended = started.try_wait().expect("wait").is_some();
-        let _ = started.kill();
-        let output = started.wait_with_output().expect("it ends");
-        (ended, String::from_utf8_lossy(&output.stderr).into_owned())
-    };
+    let start = |home: &std::path::Path| start_with(home, &home.join("belljar.sock"), "/dev/null".as_ref());
     let home = outer.path().join("home");
     for (of_home, of_outer, mode_of_home, mode_of_outer) in
         [(BOB.uid, 0, 0o700, 0o755), (0, BOB.uid, 0o700, 0o755), (0, 0, 0o777, 0o755), (0, 0, 0o700, 0o777)]

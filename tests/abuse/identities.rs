@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::docker::many_users::{ADMINS, ALICE, BOB, USERS, ask};
-use crate::support::{Daemon, ROOT, SOON, User, binary, connect_as, eventually, jails};
+use crate::support::{Daemon, ROOT, SOON, User, binary, connect_as, copy_lists, eventually, jails};
 
 /// Longest time after which a change of the lists has to be seen.
 const SEEN_WITHIN: Duration = Duration::from_secs(15);
@@ -23,10 +23,7 @@ struct Lists(tempfile::TempDir);
 impl Lists {
     fn of_the_machine() -> Self {
         let lists = Self(tempfile::tempdir().expect("a folder"));
-        for name in ["passwd", "group", "subuid"] {
-            let text = std::fs::read_to_string(Path::new("/etc").join(name)).unwrap_or_default();
-            lists.set(name, &text);
-        }
+        copy_lists(lists.0.path(), "");
         lists
     }
 
@@ -128,6 +125,35 @@ fn an_administrator_is_one_only_for_as_long_as_the_groups_say_so() {
         assert!(ended, "she still reads the events of another");
         assert_eq!(ask(&daemon, ANN, "GET", all, Value::Null).status, 403);
         assert_eq!(ask(&daemon, ANN, "GET", "/v1/sessions", Value::Null).status, 200);
+    });
+}
+
+/// A set-gid program that was copied while its user was a member, or a shell that was left open, keeps the group.
+#[test]
+fn the_group_of_a_process_makes_nobody_an_administrator() {
+    in_a_jail(|| {
+        let lists = Lists::of_the_machine();
+        lists.add("passwd", "bjann:x:61301:61301::/:/bin/sh");
+        let daemon = lists.daemon("");
+        for user in [User { gid: ADMINS.1, ..ANN }, User { gid: ADMINS.1, ..ALICE }] {
+            assert_eq!(ask(&daemon, user, "GET", "/v1/sessions?all=true", Value::Null).status, 403);
+            assert_eq!(ask(&daemon, user, "GET", "/v1/quota?user=root", Value::Null).status, 403);
+        }
+    });
+}
+
+/// What a number that was no account has left is not inherited by the account that gets the number.
+#[test]
+fn an_account_inherits_nothing_of_its_number() {
+    in_a_jail(|| {
+        let lists = Lists::of_the_machine();
+        let mut daemon = lists.daemon("");
+        ask(&daemon, DAN, "POST", "/v1/sessions", json!({"name": "secret"})).expect_status(201);
+        daemon.kill();
+        lists.add("passwd", "bjeve:x:61302:61302::/:/bin/sh");
+        daemon.restart();
+        let refused = ask(&daemon, DAN, "GET", "/v1/sessions/secret", Value::Null).expect_status(403);
+        assert!(refused["message"].as_str().expect("text").contains("no account"), "{refused}");
     });
 }
 

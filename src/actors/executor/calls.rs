@@ -17,7 +17,7 @@ use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{
-    APPROVAL_BYTES, EXCEPTION_CHARS, TOOL_CALLS_LISTED, TOOL_NAME_CHARS, TOOL_RESPONSES_BYTES,
+    APPROVAL_BYTES, EXCEPTION_CHARS, MARKERS_BYTES, TOOL_CALLS_LISTED, TOOL_NAME_CHARS,
 };
 use crate::protocol::result::{Display, ValueView};
 use crate::store::{Applied, CellRecord};
@@ -300,7 +300,7 @@ impl ExecutorState {
         let responses = self.said.lock();
         let mut calls = Vec::new();
         let mut expand = |text: &mut String| {
-            let expanded = expand_markers(text, |call| responses.text(call), TOOL_RESPONSES_BYTES);
+            let expanded = expand_markers(text, |call| responses.text(call), MARKERS_BYTES);
             if !expanded.calls.is_empty() {
                 *text = expanded.text;
                 calls.extend(expanded.calls);

@@ -6,6 +6,7 @@ use tokio::task::AbortHandle;
 
 use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::super::session::SessionMsg;
+use super::permits::Asked;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue, request_number};
 use crate::bridge::{Delivery, SendError, Turn};
 use crate::controls;
@@ -50,7 +51,7 @@ pub(super) struct Running {
     pub delivery: Delivery,
     /// Calls of it that wait for a person, and since when one does.
     pub persons: u32,
-    pub persons_since: Option<Instant>,
+    pub asked: Option<Asked>,
 }
 
 impl Running {
@@ -68,7 +69,7 @@ impl Running {
             deadline: None,
             delivery: Delivery::default(),
             persons: 0,
-            persons_since: None,
+            asked: None,
         }
     }
 

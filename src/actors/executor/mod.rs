@@ -329,6 +329,7 @@ impl ExecutorState {
             ExecutorMsg::Overdue(what) => state.overdue(myself, what),
             ExecutorMsg::Look => {
                 state.look_at_quota(myself);
+                state.look_at_asked(myself);
                 state.look_for_strangers(myself);
             }
             ExecutorMsg::OverQuota(exceeded) => state.over_quota(myself, &exceeded),

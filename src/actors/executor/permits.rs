@@ -1,4 +1,5 @@
-//! Tool calls that a person has to allow. The cell waits meanwhile, which costs it no time of its own.
+//! Tool calls that a person has to allow. The cell waits meanwhile, which costs it no time of its own; but what it
+//! computes meanwhile does, so that a question to a person is no way around a deadline.
 
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -7,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::super::asks::{AsksMsg, AsksRef, PermitWanted};
 use super::super::calls::answer;
+use super::super::outcome::EndedBy;
+use super::cells::Running;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
+use crate::controls;
 use crate::protocol::ask::{AskNumber, Decision};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
@@ -103,13 +107,36 @@ async fn begun(log: &EventLog, cell: CellNumber, call: u64) -> Result<(), ToolFa
     written.await.map_err(unwritten)
 }
 
+/// How long a person has been asked, and what the sandbox had computed until then.
+pub(super) struct Asked {
+    since: Instant,
+    cpu_time: Option<Duration>,
+}
+
+impl Asked {
+    /// The CPU time that the sandbox took since. Where that is not counted it is taken for none.
+    fn computed(&self, now: Option<Duration>) -> Duration {
+        match (self.cpu_time, now) {
+            (Some(before), Some(now)) if controls::holds("computing_takes_time") => {
+                now.saturating_sub(before)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+}
+
 impl ExecutorState {
-    /// No time passes for a cell while a person decides on a call of it.
+    fn cpu_time(&self) -> Option<Duration> {
+        self.cage.as_ref().and_then(|cage| cage.sandbox.cpu_time())
+    }
+
+    /// While a person decides on a call of a cell, only what is computed counts as its time.
     pub(super) fn person_asked(&mut self, cell: CellNumber) {
+        let cpu_time = self.cpu_time();
         let Some(running) = self.running.get_mut(&cell) else { return };
         running.persons += 1;
         if running.persons == 1 {
-            running.persons_since = Some(Instant::now());
+            running.asked = Some(Asked { since: Instant::now(), cpu_time });
             if let Some(deadline) = running.deadline.take() {
                 deadline.abort();
             }
@@ -117,18 +144,35 @@ impl ExecutorState {
     }
 
     pub(super) fn person_answered(&mut self, myself: &ExecutorRef, cell: CellNumber) {
-        let is_frozen = self.frost.at.is_some();
+        let (is_frozen, cpu_time) = (self.frost.at.is_some(), self.cpu_time());
         let Some(running) = self.running.get_mut(&cell) else { return };
         running.persons = running.persons.saturating_sub(1);
         if running.persons > 0 {
             return;
         }
-        if let Some(since) = running.persons_since.take() {
-            running.since += since.elapsed();
+        if let Some(asked) = running.asked.take() {
+            running.since += asked.since.elapsed().saturating_sub(asked.computed(cpu_time));
         }
         let left = running.start.timeout.saturating_sub(running.since.elapsed());
         if running.ended_by.is_none() && !is_frozen {
             self.arm(myself, cell, left);
+        }
+    }
+
+    /// Ends cells that have computed for longer than they may while a person was asked about them.
+    pub(super) fn look_at_asked(&mut self, myself: &ExecutorRef) {
+        if self.running.values().all(|running| running.asked.is_none()) {
+            return;
+        }
+        let cpu_time = self.cpu_time();
+        let is_over = |running: &Running| {
+            let Some(asked) = &running.asked else { return false };
+            let before = asked.since.saturating_duration_since(running.since);
+            before + asked.computed(cpu_time) > running.start.timeout
+        };
+        let over = self.running.iter().filter(|(_, running)| is_over(running));
+        for cell in over.map(|(cell, _)| *cell).collect::<Vec<CellNumber>>() {
+            self.end_cell(myself, cell, EndedBy::Deadline);
         }
     }
 }

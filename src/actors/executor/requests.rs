@@ -13,6 +13,7 @@ use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, Live, Refu
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
+use crate::tools::Responses;
 
 /// Time a request without a cell (variables, reset, compute) may take on top of its own limit.
 const REQUEST_SLACK: Duration = Duration::from_secs(10);
@@ -82,6 +83,8 @@ impl ExecutorState {
             KernelFrame::ResetDone { request } => {
                 if let Some(Request::Reset { up_to, reply_to }) = self.requests.remove(&request) {
                     self.bound.free(up_to);
+                    // What tools said to that code is forgotten with it.
+                    *self.said.lock() = Responses::default();
                     self.args.log.append(EventBody::ResetDone { cells: up_to });
                     let _ = reply_to.send(Ok(()));
                 }

@@ -169,7 +169,10 @@ impl Fold {
                 self.afresh(Vec::new(), false);
                 self.past.reset = true;
             }
-            EventBody::ResetDone { cells } => past.bound.free(*cells),
+            EventBody::ResetDone { cells } => {
+                past.bound.free(*cells);
+                past.said = Responses::default();
+            }
             EventBody::ReplayFinished => {
                 past.replaying = false;
                 self.replayed.clear();

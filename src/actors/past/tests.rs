@@ -184,6 +184,8 @@ fn what_tools_said_is_known_for_markers_to_come() {
     assert_eq!(past(&bodies).said.text(1), Some("noted"));
     bodies.push(kept(1));
     assert_eq!(past(&bodies).said.text(1), Some("noted"));
+    bodies.extend([EventBody::Reset, EventBody::ResetDone { cells: 1 }]);
+    assert_eq!(past(&bodies).said.text(1), None);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Show {
             return context.screen.json(&outcome.json());
         }
         if self.github {
-            context.screen.line(github::block(outcome, &github::stop_word()).trim_end())?;
+            context.screen.guest_line(github::block(outcome, &github::stop_word()).trim_end())?;
         }
         if alone && outcome.passed() {
             return Ok(());

@@ -15,7 +15,8 @@ pub mod sessions;
 
 use axum::Router;
 use axum::body::HttpBody;
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::http::Method;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::Response;
@@ -30,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use super::accounts::Accounts;
 use super::body::charged;
 use super::idempotency::{self, InWork};
-use super::identity::{Identities, number_of};
+use super::identity::Identities;
 use super::key_accounts::KeyAccounts;
 use super::peer::{Peer, Places};
 use super::problems::{Answer, Refused};
@@ -136,7 +137,8 @@ impl App {
         let (owner, name, of_all) = match key.split_once('@') {
             None => (peer.uid, key, peer.admin),
             Some((name, user)) => {
-                let owner = number_of(user).await.filter(|owner| *owner == peer.uid || peer.admin);
+                let owner =
+                    self.identities.named(user, peer).await.filter(|owner| *owner == peer.uid || peer.admin);
                 (owner.ok_or_else(none)?, name, false)
             }
         };
@@ -148,7 +150,7 @@ impl App {
         });
         let found = found.await?.ok_or_else(none)?;
         let roots = found.owner == ROOT && peer.uid != ROOT;
-        if roots && !looks_or_stops(&peer.act) && controls::holds("only_root_acts_in_sessions_of_root") {
+        if roots && !peer.looks_or_stops && controls::holds("only_root_acts_in_sessions_of_root") {
             return Err(Problem::new(Code::Forbidden, "only root has something done in a session of root")
                 .hint("look at it, interrupt it or remove it; or make a session of your own")
                 .into());
@@ -187,18 +189,29 @@ async fn charge_answer(State(app): State<App>, peer: Peer, request: Request, nex
 /// The user who may do everything.
 const ROOT: u32 = 0;
 
-/// Whether a request on a session neither runs nor changes anything that may run. Programs of tools run as the owner
-/// of a session: whoever has code run in one of root's acts as root, and an administrator need not be root.
-fn looks_or_stops(act: &str) -> bool {
-    let Some((method, path)) = act.split_once(' ') else { return false };
-    // `/v1/sessions/NAME` and what follows.
-    let rest: Vec<&str> = path.split('/').skip(4).collect();
-    match (method, rest.as_slice()) {
-        ("GET", _)
-        | ("POST", ["interrupt" | "reset" | "undo" | "freeze" | "thaw"] | ["asks", _, "cancel"]) => true,
-        ("DELETE", []) => path.starts_with("/v1/sessions/"),
+/// Whether a request neither runs nor changes anything that may run, by the route that serves it. Programs of tools run
+/// as the owner of a session: whoever has code run in one of root's acts as root, and an administrator need not be root.
+fn looks_or_stops(method: &Method, route: &str) -> bool {
+    let below = route.strip_prefix("/v1/sessions/{session}");
+    match (method, below) {
+        (&Method::GET, _) => true,
+        (&Method::DELETE, Some(below)) => below.is_empty(),
+        (&Method::POST, Some(below)) => {
+            matches!(below, "/interrupt" | "/reset" | "/undo" | "/freeze" | "/thaw" | "/asks/{ask}/cancel")
+        }
         _ => false,
     }
+}
+
+/// A request as it is noted of an administrator. Of a long path both ends are kept, so that nothing can be hidden by
+/// what is put in front of it.
+fn act(method: &Method, path: &str) -> String {
+    let chars: Vec<char> = path.chars().collect();
+    if chars.len() <= ACT_CHARS {
+        return format!("{method} {path}");
+    }
+    let (head, tail) = (&chars[..ACT_CHARS / 2], &chars[chars.len() - ACT_CHARS / 2..]);
+    format!("{method} {}…{}", String::from_iter(head), String::from_iter(tail))
 }
 
 /// Characters of a request's path that are noted of an administrator's act.
@@ -254,7 +267,7 @@ fn answered<A: ractor::Message, M, T>(
     }
 }
 
-async fn no_such_route(method: axum::http::Method, uri: axum::http::Uri) -> Refused {
+async fn no_such_route(method: Method, uri: axum::http::Uri) -> Refused {
     let path: String = uri.path().chars().take(200).collect();
     Problem::new(Code::NoSuchRoute, format!("there is no `{method} {}`", path.escape_default()))
         .hint("see `GET /openapi.json`")
@@ -267,39 +280,41 @@ impl FromRequestParts<App> for Peer {
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
         let peer = parts.extensions.get::<Peer>().cloned();
         let peer = peer.ok_or_else(|| Problem::new(Code::Internal, "a connection without a peer"))?;
-        let path: String = parts.uri.path().chars().take(ACT_CHARS).collect();
-        Ok(Self { act: format!("{} {path}", parts.method), ..peer })
+        let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        let looks_or_stops = looks_or_stops(&parts.method, route);
+        Ok(Self { act: act(&parts.method, parts.uri.path()), looks_or_stops, ..peer })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::looks_or_stops;
+    use super::*;
 
     #[test]
     fn only_what_runs_nothing_is_looking_or_stopping() {
-        for act in [
-            "GET /v1/sessions/a/events",
-            "DELETE /v1/sessions/a",
-            "POST /v1/sessions/a/interrupt",
-            "POST /v1/sessions/a/asks/1/cancel",
-        ] {
-            assert!(looks_or_stops(act), "{act}");
+        let below = |method: Method, below: &str| {
+            looks_or_stops(&method, &format!("/v1/sessions/{{session}}{below}"))
+        };
+        for stops in ["/interrupt", "/reset", "/undo", "/freeze", "/thaw", "/asks/{ask}/cancel"] {
+            assert!(below(Method::POST, stops), "{stops}");
         }
-        for act in [
-            "POST /v1/sessions/a/cells",
-            "POST /v1/sessions/a/eval",
-            "POST /v1/sessions/a/asks",
-            "POST /v1/sessions/a/replay",
-            "POST /v1/sessions/a/tools",
-            "POST /v1/sessions/a/tool-calls/1",
-            "PUT /v1/sessions/a/files/numpy.py",
-            "DELETE /v1/sessions/a/files/x",
-            "POST /v1/approvals/a.1",
-            "POST",
-            "",
-        ] {
-            assert!(!looks_or_stops(act), "{act}");
+        assert!(below(Method::GET, "/events") && below(Method::DELETE, ""));
+        for runs in ["/cells", "/eval", "/asks", "/replay", "/tools", "/tool-calls/{call}", ""] {
+            assert!(!below(Method::POST, runs), "{runs}");
         }
+        for method in [Method::PUT, Method::DELETE] {
+            assert!(!below(method, "/files/{*path}"));
+        }
+        assert!(!looks_or_stops(&Method::POST, "/v1/approvals/{id}"));
+        assert!(!looks_or_stops(&Method::DELETE, ""), "what no route serves");
+    }
+
+    #[test]
+    fn the_end_of_a_long_path_is_noted_too() {
+        assert_eq!(act(&Method::GET, "/v1/sessions/a"), "GET /v1/sessions/a");
+        let long = format!("/v1/sessions/{}/files/keep.txt", "é".repeat(500));
+        let noted = act(&Method::DELETE, &long);
+        assert!(noted.ends_with("/files/keep.txt") && noted.starts_with("DELETE /v1/sessions/é"), "{noted}");
+        assert!(noted.chars().count() <= ACT_CHARS + "DELETE …".len(), "{noted}");
     }
 }

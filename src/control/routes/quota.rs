@@ -6,7 +6,6 @@ use serde::Deserialize;
 
 use super::App;
 use crate::control::body::Query;
-use crate::control::identity::number_of;
 use crate::control::peer::Peer;
 use crate::control::problems::Answer;
 use crate::protocol::api::QuotaView;
@@ -28,14 +27,14 @@ pub async fn show(
         None => peer.uid,
         Some(user) => {
             let none = || Problem::new(Code::BadRequest, "there is no such user");
-            let uid = number_of(&user).await;
+            let uid = app.identities.named(&user, &peer).await;
             if uid != Some(peer.uid) {
                 peer.require_admin(&app.settings.admin.group, "see what others have")?;
             }
             uid.ok_or_else(none)?
         }
     };
-    let who = app.identities.of(uid, None).await?;
+    let who = app.identities.of(uid).await?;
     if uid != peer.uid {
         app.ledger.set_limits(uid, app.settings.quota.of(uid, who.name.as_deref(), &who.groups));
     }

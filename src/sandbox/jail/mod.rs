@@ -160,6 +160,14 @@ impl Jail {
     }
 
     #[must_use]
+    pub fn cpu_time(&self) -> Option<Duration> {
+        match &self.group {
+            Some(group) => group.cgroup.cpu_time(),
+            None => Some(self.identity.cpu_time_of_tree()),
+        }
+    }
+
+    #[must_use]
     pub fn counters(&self) -> Counters {
         self.group.as_ref().map(|group| group.cgroup.counters()).unwrap_or_default()
     }

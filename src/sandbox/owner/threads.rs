@@ -11,7 +11,7 @@ use super::{Ids, acting_as};
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 
-/// Threads of all users together. A user who has none gets one all the same.
+/// Threads of all users together. A user who has none in a lane gets one all the same.
 const THREADS: usize = 256;
 /// Pieces of work of one user that wait in a lane.
 const WAITING: usize = 1024;
@@ -121,10 +121,12 @@ impl Pool {
         }
         if state.runnable() <= state.idle {
             self.wake.notify_one();
-        } else if state.threads < THREADS || !state.has_one(key.0) {
+        } else if state.threads < THREADS || !state.running.contains_key(&key) {
             let pool = Arc::clone(self);
             let builder = std::thread::Builder::new().name("folders".into()).stack_size(STACK);
-            match builder.spawn(move || pool.serve()) {
+            // A thread beyond the number of all does the work that it is there for, whoever else waits.
+            let only = (state.threads >= THREADS).then_some(key);
+            match builder.spawn(move || pool.serve(only)) {
                 Ok(_) => state.threads += 1,
                 // One of the others does it, if there are any.
                 Err(error) if state.threads == 0 => {
@@ -137,17 +139,23 @@ impl Pool {
         Ok(())
     }
 
-    /// The life of a thread.
-    fn serve(&self) {
+    /// The life of a thread. One that is there for a lane of a user alone does a piece of its work, and ends.
+    fn serve(&self, only: Option<Key>) {
         let mut state = self.lock();
         loop {
-            if let Some((key, work)) = state.next() {
+            if let Some((key, work)) = state.next(only) {
                 drop(state);
                 // Whoever waits is told by the end of the channel.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
                 state = self.lock();
                 state.done(key);
-                continue;
+                if only.is_none() {
+                    continue;
+                }
+            }
+            if only.is_some() {
+                state.threads -= 1;
+                return;
             }
             state.idle += 1;
             let (again, slept) = self.wake.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
@@ -172,13 +180,10 @@ impl State {
         self.turns.iter().map(|key| self.free(*key).min(self.waiting.get(key).map_or(0, VecDeque::len))).sum()
     }
 
-    fn has_one(&self, pays: u32) -> bool {
-        self.running.keys().any(|(of, _)| *of == pays)
-    }
-
-    /// The next piece of work whose user may have one more. Users take turns.
-    fn next(&mut self) -> Option<(Key, Work)> {
-        let turn = self.turns.iter().position(|key| self.free(*key) > 0)?;
+    /// The next piece of work whose user may have one more, or that of `only` one. Users take turns.
+    fn next(&mut self, only: Option<Key>) -> Option<(Key, Work)> {
+        let is_next = |key: &Key| self.free(*key) > 0 && only.is_none_or(|only| only == *key);
+        let turn = self.turns.iter().position(is_next)?;
         let key = self.turns.remove(turn)?;
         let queue = self.waiting.get_mut(&key)?;
         let work = queue.pop_front();
@@ -245,6 +250,23 @@ mod tests {
             outcome.await.unwrap().unwrap();
         }
         assert_eq!(held.load(Ordering::SeqCst), 50);
+    }
+
+    /// Many users whose folders hang have all the threads, and more waiting in front.
+    #[tokio::test]
+    async fn a_user_who_has_none_gets_a_thread_whoever_waits_before() {
+        let pool = Arc::new(Pool::default());
+        let release = Arc::new(AtomicBool::new(false));
+        for user in 0..u32::try_from(THREADS).unwrap() {
+            for _ in 0..3 {
+                let release = Arc::clone(&release);
+                pool.submit((user, Lane::Look), Box::new(move || hang(&release))).unwrap();
+            }
+        }
+        let (done, outcome) = oneshot::channel();
+        pool.submit((9_999, Lane::Look), Box::new(move || done.send(7).unwrap())).unwrap();
+        assert_eq!(tokio::time::timeout(Duration::from_secs(20), outcome).await.unwrap().unwrap(), 7);
+        release.store(true, Ordering::SeqCst);
     }
 
     #[tokio::test]

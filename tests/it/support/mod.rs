@@ -15,7 +15,7 @@ pub use http::Response;
 pub use journal::Journal;
 pub use leftovers::{assert_nothing_left, beside};
 pub use pulse::Pulse;
-pub use users::{connect_as, docker_group, flood_as, http_as};
+pub use users::{connect_as, copy_lists, docker_group, flood_as, http_as};
 
 use serde_json::{Value, json};
 use std::ffi::OsStr;
@@ -247,8 +247,8 @@ impl Daemon {
     pub fn begin_restart(&mut self) {
         let log = std::fs::File::create(self.home.path().join("stderr")).expect("a log");
         let command = self.command(std::iter::once("daemon").chain(self.flags.iter().map(String::as_str)));
-        let child = match &self.lists {
-            Some(lists) => users::by_lists(&command, lists),
+        let child = match self.lists.clone().or_else(|| self.lists_with_an_administrator()) {
+            Some(lists) => users::by_lists(&command, &lists),
             None => command,
         }
         .stdin(Stdio::null())
@@ -257,6 +257,17 @@ impl Daemon {
         .spawn()
         .expect("the daemon starts");
         self.child = Some(child);
+    }
+
+    /// Only an account can be in a group. Where the settings name a group of administrators, the daemon sees one.
+    fn lists_with_an_administrator(&self) -> Option<PathBuf> {
+        let config = std::fs::read_to_string(self.home.path().join("config.toml")).ok()?;
+        let names_a_group = config.contains("[admin]") && self.user.is_none();
+        let lists = self.home.path().join("lists");
+        names_a_group.then(|| {
+            users::copy_lists(&lists, "bjcarol:x:61003:60::/:/bin/sh\n");
+            lists
+        })
     }
 
     /// Replaces what is in the environment of the next daemon and of commands.

@@ -50,6 +50,18 @@ pub fn by_lists(command: &Command, lists: &Path) -> Command {
     wrapped
 }
 
+/// The machine's lists of users, with one account more.
+pub fn copy_lists(folder: &Path, account: &str) {
+    std::fs::create_dir_all(folder).expect("a folder");
+    for name in ["passwd", "group", "subuid"] {
+        let mut text = std::fs::read_to_string(Path::new("/etc").join(name)).unwrap_or_default();
+        if name == "passwd" {
+            text.push_str(account);
+        }
+        std::fs::write(folder.join(name), text).expect("a list");
+    }
+}
+
 /// Connections that are opened one after the other, and the most that are kept open.
 const FLOOD: usize = 10_000;
 const FLOOD_KEPT: usize = 600;
