@@ -9,8 +9,6 @@ use crate::docker::asking::{notebook, notes, noting_tool};
 use crate::docker::helpers::{outcome, printed, queue, session_with, text};
 use crate::support::{Daemon, User, engine, eventually, http_as};
 
-/// Nobody has this account; the kernel does not mind.
-
 /// `[tool.NAME]` that runs this program of Python.
 fn program(name: &str, code: &str, timeout: &str) -> String {
     format!(
