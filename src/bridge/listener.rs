@@ -122,7 +122,7 @@ mod tests {
             .collect();
         let pid = i32::try_from(std::process::id()).unwrap();
         let refused = listener.accept(pid + 1, Duration::from_millis(500)).await;
-        assert!(matches!(refused, Err(BridgeError::NoKernel(_))));
+        assert!(matches!(refused, Err(BridgeError::Strangers(_))));
         let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");

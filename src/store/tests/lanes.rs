@@ -66,6 +66,13 @@ async fn what_is_small_goes_before_what_is_large_of_others_and_each_log_keeps_it
     go.send(()).unwrap();
     flood.flushed().await;
     other.flushed().await;
+    // What is done on a commit is done a moment after readers see the event.
+    for _ in 0..1000 {
+        if order.lock().unwrap().len() == 6 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let order = order.lock().unwrap().clone();
     let place = |name: &str| order.iter().position(|found| *found == name).unwrap();
     assert_eq!(order.len(), 6, "{order:?}");
