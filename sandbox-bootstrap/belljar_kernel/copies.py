@@ -13,12 +13,13 @@ _WARNS = sys.version_info >= (3, 12)
 _SILENCE = [("ignore", None, Warning, None, 0)]
 
 
-def make(part):
+def make(part, arrive):
     """Fork a copy. Returns COPY in it; in the original ORIGINAL, or FAILED if there is none.
 
     It is forked twice, so that it becomes a child of the guardian and `os.wait()` of user code
     never sees it. `part()` is called in between: it is done when the original goes on, so that the
-    original finds nothing of its own held by the copy.
+    original finds nothing of its own held by the copy. So is `arrive()`, which the copy calls: what the
+    original does next may leave the copy no CPU time to say that it is there.
     """
     handler = _user_handler()
     random_state = _random_state()
@@ -27,9 +28,15 @@ def make(part):
     except OSError:
         child = None
     if child == 0:
-        _become_copy(part)
+        here = _become_copy(part)
         _restore_handler(handler)
         _restore_random(random_state)
+        try:
+            arrive()
+            posix.write(here, b"1")
+            posix.close(here)
+        except BaseException:
+            posix._exit(1)  # nobody waits for it any more
         return COPY
     failed = child is None or not _has_parted(child)
     if handler is not None:
@@ -39,13 +46,18 @@ def make(part):
 
 
 def _become_copy(part):
-    """In the first child; returns in the second."""
+    """In the first child; returns in the second, with what it writes to when it is there."""
     try:
         posix.setsid()  # out of reach for a `killpg` of the original
         part()
+        waits, here = posix.pipe()
         if _fork():
+            posix.close(here)
+            posix.read(waits, 1)  # a word or the end: the copy is there, or has ended
             posix._exit(0)
+        posix.close(waits)
         posix.setsid()
+        return here
     except BaseException:
         posix._exit(1)
 

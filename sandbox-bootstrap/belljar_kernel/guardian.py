@@ -135,6 +135,7 @@ class Guardian:
 
     def _can_serve(self, frame, from_checkpoint=False):
         """Whether the main line is idle, or the state before its cell can be copied. If not, refuse."""
+        self._runners.bury()  # what is asked for may need a process
         if self._line.worker is None:
             self._refuse("no_process", "there is no worker", frame)
         elif self._line.is_idle() or (from_checkpoint and self._line.has_source()):

@@ -79,6 +79,12 @@ MEMORY_ALARM_S = 0.2
 # A checkpoint that seems to have more than it shows by so much is not the process whose size it shows. The system's
 # own count is not more exact, on machines with many processors.
 ROLLUP_SLACK_BYTES = 16 * 1024 * 1024
+# It takes at most this part of the guardian's time, however many processes there are to look at.
+MEMORY_PART = 0.2
+# Pages are counted for so long before what runs is stopped for the rest of the count; with more processes than
+# these (a dozen are ours), at once.
+LOOK_S = 0.02
+LOOK_CROWD = 24
 # With less than this left for so long, the largest process is ended where the system does not do it.
 BRIM_BYTES = 8 * 1024 * 1024
 BRIM_S = 2.0
@@ -97,13 +103,14 @@ ORPHANED_S = 1.0
 KILL_ROUNDS = 50
 # A copy is no further below the guardian than this.
 DEPTH = 64
-# What was killed is waited for so long, before something is started that may need its place; not for so few. What
-# takes long is to die, on a machine that has other things to do.
+# What was killed is waited for so long, before something is started that may need its place: until so many of a
+# crowd are gone, and not for so few. What takes long is to die, on a machine that has other things to do.
 BURY_S = 5.0
+BURY_POLL_S = 0.02
+BURY_ROOM = 32
 BURY_FEW = 16
-# With more entries in /proc than these, all processes are stopped before strays are looked for: some 70 are there
-# always.
-CROWD = 128
+# With more processes than these, all are stopped before strays are looked for.
+CROWD = 56
 # What was stopped for the end of a cell goes on after this, should that end not come.
 HALT_S = 3.0
 

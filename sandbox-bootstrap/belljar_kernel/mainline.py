@@ -7,6 +7,7 @@ puts an older one there.
 
 import os
 import signal
+import time
 
 from . import memory, process, runner, wire
 from .ballast import Ballast
@@ -14,11 +15,13 @@ from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
 from .limits import (
     BACK_S,
     BUDGET_SCARCE,
+    BURY_POLL_S,
     CHECKPOINT_PAUSE_S,
     CHECKPOINT_RETRY_S,
     CHECKPOINT_TRIES,
     MEMORY_ALARM_S,
     MEMORY_CHECK_S,
+    MEMORY_PART,
     MEMORY_SUM_S,
     NAMES_BYTES,
     PROMOTE_LEAST_S,
@@ -117,7 +120,7 @@ class MainLine:
         self.worker.state_of = self.worker.last_cell = cell
         self.worker.position += 1
         self._failed_checkpoints = 0
-        self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_PAUSE_S, self._protect)
+        self._protect_soon()
 
     def is_protected(self):
         """Whether the state before the present cell can be had back.
@@ -168,6 +171,16 @@ class MainLine:
             if checkpoint is not None:
                 self._ring.append(checkpoint)
 
+    def _protect_soon(self):
+        self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_PAUSE_S, self._protect_if_there_is_room)
+
+    def _protect_if_there_is_room(self):
+        """Or later: until a crowd that was killed makes room there is other work to do."""
+        if self._runners.has_room():
+            self._protect()
+        else:
+            self._poller.after(_CHECKPOINT_TIMER, BURY_POLL_S, self._protect_if_there_is_room)
+
     def _protect(self):
         """Put the present state by, unless that was done."""
         self._poller.cancel(_CHECKPOINT_TIMER)
@@ -182,7 +195,7 @@ class MainLine:
         """There was no process or no memory for it, or it ended before it was there."""
         self._failed_checkpoints += 1
         if self._failed_checkpoints < CHECKPOINT_TRIES:
-            self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_RETRY_S, self._protect)
+            self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_RETRY_S, self._protect_if_there_is_room)
 
     def checkpoint_present(self):
         self._failed_checkpoints = 0
@@ -208,6 +221,18 @@ class MainLine:
         handle.kill()
 
     def _watch_memory(self):
+        begun = time.monotonic()
+        self._look_at_memory()
+        pause = max(MEMORY_CHECK_S, (time.monotonic() - begun) / MEMORY_PART)
+        if any(handle.cell for handle in self._runners.all()):
+            self._poller.after(_MEMORY_TIMER, pause, self._watch_memory)
+        elif not self._memory.is_held(self._runners.limits):
+            # Threads and processes of earlier cells may go on.
+            self._poller.after(_MEMORY_TIMER, max(MEMORY_SUM_S, pause), self._watch_memory)
+
+    def _look_at_memory(self):
+        if process.is_halted():
+            return  # for the end of a cell, which comes first
         held = self._memory.is_held(self._runners.limits)
         sizes = {} if held else {pid: memory.resident(pid) for pid in self._active()}
         # Pages that they share count for each of them here: that may be too much, or not.
@@ -218,11 +243,6 @@ class MainLine:
             self._end_gluttons(sizes, due and not relieved)
         else:
             self._help_the_system()
-        if any(handle.cell for handle in self._runners.all()):
-            self._poller.after(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
-        elif not held:
-            # Threads and processes of earlier cells may go on.
-            self._poller.after(_MEMORY_TIMER, MEMORY_SUM_S, self._watch_memory)
 
     def _help_the_system(self):
         """Where it ends what takes too much, but too late or too little of it."""
@@ -269,7 +289,7 @@ class MainLine:
             if excess > 0 and self.check_memory():
                 return  # memory has grown since the checkpoints were looked at, and one of them was enough
             # Measured anew, because they grow: by the time of the sum another may be the largest.
-            alone = {pid: memory.held_alone(pid) for pid in sizes} if excess > 0 else {}
+            alone = memory.held_by_each(sizes) if excess > 0 else {}
             for pid in sorted(alone, key=alone.get, reverse=True):
                 if excess <= 0:
                     return
@@ -347,14 +367,12 @@ class MainLine:
         """After the answer, so that it need not wait."""
         self._take_checkpoint()
 
-    def _promote(self, checkpoint, meanwhile=None):
+    def _promote(self, checkpoint):
         """Make it the worker. False if it does not answer; then it is given up."""
         self._ring.remove(checkpoint)
         checkpoint.role = WORKER
         checkpoint.signal(signal.SIGCONT)  # user code may have stopped it
         checkpoint.control.send(wire.pack(wire.PROMOTE))
-        if meanwhile is not None:
-            meanwhile(checkpoint)
         patience = PROMOTE_S
         patience = min(PROMOTE_S, self._poller.patience(TURN_S) / 2)  # control: waits_have_one_budget
         if checkpoint.wait_for(lambda: checkpoint.promoted, max(patience, PROMOTE_LEAST_S)):
@@ -383,19 +401,22 @@ class MainLine:
             self.imports = None
             message = f"the process ended while it imported modules (exit code {exit_code})"
             self._runners.refuse("no_process", message, {"request": handle.preload_request})
+        if process.is_crowded():
+            process.halt()  # what dies takes CPU time too: a checkpoint has its own before strays are killed
         while self._ring and not was_reset:
-            if self._promote(self._ring[-1], self._kill_younger):
+            if self._promote(self._ring[-1]):
+                self._kill_younger(self.worker)
                 after = {"restored": self.worker.state_of}
                 unrun = self._unrun(handle, cell)
                 self._tell_end(handle, 0 if unrun else cell, exit_code, after)
-                self._runners.bury()
-                self._take_checkpoint()
                 if unrun:
+                    self._take_checkpoint()
                     self._send_cell(cell, unrun)
+                else:
+                    self._protect_soon()
                 return
         self.drop_checkpoints()
         self._runners.killed(process.kill_descendants(self._runners.kept()))
-        self._runners.bury()
         self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
         if not handle.has_spoken:
             self._start_worker_later()  # it ended before it could say a word

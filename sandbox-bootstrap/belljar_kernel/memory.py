@@ -3,7 +3,8 @@
 import os
 import time
 
-from .limits import BRIM_BYTES, BRIM_S, ROLLUP_S, ROLLUP_SLACK_BYTES
+from . import process
+from .limits import BRIM_BYTES, BRIM_S, LOOK_CROWD, LOOK_S, ROLLUP_S, ROLLUP_SLACK_BYTES
 
 _rollups = {}  # by pid, descriptors of `smaps_rollup`
 _awaited = {}  # by pid, until when its descriptor may come
@@ -115,11 +116,38 @@ def _statistics(path, keys):
         return []
 
 
+class _Stillness:
+    """Has all processes stopped while pages are counted, in a crowd at once, else when that takes long.
+
+    A process that forks holds the lock of its pages, and hundreds of busy ones leave it no CPU time to give
+    it back: we would wait for each of them, and hear of the end of a cell when it is long over.
+    """
+
+    def __enter__(self):
+        self._was_halted = process.is_halted()
+        self._until = time.monotonic() + LOOK_S
+        if process.is_crowded(LOOK_CROWD):
+            process.halt()
+        return self
+
+    def each(self, pids):
+        for pid in pids:
+            if time.monotonic() > self._until and not process.is_halted():
+                process.halt()
+            yield pid
+
+    def __exit__(self, *_):
+        if not self._was_halted:
+            process.resume()
+
+
 def total(pids):
     """What processes use together, where a page that n processes share counts as an nth for each."""
-    shares = [_share(pid) for pid in pids]
+    with _Stillness() as still:
+        shares = [_share(pid) for pid in still.each(pids)]
+        nameless = _nameless(still.each(pids))
     own, shared = sum(share - shared for share, shared in shares), sum(shared for _, shared in shares)
-    return _with_files(own, shared, _nameless(pids))
+    return _with_files(own, shared, nameless)
 
 
 def _share(pid):
@@ -146,6 +174,16 @@ def resident_with_files(pid):
 
 def held_alone(pid):
     """What would be free without this process; at most, if it hides."""
+    return held_by_each([pid])[pid]
+
+
+def held_by_each(pids):
+    """By pid, what would be free without that process alone."""
+    with _Stillness() as still:
+        return {pid: _alone(pid) for pid in still.each(pids)}
+
+
+def _alone(pid):
     alone = sum(_mapped(pid, b"Private_"))
     return alone if alone or _is_awaited(pid) else sum(_kibibytes(f"/proc/{pid}/status", b"RssAnon:"))
 

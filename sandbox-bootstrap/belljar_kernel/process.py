@@ -269,29 +269,30 @@ def _strays(processes, kept):
 
 
 def _kill_rounds(select, at_once):
-    """Kill what is selected until nothing is; where all can be halted, what is then selected is all.
+    """Kill what is selected until nothing is that was not killed before.
 
+    What is told to stop in the middle of a fork still makes its child, and may get the time for it when we have
+    looked. The child stops as it begins; what is killed makes none. So where all can be halted, this ends soon.
     If not `at_once`, others are disturbed only for a crowd, or for one that is faster than we are. Gives back
     what was killed, and may not be gone yet.
     """
     global _halted
-    killed = []
+    killed = {}  # pid -> when it was started: numbers are used again
     for attempt in range(KILL_ROUNDS):
         if at_once or attempt or is_crowded():
             halt()
         processes = _processes()
-        found = select(processes)
-        killed += found
+        found = [pid for pid in select(processes) if killed.get(pid) != processes[pid].started]
         for pid in found:
+            killed[pid] = processes[pid].started
             send_signal(pid, signal.SIGKILL)
-        if _halted:
-            for pid in set(processes).difference(found):
-                send_signal(pid, signal.SIGCONT)
-            _halted = False
-            break
         if not found:
             break
-    return killed
+    if _halted:
+        for pid in set(processes).difference(killed):
+            send_signal(pid, signal.SIGCONT)
+        _halted = False
+    return list(killed)
 
 
 def is_there(pid):
@@ -299,10 +300,10 @@ def is_there(pid):
     return os.path.exists(f"/proc/{pid}")
 
 
-def is_crowded():
+def is_crowded(most=CROWD):
     """Whether there are so many processes that each gets little CPU time; only of a pid namespace of our own."""
     try:
-        return os.getpid() == 1 and len(os.listdir("/proc")) > CROWD
+        return os.getpid() == 1 and sum(map(str.isdigit, os.listdir("/proc"))) > most
     except OSError:
         return True
 

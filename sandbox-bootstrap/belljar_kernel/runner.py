@@ -256,15 +256,8 @@ class Runner:
         given = self._received_descriptors.popleft()
         made = copies.FAILED
         if len(given) == _DESCRIPTORS:
-            made = copies.make(lambda: self._part(given, is_checkpoint, tag))
+            made = copies.make(lambda: self._part(given, is_checkpoint, tag), lambda: self._arrive(index))
         if made == copies.COPY:
-            try:
-                if self.serves_once:
-                    process.adopt_orphans()  # so that all that comes of it is known to
-                self._loop.forget()
-                self._attach(index)
-            except BaseException:
-                posix._exit(1)  # nobody waits for it any more
             return
         for descriptor in given:
             posix.close(descriptor)
@@ -299,6 +292,13 @@ class Runner:
             process.set_dumpable(False)  # control: checkpoints_are_not_dumpable
         elif tag is not None:
             process.mark(tag)
+
+    def _arrive(self, index):
+        """In a copy: take up its own life."""
+        if self.serves_once:
+            process.adopt_orphans()  # so that all that comes of it is known to
+        self._loop.forget()
+        self._attach(index)
 
     def _become_worker(self):
         """This checkpoint is the main line now."""

@@ -8,6 +8,7 @@ from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER, RunnerHandle
 from .inbox import Inbox
 from .limits import (
     BURY_FEW,
+    BURY_ROOM,
     BURY_S,
     CALLS_PER_RUNNER,
     COPY_END_S,
@@ -53,7 +54,8 @@ class Runners:
             wire.PROMOTED: self._promoted,
             wire.SPAWN_FAILED: self._spawn_failed,
         }
-        self._killed = []  # pids of strays
+        self._killed = []  # pids of strays, which may not be gone yet
+        self._killed_most = BURY_FEW  # so many of them may be left where something else needs room
         self._reaped = {}  # pid -> exit code of orphans, in case one turns out to be a runner
 
     def send(self, frame):
@@ -342,15 +344,26 @@ class Runners:
     def killed(self, pids):
         """They may not be gone yet."""
         self._killed += pids
+        self._killed_most = max(len(self._killed) - BURY_ROOM, BURY_FEW)
+
+    def has_room(self):
+        """False as long as too few of a crowd that was killed are gone: no process can be had before."""
+        if len(self._killed) > self._killed_most:
+            self.reap()
+            self._killed = [pid for pid in self._killed if process.is_there(pid)]
+        if len(self._killed) > self._killed_most:
+            return False
+        self._killed.clear()
+        return True
 
     def bury(self):
-        """Wait until half of a crowd that was killed is gone: before that there is no room for a checkpoint."""
-        killed, self._killed = self._killed, []
-        deadline, enough = time.monotonic() + self._poller.patience(BURY_S), max(len(killed) // 2, BURY_FEW)
-        while len(killed) > enough and time.monotonic() < deadline:
+        """Wait until there is room, but not for ever."""
+        deadline = time.monotonic() + self._poller.patience(BURY_S)
+        while not self.has_room():
+            if time.monotonic() > deadline:
+                self._killed.clear()
+                return
             time.sleep(RESET_POLL_S)
-            self.reap()
-            killed = [pid for pid in killed if process.is_there(pid)]
 
     def _has_ended(self, handle):
         """Its pidfd says so, or the one that had the same number before."""
@@ -383,9 +396,8 @@ class Runners:
         self.line.forget_checkpoint(handle)
         if handle.role in (FORK, VIEW):
             kept = self.kept(handle)
-            self._killed += process.kill_left_behind(handle.pid, kept)  # control: copies_end_with_descendants
+            self.killed(process.kill_left_behind(handle.pid, kept))  # control: copies_end_with_descendants
         self._copy_lost(handle, exit_code)
-        self.bury()
         if handle.role in (CHECKPOINT, RETIRED):
             self.line.check_memory()
 

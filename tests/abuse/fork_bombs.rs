@@ -5,15 +5,36 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use super::grounds::on_every_ground;
-use crate::support::{Daemon, engine};
+use crate::support::{Daemon, engine, eventually};
 
 const BOMB: &str = "while True:\n    try:\n        os.fork()\n    except OSError:\n        pass";
+/// Each process is gone when it is looked for: it has forked the next one.
+const CHAINS: &str = "\
+for _ in range(2):
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            open('alive', 'w').close()
+            if os.fork():
+                os._exit(0)
+while True:
+    pass";
+const WATCH: &str = r#"
+import os, signal, time
+signal.signal(signal.SIGCHLD, lambda *_: open("stopped", "w").close())
+if os.fork() == 0:
+    open("watching", "w").close()
+while True:
+    time.sleep(600)
+"#;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The end of a cell comes this long after its deadline at the latest, also while other tests take the machine. On
 /// one that has nothing else to do it is less than a second.
 const WITHIN: Duration = Duration::from_secs(5);
 /// More of them are run by `BELLJAR_BOMBS=50`.
 const ROUNDS: usize = 3;
+/// Guardian, worker, eight checkpoints, and copies that are just being made.
+const OWN_PROCESSES: usize = 14;
 
 /// Two busy loops beside.
 struct Load([Child; 2]);
@@ -60,6 +81,11 @@ fn explode(daemon: &Daemon, mode: &str) {
         assert_eq!(after["result"]["repr"], "'as it was'", "round {round}: {after}, after {result}");
     }
     println!("{} bombs, the slowest end {slowest:?} after its deadline", rounds());
+    eventually("none of the processes is left", || {
+        let counted = daemon.run("a", "sum(map(str.isdigit, os.listdir('/proc')))");
+        let count: usize = counted["result"]["repr"].as_str()?.parse().ok()?;
+        (count <= OWN_PROCESSES).then_some(())
+    });
     daemon.assert_sound();
 }
 
@@ -82,7 +108,46 @@ fn a_deadline_holds_for_a_fork_bomb_beside_other_load() {
     }
 }
 
+/// What is killed one by one is never found in time.
+fn chains_of_forks_end_with_their_cell() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    daemon.run("a", "import os, time");
+    let result = daemon.run_with("a", json!({"code": CHAINS, "timeout_s": 2}));
+    assert_eq!((&result["status"], &result["state"]["kind"]), (&json!("timeout"), &json!("restored")));
+    let after = daemon.run("a", "os.unlink('alive'); time.sleep(1); os.path.exists('alive')");
+    assert_eq!(after["result"]["repr"], "False", "{after}");
+    daemon.assert_sound();
+}
+
+/// A process of an earlier cell, which goes on afterwards, is told that its child was stopped.
+fn all_stand_still_before_a_cell_is_killed() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    daemon.run(
+        "a",
+        &format!("import os, subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {WATCH:?}])"),
+    );
+    let is_there = |name: &str| {
+        let looked = daemon.run("a", &format!("os.path.exists('{name}')"));
+        (looked["result"]["repr"] == "True").then_some(())
+    };
+    eventually("it watches", || is_there("watching"));
+    // A crowd stands still until its worker has ended; of a few, each would have to be quick to be stopped at all.
+    let result = daemon.run_with("a", json!({"code": BOMB, "timeout_s": 2}));
+    assert_eq!((&result["status"], &result["state"]["kind"]), (&json!("timeout"), &json!("restored")));
+    eventually("its child was stopped", || is_there("stopped"));
+}
+
 on_every_ground!(
+    all_stand_still_before_a_cell_is_killed,
+    chains_of_forks_end_with_their_cell,
     a_deadline_holds_for_a_fork_bomb,
     a_deadline_holds_for_a_fork_bomb_in_a_copy,
     a_deadline_holds_for_a_fork_bomb_beside_other_load,

@@ -34,7 +34,7 @@ class Crashes(KernelTest):
 
     def test_a_crash_between_cells_is_told(self):
         self.run_ok(
-            "import threading, os, time\nthreading.Thread(target=lambda: (time.sleep(0.05), os._exit(5))).start()"
+            "import threading, os, time\nthreading.Thread(target=lambda: (time.sleep(0.5), os._exit(5))).start()"
         )
         self.kernel.expect("worker_replaced", exit_code=5, after={"restored": 1})
         self.assertEqual(self.value("1"), "1")
@@ -300,3 +300,12 @@ class PidOne(KernelTest):
         # Checkpoints lead sessions of their own.
         others = "import os\n[n for n in os.listdir('/proc') if n.isdigit() and os.getsid(int(n)) not in (0, int(n))]"
         self.wait_until(lambda: self.value(others) == "[]", "all of them are gone")
+
+    def test_the_state_before_a_cell_is_put_by_when_the_cell_begins(self):
+        """However slow the copy is that holds it: the cell may leave it no time."""
+        self.run_ok("import os, time\nos.register_at_fork(after_in_child=lambda: time.sleep(0.5))")
+        run = self.kernel.submit("print('begun', flush=True)\nwhile True: pass")
+        self.kernel.wait_for_output(run, "begun\n")
+        self.kernel.send(type="kill", cell=run.cell, grace_ms=0)
+        self.kernel.finish(run)
+        self.assertEqual(run.end["after"], {"restored": 1})
