@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crate::docker::asking::{notebook, notes, noting_tool};
 use crate::docker::helpers::{outcome, printed, queue, session_with, text};
+use crate::docker::many_users::{ALICE, ask, run, shared};
+use crate::support::jails::in_a_jail;
 use crate::support::{Daemon, User, engine, eventually, http_as};
 
 /// `[tool.NAME]` that runs this program of Python.
@@ -125,12 +127,22 @@ fn what_a_program_started_ends_with_its_call() {
 
 #[test]
 fn what_a_program_started_ends_with_its_call_of_root() {
-    crate::support::jails::in_a_jail(None, what_a_program_started_ends_with_its_call);
+    in_a_jail(None, what_a_program_started_ends_with_its_call);
 }
 
 #[test]
 fn what_a_program_started_ends_with_its_call_of_a_user() {
-    crate::support::jails::in_a_jail(Some(super::grounds::ANN), what_a_program_started_ends_with_its_call);
+    in_a_jail(Some(super::grounds::ANN), what_a_program_started_ends_with_its_call);
+}
+
+#[test]
+fn a_program_runs_as_the_owner_of_the_session() {
+    in_a_jail(None, || {
+        let daemon = shared(&program("whoami", "import os; print(*os.getresuid())", "20s"));
+        ask(&daemon, ALICE, "POST", "/v1/sessions", json!({"name": "hers"})).expect_status(201);
+        let uid = ALICE.uid;
+        assert_eq!(run(&daemon, ALICE, "hers", "print(whoami())")["stdout"], format!("{uid} {uid} {uid}\n"));
+    });
 }
 
 /// Programs run as the owner of the session. An administrator who is not root does not become root by that.

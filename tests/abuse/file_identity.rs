@@ -26,8 +26,9 @@ fn tar_of(daemon: &Daemon, user: User, path: &str) -> Response {
 }
 
 fn own(path: &Path, user: User, mode: u32) {
-    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("chmod");
     chown(path, Some(user.uid), Some(user.gid)).expect("chown");
+    // Afterwards, because a change of the owner takes set-id bits away.
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("chmod");
 }
 
 fn folder(path: &Path, user: User, mode: u32) {
