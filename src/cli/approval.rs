@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 use crate::protocol::ask::{Approval, Decision, DefaultDecision, Subject};
 use crate::protocol::clock::since;
+use crate::protocol::text::visible;
 
 use super::failure::Failure;
-use super::sanitize::visible;
 use super::shown::{Section, Shown};
 
 /// Used if neither `VISUAL` nor `EDITOR` says otherwise.
@@ -87,27 +87,6 @@ fn deadline(approval: &Approval) -> Option<String> {
         DefaultDecision::Reject => "rejected",
     };
     Some(format!("without a decision within {left:.0} s it is {end}"))
-}
-
-/// `code: import os …` or `tool: name`, for a list.
-pub(super) fn summary(subject: &Subject) -> String {
-    match subject {
-        Subject::Cell { code, .. } => format!("code: {code}"),
-        Subject::Tool { name, arguments } => {
-            format!("tool: {}", super::shown::call_line(name, arguments))
-        }
-    }
-}
-
-pub(super) fn decided_line(decision: &Decision) -> String {
-    match decision {
-        Decision::Accept { code: None } => "accepted".to_owned(),
-        Decision::Accept { code: Some(_) } => "accepted with changed code".to_owned(),
-        Decision::Reject { reason: None } => "rejected".to_owned(),
-        Decision::Reject { reason: Some(reason) } => format!("rejected: {reason}"),
-        Decision::Respond { text } => format!("not run; the model is told: {text}"),
-        Decision::Edit { .. } => "not run; the model is given other code".to_owned(),
-    }
 }
 
 /// Removes what was edited, however that ends.

@@ -7,17 +7,19 @@ use clap::Args;
 
 use crate::protocol::ask::{Approval, ApprovalList, Decision, Subject};
 use crate::protocol::clock::since;
+use crate::protocol::text::clipped;
 
-use super::approval::{Choice, choice, decided_line, edited, question, shown, summary};
+use super::approval::{Choice, choice, edited, question, shown};
 use super::ask::read;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
-use super::human::{Table, age, clipped};
+use super::human::{Table, age};
 use super::ps::owner;
 use super::screen::Tint;
 use super::shown::rendered;
 use super::typed::Typed;
+use crate::protocol::event::phrases::{approval_subject, decision as decision_line};
+use crate::protocol::exit_codes as exit;
 
 /// Of what waits, so that a row stays a row.
 const SUMMARY_CHARS: usize = 80;
@@ -112,7 +114,7 @@ impl Approve {
         if context.json {
             context.screen.line(&answer.text())?;
         } else {
-            context.screen.note(&decided_line(&decision))?;
+            context.screen.note(&decision_line(&decision))?;
         }
         Ok(exit::SUCCESS)
     }
@@ -138,7 +140,7 @@ fn table(approvals: &[Approval], of_all: bool) -> Table {
             approval.id.clone(),
             approval.session_name.to_string(),
             age(since(&approval.asked_at).as_secs()),
-            clipped(&summary(&approval.subject), SUMMARY_CHARS),
+            clipped(&approval_subject(&approval.subject), SUMMARY_CHARS),
         ];
         table.row(&cells[left_out..]);
     }

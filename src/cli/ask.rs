@@ -13,20 +13,20 @@ use serde_json::{Map, Value};
 use crate::protocol::ask::{
     ApprovalPolicy, AskEnd, AskLimitsWanted, AskView, Dialect, Language, ModelList, ModelView, NewAsk,
 };
+use crate::protocol::event::phrases;
+use crate::protocol::exit_codes::{self as exit, ask_exit_code};
 use crate::protocol::values;
 
 use super::args::{SandboxArgs, SessionFlag, seconds};
 use super::cell::Stops;
 use super::client::Client;
 use super::context::Context;
-use super::exit::{self, ask_exit_code};
 use super::failure::Failure;
 use super::models::played;
 use super::run::ThrowAway;
 use super::screen::Screen;
 use super::session_key::SessionKey;
 use super::shown::{Section, Shown};
-pub(super) use live::why_not;
 use watch::{Watched, watch};
 
 const DIALECTS: [(&str, Dialect); 4] = [
@@ -196,8 +196,8 @@ async fn ask_in(
 /// The answer to stdout, all else about the end to stderr. An answer that was seen while it came is
 /// not repeated to the same pair of eyes.
 pub(super) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) -> Result<(), Failure> {
-    let tally = format!("{}, {} tokens", steps(end.steps), end.usage.total());
-    if let Some(why) = why_not(end) {
+    let tally = format!("{}, {} tokens", phrases::steps(end.steps), end.usage.total());
+    if let Some(why) = phrases::why_unanswered(end) {
         screen.error(&why)?;
         return screen.note(&tally);
     }
@@ -210,10 +210,6 @@ pub(super) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) -> Result<
         (None, Some(answer)) => screen.guest_line(answer.trim_end()),
         (None, None) => Ok(()),
     }
-}
-
-pub(super) fn steps(number: u32) -> String {
-    if number == 1 { "1 step".to_owned() } else { format!("{number} steps") }
 }
 
 /// Which model it is; one that plays what was written before is named for what it is.

@@ -4,19 +4,19 @@ use serde_json::{Map, Value};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::protocol::api::RunCell;
-use crate::protocol::event::EventBody;
-use crate::protocol::exit_codes::signal_name;
+use crate::protocol::event::phrases::{approval_subject, state_note, what_happened};
+use crate::protocol::event::{EventBody, Severity};
+use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::CellNumber;
-use crate::protocol::result::{Artifact, Change, ExecutionResult, Mode, Reason, StateKind, Status, Stream};
+use crate::protocol::result::{Artifact, Change, ExecutionResult, Reason, Stream};
+use crate::protocol::text::one_line;
 
 use super::approval;
 use super::client::{Client, Events};
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::follow::Trail;
 use super::human;
-use super::sanitize::one_line;
 use super::screen::Screen;
 use super::session_key::SessionKey;
 
@@ -99,7 +99,8 @@ pub(super) async fn stream(
         let Some(cell) = event.body.cell().or(seen.as_ref().map(|seen| seen.cell)) else { continue };
         let seen = seen.get_or_insert(Seen { cell, trail: Trail::after(event.seq) });
         seen.trail.saw(event.seq);
-        if event.body.cell().is_some_and(|of| of != seen.cell) {
+        // A stream that was resumed tells of the whole session.
+        if event.body.cell() != Some(seen.cell) && !event.body.befalls_session() {
             continue;
         }
         match event.body {
@@ -120,59 +121,19 @@ struct Seen {
 pub(super) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), Failure> {
     match event {
         EventBody::Output { stream, text, .. } => screen.guest(*stream, text),
-        EventBody::OutputCut { .. } => screen.warn("further output of this cell is not kept"),
         EventBody::Display { mime, .. } => match plain_display(mime) {
             Some(text) => screen.guest_line(text),
             None => screen.note(&display_line(mime)),
         },
-        EventBody::SandboxGone { reason } => screen.warn(&format!("the sandbox is gone: {reason}")),
         EventBody::ApprovalWanted { approval } => {
             let why = approval::bound_by(approval).map(|why| format!(": {why}")).unwrap_or_default();
-            let what = approval::summary(&approval.subject);
+            let what = approval_subject(&approval.subject);
             screen.note(&format!("{what} waits for `belljar approve {}`{why}", approval.id))
         }
-        EventBody::StateLost { reason, restored_to: None } => {
-            screen.warn(&format!("all variables are gone: {reason}"))
-        }
-        EventBody::StateLost { reason, restored_to: Some(cell) } => {
-            screen.warn(&format!("the variables are as after cell {cell}: {reason}"))
-        }
-        EventBody::SessionCreated { .. }
-        | EventBody::SandboxStarting { .. }
-        | EventBody::ImagePulling { .. }
-        | EventBody::SandboxReady { .. }
-        | EventBody::SandboxAttached
-        | EventBody::CellQueued { .. }
-        | EventBody::CellStarted { .. }
-        | EventBody::ToolCalled { .. }
-        | EventBody::ToolBegun { .. }
-        | EventBody::ToolAnswered { .. }
-        | EventBody::Interrupting { .. }
-        | EventBody::CellDied { .. }
-        | EventBody::CellFinished { .. }
-        | EventBody::Reset
-        | EventBody::ResetDone { .. }
-        | EventBody::ReplayStarted { .. }
-        | EventBody::ReplayFinished
-        | EventBody::Frozen
-        | EventBody::Thawed
-        | EventBody::Undone { .. }
-        | EventBody::SessionRemoved
-        | EventBody::AdminActed { .. }
-        | EventBody::AskStarted { .. }
-        | EventBody::ModelAsked { .. }
-        | EventBody::ModelText { .. }
-        | EventBody::ModelReplied { .. }
-        | EventBody::ModelFailed { .. }
-        | EventBody::ModelSpent { .. }
-        | EventBody::AskSpentWithin { .. }
-        | EventBody::AskWaitsWithin { .. }
-        | EventBody::AskToolCalled { .. }
-        | EventBody::AskToolAnswered { .. }
-        | EventBody::AskNoted { .. }
-        | EventBody::ApprovalDecided { .. }
-        | EventBody::PlanChanged { .. }
-        | EventBody::AskFinished { .. } => Ok(()),
+        event => match event.sentence().filter(|told| told.severity == Severity::Warning) {
+            Some(told) => screen.warn(&told.text),
+            None => Ok(()),
+        },
     }
 }
 
@@ -237,78 +198,9 @@ pub(super) fn artifact_line(artifact: &Artifact) -> String {
     format!("file: {path} ({change}, {})", human::size(artifact.bytes))
 }
 
-/// Nothing for ends that explain themselves.
-pub(super) fn what_happened(result: &ExecutionResult) -> Option<String> {
-    Some(match result.status {
-        Status::Failure if result.reason == Reason::Exit => {
-            format!("the cell ended by `sys.exit` with code {}", result.exit_code.unwrap_or(1))
-        }
-        Status::Success | Status::Failure => return None,
-        Status::Timeout => format!("the cell ran longer than {} s and was stopped", result.timeout_s),
-        Status::Interrupted => match result.reason {
-            Reason::ByCancel => "the cell was cancelled, because its session was reset or removed".to_owned(),
-            _ => "the cell was interrupted".to_owned(),
-        },
-        Status::Crashed => match (result.reason, result.exit_code) {
-            (Reason::OutOfMemory, _) => {
-                "the cell crashed: it needed more memory than the session has".to_owned()
-            }
-            (Reason::Pids, _) => "the cell crashed: it hit the limit on processes".to_owned(),
-            (Reason::SandboxLost, _) => "the cell crashed: its sandbox is gone".to_owned(),
-            (Reason::PolicyViolation, _) => {
-                "the cell was stopped for breaking the rules of its sandbox".to_owned()
-            }
-            (Reason::JournalQuota, _) => {
-                "the cell was stopped: what it printed, showed or handed to tools is more than may be stored"
-                    .to_owned()
-            }
-            (Reason::ExitCall, Some(code)) => {
-                format!("the cell crashed: it ended its process with code {code}")
-            }
-            (_, Some(code)) => match signal_name(code) {
-                Some(signal) => format!("the cell crashed: {signal}"),
-                None => format!("the cell crashed: its process ended with code {code}"),
-            },
-            (_, None) => "the cell crashed".to_owned(),
-        },
-    })
-}
-
-/// What the user would not expect about the variables.
-/// Of a copy, which cannot see what a cell is doing just then.
-pub(super) fn as_before(cell: CellNumber) -> String {
-    format!("the variables are as before cell {cell}, which was running")
-}
-
-pub(super) fn state_note(result: &ExecutionResult) -> Option<String> {
-    let mut note = match (result.mode, result.state.kind, result.state.restored_to) {
-        // With the session its files may be gone.
-        (_, StateKind::Lost, _) if result.reason == Reason::ByCancel => "all variables are gone".to_owned(),
-        (_, StateKind::Lost, _) => "all variables are gone; files in the workspace remain".to_owned(),
-        (Mode::Main, StateKind::Restored, None) => "variables are back as before the cell".to_owned(),
-        (Mode::Main, StateKind::Restored, Some(0)) => "variables are back as at the start".to_owned(),
-        (Mode::Main, StateKind::Restored, Some(cell)) => format!("variables are back as after cell {cell}"),
-        (Mode::Main, StateKind::Kept, _) | (Mode::Fork, StateKind::Kept | StateKind::Restored, _) => {
-            let unprotected = "the cell ran without a checkpoint to go back to".to_owned();
-            return result
-                .state
-                .as_before
-                .map(as_before)
-                .or_else(|| result.state.note.clone())
-                .or(result.state.unprotected.then_some(unprotected));
-        }
-    };
-    if let Some(more) = &result.state.note {
-        note.push_str(": ");
-        note.push_str(more);
-    }
-    Some(note)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::exit::tests::result;
     use serde_json::json;
 
     #[test]
@@ -316,48 +208,5 @@ mod tests {
         let mime = json!({"image/png": "A".repeat(16_384), "text/plain": "a figure"});
         let line = display_line(mime.as_object().unwrap());
         assert_eq!(line, "display: image/png (12 KiB), text/plain");
-    }
-
-    #[test]
-    fn ends_are_told_in_words() {
-        let told = |status, reason, code| what_happened(&result(status, reason, code)).unwrap_or_default();
-        insta::assert_snapshot!([
-            told(Status::Success, Reason::Ok, Some(0)),
-            told(Status::Timeout, Reason::CellDeadline, Some(-15)),
-            told(Status::Crashed, Reason::Signal, Some(-11)),
-            told(Status::Crashed, Reason::ExitCall, Some(139)),
-            told(Status::Crashed, Reason::OutOfMemory, Some(-9)),
-            told(Status::Crashed, Reason::SandboxLost, None),
-            told(Status::Interrupted, Reason::ByUser, Some(0)),
-        ].join("\n"), @r#"
-
-        the cell ran longer than 30 s and was stopped
-        the cell crashed: signal 11 (SIGSEGV)
-        the cell crashed: it ended its process with code 139
-        the cell crashed: it needed more memory than the session has
-        the cell crashed: its sandbox is gone
-        the cell was interrupted
-        "#);
-    }
-
-    #[test]
-    fn only_what_surprises_is_told_about_the_state() {
-        let mut cell = result(Status::Crashed, Reason::Signal, Some(-11));
-        assert_eq!(state_note(&cell), None);
-        let mut copy = result(Status::Success, Reason::Ok, None);
-        (copy.mode, copy.state.as_before) = (Mode::Fork, Some(3));
-        assert_eq!(
-            state_note(&copy).as_deref(),
-            Some("the variables are as before cell 3, which was running")
-        );
-        cell.state.kind = StateKind::Restored;
-        cell.state.restored_to = Some(4);
-        assert_eq!(state_note(&cell).as_deref(), Some("variables are back as after cell 4"));
-        cell.state.kind = StateKind::Lost;
-        cell.state.note = Some("a new worker was started".into());
-        assert_eq!(
-            state_note(&cell).as_deref(),
-            Some("all variables are gone; files in the workspace remain: a new worker was started")
-        );
     }
 }

@@ -21,14 +21,14 @@ use crate::controls;
 use crate::protocol::event::Event;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::sse::{SseDecoder, SseEvent};
 
 use super::failure::Failure;
 use super::follow::{PAUSE, TRIES};
-use super::sse::{SseEvent, SseParser};
 use super::start::Starter;
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// Largest JSON answer: a result with all its displays, once more for JSON's escapes.
+/// Largest JSON answer or event: a result with all its displays, once more for JSON's escapes.
 const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
 
 /// How often a request is sent that no daemon has read.
@@ -110,7 +110,11 @@ impl Client {
     /// The events that answer a `GET`, or a `POST` of `body`.
     pub async fn events<T: Serialize>(&self, path: &str, body: Option<&T>) -> Result<Events, Failure> {
         let response = self.with_body(path, "text/event-stream", body).await?;
-        Ok(Events { body: response.into_body(), parser: SseParser::default(), ready: Vec::new().into_iter() })
+        Ok(Events {
+            body: response.into_body(),
+            decoder: SseDecoder::new(ANSWER_BYTES),
+            ready: Vec::new().into_iter(),
+        })
     }
 
     /// A body that is read bit by bit.
@@ -335,7 +339,7 @@ fn with_hint(problem: Problem, path: &str) -> Failure {
 /// A stream of events, read one by one.
 pub(super) struct Events {
     body: Incoming,
-    parser: SseParser,
+    decoder: SseDecoder,
     ready: std::vec::IntoIter<SseEvent>,
 }
 
@@ -354,7 +358,7 @@ impl Events {
             let Some(chunk) = next_chunk(&mut self.body).await? else {
                 return Ok(None);
             };
-            let events = self.parser.feed(&chunk).map_err(|e| Failure::new(e.to_string()))?;
+            let events = self.decoder.feed(&chunk).map_err(|e| Failure::new(e.to_string()))?;
             self.ready = events.into_iter();
         }
     }

@@ -4,11 +4,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use crate::config::{Loaded, Written, load};
+use crate::protocol::exit_codes as exit;
+use crate::protocol::text::clipped;
 
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
-use super::human::{Table, clipped};
+use super::human::Table;
 use super::screen::Tint;
 
 /// Of a value, so that a row stays a row.

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use crate::config::{Paths, Serving};
+use crate::protocol::exit_codes as exit;
 
 use super::args::{Cli, Command};
 use super::client::Client;
-use super::exit;
 use super::failure::Failure;
 use super::screen::{Color, Screen};
 use super::start::Starter;

@@ -19,10 +19,10 @@ use tokio::sync::mpsc;
 use tokio_util::io::ReaderStream;
 
 use crate::protocol::api::{FileKind, LEFT_OUT};
+use crate::protocol::exit_codes as exit;
 
 use super::client::{Client, escaped_path, next_frame};
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::human::size;
 use super::session_key::SessionKey;

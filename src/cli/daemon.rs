@@ -9,13 +9,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::config::{Paths, Serving};
 use crate::protocol::api::{Health, HealthStatus, Shutdown, Version};
+use crate::protocol::exit_codes as exit;
 use crate::protocol::limits::DRAIN;
+use crate::protocol::text::one_line;
 
 use super::client::connect;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
-use super::sanitize::one_line;
 use super::start::READY;
 
 /// Beyond the time that the daemon gives its sessions.

@@ -4,12 +4,12 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use crate::protocol::api;
+use crate::protocol::exit_codes::{self as exit, exit_code};
 use crate::protocol::result::ExecutionResult;
 
 use super::args::{SessionFlag, code_or_stdin, json_object, seconds};
 use super::cell::show_end;
 use super::context::Context;
-use super::exit::{self, exit_code};
 use super::failure::Failure;
 
 /// Evaluate one expression in a copy of a session, so that it changes nothing.

@@ -3,12 +3,12 @@
 use clap::Args;
 
 use crate::protocol::api::{CellView, RunCell};
+use crate::protocol::exit_codes::{self as exit, exit_code};
 use crate::protocol::result::Mode;
 
 use super::args::{SessionFlag, code_or_stdin, mode, seconds};
 use super::cell::{End, Stops, show_end, stream};
 use super::context::Context;
-use super::exit::{self, exit_code};
 use super::failure::Failure;
 
 /// Run Python in a session and watch its output.

@@ -4,9 +4,8 @@ use std::io;
 
 use serde_json::{Value, json};
 
+use crate::protocol::exit_codes as exit;
 use crate::protocol::problem::{Code, Problem};
-
-use super::exit;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]

@@ -2,9 +2,10 @@
 
 use clap::Args;
 
+use crate::protocol::exit_codes as exit;
+
 use super::args::SessionArg;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 
 /// Stop all processes of a session's sandbox; the next request lets them go on.

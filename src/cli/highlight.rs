@@ -34,7 +34,7 @@ impl Kind {
     }
 }
 
-/// The code in colour. It must be clean already; see [`super::sanitize::visible`].
+/// The code in colour. It must be clean already; see [`crate::protocol::text::visible`].
 pub(super) fn highlighted(code: &str) -> String {
     let mut out = String::with_capacity(code.len() * 2);
     for (kind, piece) in pieces(code) {

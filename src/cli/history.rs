@@ -4,12 +4,12 @@ use clap::Args;
 
 use crate::protocol::ask;
 use crate::protocol::chat::{Message, Role};
+use crate::protocol::exit_codes as exit;
+use crate::protocol::text::one_line;
 
 use super::args::SessionArg;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
-use super::sanitize::one_line;
 use super::screen::Tint;
 
 /// Show what was said between a session and its models, as the next ask continues it.

@@ -2,9 +2,9 @@
 
 pub(super) use crate::config::show_size as size;
 
-use super::sanitize::one_line;
-
 /// Width of a bar that shows how far something is.
+use crate::protocol::text::one_line;
+
 const BAR_CHARS: u64 = 20;
 
 /// `42s`, `5m`, `3h`, `2d`: the largest unit that says enough.
@@ -14,14 +14,6 @@ pub(super) fn age(seconds: u64) -> String {
         120..=7_199 => format!("{}m", seconds / 60),
         7_200..=172_799 => format!("{}h", seconds / 3_600),
         _ => format!("{}d", seconds / 86_400),
-    }
-}
-
-/// At most `chars` characters, with a mark where something is missing.
-pub(super) fn clipped(text: &str, chars: usize) -> String {
-    match text.char_indices().nth(chars) {
-        None => text.to_owned(),
-        Some(_) => text.chars().take(chars.saturating_sub(1)).chain(['…']).collect(),
     }
 }
 
@@ -95,12 +87,6 @@ mod tests {
     #[test]
     fn ages_are_short() {
         assert_eq!([0, 119, 120, 7_199, 7_200, 200_000].map(age).join(", "), "0s, 119s, 2m, 119m, 2h, 2d");
-    }
-
-    #[test]
-    fn long_text_is_clipped() {
-        assert_eq!(clipped("abcd", 4), "abcd");
-        assert_eq!(clipped("äbcde", 4), "äbc…");
     }
 
     #[test]

@@ -13,15 +13,15 @@ use serde::Deserialize;
 
 use crate::config::Paths;
 use crate::protocol::api::{ImageList, PullImage};
+use crate::protocol::exit_codes as exit;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Backend;
+use crate::protocol::text::one_line;
 
 use super::client::next_chunk;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::human::{Table, bar, size};
-use super::sanitize::one_line;
 use super::screen::Tint;
 
 /// What `images/` holds, so that the binary can build its images anywhere.

@@ -4,10 +4,10 @@ use clap::Args;
 
 use crate::protocol::api::Interrupted;
 use crate::protocol::ask::{AskNumber, AskOutcome, AskView};
+use crate::protocol::exit_codes as exit;
 
 use super::args::SessionArg;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 
 /// Interrupt the running cell of a session; its variables are kept.

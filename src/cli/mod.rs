@@ -1,24 +1,21 @@
 //! The command line: one file a command, human output by default, `--json` everywhere.
 //!
 //! Talks to the daemon over its socket like every other client, and knows nothing of its inside.
-//! Data goes to stdout, everything else to stderr; exit codes are in [`exit_code`].
+//! Data goes to stdout, everything else to stderr; exit codes are in [`crate::protocol::exit_codes`].
 
 mod approval;
 mod args;
 mod cell;
 mod client;
 mod context;
-mod exit;
 mod failure;
 mod follow;
 mod frost;
 mod highlight;
 mod human;
-mod sanitize;
 mod screen;
 mod session_key;
 mod shown;
-mod sse;
 mod start;
 mod tar_stream;
 mod typed;
@@ -58,4 +55,3 @@ mod version;
 mod wait;
 
 pub use context::{Start, start};
-pub use exit::{exit_code, script_exit_code};

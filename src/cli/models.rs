@@ -3,9 +3,9 @@
 use clap::Args;
 
 use crate::protocol::ask::{ModelList, ModelView};
+use crate::protocol::exit_codes as exit;
 
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::human::Table;
 use super::screen::Tint;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::event::EventBody;
+use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::SessionName;
+use crate::protocol::text::one_line;
 
 use super::args::{SandboxArgs, json_object, session_name, whole_seconds};
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
-use super::sanitize::one_line;
 use super::screen::Screen;
 
 /// A session that takes longer than this is told about.

@@ -3,10 +3,10 @@
 use clap::Args;
 
 use crate::protocol::ask::{PlanVersion, PlanView};
+use crate::protocol::exit_codes as exit;
 
 use super::args::SessionArg;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::human::Table;
 use super::shown::{Shown, rendered};

@@ -3,9 +3,9 @@
 use clap::Args;
 
 use crate::protocol::api::{SessionList, SessionState, SessionView};
+use crate::protocol::exit_codes as exit;
 
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::human::{Table, age};
 use super::screen::Tint;

@@ -3,10 +3,10 @@
 use clap::Args;
 
 use crate::protocol::api::QuotaView;
+use crate::protocol::exit_codes as exit;
 use crate::protocol::quota::{Unit, Usage};
 
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::human::{Table, size};
 use super::screen::Tint;

@@ -2,15 +2,15 @@
 
 use clap::Args;
 
+use crate::protocol::exit_codes as exit;
 use crate::protocol::frames::Probe;
 use crate::protocol::receipt::{self, Holder};
+use crate::protocol::text::one_line;
 
 use super::args::SessionArg;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::human::size;
-use super::sanitize::one_line;
 use super::screen::Tint;
 
 /// Show how a session's sandbox is really isolated, as read back from the running sandbox.

@@ -3,11 +3,11 @@
 use clap::Args;
 
 use crate::protocol::api::{Interrupted, ReplayReport};
+use crate::protocol::exit_codes as exit;
 
 use super::args::SessionArg;
 use super::cell::Stops;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 
 /// Run the cells that made the session's variables again, in a fresh worker.

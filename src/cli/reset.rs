@@ -2,9 +2,10 @@
 
 use clap::Args;
 
+use crate::protocol::exit_codes as exit;
+
 use super::args::SessionArg;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 
 /// Forget all variables of a session; its files remain.

@@ -4,10 +4,10 @@ use clap::Args;
 use serde_json::json;
 
 use crate::protocol::api::SessionList;
+use crate::protocol::exit_codes as exit;
 
 use super::args::session_key;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::session_key::SessionKey;
 

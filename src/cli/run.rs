@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::protocol::api::{NewSession, RunCell, SessionView};
+use crate::protocol::exit_codes::script_exit_code;
 use crate::protocol::receipt::Backend;
 use crate::protocol::result::{Change, ExecutionResult, Mode, Status};
 
@@ -14,7 +15,6 @@ use super::args::{SandboxArgs, seconds};
 use super::cell::{End, Stops, show_end, stream};
 use super::client::{Client, Events};
 use super::context::Context;
-use super::exit::script_exit_code;
 use super::failure::Failure;
 use super::new::made_of;
 use super::session_key::SessionKey;

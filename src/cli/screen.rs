@@ -6,9 +6,9 @@ use std::io::{self, IsTerminal as _, Write as _};
 use serde::Serialize;
 
 use crate::protocol::result::Stream;
+use crate::protocol::text::{Sanitizer, one_line, sanitized};
 
 use super::failure::Failure;
-use super::sanitize::{Sanitizer, one_line, sanitized};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Color {

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _, ValueEnum};
 
+use crate::protocol::exit_codes as exit;
+
 use super::args::Cli;
-use super::exit;
 use super::failure::Failure;
 use super::screen::Screen;
 

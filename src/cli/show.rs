@@ -3,10 +3,10 @@
 use clap::Args;
 
 use crate::protocol::api::SessionView;
+use crate::protocol::exit_codes as exit;
 
 use super::args::SessionArg;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::human::{age, size};
 use super::ps::state;

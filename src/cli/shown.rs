@@ -1,18 +1,12 @@
 //! What is shown of an ask, apart from where and how: a list of these can be compared in a test and
 //! put on a terminal.
 
-use serde_json::{Map, Value};
-
 use crate::protocol::result::Stream;
+use crate::protocol::text::{one_line, sanitized, visible};
 
 use super::failure::Failure;
 use super::highlight::highlighted;
-use super::human::clipped;
-use super::sanitize::{one_line, sanitized, visible};
 use super::screen::{Screen, Tint};
-
-/// Of a tool's arguments, so that a call stays a line.
-const ARGUMENTS_CHARS: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
@@ -132,16 +126,9 @@ fn plan_tint(line: &str) -> Option<Tint> {
     signs.into_iter().find(|(sign, _)| line.contains(&format!("[{sign}"))).map(|(_, tint)| tint)
 }
 
-/// `name(a=1, b="x")`, on one line and cut if need be.
-pub(super) fn call_line(name: &str, arguments: &Map<String, Value>) -> String {
-    let given: Vec<String> = arguments.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    format!("{}({})", one_line(name), clipped(&one_line(&visible(&given.join(", "))), ARGUMENTS_CHARS))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn guests_cannot_reach_the_terminal_through_any_of_it() {
@@ -169,13 +156,5 @@ mod tests {
             "\x1b[32m- [✅] **a**\x1b[0m\n\x1b[2m  > done\x1b[0m\n- [⏳] **b**"
         );
         assert_eq!(rendered(&Shown::Code("1\n".into()), true), "\x1b[34m1\x1b[0m");
-    }
-
-    #[test]
-    fn calls_are_one_line() {
-        let Value::Object(arguments) = json!({"path": "a\nb", "text": "x".repeat(500)}) else { panic!() };
-        let line = call_line("file_reader", &arguments);
-        assert!(line.starts_with("file_reader(path=\"a\\nb\", text=\"xxx") && line.ends_with("…)"), "{line}");
-        assert!(line.chars().count() < 220);
     }
 }

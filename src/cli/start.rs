@@ -1,7 +1,7 @@
 //! Starts the daemon when a command finds none.
 //!
 //! Several commands may do so at once: the daemon's own lock decides which of the daemons stays,
-//! the others exit with [`ALREADY_RUNNING`], and all commands then talk to the one that stayed.
+//! the others exit with [`exit::ALREADY_RUNNING`], and all commands then talk to the one that stayed.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::protocol::exit_codes as exit;
+
 use super::client::Client;
-use super::exit;
 use super::failure::Failure;
 
 /// Time a daemon has until it answers. One that fails is seen at once, so this is only for machines
@@ -25,8 +26,6 @@ pub(super) const READY: Duration = Duration::from_secs(60);
 const OTHER_READY: Duration = Duration::from_secs(15);
 const OTHER_PAUSE: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(25);
-/// Exit code of a daemon that finds another one running.
-const ALREADY_RUNNING: i32 = 75;
 /// Of the log that is shown when a daemon does not start.
 const LOG_TAIL_BYTES: u64 = 4 * 1024;
 const LOG_TAIL_LINES: usize = 12;
@@ -64,7 +63,7 @@ impl Starter {
                 return Ok(());
             }
             match child.try_wait() {
-                Ok(Some(status)) if status.code() == Some(ALREADY_RUNNING) => {
+                Ok(Some(status)) if status.code() == Some(i32::from(exit::ALREADY_RUNNING)) => {
                     if other_since.get_or_insert_with(Instant::now).elapsed() < OTHER_READY {
                         // It may be just starting, or just ending.
                         sleep(OTHER_PAUSE).await;

@@ -4,11 +4,12 @@ use clap::Args;
 
 use crate::protocol::ask::ToolList;
 use crate::protocol::chat::ModelTool;
+use crate::protocol::exit_codes as exit;
+use crate::protocol::text::clipped;
 
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
-use super::human::{Table, clipped};
+use super::human::Table;
 use super::screen::Tint;
 
 /// Of a description in the list.

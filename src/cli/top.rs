@@ -8,12 +8,12 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::protocol::api::{SessionList, SessionView};
+use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::SessionId;
 use crate::protocol::problem::Code;
 
 use super::client::Client;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::human::{Table, age, size};
 use super::ps::{owner, state};

@@ -3,10 +3,10 @@
 use clap::Args;
 
 use crate::protocol::api::{Undo as Request, Undone};
+use crate::protocol::exit_codes as exit;
 
 use super::args::SessionArg;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::screen::Screen;
 

@@ -3,14 +3,15 @@
 use clap::Args;
 
 use crate::protocol::api::VariableList;
+use crate::protocol::text::clipped;
 
 use super::args::SessionArg;
-use super::cell::as_before;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
-use super::human::{Table, clipped, size};
+use super::human::{Table, size};
 use super::screen::{Screen, Tint};
+use crate::protocol::event::phrases::as_before;
+use crate::protocol::exit_codes as exit;
 
 /// Of a value's preview, so that a row stays a row.
 const VALUE_CHARS: usize = 60;

@@ -4,9 +4,9 @@ use clap::Args;
 use serde_json::json;
 
 use crate::protocol::api;
+use crate::protocol::exit_codes as exit;
 
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 
 /// Show the version of Belljar, and of the daemon if it runs.

@@ -4,12 +4,12 @@ use clap::Args;
 
 use crate::protocol::api::{CellView, SessionState, SessionView};
 use crate::protocol::ask::{AskNumber, AskView};
+use crate::protocol::exit_codes::{self as exit, ask_exit_code, exit_code};
 
 use super::args::SessionFlag;
 use super::ask;
 use super::cell::show_end;
 use super::context::Context;
-use super::exit::{self, ask_exit_code, exit_code};
 use super::failure::Failure;
 
 /// Wait for a cell or an ask to end, show what came of it and exit as `exec` or `ask` would have.

@@ -5,9 +5,7 @@ use axum::http::header;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
-use std::collections::HashSet;
 use std::convert::Infallible;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -18,16 +16,17 @@ use crate::actors::holding::Hold;
 use crate::controls;
 use crate::memory::{Charge, NoRoom, Pool, SMALL_BYTES, Use, work_on};
 use crate::protocol::ask::AskNumber;
-use crate::protocol::event::Event;
+use crate::protocol::event::{AskScope, Event, EventBody};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::sse;
 use crate::store::{EventLog, Gone, Rendered};
 
 /// Events sent at once. More than [`SMALL_BYTES`] of them is a single one, which is charged before it is read.
 const BATCH: usize = 64;
-/// Copies of an event while it is made ready to be sent.
-const COPIES: u64 = 3;
+/// Copies of an event while it is looked at and made ready to be sent.
+const COPIES: u64 = 4;
 
 /// Time without an event after which it is asked whether events can be written at all.
 const JOURNALLED: Duration = Duration::from_secs(2);
@@ -57,9 +56,6 @@ enum Room {
     Ends,
 }
 
-/// The sign of life of a stream.
-const STILL_HERE: &[u8] = b": still here\n\n";
-
 struct Feed {
     log: Arc<EventLog>,
     watch: watch::Receiver<Seq>,
@@ -67,8 +63,8 @@ struct Feed {
     until: Until,
     last: Seq,
     ended: bool,
-    /// Cells that the ask has made.
-    cells: HashSet<CellNumber>,
+    /// The ask of which alone it tells, with what belongs to it.
+    scope: Option<AskScope>,
     /// The daemon goes down: streams that would not end by themselves do.
     shutdown: CancellationToken,
     /// What lives as long as it is followed.
@@ -114,7 +110,10 @@ pub fn respond_holding(
         after,
         until,
         ended: false,
-        cells: HashSet::new(),
+        scope: match until {
+            Until::AskEnd(ask) => Some(AskScope::new(ask)),
+            Until::Now | Until::SessionEnd | Until::CellEnd(_) => None,
+        },
         shutdown,
         _hold: hold,
         pool,
@@ -147,7 +146,9 @@ fn unwritable(trouble: &str) -> Problem {
 /// An event of the stream itself, with which it ends.
 fn problem(problem: &Problem) -> Bytes {
     let json = serde_json::to_string(problem).unwrap_or_default();
-    format!("event: problem\ndata: {json}\n\n").into()
+    let mut text = String::new();
+    sse::encode(None, "problem", &json, &mut text);
+    text.into()
 }
 
 fn gone(gone: Gone) -> Problem {
@@ -168,7 +169,7 @@ impl Feed {
             let mut charge = match self.room_for_next().await {
                 Room::Free => None,
                 Room::Charged(charge) => Some(charge),
-                Room::Waits => return Some(Bytes::from_static(STILL_HERE)),
+                Room::Waits => return Some(Bytes::from_static(sse::KEEPALIVE.as_bytes())),
                 Room::Never(no_room) => {
                     self.ended = true;
                     return Some(problem(&no_room.into()));
@@ -216,7 +217,7 @@ impl Feed {
                         return Some(problem(&unwritable(&trouble)));
                     }
                 }
-                () = &mut keepalive => return Some(Bytes::from_static(STILL_HERE)),
+                () = &mut keepalive => return Some(Bytes::from_static(sse::KEEPALIVE.as_bytes())),
             }
         }
     }
@@ -240,22 +241,6 @@ impl Feed {
         }
     }
 
-    fn concerns(&mut self, ask: AskNumber, event: &Rendered) -> bool {
-        if let Some(cell) = event.cell
-            && event.name != "cell_queued"
-        {
-            return self.cells.contains(&cell);
-        }
-        let Ok(told) = serde_json::from_str::<Event>(&event.json) else { return false };
-        if told.body.ask() != Some(ask) {
-            // What happens to the sandbox concerns everybody in it.
-            return event.name.starts_with("sandbox_") || event.name == "state_lost";
-        }
-        self.cells.extend(told.body.cell());
-        self.ended = event.name == "ask_finished";
-        true
-    }
-
     fn take(&mut self, event: &Rendered, text: &mut String) {
         if self.until == Until::Now && event.seq > self.last {
             self.ended = true;
@@ -268,11 +253,13 @@ impl Feed {
             }
             self.ended = event.name == "cell_finished";
         }
-        if let Until::AskEnd(ask) = self.until
-            && !self.concerns(ask, event)
-        {
-            return;
+        if let Some(scope) = &mut self.scope {
+            let Ok(Event { body, .. }) = serde_json::from_str::<Event>(&event.json) else { return };
+            if !scope.concerns(&body) {
+                return;
+            }
+            self.ended = matches!(body, EventBody::AskFinished { .. });
         }
-        let _ = write!(text, "id: {}\nevent: {}\ndata: {}\n\n", event.seq, event.name, event.json);
+        sse::encode(Some(event.seq), &event.name, &event.json, text);
     }
 }

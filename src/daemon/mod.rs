@@ -28,6 +28,7 @@ use crate::control::subordinate;
 use crate::control::{self, App};
 use crate::controls;
 use crate::protocol::ask::ApprovalPolicy;
+use crate::protocol::exit_codes;
 use crate::protocol::limits::DRAIN;
 use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
@@ -39,10 +40,6 @@ use boot::Lock;
 use notify::Notifier;
 use socket::SocketGuard;
 
-/// Another daemon serves this home or this socket.
-const EXIT_ALREADY_RUNNING: u8 = 75;
-const EXIT_USAGE: u8 = 64;
-const EXIT_FAILED: u8 = 125;
 /// Time between two clean-ups of the journal.
 const TIDY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time to remove the sandboxes of all sessions.
@@ -63,9 +60,9 @@ pub enum DaemonError {
 impl DaemonError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) => EXIT_USAGE,
-            Self::AlreadyRunning { .. } => EXIT_ALREADY_RUNNING,
-            Self::Start(_) => EXIT_FAILED,
+            Self::Config(_) => exit_codes::USAGE,
+            Self::AlreadyRunning { .. } => exit_codes::ALREADY_RUNNING,
+            Self::Start(_) => exit_codes::OWN,
         }
     }
 }

@@ -4,6 +4,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 use crate::protocol::chat::ModelFailureKind;
+use crate::protocol::text::{clipped, one_line};
 
 /// Characters of a provider's own words that are passed on.
 const MESSAGE_CHARS: usize = 500;
@@ -113,19 +114,9 @@ fn words(error: &Value) -> Option<String> {
 
 /// One line of bounded length without anything that a terminal would obey.
 pub(super) fn clean(text: &str) -> String {
-    let visible = |c: char| !matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     // Cut before the words are looked at: the text may be long.
-    let text: String = text
-        .chars()
-        .take(4 * MESSAGE_CHARS)
-        .filter(|c| visible(*c))
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MESSAGE_CHARS) {
-        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
-        None => line,
-    }
+    let start: String = text.chars().take(4 * MESSAGE_CHARS).collect();
+    clipped(&one_line(&start), MESSAGE_CHARS)
 }
 
 #[cfg(test)]
@@ -173,7 +164,7 @@ mod tests {
     #[test]
     fn what_a_provider_says_is_made_harmless() {
         let failure = AttemptFailure::of_status(502, "<html>\u{1b}[31m\r\nBad\u{202e}  Gateway", None);
-        assert_eq!(failure.message, "the provider answered 502: <html> [31m Bad Gateway");
-        assert_eq!(clean(&"é".repeat(100_000)).chars().count(), MESSAGE_CHARS + 1);
+        assert_eq!(failure.message, "the provider answered 502: <html> Bad Gateway");
+        assert_eq!(clean(&"é".repeat(100_000)).chars().count(), MESSAGE_CHARS);
     }
 }

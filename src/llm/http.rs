@@ -12,16 +12,18 @@ use super::client::Delta;
 use super::failure::{AttemptFailure, clean};
 use super::retry;
 use super::secret::Secret;
-use super::sse::SseParser;
 use crate::config::Model;
 use crate::protocol::chat::{ChatReply, ModelFailureKind};
 use crate::protocol::clock;
+use crate::protocol::sse::SseDecoder;
 
 /// Bytes of a whole stream. Each token comes in some hundred bytes of JSON, and none are kept.
 const STREAM_BYTES: usize = 512 * 1024 * 1024;
 /// Bytes of a token where the provider has not counted yet: rather too many than too few, so that no
 /// reply is cut that would fit.
 const BYTES_PER_TOKEN: usize = 4;
+/// Bytes of one event of a stream. The arguments of a whole tool call may come as one.
+const EVENT_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes of an answer that comes in one piece.
 const WHOLE_BYTES: usize = 32 * 1024 * 1024;
 /// Bytes of an error that are looked at, and the time to read them.
@@ -173,7 +175,7 @@ impl Body<'_> {
         response: &mut Response,
         deltas: &mut (impl FnMut(Delta) + Send),
     ) -> Result<Assembler, AttemptFailure> {
-        let (mut parser, mut assembler) = (SseParser::default(), Assembler::default());
+        let (mut decoder, mut assembler) = (SseDecoder::new(EVENT_BYTES), Assembler::default());
         loop {
             let chunk = match self.chunk(response, STREAM_BYTES).await {
                 Ok(Some(chunk)) => chunk,
@@ -182,9 +184,10 @@ impl Body<'_> {
                 Err(failure) if failure.again && assembler.is_whole() => return Ok(assembler),
                 Err(failure) => return Err(failure),
             };
-            let events = parser.feed(&chunk).map_err(|error| AttemptFailure::bad_reply(error.to_string()))?;
+            let events =
+                decoder.feed(&chunk).map_err(|error| AttemptFailure::bad_reply(error.to_string()))?;
             for event in events {
-                assembler.event(&event)?.into_iter().for_each(&mut *deltas);
+                assembler.event(&event.data)?.into_iter().for_each(&mut *deltas);
                 if assembler.is_done() {
                     return whole(assembler);
                 }
@@ -194,8 +197,8 @@ impl Body<'_> {
             }
         }
         // Half an event at the end is the end of a stream that was cut, not garbage.
-        if let Ok(Some(event)) = parser.finish()
-            && let Ok(last) = assembler.event(&event)
+        if let Ok(Some(event)) = decoder.finish()
+            && let Ok(last) = assembler.event(&event.data)
         {
             last.into_iter().for_each(deltas);
         }

@@ -1,8 +1,8 @@
 //! The client of language models: requests, streams, retries, record and replay.
 //!
 //! A [`Client`] is one `[model.NAME]` of the configuration. Pure: [`body`] builds a request,
-//! [`strict`] bends schemas for providers that check them, [`sse`] and [`assemble`] turn bytes into
-//! a reply, [`failure`] and [`retry`] decide what an error means. [`http`] is the thin shell around
+//! [`strict`] bends schemas for providers that check them, [`assemble`] turns the
+//! events of a stream into a reply, [`failure`] and [`retry`] decide what an error means. [`http`] is the thin shell around
 //! them; [`script`] and [`cassette`] answer from a file instead.
 
 mod assemble;
@@ -14,7 +14,6 @@ mod http;
 mod retry;
 mod script;
 mod secret;
-pub mod sse;
 mod strict;
 
 pub use client::{Client, Delta};

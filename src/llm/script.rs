@@ -232,7 +232,7 @@ content = "inner"
     #[test]
     fn what_does_not_fit_is_told() {
         insta::assert_snapshot!(played(&[(Role::User, "product\u{1b}[1m")]).unwrap_err(), @r#"
-        reply 1 of the script expects `sum` in the newest message, which is: product [1m
+        reply 1 of the script expects `sum` in the newest message, which is: product
         "#);
         let long = [(Role::User, "sum"), (Role::Assistant, ""), (Role::Assistant, ""), (Role::Assistant, "")];
         insta::assert_snapshot!(played(&long).unwrap_err(), @r#"

@@ -20,5 +20,7 @@ pub mod problem;
 pub mod quota;
 pub mod receipt;
 pub mod result;
+pub mod sse;
+pub mod text;
 pub mod tool;
 pub mod values;

@@ -4,14 +4,10 @@
 //! all there is, told by the guardian, which is the script's parent. A cell that does answer has not
 //! got that far, or somebody speaks for it; neither is a verdict of the script.
 
+use crate::protocol::exit_codes::{INTERRUPTED as CANCELLED, KILLED, OWN, TIMEOUT as TIMED_OUT};
 use crate::protocol::job::{JobEnd, Verdict};
 use crate::protocol::problem::Problem;
 use crate::protocol::result::{ExecutionResult, Reason, Status};
-
-const TIMED_OUT: u8 = 124;
-const OWN: u8 = 125;
-const CANCELLED: u8 = 130;
-const KILLED: u8 = 137;
 
 /// Without its artifacts, which are gathered later. `begun` says whether the cell became the script.
 #[must_use]

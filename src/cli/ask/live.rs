@@ -4,33 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::protocol::ask::{
-    Approval, AskEnd, AskNumber, AskOutcome, AskView, Decision, Dialect, PlanVersion, Subject,
-};
-use crate::protocol::chat::{ChatReply, Finish, ModelFailure, Usage};
-use crate::protocol::event::{EventBody, ToolOutcome};
+use crate::protocol::ask::{Approval, AskView, Decision, Dialect, PlanVersion, Subject};
+use crate::protocol::chat::{ChatReply, Finish, Usage};
+use crate::protocol::event::{AskScope, EventBody, Severity, ToolOutcome, phrases};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::ExecutionResult;
+use crate::protocol::text::clipped;
 
 use super::super::approval;
-use super::super::cell::{artifact_line, display_line, state_note, what_happened};
-use super::super::human::clipped;
-use super::super::shown::{Section, Shown, call_line};
+use super::super::cell::{artifact_line, display_line};
+use super::super::shown::{Section, Shown};
 use super::speech::Speech;
-use super::steps;
 
 /// Of a tool's answer and of what a model thought for itself; the journal has all of it.
 const TOOL_ANSWER_CHARS: usize = 1_000;
 const REASONING_CHARS: usize = 2_000;
 
 pub(super) struct Live {
-    ask: AskNumber,
+    scope: AskScope,
     dialect: Dialect,
-    /// Cells and tool calls that belong to the ask; their events do not name it.
-    cells: BTreeSet<CellNumber>,
-    calls: BTreeSet<u64>,
-    approvals: BTreeSet<String>,
-    /// Those of asks within it.
+    /// Approvals that asks within it wait for.
     within: BTreeSet<String>,
     /// Names of the model's own calls that are not answered yet.
     names: BTreeMap<String, String>,
@@ -46,11 +39,8 @@ pub(super) struct Live {
 impl Live {
     pub fn new(view: &AskView) -> Self {
         Self {
-            ask: view.ask,
+            scope: AskScope::new(view.ask),
             dialect: view.dialect,
-            cells: BTreeSet::new(),
-            calls: BTreeSet::new(),
-            approvals: BTreeSet::new(),
             within: BTreeSet::new(),
             names: BTreeMap::new(),
             speech: Speech::default(),
@@ -61,55 +51,9 @@ impl Live {
         }
     }
 
-    /// Whether an event of the session is about this ask, its cells among it. Each event has to be
-    /// given once, in order.
+    /// Whether an event of the session is about this ask. Each event has to be given once, in order.
     pub fn concerns(&mut self, event: &EventBody) -> bool {
-        match event {
-            EventBody::CellQueued { cell, origin, .. } => {
-                let ours = origin.as_ref().is_some_and(|origin| origin.ask == self.ask);
-                if ours {
-                    self.cells.insert(*cell);
-                }
-                ours
-            }
-            EventBody::ToolCalled { cell, call, .. } => {
-                let ours = cell.is_some_and(|cell| self.cells.contains(&cell));
-                if ours {
-                    self.calls.insert(*call);
-                }
-                ours
-            }
-            EventBody::ToolAnswered { call, .. } => self.calls.remove(call),
-            EventBody::ApprovalWanted { approval } => {
-                let ours = approval.ask == Some(self.ask)
-                    || approval.cell.is_some_and(|cell| self.cells.contains(&cell));
-                if ours {
-                    self.approvals.insert(approval.id.clone());
-                }
-                ours
-            }
-            EventBody::ApprovalDecided { id, .. } => self.approvals.remove(id),
-            // What befalls the sandbox befalls the ask.
-            EventBody::SandboxStarting { .. }
-            | EventBody::ImagePulling { .. }
-            | EventBody::SandboxReady { .. }
-            | EventBody::SandboxAttached
-            | EventBody::SandboxGone { .. }
-            | EventBody::StateLost { .. }
-            | EventBody::Reset
-            | EventBody::ResetDone { .. }
-            | EventBody::ReplayStarted { .. }
-            | EventBody::ReplayFinished
-            | EventBody::Frozen
-            | EventBody::Thawed
-            | EventBody::AdminActed { .. }
-            | EventBody::SessionRemoved => true,
-            event => match (event.ask(), event.cell()) {
-                (Some(ask), _) => ask == self.ask,
-                (None, Some(cell)) => self.cells.contains(&cell),
-                (None, None) => false,
-            },
-        }
+        self.scope.concerns(event)
     }
 
     /// The last words of the model are the answer, and they were shown.
@@ -130,27 +74,13 @@ impl Live {
         match event {
             EventBody::SandboxStarting { image, .. } => self.does(format!("starting a sandbox of {image}")),
             EventBody::ImagePulling { .. } => self.does("pulling the image".to_owned()),
-            EventBody::SandboxGone { reason } => {
-                vec![Shown::Warning(format!("the sandbox is gone: {reason}"))]
-            }
-            EventBody::StateLost { reason, .. } => {
-                vec![Shown::Warning(format!("all variables are gone: {reason}"))]
-            }
-            EventBody::SandboxAttached => {
-                vec![Shown::Note("the daemon was started anew; the sandbox goes on".to_owned())]
-            }
-            EventBody::Reset => vec![Shown::Warning("the session was reset".to_owned())],
-            EventBody::AdminActed { admin, act } => {
-                vec![Shown::Warning(format!("administrator {admin}: {act}"))]
-            }
-            EventBody::SessionRemoved => vec![Shown::Warning("the session was removed".to_owned())],
             EventBody::ModelAsked { step, .. } => {
                 self.speech = Speech::default();
                 self.does(format!("thinking · step {step}"))
             }
             EventBody::ModelText { text, .. } => self.hear(text),
             EventBody::ModelReplied { reply, .. } => self.replied(reply),
-            EventBody::ModelFailed { failure, retry_in_s, .. } => self.model_failed(failure, *retry_in_s),
+            EventBody::ModelFailed { .. } => self.model_failed(event),
             EventBody::AskSpentWithin { usage, .. } => {
                 self.usage += *usage;
                 Vec::new()
@@ -158,19 +88,16 @@ impl Live {
             EventBody::AskWaitsWithin { approvals, .. } => self.waits_within(approvals),
             EventBody::CellQueued { cell, code, .. } => self.code(*cell, code),
             EventBody::Output { text, .. } => self.flow(Section::Output, text),
-            EventBody::OutputCut { .. } => {
-                vec![Shown::Warning("further output of this cell is not kept".to_owned())]
-            }
             EventBody::Display { mime, .. } => vec![Shown::Note(display_line(mime))],
             EventBody::CellFinished { result } => self.cell_ended(result),
             EventBody::ToolCalled { name, arguments, .. } => {
-                self.head(Section::Tool, call_line(name, arguments))
+                self.head(Section::Tool, phrases::call(name, arguments))
             }
             EventBody::ToolAnswered { outcome, .. } => self.tool_answer("", outcome),
             EventBody::AskToolCalled { id, name, arguments, .. } => {
                 self.names.insert(id.clone(), name.clone());
                 self.doing = format!("calling {name}");
-                self.head(Section::Tool, call_line(name, arguments))
+                self.head(Section::Tool, phrases::call(name, arguments))
             }
             EventBody::AskToolAnswered { id, outcome, .. } => {
                 let name = self.names.remove(id).unwrap_or_default();
@@ -190,26 +117,11 @@ impl Live {
                 if !matches!(decision, Decision::Accept { code: None }) {
                     self.seen_code = None;
                 }
-                vec![Shown::Note(approval::decided_line(decision))]
+                vec![Shown::Note(phrases::decision(decision))]
             }
             EventBody::PlanChanged { plan, .. } => self.plan(plan),
             EventBody::CellStarted { cell, .. } => self.does(format!("cell {cell} runs")),
-            EventBody::Interrupting { cell } => {
-                vec![Shown::Note(format!("cell {cell} is being interrupted"))]
-            }
-            EventBody::SandboxReady { .. }
-            | EventBody::CellDied { .. }
-            | EventBody::ToolBegun { .. }
-            | EventBody::ReplayStarted { .. }
-            | EventBody::ReplayFinished
-            | EventBody::Frozen
-            | EventBody::Thawed
-            | EventBody::SessionCreated { .. }
-            | EventBody::Undone { .. }
-            | EventBody::AskStarted { .. }
-            | EventBody::ModelSpent { .. }
-            | EventBody::ResetDone { .. }
-            | EventBody::AskFinished { .. } => Vec::new(),
+            event => tell(event),
         }
     }
 
@@ -283,14 +195,11 @@ impl Live {
         shown
     }
 
-    fn model_failed(&mut self, failure: &ModelFailure, retry_in_s: Option<f64>) -> Vec<Shown> {
+    fn model_failed(&mut self, event: &EventBody) -> Vec<Shown> {
         // What came of the reply is void; the next try says it all again.
         self.speech = Speech::default();
         self.open = None;
-        // The last one is told as the end of the ask.
-        let Some(seconds) = retry_in_s else { return Vec::new() };
-        let message = &failure.message;
-        vec![Shown::Warning(format!("the model failed: {message}; it is asked again in {seconds:.1} s"))]
+        tell(event)
     }
 
     fn code(&mut self, cell: CellNumber, code: &str) -> Vec<Shown> {
@@ -314,9 +223,9 @@ impl Live {
             let text = if exception.traceback.is_empty() { &exception.repr } else { &exception.traceback };
             shown.push(Shown::Flow(format!("{}\n", text.trim_end())));
         }
-        shown.extend(what_happened(result).map(Shown::Trouble));
+        shown.extend(phrases::what_happened(result).map(Shown::Trouble));
         shown.extend(result.artifacts.iter().map(|artifact| Shown::Note(artifact_line(artifact))));
-        shown.extend(state_note(result).map(Shown::Warning));
+        shown.extend(phrases::state_note(result).map(Shown::Warning));
         self.does("thinking".to_owned());
         shown
     }
@@ -343,24 +252,17 @@ impl Live {
     }
 }
 
-/// Why there is no answer.
-pub(in crate::cli) fn why_not(end: &AskEnd) -> Option<String> {
-    let what = match end.outcome {
-        AskOutcome::Answered => return None,
-        AskOutcome::StepLimit => format!("no answer after {}, which is the limit", steps(end.steps)),
-        AskOutcome::FailureLimit => "no answer: too many failures in a row".to_owned(),
-        AskOutcome::TokenLimit => "no answer: too few tokens are left".to_owned(),
-        AskOutcome::TimeLimit => "no answer within the time limit".to_owned(),
-        AskOutcome::Cancelled => "the ask was cancelled".to_owned(),
-        AskOutcome::Rejected => "no answer: what the model wanted to run was rejected".to_owned(),
-        AskOutcome::Malformed => "no answer: the model's replies cannot be understood".to_owned(),
-        AskOutcome::ModelFailed => "no answer: the model failed".to_owned(),
-        AskOutcome::SandboxFailed => "no answer: there is no sandbox to be had".to_owned(),
-    };
-    Some(match &end.message {
-        Some(message) => format!("{what}: {message}"),
-        None => what,
-    })
+/// The event's own sentence, if it is for a person who watches.
+fn tell(event: &EventBody) -> Vec<Shown> {
+    event
+        .sentence()
+        .into_iter()
+        .filter_map(|told| match told.severity {
+            Severity::Warning => Some(Shown::Warning(told.text)),
+            Severity::Notice => Some(Shown::Note(told.text)),
+            Severity::Progress => None,
+        })
+        .collect()
 }
 
 #[cfg(test)]

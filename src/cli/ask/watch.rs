@@ -8,12 +8,12 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::protocol::ask::{Approval, AskEnd, AskView, Decision, Subject};
 use crate::protocol::event::EventBody;
+use crate::protocol::exit_codes as exit;
 
 use super::super::approval::{self, Choice, choice, edited, question};
 use super::super::cell::Stops;
 use super::super::client::Client;
 use super::super::context::Context;
-use super::super::exit;
 use super::super::failure::Failure;
 use super::super::follow::Trail;
 use super::super::session_key::SessionKey;

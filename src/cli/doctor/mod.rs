@@ -15,10 +15,11 @@ use clap::Args;
 use serde_json::json;
 
 use self::finding::{Finding, Severity};
+use crate::protocol::exit_codes as exit;
+use crate::protocol::text::one_line;
+
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
-use super::sanitize::one_line;
 use super::screen::Tint;
 
 const STATUS_COLUMNS: usize = 9;

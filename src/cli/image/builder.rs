@@ -10,9 +10,9 @@ use tokio::process::Command;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::cli::failure::Failure;
-use crate::cli::human::{age, bar, clipped};
-use crate::cli::sanitize::sanitized;
+use crate::cli::human::{age, bar};
 use crate::cli::screen::Screen;
+use crate::protocol::text::{clipped, sanitized};
 
 const TICK: Duration = Duration::from_millis(500);
 /// Of a step's name, so that the line fits the terminal.

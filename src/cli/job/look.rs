@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use crate::protocol::event::EventBody;
+use crate::protocol::exit_codes as exit;
 use crate::protocol::job::{JobList, JobState, JobView};
 
 use super::super::cell::show_event;
 use super::super::client::escaped_path;
 use super::super::context::Context;
-use super::super::exit;
 use super::super::failure::Failure;
 use super::super::human::{Table, size};
 use super::super::ps::owner;

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::protocol::exit_codes as exit;
 use crate::protocol::job::{JobView, Verdict};
 
-use super::super::exit;
 use super::super::failure::Failure;
 use super::super::screen::Tint;
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 use crate::protocol::api::QuotaView;
+use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::{InputId, JobId};
 use crate::protocol::job::NewJob;
 use crate::protocol::problem::Code;
@@ -15,7 +16,6 @@ use crate::protocol::quota::Kind;
 use super::super::cell::Stops;
 use super::super::client::Client;
 use super::super::context::Context;
-use super::super::exit;
 use super::super::failure::Failure;
 use super::plan::{Plan, Planned};
 use super::report::{Fate, Outcome};

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::protocol::result::Stream;
+use crate::protocol::text::one_line;
 
 use super::super::context::Context;
 use super::super::failure::Failure;
-use super::super::sanitize::one_line;
 use super::github::{self, harmless};
 use super::report::Outcome;
 

@@ -23,8 +23,9 @@ use tokio::sync::oneshot;
 use super::command;
 use super::complete::{indent_after, is_complete};
 use super::names;
+use crate::protocol::exit_codes as exit;
+
 use crate::cli::cell::Stops;
-use crate::cli::exit;
 use crate::cli::failure::Failure;
 use crate::cli::highlight::highlighted;
 use crate::cli::screen::Tint;

@@ -13,6 +13,7 @@ use clap::Args;
 use crate::protocol::api::{
     FileKind, FolderView, NewSession, RunCell, SessionView, Undo, Undone, VariableList,
 };
+use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::SessionName;
 use crate::protocol::problem::Code;
 use crate::protocol::result::{ExecutionResult, Mode, Stream};
@@ -24,7 +25,6 @@ use super::args::{SandboxArgs, SessionFlag};
 use super::cell::{End, Stops, show_end, stream};
 use super::client::Client;
 use super::context::Context;
-use super::exit;
 use super::failure::Failure;
 use super::human::{Table, size};
 use super::new::{made_of, note_preloaded};

@@ -1,5 +1,5 @@
-use super::super::sse::SseParser;
 use super::*;
+use crate::protocol::sse::SseDecoder;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -119,14 +119,14 @@ fn streamed(bytes: &[u8], cuts: &[usize]) -> Result<(ChatReply, bool), String> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| (*cut).min(bytes.len())).collect();
     cuts.extend([0, bytes.len()]);
     cuts.sort_unstable();
-    let (mut parser, mut assembler) = (SseParser::default(), Assembler::default());
+    let (mut decoder, mut assembler) = (SseDecoder::new(usize::MAX), Assembler::default());
     for pair in cuts.windows(2) {
-        for event in parser.feed(&bytes[pair[0]..pair[1]]).map_err(|error| error.to_string())? {
-            assembler.event(&event).map_err(|failure| failure.message)?;
+        for event in decoder.feed(&bytes[pair[0]..pair[1]]).map_err(|error| error.to_string())? {
+            assembler.event(&event.data).map_err(|failure| failure.message)?;
         }
     }
-    if let Some(event) = parser.finish().map_err(|error| error.to_string())? {
-        assembler.event(&event).map_err(|failure| failure.message)?;
+    if let Some(event) = decoder.finish().map_err(|error| error.to_string())? {
+        assembler.event(&event.data).map_err(|failure| failure.message)?;
     }
     let whole = assembler.is_whole();
     Ok((assembler.reply(0), whole))

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::cli::approval::tests::{approval, cell};
-use crate::cli::exit::tests::result;
 use crate::cli::shown::rendered;
-use crate::protocol::ask::AskState;
-use crate::protocol::chat::{Message, Role, ToolCall};
+use crate::protocol::ask::{AskNumber, AskState};
+use crate::protocol::chat::{Message, ModelFailure, Role, ToolCall};
 use crate::protocol::event::{CellOrigin, Counters};
+use crate::protocol::exit_codes::tests::result;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::result::{Artifact, Change, ExceptionView, Mode, Reason, Status, Stream, ValueView};
 
@@ -200,6 +200,17 @@ fn an_ask_is_told_in_sections() {
 }
 
 #[test]
+fn restored_variables_are_not_said_to_be_gone() {
+    let lost = |restored_to| EventBody::StateLost { reason: "the worker died".into(), restored_to };
+    let shown = text(&mut live(Dialect::ToolCalls), &[lost(Some(2)), lost(Some(0)), lost(None)]);
+    insta::assert_snapshot!(shown, @r"
+    warning: the variables are as after cell 2: the worker died
+    warning: the variables are as at the start: the worker died
+    warning: all variables are gone: the worker died
+    ");
+}
+
+#[test]
 fn json_is_shown_as_thought_and_code() {
     let reply = r#"{"thought": "I add.", "action": "execute_code", "code": "1 + 1"}"#;
     let shown = text(
@@ -268,35 +279,5 @@ fn code_that_was_approved_is_not_shown_twice() {
     x = 2
     ── code · cell 3
     x = 1
-    ");
-}
-
-#[test]
-fn every_end_without_an_answer_is_explained() {
-    let why = |outcome, message: Option<&str>| {
-        why_not(&AskEnd {
-            outcome,
-            answer: None,
-            value: None,
-            message: message.map(Into::into),
-            steps: 30,
-            usage: Usage { prompt_tokens: 90, completion_tokens: 10 },
-        })
-        .unwrap_or_default()
-    };
-    insta::assert_snapshot!([
-        why(AskOutcome::Answered, None),
-        why(AskOutcome::StepLimit, None),
-        why(AskOutcome::TokenLimit, None),
-        why(AskOutcome::TimeLimit, None),
-        why(AskOutcome::Rejected, Some("not on my disk")),
-        why(AskOutcome::ModelFailed, Some("the key is wrong")),
-    ].join("\n"), @r"
-
-    no answer after 30 steps, which is the limit
-    no answer: too few tokens are left
-    no answer within the time limit
-    no answer: what the model wanted to run was rejected: not on my disk
-    no answer: the model failed: the key is wrong
     ");
 }

@@ -1,11 +1,11 @@
-//! Takes everything out of guest text that a terminal would obey: control sequences, C0 and C1
-//! controls, and the characters that reorder text. What is left can only be read.
+//! Text of guests, models and users made fit for people: everything that a terminal would obey is taken out
+//! (control sequences, C0 and C1 controls, characters that reorder text), and long text is clipped.
 
 use crate::controls;
 
 /// Works on a stream of chunks; how the stream is cut makes no difference.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sanitizer {
+pub struct Sanitizer {
     state: State,
 }
 
@@ -89,20 +89,28 @@ fn is_unseen(c: char) -> bool {
 }
 
 /// A whole text at once.
-pub(super) fn sanitized(text: &str) -> String {
+pub fn sanitized(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     Sanitizer::default().feed(text, &mut out);
     out
 }
 
 /// As [`sanitized`], on one line.
-pub(super) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     sanitized(text).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// At most `chars` characters, with a mark where something is missing.
+pub fn clipped(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(chars.saturating_sub(1)).chain(['…']).collect(),
+    }
 }
 
 /// Nothing is hidden: what a terminal would obey is spelt out, so that a person who decides about a
 /// text sees all of it. Line ends stay.
-pub(super) fn visible(text: &str) -> String {
+pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.replace("\r\n", "\n").chars() {
         match c {
@@ -149,6 +157,12 @@ mod tests {
         assert_eq!(visible("exec('\x1b]0;evil\x07')"), "exec('\\u{1b}]0;evil\\u{7}')");
         assert_eq!(visible("bad()\rgood\u{202e}"), "bad()\\u{d}good\\u{202e}");
         assert_eq!(visible("a\u{3164}b\u{200b}c\u{feff}\u{a0}"), "a\\u{3164}b\\u{200b}c\\u{feff}\\u{a0}");
+    }
+
+    #[test]
+    fn long_text_is_clipped() {
+        assert_eq!(clipped("abcd", 4), "abcd");
+        assert_eq!(clipped("äbcde", 4), "äbc…");
     }
 
     const NASTY: &str = "[\x1b\u{9b}\u{9d}\u{90}\u{9c}\x07\\\\\\[\\]P;0-9mHa-c\n\r\t\u{202e}é(]{0,60}";

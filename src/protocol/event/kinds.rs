@@ -1,16 +1,17 @@
-//! Events of a session: one ordered sequence, 1, 2, 3, … that clients can resume anywhere.
+//! The kinds of events and what each carries. A new kind is added here, gets its sentence in `sentence.rs` and, if it
+//! is about a cell or an ask, its line in `about.rs`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::ask::{Approval, AskEnd, AskNumber, AskSpec, Decision, PlanVersion};
-use super::chat::{ChatReply, ModelFailure, Usage};
-use super::frames::{StateAfter, ToolFailure};
-use super::ids::{CellNumber, Seq};
-use super::preload::Preloaded;
-use super::receipt::{Backend, ImageFact, Receipt};
-use super::result::{ExecutionResult, Mode, Stream};
+use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskSpec, Decision, PlanVersion};
+use crate::protocol::chat::{ChatReply, ModelFailure, Usage};
+use crate::protocol::frames::{StateAfter, ToolFailure};
+use crate::protocol::ids::{CellNumber, Seq};
+use crate::protocol::preload::Preloaded;
+use crate::protocol::receipt::{Backend, ImageFact, Receipt};
+use crate::protocol::result::{ExecutionResult, Mode, Stream};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
@@ -345,77 +346,6 @@ impl EventBody {
             Self::ApprovalDecided { .. } => "approval_decided",
             Self::PlanChanged { .. } => "plan_changed",
             Self::AskFinished { .. } => "ask_finished",
-        }
-    }
-
-    /// The cell it is about, for streams of one cell.
-    #[must_use]
-    pub fn cell(&self) -> Option<CellNumber> {
-        match self {
-            Self::CellQueued { cell, .. }
-            | Self::CellStarted { cell, .. }
-            | Self::OutputCut { cell }
-            | Self::ToolBegun { cell, .. }
-            | Self::CellDied { cell, .. }
-            | Self::Display { cell, .. }
-            | Self::Interrupting { cell } => Some(*cell),
-            Self::Output { cell, .. } | Self::ToolCalled { cell, .. } => *cell,
-            Self::CellFinished { result } => Some(result.cell),
-            Self::ApprovalWanted { approval } => approval.cell,
-            Self::SessionCreated { .. }
-            | Self::SandboxStarting { .. }
-            | Self::ImagePulling { .. }
-            | Self::SandboxReady { .. }
-            | Self::SandboxAttached
-            | Self::SandboxGone { .. }
-            | Self::ToolAnswered { .. }
-            | Self::StateLost { .. }
-            | Self::Undone { .. }
-            | Self::Reset
-            | Self::ResetDone { .. }
-            | Self::ReplayStarted { .. }
-            | Self::ReplayFinished
-            | Self::Frozen
-            | Self::Thawed
-            | Self::SessionRemoved
-            | Self::AdminActed { .. }
-            | Self::AskStarted { .. }
-            | Self::ModelAsked { .. }
-            | Self::ModelText { .. }
-            | Self::ModelReplied { .. }
-            | Self::ModelFailed { .. }
-            | Self::ModelSpent { .. }
-            | Self::AskSpentWithin { .. }
-            | Self::AskWaitsWithin { .. }
-            | Self::AskToolCalled { .. }
-            | Self::AskToolAnswered { .. }
-            | Self::AskNoted { .. }
-            | Self::ApprovalDecided { .. }
-            | Self::PlanChanged { .. }
-            | Self::AskFinished { .. } => None,
-        }
-    }
-
-    /// The ask it is about, for streams of one ask.
-    #[must_use]
-    pub fn ask(&self) -> Option<AskNumber> {
-        match self {
-            Self::AskStarted { ask, .. }
-            | Self::ModelAsked { ask, .. }
-            | Self::ModelText { ask, .. }
-            | Self::ModelReplied { ask, .. }
-            | Self::ModelFailed { ask, .. }
-            | Self::ModelSpent { ask, .. }
-            | Self::AskSpentWithin { ask, .. }
-            | Self::AskWaitsWithin { ask, .. }
-            | Self::AskToolCalled { ask, .. }
-            | Self::AskToolAnswered { ask, .. }
-            | Self::AskNoted { ask, .. }
-            | Self::AskFinished { ask, .. } => Some(*ask),
-            Self::CellQueued { origin, .. } => origin.as_ref().map(|origin| origin.ask),
-            Self::PlanChanged { ask, .. } => *ask,
-            Self::ApprovalWanted { approval } => approval.ask,
-            _ => None,
         }
     }
 }

@@ -1,0 +1,234 @@
+//! What an event says to a person: one sentence, and how much it matters. A view chooses by severity; for the few
+//! events that it shows in a form of its own (output, code, approvals) it has no use for the sentence.
+
+use super::phrases::{approval_subject, call, decision, steps, why_unanswered};
+use super::{EventBody, ToolOutcome};
+use crate::protocol::ask::AskNumber;
+use crate::protocol::chat::ChatReply;
+use crate::protocol::result::{ExecutionResult, Status};
+use crate::protocol::text::{clipped, one_line};
+
+/// Characters of what a model, a tool or a person said, where a sentence quotes it. The event has all of it.
+const QUOTE_CHARS: usize = 160;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The ordinary course of things, for whoever reads the log.
+    Progress,
+    /// For a person who watches.
+    Notice,
+    /// A person has to know it.
+    Warning,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sentence {
+    pub severity: Severity,
+    /// The ask that the sentence is about, where it does not name it itself.
+    pub ask: Option<AskNumber>,
+    pub text: String,
+}
+
+impl Sentence {
+    fn new(severity: Severity, text: impl Into<String>) -> Self {
+        Self { severity, ask: None, text: text.into() }
+    }
+
+    fn of_ask(severity: Severity, ask: AskNumber, text: impl Into<String>) -> Self {
+        Self { severity, ask: Some(ask), text: text.into() }
+    }
+}
+
+/// As it is told where several asks are told of.
+impl std::fmt::Display for Sentence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.ask {
+            Some(ask) => write!(f, "ask {ask}: {}", self.text),
+            None => f.write_str(&self.text),
+        }
+    }
+}
+
+impl EventBody {
+    /// None for events that bring content (output, displays, words of a model as they come) or only prepare another.
+    #[must_use]
+    pub fn sentence(&self) -> Option<Sentence> {
+        let progress = |text: String| Sentence::new(Severity::Progress, text);
+        let notice = |text: String| Sentence::new(Severity::Notice, text);
+        let warning = |text: String| Sentence::new(Severity::Warning, text);
+        let of_ask = |ask: &AskNumber, text: String| Sentence::of_ask(Severity::Progress, *ask, text);
+        Some(match self {
+            Self::SessionCreated { name } => progress(format!("session {name} was made")),
+            Self::SandboxStarting { backend, image } => {
+                progress(format!("a sandbox starts: {}, {image}", backend.name()))
+            }
+            Self::ImagePulling { status } => progress(format!("pulling the image: {status}")),
+            Self::SandboxReady { python, isolation, .. } => {
+                progress(format!("the sandbox is ready: Python {python}, {isolation}"))
+            }
+            Self::SandboxAttached => notice("the daemon was started anew; the sandbox goes on".to_owned()),
+            Self::SandboxGone { reason } => warning(format!("the sandbox is gone: {reason}")),
+            Self::CellQueued { cell, .. } => progress(format!("cell {cell} waits")),
+            Self::CellStarted { cell, .. } => progress(format!("cell {cell} runs")),
+            Self::OutputCut { .. } => warning("further output of this cell is not kept".to_owned()),
+            Self::ToolCalled { call, name, .. } => progress(format!("tool call {call}: {name}")),
+            Self::ToolBegun { call, .. } => progress(format!("tool call {call} is made")),
+            Self::ToolAnswered { call, outcome: ToolOutcome::Value(_) } => {
+                progress(format!("tool call {call} was answered"))
+            }
+            Self::ToolAnswered { call, outcome: ToolOutcome::Failure(failure) } => {
+                progress(format!("tool call {call} failed: {}", failure.code))
+            }
+            Self::Interrupting { cell } => notice(format!("cell {cell} is being interrupted")),
+            Self::CellFinished { result } => progress(finished(result)),
+            Self::StateLost { reason, restored_to: None } => {
+                warning(format!("all variables are gone: {reason}"))
+            }
+            Self::StateLost { reason, restored_to: Some(0) } => {
+                warning(format!("the variables are as at the start: {reason}"))
+            }
+            Self::StateLost { reason, restored_to: Some(cell) } => {
+                warning(format!("the variables are as after cell {cell}: {reason}"))
+            }
+            Self::Undone { state_of: 0 } => progress("all cells were undone".to_owned()),
+            Self::Undone { state_of } => progress(format!("cells after {state_of} were undone")),
+            Self::Reset => warning("the session was reset".to_owned()),
+            Self::ReplayStarted { cells } => progress(format!("{} cells are run again", cells.len())),
+            Self::ReplayFinished => progress("all of them have run again".to_owned()),
+            Self::Frozen => progress("the sandbox is frozen".to_owned()),
+            Self::Thawed => progress("the sandbox goes on".to_owned()),
+            Self::SessionRemoved => notice("the session was removed".to_owned()),
+            Self::AdminActed { admin, act } => warning(format!("administrator {admin}: {act}")),
+            Self::AskStarted { ask, spec } => {
+                progress(format!("ask {ask} to {}: {}", spec.model, quote(&spec.text)))
+            }
+            Self::ModelAsked { ask, step } => of_ask(ask, format!("request {step} to the model")),
+            Self::ModelReplied { ask, reply, .. } => of_ask(ask, replied(reply)),
+            Self::ModelFailed { ask, failure, retry_in_s: Some(seconds), .. } => {
+                let message = one_line(&failure.message);
+                let text = format!("the model failed: {message}; it is asked again in {seconds:.1} s");
+                Sentence::of_ask(Severity::Warning, *ask, text)
+            }
+            // What follows from it is told as the end of the ask.
+            Self::ModelFailed { ask, failure, retry_in_s: None, .. } => {
+                of_ask(ask, format!("the model failed: {}", one_line(&failure.message)))
+            }
+            Self::ModelSpent { ask, tokens, .. } => {
+                of_ask(ask, format!("a request without a reply cost about {tokens} tokens"))
+            }
+            Self::AskSpentWithin { ask, usage, .. } => {
+                of_ask(ask, format!("an ask within it used {} tokens", usage.total()))
+            }
+            Self::AskWaitsWithin { ask, approvals } => {
+                of_ask(ask, format!("{} decisions are wanted by asks within it", approvals.len()))
+            }
+            Self::AskToolCalled { ask, id, name, arguments } => {
+                of_ask(ask, format!("{id} calls {}", call(name, arguments)))
+            }
+            Self::AskToolAnswered { ask, id, outcome } => of_ask(ask, format!("{id} {}", answer(outcome))),
+            Self::AskNoted { ask, note } => Sentence::of_ask(Severity::Notice, *ask, quote(note)),
+            Self::ApprovalWanted { approval } => {
+                let what = quote(&approval_subject(&approval.subject));
+                progress(format!("approval {} is wanted: {what}", approval.id))
+            }
+            Self::ApprovalDecided { id, decision: decided, by } => {
+                let by = by.map_or_else(|| "its deadline".to_owned(), |by| format!("user {by}"));
+                progress(format!("approval {id}: {}, by {by}", quote(&decision(decided))))
+            }
+            Self::PlanChanged { plan, .. } => {
+                progress(format!("plan version {}: {}", plan.version, quote(&plan.changes.join("; "))))
+            }
+            Self::AskFinished { ask, end } => {
+                let how = why_unanswered(end)
+                    .unwrap_or_else(|| format!("answered: {}", end.answer.as_deref().unwrap_or_default()));
+                let (steps, tokens) = (steps(end.steps), end.usage.total());
+                progress(format!("ask {ask} ended after {steps}, {tokens} tokens: {}", quote(&how)))
+            }
+            Self::Output { .. }
+            | Self::Display { .. }
+            | Self::ModelText { .. }
+            | Self::CellDied { .. }
+            | Self::ResetDone { .. } => return None,
+        })
+    }
+}
+
+fn quote(text: &str) -> String {
+    clipped(&one_line(text), QUOTE_CHARS)
+}
+
+fn finished(result: &ExecutionResult) -> String {
+    let how = match result.status {
+        Status::Success => "succeeded",
+        Status::Failure => "failed",
+        Status::Timeout => "ran out of time",
+        Status::Crashed => "crashed",
+        Status::Interrupted => "was interrupted",
+    };
+    let why = result.exception.as_ref().map(|e| format!(": {}", e.repr)).unwrap_or_default();
+    format!("cell {} {how} after {:.0} ms{why}", result.cell, result.duration_ms)
+}
+
+fn replied(reply: &ChatReply) -> String {
+    let message = &reply.message;
+    let legacy = message.function_call.iter().map(|call| call.name.as_str());
+    let calls: Vec<&str> = message.tool_calls.iter().map(|call| call.name.as_str()).chain(legacy).collect();
+    let calls = if calls.is_empty() { String::new() } else { format!(" [calls {}]", calls.join(", ")) };
+    let tokens = reply.usage.map(|usage| format!(" ({} tokens)", usage.total())).unwrap_or_default();
+    format!("the model says{tokens}: {}{calls}", quote(&message.content))
+}
+
+/// `was answered: …` or `failed: …`
+fn answer(outcome: &ToolOutcome) -> String {
+    match outcome {
+        ToolOutcome::Value(value) => {
+            let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+            format!("was answered: {}", quote(&text))
+        }
+        ToolOutcome::Failure(failure) => format!("failed: {}: {}", failure.code, quote(&failure.message)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::exit_codes::tests::result;
+    use crate::protocol::result::Reason;
+
+    #[test]
+    fn events_are_told_in_sentences() {
+        let lost = |restored_to| EventBody::StateLost { reason: "the worker died".into(), restored_to };
+        let told = [
+            EventBody::SessionCreated { name: "lab".into() },
+            EventBody::CellFinished { result: Box::new(result(Status::Timeout, Reason::CellDeadline, None)) },
+            lost(None),
+            lost(Some(0)),
+            lost(Some(2)),
+            EventBody::Undone { state_of: 0 },
+            EventBody::ModelAsked { ask: 2, step: 3 },
+            EventBody::AskNoted { ask: 2, note: "a\nb\u{1b}[2J c".into() },
+            EventBody::ResetDone { cells: 1 },
+        ]
+        .map(|event| match event.sentence() {
+            Some(sentence) => format!("{:?}: {sentence}", sentence.severity),
+            None => "nothing".to_owned(),
+        });
+        insta::assert_snapshot!(told.join("\n"), @r"
+        Progress: session lab was made
+        Progress: cell 1 ran out of time after 0 ms
+        Warning: all variables are gone: the worker died
+        Warning: the variables are as at the start: the worker died
+        Warning: the variables are as after cell 2: the worker died
+        Progress: all cells were undone
+        Progress: ask 2: request 3 to the model
+        Notice: ask 2: a b c
+        nothing
+        ");
+    }
+
+    #[test]
+    fn what_is_quoted_is_bounded() {
+        let event = EventBody::AskNoted { ask: 1, note: "x".repeat(10_000) };
+        assert_eq!(event.sentence().unwrap().text.chars().count(), QUOTE_CHARS);
+    }
+}
