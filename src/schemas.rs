@@ -1,6 +1,5 @@
 //! Keeps the generated files of `config/` true to the types. `make schemas` writes them anew.
 
-use schemars::JsonSchema;
 use serde_json::Value;
 use std::path::Path;
 
@@ -8,18 +7,15 @@ use crate::control::openapi;
 use crate::protocol::event::Event;
 use crate::protocol::frames::{HostFrame, KernelFrame};
 use crate::protocol::result::ExecutionResult;
-
-fn schema<T: JsonSchema>() -> Value {
-    schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>().to_value()
-}
+use crate::schema::schema_of;
 
 fn generated() -> Vec<(&'static str, Value)> {
     vec![
         ("openapi.json", openapi::document()),
-        ("schemas/host-frame.json", schema::<HostFrame>()),
-        ("schemas/kernel-frame.json", schema::<KernelFrame>()),
-        ("schemas/execution-result.json", schema::<ExecutionResult>()),
-        ("schemas/event.json", schema::<Event>()),
+        ("schemas/host-frame.json", schema_of::<HostFrame>()),
+        ("schemas/kernel-frame.json", schema_of::<KernelFrame>()),
+        ("schemas/execution-result.json", schema_of::<ExecutionResult>()),
+        ("schemas/event.json", schema_of::<Event>()),
     ]
 }
 

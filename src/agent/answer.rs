@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::json;
-use super::schema::Checker;
 use super::words::Words;
+use crate::schema::Checker;
 
 /// The answer as a value that fits, or what is wrong with it. Tried are, in this order: the value
 /// that the dialect itself carried, JSON in the text, and the text as a string.
@@ -14,7 +14,7 @@ pub(super) fn typed(
     carried: Option<&Value>,
     words: Words,
 ) -> Result<Value, Vec<String>> {
-    let fits = |value: &Value| checker.problems(value, words).is_empty();
+    let fits = |value: &Value| checker.fits(value);
     if let Some(value) = carried.filter(|value| fits(value)) {
         return Ok(value.clone());
     }
@@ -28,7 +28,7 @@ pub(super) fn typed(
             // What the model most likely meant as its answer is what is worth explaining.
             let meant = carried.cloned().or_else(|| json::find(text, |_| true).ok());
             Err(match meant {
-                Some(value) => checker.problems(&value, words),
+                Some(value) => words.problems(&checker.problems(&value)),
                 None => vec![words.no_object(&problem)],
             })
         }

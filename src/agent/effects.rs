@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-use super::schema;
 use crate::protocol::ask::{AskEnd, AskSpec, Decision, Subject};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelTool, Usage};
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::result::ExecutionResult;
+use crate::schema;
 
 /// What happened. `id` and `step` are those of the effect that it answers; an input that answers
 /// nothing outstanding is ignored, so a late or doubled one does no harm.
@@ -182,9 +182,9 @@ pub enum SetupProblem {
     NotDescribed(String),
     #[error("there are two tools `{0}`")]
     Twice(String),
-    #[error("the schema of tool `{tool}` is no JSON Schema: {problem}")]
+    #[error("the schema of tool `{tool}` cannot be used: {problem}")]
     ToolSchema { tool: String, problem: String },
-    #[error("the schema of the answer is no JSON Schema: {0}")]
+    #[error("the schema of the answer cannot be used: {0}")]
     AnswerSchema(String),
 }
 

@@ -14,13 +14,13 @@ use super::dialect::{Call, Format, Intent, Said, Scene, Speech, Wish, speech};
 use super::effects::{Effect, Input, Setup};
 use super::ids::Ids;
 use super::prompts;
-use super::schema::Checker;
 use super::turn::{Answered, Rules, Turn, Verdict};
 use super::words::Words;
 use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec};
 use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, Message, ModelFailure, ModelFailureKind, Role, Usage,
 };
+use crate::schema::Checker;
 
 /// Characters that a note has of a call that was not made, and of its name.
 const NOTE_CHARS: usize = 400;

@@ -16,7 +16,6 @@ mod json;
 mod machine;
 mod prompts;
 mod report;
-mod schema;
 mod template;
 mod turn;
 mod words;
@@ -25,7 +24,6 @@ pub use budget::tokens_of_text;
 pub use effects::{Effect, Input, Setup, SetupProblem};
 pub use machine::Machine;
 pub use report::report;
-pub use schema::check as check_schema;
 pub use template::{TemplateProblem, fill as fill_template};
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use crate::protocol::ask::Language;
+use crate::schema::Problem;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words(pub Language);
@@ -13,34 +14,6 @@ impl Words {
             Language::English => english(),
             Language::Chinese => chinese(),
         }
-    }
-
-    pub fn path(self, path: &str) -> String {
-        if path.is_empty() {
-            self.pick(|| "the whole".to_owned(), || "整体".to_owned())
-        } else {
-            format!("`{path}`")
-        }
-    }
-
-    pub fn missing(self, path: &str) -> String {
-        self.pick(|| format!("`{path}`: is required, but missing"), || format!("`{path}`：缺少必需的字段"))
-    }
-
-    pub fn not_expected(self, paths: &str) -> String {
-        self.pick(|| format!("`{paths}`: there is no such field"), || format!("`{paths}`：没有这样的字段"))
-    }
-
-    pub fn other_than_expected(self, path: &str, expected: &str, actual: &str) -> String {
-        let path = self.path(path);
-        self.pick(
-            || format!("{path}: expected {expected}, got {actual}"),
-            || format!("{path}：期望 {expected}，实际 {actual}"),
-        )
-    }
-
-    pub fn one_of(self, options: &str) -> String {
-        self.pick(|| format!("one of {options}"), || format!("{options} 之一"))
     }
 
     /// Before everything that is wrong with a call. The Chinese prefix is the one that existing
@@ -63,8 +36,12 @@ impl Words {
         ))
     }
 
-    pub fn bad_arguments(self, tool: &str, problems: &[String]) -> String {
-        let problems = listed(problems);
+    pub fn problems(self, problems: &[Problem]) -> Vec<String> {
+        problems.iter().map(|problem| problem.describe(self.0)).collect()
+    }
+
+    pub fn bad_arguments(self, tool: &str, problems: &[Problem]) -> String {
+        let problems = listed(&self.problems(problems));
         self.call_failed(&self.pick(
             || format!("the arguments do not fit the schema of `{tool}`:\n{problems}"),
             || format!("参数不符合 `{tool}` 的定义：\n{problems}"),

@@ -109,10 +109,7 @@ impl<'l, 't> Entry<'l, 't> {
             table @ DeValue::Table(_) => json(table),
             other => Err(expected("a table, or the name of a JSON file", other)),
         };
-        let checked = read.and_then(|schema| match jsonschema::validator_for(&schema) {
-            Ok(_) => Ok(schema),
-            Err(error) => Err(format!("it is no JSON Schema: {error}")),
-        });
+        let checked = read.and_then(|schema| crate::schema::check(&schema).map(|()| schema));
         checked.map_err(|message| self.problem(key, &message)).ok()
     }
 

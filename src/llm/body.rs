@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::strict::strict;
 use crate::config::{Model, Provider};
 use crate::protocol::chat::{ChatReply, ChatRequest, Message, ModelTool, Role};
+use crate::schema::{strict, undo};
 
 /// Tokens of a reply that every model can write.
 const TAKEN_BY_ALL: u64 = 4_096;
@@ -117,12 +117,12 @@ pub(super) fn unbend(model: &Model, request: &ChatRequest, mut reply: ChatReply)
     for call in &mut reply.message.tool_calls {
         let tool = request.tools.iter().find(|tool| tool.name == call.name);
         if let Some(tool) = tool.filter(|tool| strict(&tool.parameters).is_some()) {
-            call.arguments = super::strict::undo(&tool.parameters, &call.arguments);
+            call.arguments = undo(&tool.parameters, &call.arguments);
         }
     }
     let bent = |schema: &Value| model.json_schema && strict(schema).is_some();
     if let Some(answer) = request.answer.as_ref().filter(|answer| bent(&answer.schema)) {
-        reply.message.content = super::strict::undo(&answer.schema, &reply.message.content);
+        reply.message.content = undo(&answer.schema, &reply.message.content);
     }
     reply
 }

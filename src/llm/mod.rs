@@ -1,9 +1,8 @@
 //! The client of language models: requests, streams, retries, record and replay.
 //!
 //! A [`Client`] is one `[model.NAME]` of the configuration. Pure: [`body`] builds a request,
-//! [`strict`] bends schemas for providers that check them, [`assemble`] turns the
-//! events of a stream into a reply, [`failure`] and [`retry`] decide what an error means. [`http`] is the thin shell around
-//! them; [`script`] and [`cassette`] answer from a file instead.
+//! [`assemble`] turns the events of a stream into a reply, [`failure`] and [`retry`] decide what an
+//! error means. [`http`] is the thin shell around them; [`script`] and [`cassette`] answer from a file instead.
 
 mod assemble;
 mod body;
@@ -14,7 +13,6 @@ mod http;
 mod retry;
 mod script;
 mod secret;
-mod strict;
 
 pub use client::{Client, Delta};
 pub use secret::Secret;

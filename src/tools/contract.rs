@@ -1,6 +1,6 @@
 //! What a tool is: a definition that can be told to a model, and a function.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,6 +12,30 @@ use crate::protocol::frames::ToolFailure;
 
 /// The parameter that every tool has for a model: why it is called.
 pub const PURPOSE: &str = "tool_call_purpose";
+
+/// The parameters of a tool with the purpose beside them, as a model is told them.
+#[must_use]
+pub fn with_purpose(parameters: &Value, description: &str) -> Value {
+    let mut schema = with_optional_purpose(parameters, description);
+    if let Some(root) = schema.as_object_mut() {
+        let mut required = vec![Value::from(PURPOSE)];
+        if let Some(Value::Array(own)) = root.remove("required") {
+            required.extend(own);
+        }
+        root.insert("required".into(), Value::Array(required));
+    }
+    schema
+}
+
+/// The same for code, which need not say why it calls.
+#[must_use]
+pub fn with_optional_purpose(parameters: &Value, description: &str) -> Value {
+    let mut schema = parameters.clone();
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.insert(PURPOSE.into(), json!({"type": "string", "description": description}));
+    }
+    schema
+}
 
 /// Tells a model or a program what a tool is for. Known without running anything.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,8 +59,6 @@ pub struct Definition {
     pub program: bool,
     /// Other names that models give it.
     pub aliases: &'static [&'static str],
-    /// Other names that models give its parameters, and the right ones.
-    pub parameter_aliases: &'static [(&'static str, &'static str)],
 }
 
 impl Definition {
@@ -52,7 +74,6 @@ impl Definition {
             outside: false,
             program: false,
             aliases: &[],
-            parameter_aliases: &[],
         }
     }
 

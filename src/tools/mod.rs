@@ -14,18 +14,17 @@ mod names;
 mod plan;
 mod port;
 mod registry;
-mod schema;
 #[cfg(test)]
 mod tests;
 
+pub use crate::schema::check as check_schema;
 pub use built_in::ASK;
 pub use client::{AnswerError, ClientTools, Lease};
 pub use contract::{Caller, Context, Definition, Image, PURPOSE, Patience, Tool, ToolFuture, ToolOutput};
-pub use foreign::check as check_schema;
 pub use markers::{
     Expanded, Expander, Responses, before_begun_marker, expand_markers, marker, replace_markers,
 };
 pub use names::{is_tool_name, tool_name};
 pub use plan::{PlanHistory, PlanNode, PlanTree, TaskStatus, plan_report};
 pub use port::{FileRead, NestedAsk, Owner, PortFuture, SessionPort};
-pub use registry::{Allowed, Registry, RegistryError, parse_arguments};
+pub use registry::{Allowed, Registry, RegistryError};

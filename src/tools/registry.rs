@@ -2,21 +2,23 @@
 //! tool with arguments that fit.
 
 use futures_util::FutureExt;
-use jsonschema::Validator;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use super::contract::{Caller, Context, Definition, PURPOSE, Tool, ToolFuture, ToolOutput, failure};
+use super::contract::{
+    Caller, Context, Definition, PURPOSE, Tool, ToolFuture, ToolOutput, failure, with_optional_purpose,
+    with_purpose,
+};
 use super::names::{is_tool_name, tool_name};
-use super::{built_in, command, schema};
+use super::{built_in, command};
 use crate::config::{CommandTool, Named};
 use crate::protocol::ask::Language;
 use crate::protocol::chat::ModelTool;
 use crate::protocol::frames::{ToolFailure, ToolSpec};
 use crate::protocol::limits::{TOOL_NAME_CHARS, TOOL_OUTPUT_BYTES};
-use crate::protocol::values;
+use crate::schema::{self, Checker, Problem};
 
 /// Characters of the purpose of a call, and of a tool's description.
 const PURPOSE_CHARS: usize = 4_000;
@@ -54,8 +56,8 @@ impl Allowed {
 #[derive(Clone)]
 struct Entry {
     definition: Arc<Definition>,
-    arguments: Arc<Validator>,
-    output: Option<Arc<Validator>>,
+    arguments: Arc<Checker>,
+    output: Option<Arc<Checker>>,
     tool: Arc<dyn Tool>,
 }
 
@@ -98,9 +100,9 @@ impl Registry {
         }
         let bad = |problem| RegistryError::BadSchema { tool: definition.name.clone(), problem };
         consistent(&definition).map_err(bad)?;
-        let arguments = Arc::new(schema::compile(&definition.parameters).map_err(bad)?);
+        let arguments = Arc::new(Checker::new(&definition.parameters).map_err(bad)?);
         let output = match &definition.output {
-            Some(output) => Some(Arc::new(schema::compile(output).map_err(bad)?)),
+            Some(output) => Some(Arc::new(Checker::new(output).map_err(bad)?)),
             None => None,
         };
         let name = definition.name.clone();
@@ -154,7 +156,7 @@ impl Registry {
         let told = |entry: &Entry| ModelTool {
             name: entry.definition.name.clone(),
             description: entry.definition.described(language).to_owned(),
-            parameters: schema::with_purpose(&entry.definition.parameters, purpose),
+            parameters: with_purpose(&entry.definition.parameters, purpose),
         };
         self.tools.values().map(told).collect()
     }
@@ -165,10 +167,7 @@ impl Registry {
         let spec = |entry: &Entry| ToolSpec {
             name: entry.definition.name.clone(),
             description: entry.definition.described(Language::English).to_owned(),
-            parameters: schema::with_optional_purpose(
-                &entry.definition.parameters,
-                purpose_in(Language::English),
-            ),
+            parameters: with_optional_purpose(&entry.definition.parameters, purpose_in(Language::English)),
             output: entry.definition.output.clone(),
             local: entry.definition.local,
         };
@@ -231,22 +230,14 @@ impl Entry {
         match arguments.remove(PURPOSE) {
             Some(Value::String(purpose)) if purpose.chars().count() <= PURPOSE_CHARS => {}
             Some(Value::String(_)) => {
-                problems.push(format!("`{PURPOSE}`: at most {PURPOSE_CHARS} characters"));
+                problems.push(format!("`/{PURPOSE}`: expected at most {PURPOSE_CHARS} characters"));
             }
             None | Some(Value::Null) if caller == Caller::Code => {}
-            None => problems.push(format!("`{PURPOSE}`: is required (a string)")),
-            Some(_) => problems.push(format!("`{PURPOSE}`: has to be a string")),
+            None => problems.extend(described(&[Problem::missing(PURPOSE)])),
+            Some(_) => problems.push(format!("`/{PURPOSE}`: expected string")),
         }
-        for (alias, right) in self.definition.parameter_aliases {
-            if !arguments.contains_key(*right)
-                && let Some(value) = arguments.remove(*alias)
-            {
-                arguments.insert((*right).to_owned(), value);
-            }
-        }
-        let mut arguments = Value::Object(arguments);
-        schema::drop_nulls(&mut arguments, &self.definition.parameters);
-        problems.extend(schema::problems(&self.arguments, &arguments, "arguments"));
+        let arguments = schema::normalise(&self.definition.parameters, arguments);
+        problems.extend(described(&self.arguments.problems(&arguments)));
         match arguments {
             Value::Object(arguments) if problems.is_empty() => Ok(arguments),
             _ => Err(failure(
@@ -275,7 +266,7 @@ impl Entry {
             return Err(failure("too_large", message));
         }
         let problems = match (&output, &self.output) {
-            (ToolOutput::Value(value), Some(validator)) => schema::problems(validator, value, "answer"),
+            (ToolOutput::Value(value), Some(checker)) => described(&checker.problems(value)),
             (ToolOutput::Text(_) | ToolOutput::Parts { .. }, None) => return Ok(output),
             (_, Some(_)) => vec!["it is text, though the tool has an output schema".into()],
             (_, None) => vec!["it is a value, though the tool has no output schema".into()],
@@ -320,23 +311,12 @@ fn consistent(definition: &Definition) -> Result<(), String> {
             return Err(format!("the required parameter {name} is not described"));
         }
     }
-    match definition.parameter_aliases.iter().find(|(_, right)| !properties.contains_key(*right)) {
-        Some((alias, right)) => Err(format!("`{alias}` stands for `{right}`, which is not described")),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
-/// The arguments of a call as a model wrote them.
-pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, ToolFailure> {
-    // Of a tool without parameters some models say nothing at all.
-    if text.trim().is_empty() {
-        return Ok(Map::new());
-    }
-    match values::from_json(text) {
-        Ok(Value::Object(arguments)) => Ok(arguments),
-        Ok(_) => Err(failure("bad_arguments", "the arguments are JSON, but no object")),
-        Err(error) => Err(failure("bad_arguments", format!("the arguments are no valid JSON: {error}"))),
-    }
+/// Code in cells is told in English.
+fn described(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(|problem| problem.describe(Language::English)).collect()
 }
 
 fn shown(name: &str) -> String {

@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Folder, and what it may use.
-const MAY_USE: [(&str, &[&str]); 15] = [
+const MAY_USE: [(&str, &[&str]); 16] = [
     ("protocol", &[]),
-    ("config", &["protocol"]),
+    ("schema", &["protocol"]),
+    ("config", &["protocol", "schema"]),
     ("memory", &["config", "protocol"]),
-    ("agent", &["config", "protocol"]),
+    ("agent", &["config", "protocol", "schema"]),
     ("bridge", &["config", "memory", "protocol"]),
-    ("llm", &["config", "memory", "protocol"]),
+    ("llm", &["config", "memory", "protocol", "schema"]),
     ("quota", &["config", "memory", "protocol"]),
     ("sandbox", &["config", "protocol"]),
     ("store", &["config", "memory", "protocol"]),
-    ("tools", &["config", "memory", "protocol"]),
+    ("tools", &["config", "memory", "protocol", "schema"]),
     (
         "actors",
         &["agent", "bridge", "config", "llm", "memory", "protocol", "quota", "sandbox", "store", "tools"],
@@ -22,7 +23,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("control", &["actors", "config", "memory", "protocol", "quota", "sandbox", "store", "tools"]),
     ("daemon", &["actors", "config", "control", "protocol", "quota", "sandbox", "store", "tools"]),
     ("cli", &["config", "protocol"]),
-    ("schemas.rs", &["control", "protocol"]),
+    ("schemas.rs", &["control", "protocol", "schema"]),
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -73,6 +74,7 @@ fn libraries_stay_in_their_rooms() {
         ("bollard", &["sandbox"]),
         ("axum", &["control"]),
         ("rusqlite", &["store"]),
+        ("jsonschema", &["schema"]),
     ];
     for path in sources(&src) {
         let relative = path.strip_prefix(&src).unwrap().to_str().unwrap().to_owned();

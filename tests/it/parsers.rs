@@ -4,11 +4,11 @@
 
 mod dice;
 
-use belljar::llm::sse::SseParser;
 use belljar::protocol::api::{Eval, NewSession, PullImage, RunCell, Shutdown, Undo};
 use belljar::protocol::ask::{Decision, NewAsk};
 use belljar::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use belljar::protocol::job::NewJob;
+use belljar::protocol::sse::SseDecoder;
 use belljar::protocol::tool::NewClientTools;
 use belljar::protocol::{glob, values};
 use belljar::sandbox::archive;
@@ -64,19 +64,19 @@ const PARSERS: [Parser; 9] = [
     }),
     ("arguments", |input| {
         let text = String::from_utf8_lossy(input);
-        if let Ok(arguments) = belljar::tools::parse_arguments(&text) {
+        if let Ok(arguments) = belljar::schema::parse(&text) {
             // Code may declare a tool with any schema.
-            drop(belljar::agent::check_schema(&Value::Object(arguments)));
+            drop(belljar::schema::check(&Value::Object(arguments)));
         }
     }),
     ("events", |input| {
         let read = |chunks: &mut dyn Iterator<Item = &[u8]>| {
-            let (mut parser, mut events) = (SseParser::default(), Vec::new());
+            let (mut decoder, mut events) = (SseDecoder::new(usize::MAX), Vec::new());
             for chunk in chunks {
-                events.extend(parser.feed(chunk)?);
+                events.extend(decoder.feed(chunk)?);
             }
-            events.extend(parser.finish()?);
-            Ok::<_, belljar::llm::sse::SseError>(events)
+            events.extend(decoder.finish()?);
+            Ok::<_, belljar::protocol::sse::SseError>(events)
         };
         let whole = read(&mut std::iter::once(input));
         assert_eq!(whole, read(&mut input.chunks(1)), "how a stream is cut makes no difference");

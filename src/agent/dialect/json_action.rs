@@ -78,7 +78,7 @@ fn intent(reply: &ChatReply, step: u32, words: Words) -> Result<Intent, String> 
         _ => {
             let given = fields.get("action").map(Value::to_string).unwrap_or_default();
             let known = [EXECUTE, DEBUG, ANSWER].join(", ");
-            Err(words.unknown_action(&crate::agent::schema::excerpt(&given), &known))
+            Err(words.unknown_action(&crate::schema::excerpt(&given), &known))
         }
     }
 }

@@ -208,9 +208,7 @@ fn point_to(schema: &mut Value, owner: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::schema::Checker;
-    use crate::agent::words::Words;
-    use crate::protocol::ask::Language;
+    use crate::schema::Checker;
 
     #[test]
     fn members_have_the_names_of_the_source() {
@@ -235,7 +233,7 @@ mod tests {
         let checker = Checker::new(&schema(&[&plan, &count], None)).unwrap();
         let fits = |tool: &str, node: Value| {
             let step = json!({"current_state": "", "function": {"tool": tool, "node": node}});
-            checker.problems(&step, Words(Language::English)).is_empty()
+            checker.fits(&step)
         };
         assert!(fits("plan", json!([])) && fits("count", json!(1)));
         assert!(!fits("plan", json!(1)) && !fits("count", json!([])) && !fits("other", json!(1)));

@@ -5,10 +5,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::read;
+use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use crate::tools::foreign;
 use crate::tools::port::{NestedAsk, as_failure};
-use crate::tools::schema::parameters_of;
 
 /// Characters of a prompt.
 const PROMPT_CHARS: usize = 100_000;

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 use super::read;
+use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 use crate::tools::port::as_failure;
-use crate::tools::schema::parameters_of;
 
 /// The name under which an expression finds what the one before gave.
 const LAST_RESULT: &str = "last_result";

@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 
 use super::read;
+use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 use crate::tools::port::as_failure;
-use crate::tools::schema::parameters_of;
 
 const DEFAULT_TIMEOUT_S: u64 = 30;
 /// Longest time that a model may ask for; what the session allows may be less.
@@ -75,11 +75,6 @@ impl Tool for ExecutePython {
             description_zh: Some(DESCRIPTION_ZH.into()),
             local: true,
             on_request: self.on_request,
-            parameter_aliases: if self.on_request {
-                &[("python_code_snippet", "code")]
-            } else {
-                &[("code", "python_code_snippet")]
-            },
             ..Definition::new(self.name, DESCRIPTION, self.parameters())
         }
     }

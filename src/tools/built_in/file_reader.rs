@@ -8,9 +8,9 @@ use super::read;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::limits::TOOL_OUTPUT_BYTES;
 use crate::protocol::problem::Code;
+use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use crate::tools::port::{FileRead, as_failure};
-use crate::tools::schema::parameters_of;
 
 const MIB: u64 = 1024 * 1024;
 /// Below what a tool may say, with room for the heading.

@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use std::fmt::Write;
 
 use crate::protocol::api::VariableList;
+use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 use crate::tools::port::as_failure;
-use crate::tools::schema::parameters_of;
 
 pub struct ListVariables;
 

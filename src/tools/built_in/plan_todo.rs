@@ -5,10 +5,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::read;
+use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 use crate::tools::plan::{PlanTree, plan_report};
 use crate::tools::port::as_failure;
-use crate::tools::schema::parameters_of;
 
 pub struct PlanTodo;
 
@@ -32,7 +32,6 @@ impl Tool for PlanTodo {
         Definition {
             description_zh: Some(DESCRIPTION_ZH.into()),
             aliases: &["update_recursive_plan_tree"],
-            parameter_aliases: &[("current_plan_tree", "recursive_plan_tree")],
             ..Definition::new("recursive_plan_tree_todo", DESCRIPTION, parameters_of::<Arguments>())
         }
     }

@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use super::read;
 use crate::protocol::result::Status;
 use crate::protocol::values;
+use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use crate::tools::port::as_failure;
-use crate::tools::schema::parameters_of;
 
 /// Characters of a name.
 const NAME_CHARS: usize = 200;

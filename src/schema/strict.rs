@@ -6,6 +6,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::nulls::{drop_nulls, is_required, mentions};
+
 /// Formats of text that strict mode knows; it refuses others.
 const FORMATS: [&str; 9] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
@@ -23,11 +25,9 @@ const REFUSED: [&str; 9] = [
     "patternProperties",
     "propertyNames",
 ];
-/// References that lead to a reference, before one is taken for a circle.
-const REFERENCES: usize = 32;
-
 /// The strict form; none if there is none.
-pub(super) fn strict(schema: &Value) -> Option<Value> {
+#[must_use]
+pub fn strict(schema: &Value) -> Option<Value> {
     let is_object = schema.get("type").is_some_and(|kind| kind == "object");
     is_object.then(|| form(schema)).flatten()
 }
@@ -104,7 +104,7 @@ fn alone(mut schema: Map<String, Value>) -> Value {
 }
 
 fn nullable(schema: Value) -> Value {
-    if takes_null(&schema) {
+    if names_null(&schema) {
         return schema;
     }
     let Value::Object(mut inner) = schema else { return schema };
@@ -115,105 +115,19 @@ fn nullable(schema: Value) -> Value {
     outer.into()
 }
 
-fn takes_null(schema: &Value) -> bool {
+/// Whether the schema says that null is right.
+fn names_null(schema: &Value) -> bool {
     let branch =
-        |key| schema.get(key).and_then(Value::as_array).is_some_and(|all| all.iter().any(takes_null));
+        |key| schema.get(key).and_then(Value::as_array).is_some_and(|all| all.iter().any(names_null));
     schema.get("type").is_some_and(|kind| mentions(kind, "null")) || branch("anyOf") || branch("oneOf")
-}
-
-/// `type` is a word or a list of words.
-fn mentions(kind: &Value, word: &str) -> bool {
-    kind == word || kind.as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == word))
-}
-
-fn is_required(schema: &Map<String, Value>, name: &str) -> bool {
-    schema.get("required").and_then(Value::as_array).is_some_and(|all| all.iter().any(|key| key == name))
 }
 
 /// What a model wrote for the strict form, as the real schema means it: a null that only says
 /// "left out" is left out. The same text comes back if there is none, and if it is no JSON.
-pub(super) fn undo(schema: &Value, text: &str) -> String {
+#[must_use]
+pub fn undo(schema: &Value, text: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
-    if drop_nulls(schema, schema, &mut value) { value.to_string() } else { text.to_owned() }
-}
-
-/// True if it changed something. Ends because each call goes deeper into the value, which is finite.
-fn drop_nulls(root: &Value, schema: &Value, value: &mut Value) -> bool {
-    let Some(schema) = resolve(root, schema) else { return false };
-    for key in ["anyOf", "oneOf"] {
-        let branches = schema.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let branches = branches.iter().filter_map(|branch| resolve(root, branch));
-        // A union inside a union is not looked into: two that name each other would never end.
-        let mut plain =
-            branches.filter(|branch| ["anyOf", "oneOf"].iter().all(|key| branch.get(key).is_none()));
-        if let Some(branch) = plain.find(|branch| fits(branch, value)) {
-            return drop_nulls(root, branch, value);
-        }
-    }
-    match value {
-        Value::Array(items) => {
-            let Some(schema) = schema.get("items") else { return false };
-            let mut changed = false;
-            for item in items {
-                changed |= drop_nulls(root, schema, item);
-            }
-            changed
-        }
-        Value::Object(fields) => {
-            let (Some(schema), Some(properties)) =
-                (schema.as_object(), schema.get("properties").and_then(Value::as_object))
-            else {
-                return false;
-            };
-            let before = fields.len();
-            fields.retain(|name, value| {
-                let left_out = value.is_null()
-                    && !is_required(schema, name)
-                    && properties
-                        .get(name)
-                        .and_then(|property| resolve(root, property))
-                        .is_some_and(|property| !takes_null(property));
-                !left_out
-            });
-            let mut changed = fields.len() != before;
-            for (name, value) in fields {
-                if let Some(property) = properties.get(name) {
-                    changed |= drop_nulls(root, property, value);
-                }
-            }
-            changed
-        }
-        _ => false,
-    }
-}
-
-/// Follows references inside the document.
-fn resolve<'s>(root: &'s Value, mut schema: &'s Value) -> Option<&'s Value> {
-    for _ in 0..REFERENCES {
-        let Some(reference) = schema.get("$ref") else { return Some(schema) };
-        schema = root.pointer(reference.as_str()?.strip_prefix('#')?)?;
-    }
-    None
-}
-
-/// Whether a branch of a union can be meant: of the same kind, with these keys and constants.
-fn fits(branch: &Value, value: &Value) -> bool {
-    match value {
-        Value::Array(_) => branch.get("items").is_some(),
-        Value::Object(fields) => {
-            let properties = branch.get("properties").and_then(Value::as_object);
-            properties.is_some_and(|properties| {
-                fields.iter().all(|(name, value)| {
-                    properties.get(name).is_some_and(|property| {
-                        let constant = property.get("const").is_none_or(|constant| constant == value);
-                        let choices = property.get("enum").and_then(Value::as_array);
-                        constant && choices.is_none_or(|all| value.is_null() || all.contains(value))
-                    })
-                })
-            })
-        }
-        _ => false,
-    }
+    if drop_nulls(schema, &mut value) { value.to_string() } else { text.to_owned() }
 }
 
 #[cfg(test)]

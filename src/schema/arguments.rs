@@ -1,0 +1,71 @@
+//! The arguments of a tool call as its schema means them, however a model or a program wrote them.
+
+use serde_json::{Map, Value};
+
+use super::nulls::drop_nulls;
+use crate::protocol::values;
+
+/// Names by which models know the parameter that holds code.
+pub const CODE_PARAMETERS: [&str; 3] = ["python_code_snippet", "code", "code_snippet"];
+/// Names of one and the same parameter; the schema of a tool has one of a row.
+const ALIASES: [&[&str]; 2] = [&CODE_PARAMETERS, &["recursive_plan_tree", "current_plan_tree"]];
+
+/// The arguments as a model wrote them. None at all are the same as an empty object: some models say nothing for a
+/// tool without parameters.
+pub fn parse(text: &str) -> Result<Map<String, Value>, String> {
+    if text.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    values::from_json(text)
+}
+
+/// Gives parameters their right names, and leaves out nulls that stand for an optional value which is not given:
+/// providers with a strict mode want every property to be written.
+#[must_use]
+pub fn normalise(schema: &Value, mut arguments: Map<String, Value>) -> Value {
+    let is_known = |name: &str| schema.get("properties").is_some_and(|all| all.get(name).is_some());
+    for row in ALIASES {
+        let Some(meant) = row.iter().find(|name| is_known(name)) else { continue };
+        let alias = row.iter().find(|name| !is_known(name) && arguments.contains_key(**name));
+        if let Some(alias) = alias.filter(|_| !arguments.contains_key(*meant))
+            && let Some(value) = arguments.remove(*alias)
+        {
+            arguments.insert((*meant).to_owned(), value);
+        }
+    }
+    let mut value = Value::Object(arguments);
+    drop_nulls(schema, &mut value);
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn other_names_and_needless_nulls_are_understood() {
+        let schema = json!({"type": "object", "required": ["code"], "properties": {
+            "code": {"type": "string"}, "timeout": {"type": "integer"}, "note": {"type": ["string", "null"]}}});
+        for (given, meant) in [
+            (json!({"code_snippet": "1", "timeout": null}), json!({"code": "1"})),
+            (json!({"code": "1", "code_snippet": "2"}), json!({"code": "1", "code_snippet": "2"})),
+            (
+                json!({"code": null, "note": null, "more": null}),
+                json!({"code": null, "note": null, "more": null}),
+            ),
+        ] {
+            let Value::Object(arguments) = given else { panic!() };
+            assert_eq!(normalise(&schema, arguments), meant);
+        }
+    }
+
+    #[test]
+    fn arguments_as_text_have_to_be_a_json_object() {
+        assert_eq!(parse("{\"a\": 1}").map(Value::Object), Ok(json!({"a": 1})));
+        assert_eq!(parse(" "), Ok(Map::new()));
+        for text in ["{\"a\": 1,}", "'a'", "[1]", &"[".repeat(100_000)] {
+            assert!(parse(text).is_err());
+        }
+    }
+}

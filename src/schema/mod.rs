@@ -1,0 +1,18 @@
+//! JSON Schemas, in one place: whether a schema may be used at all, whether a value fits it and what is wrong if not,
+//! the arguments of a call as the schema means them, and the strict form that some providers want. Pure.
+
+mod arguments;
+mod bounds;
+mod checker;
+mod circles;
+mod generate;
+mod nulls;
+mod problem;
+mod references;
+mod strict;
+
+pub use arguments::{CODE_PARAMETERS, normalise, parse};
+pub use checker::{Checker, check};
+pub use generate::{parameters_of, schema_of};
+pub use problem::{Problem, excerpt};
+pub use strict::{strict, undo};
