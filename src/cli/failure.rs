@@ -9,7 +9,7 @@ use crate::protocol::problem::{Code, Problem};
 
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub(super) struct Failure {
+pub(in crate::cli) struct Failure {
     pub message: String,
     pub hint: Option<String>,
     pub exit: u8,

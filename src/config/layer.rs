@@ -297,31 +297,12 @@ pub(super) fn any_of(section: &str) -> String {
     format!("{section}.*")
 }
 
+/// Bytes of a key that is worth a guess; keys are short.
+const GUESSED_BYTES: usize = 64;
+
 /// The known key that differs least, if it is close enough to be meant.
 pub(super) fn nearest(key: &str, known: &BTreeSet<&'static str>) -> Option<&'static str> {
-    let (distance, close) = known.iter().map(|candidate| (distance(key, candidate), *candidate)).min()?;
+    let distances = known.iter().map(|candidate| (strsim::levenshtein(key, candidate), *candidate));
+    let (distance, close) = Some(distances).filter(|_| key.len() <= GUESSED_BYTES)?.min()?;
     (distance <= 2).then_some(close)
-}
-
-/// Edits between two keys. Keys are short; a long one is not compared at all.
-fn distance(a: &str, b: &str) -> usize {
-    if a.len() > 64 {
-        return usize::MAX;
-    }
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut previous = i + 1;
-        for (cell, right) in row.iter_mut().skip(1).zip(&b) {
-            let above = *cell;
-            previous = (diagonal + usize::from(left != *right)).min(above + 1).min(previous + 1);
-            diagonal = above;
-            *cell = previous;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or(usize::MAX)
 }

@@ -1,6 +1,6 @@
 //! Arrows point down only: each folder of `src` may use the ones named here and no other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Folder, and what it may use.
@@ -86,5 +86,127 @@ fn libraries_stay_in_their_rooms() {
                 "{relative} uses {library}"
             );
         }
+    }
+}
+
+/// Files that need each other cannot be read, moved or tested one by one.
+const LARGEST_CIRCLE: usize = 8;
+/// Folders that have larger circles still.
+const ENTANGLED: [&str; 2] = ["actors", "sandbox"];
+
+#[test]
+fn no_more_than_a_few_files_use_each_other_in_a_circle() {
+    let uses = uses();
+    let reach: BTreeMap<&str, BTreeSet<&str>> =
+        uses.keys().map(|file| (file.as_str(), reached_from(file, &uses))).collect();
+    for file in uses.keys().filter(|file| !ENTANGLED.iter().any(|folder| file.starts_with(folder))) {
+        let circle: Vec<&&str> = reach[file.as_str()]
+            .iter()
+            .filter(|other| reach.get(**other).is_some_and(|back| back.contains(file.as_str())))
+            .collect();
+        assert!(circle.len() <= LARGEST_CIRCLE, "{file} is in a circle of {}: {circle:?}", circle.len());
+    }
+}
+
+/// All modules that a module leads to; itself only in a circle.
+fn reached_from<'a>(module: &str, uses: &'a BTreeMap<String, BTreeSet<String>>) -> BTreeSet<&'a str> {
+    let mut found = BTreeSet::new();
+    let mut open: Vec<&str> = vec![module];
+    while let Some(next) = open.pop() {
+        for used in uses.get(next).into_iter().flatten() {
+            if found.insert(used.as_str()) {
+                open.push(used);
+            }
+        }
+    }
+    found
+}
+
+/// Modules, as `cli::render::screen`, with the modules that their `use` lines name outside of tests.
+fn uses() -> BTreeMap<String, BTreeSet<String>> {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut texts = BTreeMap::new();
+    for path in sources(&src) {
+        let relative = path.strip_prefix(&src).unwrap().with_extension("").to_str().unwrap().to_owned();
+        if relative.split('/').any(|part| part == "tests") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let module = relative.strip_suffix("/mod").unwrap_or(&relative).replace('/', "::");
+        texts.insert(module, text.split("#[cfg(test)]").next().unwrap().to_owned());
+    }
+    let used_by = |module: &String, text: &String| {
+        let statements = text.split(';').filter_map(|statement| {
+            let (before, tree) = statement.rsplit_once("use ")?;
+            before
+                .lines()
+                .last()
+                .is_none_or(|line| line.trim().is_empty() || line.trim().starts_with("pub"))
+                .then_some(tree)
+        });
+        let paths = statements.flat_map(|tree| paths(tree.trim()));
+        let found = paths.filter_map(|path| module_of(module, &path, |known| texts.contains_key(known)));
+        found.filter(|used| used != module).collect::<BTreeSet<String>>()
+    };
+    texts.iter().map(|(module, text)| (module.clone(), used_by(module, text))).collect()
+}
+
+/// The paths of a `use` tree: `a::{b, c::{d, e}}` is `a::b`, `a::c::d` and `a::c::e`.
+fn paths(tree: &str) -> Vec<String> {
+    let Some((before, inner)) = tree.split_once('{') else {
+        return vec![tree.split(" as ").next().unwrap().trim().to_owned()];
+    };
+    let (mut all, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, letter) in inner.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                all.push(inner[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    all.into_iter()
+        .filter(|part| !part.is_empty())
+        .flat_map(|part| paths(&format!("{before}{part}")))
+        .collect()
+}
+
+/// The module that a path within another module leads into, if it is one of ours.
+fn module_of(from: &str, path: &str, is_known: impl Fn(&str) -> bool) -> Option<String> {
+    let mut parts: Vec<&str> = path.split("::").collect();
+    let mut base: Vec<&str> = from.split("::").collect();
+    match parts[0] {
+        "crate" => base.clear(),
+        "self" | "super" => {}
+        // A module below its own, or another crate.
+        first if !is_known(&format!("{from}::{first}")) => return None,
+        _ => parts.insert(0, "self"),
+    }
+    for part in &parts {
+        if *part == "super" {
+            base.pop();
+        }
+    }
+    base.extend(parts.into_iter().filter(|part| !["crate", "self", "super"].contains(part)));
+    while !base.is_empty() && !is_known(&base.join("::")) {
+        base.pop();
+    }
+    (!base.is_empty()).then(|| base.join("::"))
+}
+
+#[test]
+fn use_trees_are_read() {
+    assert_eq!(paths("a::{b, c::{d, e as f}, self}"), ["a::b", "a::c::d", "a::c::e", "a::self"]);
+    let known = |module: &str| ["cli", "cli::render", "cli::render::screen", "protocol"].contains(&module);
+    for (path, module) in [
+        ("super::screen::Screen", Some("cli::render::screen")),
+        ("crate::protocol::ids::Seq", Some("protocol")),
+        ("super::super::Failure", Some("cli")),
+        ("std::fmt", None),
+    ] {
+        assert_eq!(module_of("cli::render::cell", path, known).as_deref(), module, "{path}");
     }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::protocol::ask::{AskEnd, AskOutcome, Decision, Subject};
+use crate::protocol::ask::{Approval, AskEnd, AskOutcome, Decision, Subject};
 use crate::protocol::exit_codes::signal_name;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
@@ -26,6 +26,15 @@ pub fn approval_subject(subject: &Subject) -> String {
         Subject::Cell { code, .. } => format!("code: {code}"),
         Subject::Tool { name, arguments } => format!("tool: {}", call(name, arguments)),
     }
+}
+
+/// Why an approval is asked for, if the cell that runs would not have to.
+#[must_use]
+pub fn bound_by(approval: &Approval) -> Option<String> {
+    let ask = approval.bound_by?;
+    Some(format!(
+        "code of ask {ask} may still run in this session, and its rules want this; `belljar reset` ends them"
+    ))
 }
 
 #[must_use]

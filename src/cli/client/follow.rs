@@ -1,0 +1,59 @@
+//! Going on with a stream of events that broke off.
+
+use std::time::Duration;
+
+use crate::cli::client::http::{Client, Events};
+use crate::cli::client::session_key::SessionKey;
+use crate::cli::failure::Failure;
+use crate::protocol::ids::Seq;
+use crate::protocol::problem::Code;
+
+/// How often, and after what pause, a stream or an answer that broke off is asked for again before it is
+/// given up. An event that comes makes it all good again.
+pub(in crate::cli) const TRIES: u32 = 20;
+pub(in crate::cli) const PAUSE: Duration = Duration::from_millis(500);
+
+/// How far a stream has come.
+pub(in crate::cli) struct Trail {
+    last: Seq,
+    /// Tries since the last event.
+    tries: u32,
+}
+
+impl Trail {
+    pub fn after(last: Seq) -> Self {
+        Self { last, tries: 0 }
+    }
+
+    pub fn saw(&mut self, seq: Seq) {
+        *self = Self::after(seq);
+    }
+
+    /// The daemon ends the stream of a client that reads too slowly, and its own end ends all
+    /// streams; what runs goes on either way, and so do its events. `hint` says where to look when
+    /// there are none to be had.
+    pub async fn resume(
+        &mut self,
+        client: &Client,
+        session: &SessionKey,
+        hint: &str,
+    ) -> Result<Events, Failure> {
+        let path = format!("/v1/sessions/{session}/events?after={}", self.last);
+        loop {
+            if self.tries > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+            self.tries += 1;
+            match client.events::<()>(&path, None).await {
+                Err(failure) if self.tries > TRIES || failure.has_code(Code::NoSuchSession) => {
+                    return Err(failure.hint(hint));
+                }
+                Err(_) => {}
+                Ok(_) if self.tries > TRIES => {
+                    return Err(Failure::new("the daemon ends the stream again and again").hint(hint));
+                }
+                Ok(events) => return Ok(events),
+            }
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! The HTTP client: one connection a request, over the daemon's unix socket.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, TryStreamExt as _};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
+use hyper::body::{Body as _, Frame, Incoming};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, TE};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::cli::client::autostart::Starter;
+use crate::cli::client::follow::{PAUSE, TRIES};
+use crate::cli::failure::Failure;
+use crate::controls;
+use crate::protocol::event::Event;
+use crate::protocol::limits::FRAME_BYTES;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::sse::{SseDecoder, SseEvent};
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// Largest JSON answer or event: a result with all its displays, once more for JSON's escapes.
+const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
+
+/// How often a request is sent that no daemon has read.
+const SEND_TRIES: u32 = 3;
+
+pub(in crate::cli) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+pub(in crate::cli) struct Client {
+    socket: PathBuf,
+    /// Without it, a daemon that is not there is an error.
+    starter: Option<Starter>,
+    was_connected: AtomicBool,
+}
+
+/// A JSON answer, as it came.
+pub(in crate::cli) struct Answer {
+    bytes: Bytes,
+}
+
+impl Answer {
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        serde_json::from_slice(&self.bytes).map_err(|e| {
+            Failure::new(format!("the daemon's answer makes no sense: {e}"))
+                .hint("the daemon may be of another version; restart it with `belljar daemon stop`")
+        })
+    }
+
+    /// For `--json`: exactly what the daemon said, on one line.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).trim_end().to_owned()
+    }
+}
+
+impl Client {
+    pub fn new(socket: PathBuf, starter: Option<Starter>) -> Self {
+        Self { socket, starter, was_connected: AtomicBool::new(false) }
+    }
+
+    pub async fn get(&self, path: &str) -> Result<Answer, Failure> {
+        self.json(Method::GET, path, Bytes::new()).await
+    }
+
+    /// An answer that takes its time, over the end of the daemon: the next one has it.
+    pub async fn get_in_the_end(&self, path: &str) -> Result<Answer, Failure> {
+        let mut tries = 1;
+        loop {
+            let request = builder(Method::GET, path).header(ACCEPT, "application/json");
+            let answer = match self.send(path, request, whole(Bytes::new())).await {
+                Ok(response) => read_all(response).await,
+                Err(broken) => Err(broken),
+            };
+            match answer {
+                // Once it was cut off, the next daemon may be long in coming.
+                Err(broken)
+                    if tries < TRIES
+                        && (broken.daemon_ended || (tries > 1 && broken.failure.problem.is_none())) =>
+                {
+                    tries += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                answer => return answer.map_err(Broken::into_failure),
+            }
+        }
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<Answer, Failure> {
+        self.json(Method::DELETE, path, Bytes::new()).await
+    }
+
+    pub async fn post<T: Serialize>(&self, path: &str, body: &T) -> Result<Answer, Failure> {
+        self.json(Method::POST, path, json(body)?).await
+    }
+
+    /// A request that is all in its path.
+    pub async fn post_empty(&self, path: &str) -> Result<Answer, Failure> {
+        self.json(Method::POST, path, Bytes::new()).await
+    }
+
+    /// The events that answer a `GET`, or a `POST` of `body`.
+    pub async fn events<T: Serialize>(&self, path: &str, body: Option<&T>) -> Result<Events, Failure> {
+        let response = self.with_body(path, "text/event-stream", body).await?;
+        Ok(Events {
+            body: response.into_body(),
+            decoder: SseDecoder::new(ANSWER_BYTES),
+            ready: Vec::new().into_iter(),
+        })
+    }
+
+    /// A body that is read bit by bit.
+    pub async fn download<T: Serialize>(
+        &self,
+        path: &str,
+        body: Option<&T>,
+    ) -> Result<Response<Incoming>, Failure> {
+        self.with_body(path, "*/*", body).await
+    }
+
+    async fn with_body<T: Serialize>(
+        &self,
+        path: &str,
+        accept: &str,
+        body: Option<&T>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let (method, body) = match body {
+            Some(body) => (Method::POST, json(body)?),
+            None => (Method::GET, Bytes::new()),
+        };
+        self.persist(method, path, accept, body).await
+    }
+
+    pub async fn upload(
+        &self,
+        path: &str,
+        content_type: &str,
+        content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+    ) -> Result<Answer, Failure> {
+        let body = StreamBody::new(content.map_ok(Frame::data)).boxed_unsync();
+        let request = builder(Method::PUT, path).header(CONTENT_TYPE, content_type);
+        let response = self.send(path, request, body).await.map_err(Broken::into_failure)?;
+        read_all(response).await.map_err(Broken::into_failure)
+    }
+
+    async fn json(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
+        let response = self.persist(method, path, "application/json", body).await?;
+        read_all(response).await.map_err(Broken::into_failure)
+    }
+
+    /// Sends it to the next daemon if the present one ended without having read it.
+    async fn persist(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Failure> {
+        let mut tries = 1;
+        loop {
+            let request = builder(method.clone(), path).header(CONTENT_TYPE, "application/json");
+            match self.send(path, request.header(ACCEPT, accept), whole(body.clone())).await {
+                Err(Broken { unread: true, .. }) if tries < SEND_TRIES => tries += 1,
+                answer => return answer.map_err(Broken::into_failure),
+            }
+        }
+    }
+
+    /// A successful answer, its body still to be read; any other is the [`Problem`] it brings.
+    async fn send(
+        &self,
+        path: &str,
+        request: hyper::http::request::Builder,
+        body: Body,
+    ) -> Result<Response<Incoming>, Broken> {
+        let broken = |e: hyper::Error| {
+            Broken {
+            daemon_ended: true,
+            unread: is_unread(&e),
+            failure: Failure::new(format!("the connection to the daemon broke: {e}"))
+                .hint("the daemon may have ended, or have too many connections of yours; `belljar ps` shows what is there"),
+        }
+        };
+        let request =
+            request.body(body).map_err(|e| Failure::new(format!("the request makes no sense: {e}")))?;
+        let stream = self.connect().await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        // Its errors come to light where the answer is read.
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await.map_err(broken)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let answer = read_all(response).await?;
+        match serde_json::from_slice::<Problem>(&answer.bytes) {
+            Ok(problem) => Err(with_hint(problem, path).into()),
+            Err(_) => Err(Failure::new(format!("the daemon answered with `{status}` and no reason")).into()),
+        }
+    }
+
+    async fn connect(&self) -> Result<UnixStream, Failure> {
+        let error = match connect(&self.socket).await {
+            Ok(stream) => {
+                self.was_connected.store(true, Ordering::Relaxed);
+                return trusted(&self.socket, stream);
+            }
+            Err(error) => error,
+        };
+        if error.kind() == std::io::ErrorKind::NotFound && self.was_connected.load(Ordering::Relaxed) {
+            // A daemon that dies leaves its socket behind. Whoever stopped this one does not want another.
+            return Err(Failure::new("the daemon was stopped")
+                .hint("any other command starts one again; what runs in sandboxes goes on meanwhile"));
+        }
+        let absent =
+            matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused);
+        let failed = |e: &std::io::Error| {
+            Failure::io(format_args!("failed to connect to the daemon at `{}`", self.socket.display()), e)
+        };
+        match (&self.starter, error.kind()) {
+            (Some(starter), _) if absent => {
+                // Boxed, because starting asks for the daemon's health with a client of its own.
+                Box::pin(starter.start(&self.socket)).await?;
+                trusted(&self.socket, connect(&self.socket).await.map_err(|e| failed(&e))?)
+            }
+            (_, std::io::ErrorKind::PermissionDenied) => Err(failed(&error)
+                .hint("it is open to the members of its group who can reach it: `namei -l` shows both")),
+            (None, _) if absent => {
+                Err(Failure::new(format!("no daemon listens at `{}`", self.socket.display()))
+                    .hint("start it with `belljar daemon`"))
+            }
+            _ => Err(failed(&error)),
+        }
+    }
+}
+
+/// Somebody else's daemon would read all that is typed and could answer anything: only root's and the caller's
+/// own are talked to, by who listens and by whose the file is.
+fn trusted(socket: &std::path::Path, stream: UnixStream) -> Result<UnixStream, Failure> {
+    use std::os::unix::fs::MetadataExt as _;
+    let own = rustix::process::geteuid().as_raw();
+    let listens = stream.peer_cred().map(|peer| peer.uid());
+    let owns = std::fs::metadata(socket).map(|found| found.uid());
+    let is_strange = |uid: &u32| *uid != 0 && *uid != own;
+    let unknown = |error: &std::io::Error| {
+        Failure::io(format_args!("failed to learn whose daemon listens at `{}`", socket.display()), error)
+    };
+    let strange =
+        [listens.map_err(|e| unknown(&e))?, owns.map_err(|e| unknown(&e))?].into_iter().find(is_strange);
+    match strange.filter(|_| controls::holds("commands_know_their_daemon")) {
+        None => Ok(stream),
+        Some(uid) => Err(Failure::new(format!("the daemon at `{}` is that of user {uid}", socket.display()))
+            .hint("commands talk only to root's daemon and to your own; look at `BELLJAR_SOCKET`")),
+    }
+}
+
+/// With a deadline: a daemon whose queue of connections is full would let us wait for ever.
+pub(in crate::cli) async fn connect(socket: &std::path::Path) -> std::io::Result<UnixStream> {
+    match timeout(CONNECT, UnixStream::connect(socket)).await {
+        Ok(result) => result,
+        Err(_) => {
+            Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it did not answer within 5 seconds"))
+        }
+    }
+}
+
+fn builder(method: Method, path: &str) -> hyper::http::request::Builder {
+    Request::builder().method(method).uri(path).header(HOST, "belljar").header(TE, "trailers")
+}
+
+/// Why there is no answer.
+struct Broken {
+    /// The daemon never read the request, so that it can be sent again, whatever it asks for.
+    unread: bool,
+    daemon_ended: bool,
+    failure: Failure,
+}
+
+impl Broken {
+    fn into_failure(self) -> Failure {
+        self.failure
+    }
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self { unread: false, daemon_ended: false, failure }
+    }
+}
+
+/// A unix socket is reset, and not just closed, when what was sent into it had not been read by its other
+/// end, or had never been accepted.
+fn is_unread(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let kind = cause.map(std::io::Error::kind);
+    // Cancelled: it was not even sent.
+    error.is_canceled()
+        || matches!(kind, Some(std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe))
+}
+
+fn whole(bytes: Bytes) -> Body {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn json<T: Serialize>(value: &T) -> Result<Bytes, Failure> {
+    let bytes = serde_json::to_vec(value).map_err(|e| Failure::new(format!("failed to write JSON: {e}")))?;
+    Ok(bytes.into())
+}
+
+async fn read_all(response: Response<Incoming>) -> Result<Answer, Broken> {
+    let body = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
+    let body = body.map_err(|e| Broken {
+        unread: false,
+        daemon_ended: e.is::<hyper::Error>(),
+        failure: Failure::new(format!("the daemon's answer broke off: {e}")),
+    })?;
+    Ok(Answer { bytes: body.to_bytes() })
+}
+
+/// The daemon does not know which command would help; we do.
+fn with_hint(problem: Problem, path: &str) -> Failure {
+    let session = path.strip_prefix("/v1/sessions/").and_then(|rest| rest.split(['/', '?']).next());
+    let mut failure = Failure::from(problem);
+    if let (None, true, Some(name)) = (&failure.hint, failure.has_code(Code::NoSuchSession), session) {
+        failure = failure.hint(format!("create it with `belljar new {name}`"));
+    }
+    failure
+}
+
+/// A stream of events, read one by one.
+pub(in crate::cli) struct Events {
+    body: Incoming,
+    decoder: SseDecoder,
+    ready: std::vec::IntoIter<SseEvent>,
+}
+
+impl Events {
+    /// None at the end of the stream. Can be dropped while it waits, nothing is lost.
+    pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
+        loop {
+            if let Some(event) = self.ready.next() {
+                // An event of the stream itself, not of the session, tells why it ends.
+                if event.name == "problem" {
+                    let problem: Problem = serde_json::from_str(&event.data).map_err(|e| no_sense(&e))?;
+                    return Err(problem.into());
+                }
+                return serde_json::from_str(&event.data).map(Some).map_err(|e| no_sense(&e));
+            }
+            let Some(chunk) = next_chunk(&mut self.body).await? else {
+                return Ok(None);
+            };
+            let events = self.decoder.feed(&chunk).map_err(|e| Failure::new(e.to_string()))?;
+            self.ready = events.into_iter();
+        }
+    }
+}
+
+fn no_sense(error: &serde_json::Error) -> Failure {
+    Failure::new(format!("an event of the daemon makes no sense: {error}"))
+}
+
+/// The next bytes of a body; none at its end.
+pub(in crate::cli) async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
+    while let Some(frame) = next_frame(body).await? {
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+/// The same, with what may follow the last bytes.
+pub(in crate::cli) async fn next_frame(body: &mut Incoming) -> Result<Option<Frame<Bytes>>, Failure> {
+    if body.is_end_stream() {
+        return Ok(None);
+    }
+    let frame = body.frame().await.transpose();
+    frame.map_err(|e| Failure::new(format!("the connection to the daemon broke: {e}")))
+}
+
+/// Bytes of a path that a URL might understand: all but letters, digits, `-_.~` and the slash.
+const ESCAPED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
+
+/// A path below `/v1/sessions/{s}/files/`, with everything escaped that a URL would understand.
+pub(in crate::cli) fn escaped_path(path: &str) -> String {
+    utf8_percent_encode(path, &ESCAPED).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_session_can_be_created() {
+        let problem = Problem::new(Code::NoSuchSession, "there is no session `a`");
+        let failure = with_hint(problem.clone(), "/v1/sessions/a/cells?stream=true");
+        assert_eq!(failure.hint.as_deref(), Some("create it with `belljar new a`"));
+        let failure = with_hint(problem.hint("look elsewhere"), "/v1/sessions/a");
+        assert_eq!(failure.hint.as_deref(), Some("look elsewhere"));
+        assert_eq!(with_hint(Problem::new(Code::Busy, "busy"), "/v1/sessions/a").hint, None);
+    }
+
+    #[test]
+    fn paths_are_escaped() {
+        assert_eq!(escaped_path("a b/ä?#%.txt"), "a%20b/%C3%A4%3F%23%25.txt");
+    }
+
+    /// Answers one connection with these pieces, and hands back what it was asked.
+    fn served(
+        pieces: &'static [&'static str],
+    ) -> (tempfile::TempDir, Client, tokio::task::JoinHandle<String>) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = vec![0; 4096];
+            let length = stream.read(&mut asked).await.unwrap();
+            for piece in pieces {
+                stream.write_all(piece.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            String::from_utf8_lossy(&asked[..length]).into_owned()
+        });
+        (dir, Client::new(socket, None), server)
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_read_to_its_end() {
+        let (_dir, client, server) = served(&[
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: hello\n\nid: 1\nev",
+            "ent: reset\ndata: {\"seq\":1,\"at\":\"\",\"type\":\"reset\"}\n\nid: 2\nevent: problem\n",
+            "data: {\"code\":\"events_gone\",\"message\":\"gone\"}\n\n",
+        ]);
+        let mut events = client.events::<()>("/v1/sessions/a/events?after=0", None).await.unwrap();
+        assert_eq!(events.next().await.unwrap().unwrap().body, crate::protocol::event::EventBody::Reset);
+        assert!(events.next().await.unwrap_err().has_code(Code::EventsGone));
+        assert!(events.next().await.unwrap().is_none());
+        assert!(server.await.unwrap().starts_with("GET /v1/sessions/a/events?after=0 HTTP/1.1\r\n"));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_no_success_is_a_problem() {
+        let (_dir, client, server) = served(&[
+            "HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n",
+            "{\"code\":\"no_such_session\",\"message\":\"no session `a`\"}",
+        ]);
+        let Err(failure) = client.get("/v1/sessions/a").await else { panic!("no failure") };
+        assert_eq!((failure.message.as_str(), failure.exit), ("no session `a`", 125));
+        assert_eq!(failure.hint.as_deref(), Some("create it with `belljar new a`"));
+        server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_a_daemon_did_not_read_before_its_end_goes_to_the_next_one() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, moved) = (dir.path().join("s"), dir.path().join("moved"));
+        let first = tokio::net::UnixListener::bind(&socket).unwrap();
+        let client = Client::new(socket.clone(), None);
+        let asking = tokio::spawn(async move { client.post("/v1/sessions", &1).await });
+        // Accepted, but not read.
+        let taken = first.accept().await.unwrap();
+        let second = tokio::net::UnixListener::bind(&moved).unwrap();
+        std::fs::rename(&moved, &socket).unwrap();
+        taken.0.readable().await.unwrap();
+        drop((taken, first));
+        let (mut stream, _) = second.accept().await.unwrap();
+        let mut asked = [0; 4096];
+        let length = stream.read(&mut asked).await.unwrap();
+        assert!(asked[..length].starts_with(b"POST /v1/sessions HTTP/1.1\r\n"));
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7").await.unwrap();
+        assert_eq!(asking.await.unwrap().ok().unwrap().parse::<u8>().ok(), Some(7));
+    }
+
+    #[tokio::test]
+    async fn what_a_daemon_has_read_is_not_sent_again() {
+        let (_dir, client, server) = served(&[]);
+        let Err(failure) = client.post("/v1/sessions", &1).await else { panic!("no failure") };
+        assert!(failure.hint.is_some_and(|hint| hint.contains("may have ended")));
+        server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn without_a_daemon_the_error_says_how_to_start_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let client = Client::new(dir.path().join("none"), None);
+        let Err(failure) = client.get("/v1/health").await else { panic!("no failure") };
+        assert_eq!(failure.hint.as_deref(), Some("start it with `belljar daemon`"));
+    }
+}

@@ -1,0 +1,243 @@
+//! `belljar approve`: decide what waits for a person.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::cli::commands::ask::approval::{Choice, blocks, choice, edited, question};
+use crate::cli::commands::ask::line_reader::LineReader;
+use crate::cli::commands::ask::submit::read;
+use crate::cli::commands::session::ps::owner;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::block::render;
+use crate::cli::render::human::{Table, age};
+use crate::protocol::ask::{Approval, ApprovalList, Decision, Subject};
+use crate::protocol::clock::since;
+use crate::protocol::event::phrases::{approval_subject, decision as decision_line};
+use crate::protocol::exit_codes as exit;
+use crate::protocol::text::clipped;
+
+/// Characters of what waits, so that a row stays a row.
+const SUMMARY_CHARS: usize = 80;
+
+/// List what waits for a decision, or decide it.
+///
+/// With an id alone it is shown, and asked about if this is a terminal.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Approve {
+    /// The start of an id is enough if there is no other like it.
+    id: Option<String>,
+    /// Of all users, for administrators; their look at it is in the events of the session.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    verdict: Verdict,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct Verdict {
+    /// Run it as it is.
+    #[arg(long, requires = "id")]
+    accept: bool,
+    /// Run the code of this file instead.
+    #[arg(long, value_name = "FILE", requires = "id")]
+    accept_with: Option<PathBuf>,
+    /// Do not run it; the ask ends.
+    #[arg(long, value_name = "REASON", num_args = 0..=1, default_missing_value = "", requires = "id")]
+    reject: Option<String>,
+    /// Do not run it; the model gets these words instead.
+    #[arg(long, value_name = "TEXT", requires = "id")]
+    respond: Option<String>,
+    /// Do not run it; the model is told that you would rather have the code of this file.
+    #[arg(long, value_name = "FILE", requires = "id")]
+    edit: Option<PathBuf>,
+}
+
+impl Verdict {
+    fn decision(self) -> Result<Option<Decision>, Failure> {
+        let Self { accept, accept_with, reject, respond, edit } = self;
+        Ok(match (accept, accept_with, reject, respond, edit) {
+            (true, ..) => Some(Decision::Accept { code: None }),
+            (_, Some(file), ..) => Some(Decision::Accept { code: Some(read(&file)?) }),
+            (_, _, Some(reason), ..) => {
+                Some(Decision::Reject { reason: Some(reason).filter(|reason| !reason.is_empty()) })
+            }
+            (_, _, _, Some(text), _) => Some(Decision::Respond { text }),
+            (.., Some(file)) => Some(Decision::Edit { text: read(&file)? }),
+            _ => None,
+        })
+    }
+}
+
+impl Approve {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let client = context.client();
+        let answer = client.get(if self.all { "/v1/approvals?all=true" } else { "/v1/approvals" }).await?;
+        let Some(id) = self.id else {
+            return context.show(&answer, |screen, list: ApprovalList| match list.approvals.as_slice() {
+                [] => screen.note("nothing waits for a decision"),
+                approvals => screen.table(&table(approvals, self.all)),
+            });
+        };
+        let list: ApprovalList = answer.parse()?;
+        let approval = find(&list.approvals, &id)?;
+        let decision = match self.verdict.decision()? {
+            Some(decision) => decision,
+            None if !context.json && context.screen.is_watched() && std::io::stdin().is_terminal() => {
+                for block in blocks(approval) {
+                    context.screen.show(&block)?;
+                }
+                match ask(context, approval).await? {
+                    Some(decision) => decision,
+                    None => return Ok(exit::SUCCESS),
+                }
+            }
+            None => {
+                return context.show_value(approval, |screen, approval| {
+                    blocks(approval).iter().try_for_each(|part| screen.line(&render(part, false)))
+                });
+            }
+        };
+        let answer = client.post(&format!("/v1/approvals/{}", approval.id), &decision).await?;
+        context.show(&answer, |screen, _: Value| screen.note(&decision_line(&decision)))
+    }
+}
+
+fn table(approvals: &[Approval], of_all: bool) -> Table {
+    let left_out = usize::from(!of_all);
+    let mut table = Table::new(&["OWNER", "ID", "SESSION", "AGE", "WHAT"][left_out..]);
+    for approval in approvals {
+        let cells = [
+            owner(approval.owner),
+            approval.id.clone(),
+            approval.session_name.to_string(),
+            age(since(&approval.asked_at).as_secs()),
+            clipped(&approval_subject(&approval.subject), SUMMARY_CHARS),
+        ];
+        table.row(&cells[left_out..]);
+    }
+    table
+}
+
+/// By its id, or by the start of it.
+fn find<'a>(approvals: &'a [Approval], wanted: &str) -> Result<&'a Approval, Failure> {
+    if let Some(exact) = approvals.iter().find(|approval| approval.id == wanted) {
+        return Ok(exact);
+    }
+    let mut alike = approvals.iter().filter(|approval| approval.id.starts_with(wanted));
+    match (alike.next(), alike.next()) {
+        (Some(only), None) => Ok(only),
+        (Some(_), Some(_)) => {
+            Err(Failure::usage(format!("several ids begin with `{wanted}`")).hint("give more of it"))
+        }
+        (None, _) => Err(Failure::new(format!("nothing waits as `{wanted}`; it may be decided already"))
+            .hint("`belljar approve` lists what waits; administrators add `--all` for that of others")),
+    }
+}
+
+/// Asks until there is a decision; none at the end of input.
+async fn ask(context: &mut Context, approval: &Approval) -> Result<Option<Decision>, Failure> {
+    let mut typed = LineReader::default();
+    typed.forget_stale();
+    loop {
+        let Some(line) = answer(context, &mut typed, question(&approval.subject)).await? else {
+            return Ok(None);
+        };
+        match (choice(&approval.subject, &line), &approval.subject) {
+            (Some(Choice::Decided(decision)), _) => return Ok(Some(decision)),
+            (Some(Choice::Edit), Subject::Cell { code, .. }) => match edited(code).await? {
+                Some(code) => return Ok(Some(Decision::Accept { code: Some(code) })),
+                None => context.screen.note("nothing was changed")?,
+            },
+            (Some(Choice::Tell), _) => {
+                let Some(text) = answer(context, &mut typed, "what to tell the model > ").await? else {
+                    return Ok(None);
+                };
+                if !text.trim().is_empty() {
+                    return Ok(Some(Decision::Respond { text: text.trim().to_owned() }));
+                }
+            }
+            (Some(Choice::Edit) | None, _) => {}
+        }
+    }
+}
+
+async fn answer(
+    context: &mut Context,
+    typed: &mut LineReader,
+    question: &str,
+) -> Result<Option<String>, Failure> {
+    context.screen.prompt(question)?;
+    let line = typed.line().await?;
+    if line.is_some() {
+        context.screen.was_answered();
+    }
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::commands::ask::approval::tests::{approval, cell};
+    use crate::cli::entry::{Cli, Command};
+    use clap::Parser as _;
+
+    #[test]
+    fn the_start_of_an_id_is_enough() {
+        let all = [approval("9f3c", cell("1")), approval("9f4d", cell("2")), approval("9f", cell("3"))];
+        assert_eq!(find(&all, "9f3").unwrap().id, "9f3c");
+        assert_eq!(find(&all, "9f").unwrap().id, "9f");
+        assert_eq!(find(&all, "9").unwrap_err().exit, 64);
+        assert_eq!(find(&all, "x").unwrap_err().exit, 125);
+        assert_eq!(find(&[], "").unwrap_err().exit, 125);
+    }
+
+    #[test]
+    fn flags_are_decisions() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cell.py");
+        std::fs::write(&file, "x = 2").unwrap();
+        let file = file.to_str().unwrap();
+        let decision = |words: &[&str]| {
+            let cli = Cli::try_parse_from(["belljar", "approve"].iter().chain(words)).map_err(|_| ())?;
+            let Command::Approve(approve) = cli.command else { panic!("not approve") };
+            approve.verdict.decision().map_err(|_| ())
+        };
+        let code = || Some("x = 2".to_owned());
+        assert_eq!(decision(&[]), Ok(None));
+        assert_eq!(decision(&["9f"]), Ok(None));
+        assert_eq!(decision(&["9f", "--accept"]), Ok(Some(Decision::Accept { code: None })));
+        assert_eq!(decision(&["9f", "--accept-with", file]), Ok(Some(Decision::Accept { code: code() })));
+        assert_eq!(decision(&["9f", "--reject"]), Ok(Some(Decision::Reject { reason: None })));
+        assert_eq!(
+            decision(&["9f", "--reject", "no"]),
+            Ok(Some(Decision::Reject { reason: Some("no".into()) }))
+        );
+        assert_eq!(
+            decision(&["9f", "--respond", "why?"]),
+            Ok(Some(Decision::Respond { text: "why?".into() }))
+        );
+        assert_eq!(decision(&["9f", "--edit", file]), Ok(Some(Decision::Edit { text: "x = 2".into() })));
+        assert_eq!(decision(&["--accept"]), Err(()));
+        assert_eq!(decision(&["9f", "--accept", "--reject"]), Err(()));
+        assert_eq!(decision(&["9f", "--edit", "/does/not/exist"]), Err(()));
+    }
+
+    #[test]
+    fn what_waits_is_listed() {
+        let mut first = approval("9f3c", cell("import os\nos.listdir()"));
+        first.asked_at = String::new();
+        insta::assert_snapshot!(table(&[first.clone()], false).lines().join("\n"), @r"
+        ID    SESSION  AGE  WHAT
+        9f3c  lab      0s   code: import os os.listdir()
+        ");
+        insta::assert_snapshot!(table(&[first], true).lines().join("\n"), @r"
+        OWNER  ID    SESSION  AGE  WHAT
+        61001  9f3c  lab      0s   code: import os os.listdir()
+        ");
+    }
+}

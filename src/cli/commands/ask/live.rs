@@ -1,0 +1,268 @@
+//! An ask as it is watched: from its events to what a person sees of them. No I/O, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::speech::Speech;
+use crate::cli::commands::ask::approval;
+use crate::cli::render::block::{Block, Section};
+use crate::cli::render::cell::{artifact_line, display_line};
+use crate::protocol::ask::{Approval, AskView, Decision, Dialect, PlanVersion, Subject};
+use crate::protocol::chat::{ChatReply, Finish, Usage};
+use crate::protocol::event::{AskScope, EventBody, Severity, ToolOutcome, phrases};
+use crate::protocol::ids::CellNumber;
+use crate::protocol::result::ExecutionResult;
+use crate::protocol::text::clipped;
+
+/// Characters of a tool's answer and of what a model thought for itself; the journal has all of it.
+const TOOL_ANSWER_CHARS: usize = 1_000;
+const REASONING_CHARS: usize = 2_000;
+
+pub(in crate::cli) struct Live {
+    scope: AskScope,
+    dialect: Dialect,
+    /// Approvals that asks within it wait for.
+    within: BTreeSet<String>,
+    /// Names of the model's own calls that are not answered yet.
+    names: BTreeMap<String, String>,
+    speech: Speech,
+    /// The section that the next piece may continue.
+    open: Option<Section>,
+    /// Code that a person has seen already, because they were asked about it.
+    seen_code: Option<String>,
+    doing: String,
+    usage: Usage,
+}
+
+impl Live {
+    pub fn new(view: &AskView) -> Self {
+        Self {
+            scope: AskScope::new(view.ask),
+            dialect: view.dialect,
+            within: BTreeSet::new(),
+            names: BTreeMap::new(),
+            speech: Speech::default(),
+            open: None,
+            seen_code: None,
+            doing: "waiting for its turn".to_owned(),
+            usage: Usage::default(),
+        }
+    }
+
+    /// Whether an event of the session is about this ask. Each event has to be given once, in order.
+    pub fn concerns(&mut self, event: &EventBody) -> bool {
+        self.scope.concerns(event)
+    }
+
+    /// The last words of the model are the answer, and a person has seen them.
+    pub fn has_told(&self, answer: &str) -> bool {
+        !answer.trim().is_empty() && self.speech.told().trim() == answer.trim()
+    }
+
+    /// `thinking · 1234 tokens`, for the spinner.
+    pub fn status(&self) -> String {
+        match self.usage.total() {
+            0 => self.doing.clone(),
+            tokens => format!("{} · {tokens} tokens", self.doing),
+        }
+    }
+
+    /// The blocks that a person sees of an event that concerns the ask.
+    pub fn show(&mut self, event: &EventBody) -> Vec<Block> {
+        match event {
+            EventBody::SandboxStarting { image, .. } => self.does(format!("starting a sandbox of {image}")),
+            EventBody::ImagePulling { .. } => self.does("pulling the image".to_owned()),
+            EventBody::ModelAsked { step, .. } => {
+                self.speech = Speech::default();
+                self.does(format!("thinking · step {step}"))
+            }
+            EventBody::ModelText { text, .. } => self.hear(text),
+            EventBody::ModelReplied { reply, .. } => self.replied(reply),
+            EventBody::ModelFailed { .. } => self.model_failed(event),
+            EventBody::AskSpentWithin { usage, .. } => {
+                self.usage += *usage;
+                Vec::new()
+            }
+            EventBody::AskWaitsWithin { approvals, .. } => self.waits_within(approvals),
+            EventBody::CellQueued { cell, code, .. } => self.code(*cell, code),
+            EventBody::Output { text, .. } => self.flow(Section::Output, text),
+            EventBody::Display { mime, .. } => vec![Block::Note(display_line(mime))],
+            EventBody::CellFinished { result } => self.cell_ended(result),
+            EventBody::ToolCalled { name, arguments, .. } => {
+                self.head(Section::Tool, phrases::call(name, arguments))
+            }
+            EventBody::ToolAnswered { outcome, .. } => self.tool_answer("", outcome),
+            EventBody::AskToolCalled { id, name, arguments, .. } => {
+                self.names.insert(id.clone(), name.clone());
+                self.doing = format!("calling {name}");
+                self.head(Section::Tool, phrases::call(name, arguments))
+            }
+            EventBody::AskToolAnswered { id, outcome, .. } => {
+                let name = self.names.remove(id).unwrap_or_default();
+                self.tool_answer(&name, outcome)
+            }
+            EventBody::AskNoted { note, .. } => vec![Block::Note(note.clone())],
+            EventBody::ApprovalWanted { approval } => {
+                if let Subject::Cell { code, .. } = &approval.subject {
+                    self.seen_code = Some(code.clone());
+                }
+                self.open = None;
+                "waiting for a decision".clone_into(&mut self.doing);
+                approval::blocks(approval)
+            }
+            EventBody::ApprovalDecided { decision, .. } => {
+                // What did not pass as it was is shown anew if it runs after all.
+                if !matches!(decision, Decision::Accept { code: None }) {
+                    self.seen_code = None;
+                }
+                vec![Block::Note(phrases::decision(decision))]
+            }
+            EventBody::PlanChanged { plan, .. } => self.plan(plan),
+            EventBody::CellStarted { cell, .. } => self.does(format!("cell {cell} runs")),
+            event => tell(event),
+        }
+    }
+
+    /// Shows each approval once.
+    fn waits_within(&mut self, approvals: &[Approval]) -> Vec<Block> {
+        let doing = if approvals.is_empty() { "an ask within it goes on" } else { "waiting for a decision" };
+        let fresh = approvals.iter().filter(|approval| !self.within.contains(&approval.id));
+        let blocks = fresh.flat_map(approval::blocks).collect();
+        self.within = approvals.iter().map(|approval| approval.id.clone()).collect();
+        self.does(doing.to_owned());
+        blocks
+    }
+
+    fn does(&mut self, doing: String) -> Vec<Block> {
+        (self.doing, self.open) = (doing, None);
+        Vec::new()
+    }
+
+    fn head(&mut self, section: Section, more: String) -> Vec<Block> {
+        self.open = None;
+        vec![Block::Head(section, more)]
+    }
+
+    /// A piece of a section, which begins if it is not open yet.
+    fn flow(&mut self, section: Section, text: &str) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        if self.open != Some(section) {
+            blocks.push(Block::Head(section, String::new()));
+        }
+        self.open = Some(section);
+        blocks.push(Block::Flow(text.to_owned()));
+        blocks
+    }
+
+    fn hear(&mut self, text: &str) -> Vec<Block> {
+        match self.speech.hear(self.dialect, text) {
+            Some(words) => self.flow(Section::Model, &words),
+            None => Vec::new(),
+        }
+    }
+
+    fn replied(&mut self, reply: &ChatReply) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        if let Some(usage) = reply.usage {
+            self.usage += usage;
+        }
+        if let Some(reasoning) = reply.reasoning.as_deref().filter(|text| !text.trim().is_empty()) {
+            blocks.extend(self.head(Section::Reasoning, String::new()));
+            blocks.push(Block::Aside(clipped(reasoning.trim(), REASONING_CHARS)));
+        }
+        if let Some((section, words)) = self.speech.rest(self.dialect, &reply.message) {
+            blocks.extend(self.flow(section, &words));
+        }
+        // Words end with their reply, so that there is a line for the spinner.
+        if !self.speech.told().is_empty() && !self.speech.told().ends_with('\n') {
+            blocks.push(Block::Flow("\n".to_owned()));
+        }
+        if let Some(refusal) = &reply.refusal {
+            blocks.extend(self.flow(Section::Refusal, &format!("{refusal}\n")));
+        }
+        match reply.finish {
+            Finish::Length => {
+                blocks.push(Block::Warning("the reply was cut at the provider's limit".to_owned()));
+            }
+            Finish::ContentFilter => {
+                blocks.push(Block::Warning("the provider's filter cut the reply".to_owned()));
+            }
+            Finish::Stop | Finish::ToolCalls | Finish::Other => {}
+        }
+        self.open = None;
+        blocks
+    }
+
+    fn model_failed(&mut self, event: &EventBody) -> Vec<Block> {
+        // What came of the reply is void; the next try says it all again.
+        self.speech = Speech::default();
+        self.open = None;
+        tell(event)
+    }
+
+    fn code(&mut self, cell: CellNumber, code: &str) -> Vec<Block> {
+        self.doing = format!("cell {cell} waits");
+        if self.seen_code.take().is_some_and(|seen| seen == code) {
+            return self.head(Section::Code, format!("· cell {cell} · as approved"));
+        }
+        let mut blocks = self.head(Section::Code, format!("· cell {cell}"));
+        blocks.push(Block::Code(code.to_owned()));
+        blocks
+    }
+
+    fn cell_ended(&mut self, result: &ExecutionResult) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        if let Some(value) = &result.result {
+            blocks.push(Block::Head(Section::Result, String::new()));
+            blocks.push(Block::Flow(format!("{}\n", value.repr)));
+        }
+        if let Some(exception) = &result.exception {
+            blocks.push(Block::Head(Section::Exception, String::new()));
+            let text = if exception.traceback.is_empty() { &exception.repr } else { &exception.traceback };
+            blocks.push(Block::Flow(format!("{}\n", text.trim_end())));
+        }
+        blocks.extend(phrases::what_happened(result).map(Block::Trouble));
+        blocks.extend(result.artifacts.iter().map(|artifact| Block::Note(artifact_line(artifact))));
+        blocks.extend(phrases::state_note(result).map(Block::Warning));
+        self.does("thinking".to_owned());
+        blocks
+    }
+
+    fn tool_answer(&mut self, name: &str, outcome: &ToolOutcome) -> Vec<Block> {
+        let (more, text) = match outcome {
+            ToolOutcome::Value(Value::String(text)) => (name.to_owned(), text.clone()),
+            ToolOutcome::Value(value) => (name.to_owned(), value.to_string()),
+            ToolOutcome::Failure(failure) => {
+                (format!("{name} · {}", failure.code).trim().to_owned(), failure.message.clone())
+            }
+        };
+        let mut blocks = self.head(Section::ToolAnswer, more);
+        if !text.trim().is_empty() {
+            blocks.push(Block::Aside(clipped(text.trim_end(), TOOL_ANSWER_CHARS)));
+        }
+        blocks
+    }
+
+    fn plan(&mut self, plan: &PlanVersion) -> Vec<Block> {
+        let mut blocks = self.head(Section::Plan, format!("· version {}", plan.version));
+        blocks.push(Block::Plan(plan.markdown.clone()));
+        blocks
+    }
+}
+
+/// The event's own sentence, if it is for a person who watches.
+fn tell(event: &EventBody) -> Vec<Block> {
+    event
+        .sentence()
+        .into_iter()
+        .filter_map(|told| match told.severity {
+            Severity::Warning => Some(Block::Warning(told.text)),
+            Severity::Notice => Some(Block::Note(told.text)),
+            Severity::Progress => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

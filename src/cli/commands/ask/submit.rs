@@ -1,0 +1,362 @@
+//! `belljar ask`: a model works on a request until it answers.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde_json::{Map, Value};
+
+use super::watch::{Watched, watch};
+use crate::cli::args::{SandboxArgs, SessionFlag, seconds};
+use crate::cli::client::http::Client;
+use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::ask::models::played;
+use crate::cli::commands::cell::run::ThrowAway;
+use crate::cli::commands::cell::stream::Stops;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::block::{Block, Section};
+use crate::cli::render::screen::Screen;
+use crate::protocol::ask::{
+    ApprovalPolicy, AskEnd, AskLimitsWanted, AskView, Dialect, Language, ModelList, ModelView, NewAsk,
+};
+use crate::protocol::event::phrases;
+use crate::protocol::exit_codes::{self as exit, ask_exit_code};
+use crate::protocol::values;
+
+const DIALECTS: [(&str, Dialect); 4] = [
+    ("tool_calls", Dialect::ToolCalls),
+    ("next_step", Dialect::NextStep),
+    ("json_action", Dialect::JsonAction),
+    ("xml_tags", Dialect::XmlTags),
+];
+
+/// Ask a model, which may run Python in a session until it knows the answer.
+///
+/// What it does is shown on stderr, the answer alone goes to stdout. Ctrl-C cancels; a second one leaves.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Ask {
+    #[command(flatten)]
+    session: SessionFlag,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+    /// A model of the configuration; see `belljar models`.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// How the model says what it wants.
+    #[arg(long, value_parser = dialect())]
+    dialect: Option<Dialect>,
+    /// The language of what the model is told.
+    #[arg(long, value_parser = language())]
+    language: Option<Language>,
+    /// When you are asked: never (`auto`), before every cell (`ask`), or `tools:NAME,NAME`.
+    #[arg(long, value_name = "WHEN", value_parser = approval)]
+    approval: Option<ApprovalPolicy>,
+    /// A tool that may be used; all, if none is named. See `belljar tools`.
+    #[arg(long = "tool", value_name = "NAME")]
+    tools: Vec<String>,
+    /// A JSON Schema: the answer will be JSON of that kind.
+    #[arg(long, value_name = "FILE")]
+    schema: Option<PathBuf>,
+    /// A JSON object whose values become variables.
+    #[arg(long, value_name = "FILE")]
+    context: Option<PathBuf>,
+    /// Let only code run that passes the check of the restricted policy.
+    #[arg(long)]
+    restricted: bool,
+    /// Requests to the model at most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    steps: Option<u32>,
+    /// Replies one after the other of whose cells and tools none may work.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    max_failures: Option<u32>,
+    /// Tokens at most, of all requests and replies together.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    max_tokens: Option<u64>,
+    /// How long it may take, for example 5min; waiting for you does not count.
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
+    time: Option<f64>,
+    /// Forget the conversation so far.
+    #[arg(long)]
+    fresh: bool,
+    /// Do not wait: print the number of the ask, for `belljar wait --ask`.
+    #[arg(long)]
+    detach: bool,
+    /// The request, `-` to read it from stdin, or `@NAME` for a template of the configuration.
+    text: String,
+    /// Parameters of the template. A value that is JSON is taken as such, any other as text.
+    #[arg(value_name = "NAME=VALUE")]
+    parameters: Vec<String>,
+}
+
+impl Ask {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let named = self.session.named()?;
+        if named.is_some() && self.sandbox.is_given() {
+            return Err(Failure::usage("a session that is there keeps the sandbox that it was made with")
+                .hint("leave the flags of the sandbox out, or the session"));
+        }
+        if named.is_none() && self.detach {
+            return Err(
+                Failure::usage("`--detach` needs a session that stays").hint("name one with `-s NAME`")
+            );
+        }
+        let ask = self.request()?;
+        let client = context.client();
+        let models: ModelList = client.get("/v1/models").await?.parse()?;
+        // From here on no signal may end us before a session of our own is removed again.
+        let mut stops = Stops::new()?;
+        let Some(session) = named else {
+            let session = ThrowAway::make(&client, self.sandbox).await?;
+            session.tell_backend(context)?;
+            let code = ask_in(context, &client, &session.name, &ask, &models, &mut stops).await;
+            let (name, removed) = session.remove(&client).await;
+            if let Err(failure) = removed {
+                context.screen.warn(&format!("the session `{name}` was not removed: {failure}"))?;
+            }
+            return code;
+        };
+        if self.detach {
+            let answer = client.post(&format!("/v1/sessions/{session}/asks"), &ask).await?;
+            let text = if context.json { answer.text() } else { answer.parse::<AskView>()?.ask.to_string() };
+            context.screen.line(&text)?;
+            return Ok(exit::SUCCESS);
+        }
+        ask_in(context, &client, &session, &ask, &models, &mut stops).await
+    }
+
+    fn request(&self) -> Result<NewAsk, Failure> {
+        let (text, template) = match self.text.strip_prefix('@') {
+            Some("") => return Err(Failure::usage("`@` needs the name of a template behind it")),
+            Some(name) => (String::new(), Some(name.to_owned())),
+            None if self.text == "-" => (read("-".as_ref())?, None),
+            None => (self.text.clone(), None),
+        };
+        if let (None, Some(extra)) = (&template, self.parameters.first()) {
+            return Err(Failure::usage(format!("`{extra}` belongs to no template"))
+                .hint("put the whole request in quotes, or name a template as `@NAME`"));
+        }
+        let context = match self.context.as_deref().map(json_file).transpose()? {
+            None => Map::new(),
+            Some(Value::Object(map)) => map,
+            Some(_) => return Err(Failure::usage("the context is no JSON object such as `{\"x\": 1}`")),
+        };
+        Ok(NewAsk {
+            text,
+            template,
+            parameters: parameters(&self.parameters)?,
+            model: self.model.clone(),
+            dialect: self.dialect,
+            language: self.language,
+            approval: self.approval.clone(),
+            tools: (!self.tools.is_empty()).then(|| self.tools.clone()),
+            schema: self.schema.as_deref().map(json_file).transpose()?,
+            context,
+            restricted: self.restricted.then_some(true),
+            limits: AskLimitsWanted {
+                steps: self.steps,
+                failures: self.max_failures,
+                tokens: self.max_tokens,
+                seconds: self.time,
+            },
+            fresh: self.fresh,
+        })
+    }
+}
+
+async fn ask_in(
+    context: &mut Context,
+    client: &Client,
+    session: &SessionKey,
+    ask: &NewAsk,
+    models: &ModelList,
+    stops: &mut Stops,
+) -> Result<u8, Failure> {
+    // Not as a stream: so its number is known, and it can be cancelled, before its first event.
+    let view: AskView = client.post(&format!("/v1/sessions/{session}/asks"), ask).await?.parse()?;
+    if let Some(model) = models.models.iter().find(|model| model.name == view.model) {
+        context.screen.note(&model_line(model))?;
+    }
+    match watch(context, client, session, &view, stops).await? {
+        Watched::Left(code) => Ok(code),
+        Watched::Ended { end, told } => {
+            if !context.json {
+                show_end(&mut context.screen, &end, told)?;
+            }
+            Ok(ask_exit_code(end.outcome))
+        }
+    }
+}
+
+/// The answer to stdout, all else about the end to stderr. An answer that was seen while it came is
+/// not repeated to the same pair of eyes.
+pub(in crate::cli) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) -> Result<(), Failure> {
+    let tally = format!("{}, {} tokens", phrases::steps(end.steps), end.usage.total());
+    if let Some(why) = phrases::why_unanswered(end) {
+        screen.error(&why)?;
+        return screen.note(&tally);
+    }
+    if told && end.value.is_none() && screen.is_one_terminal() {
+        return screen.show(&Block::Head(Section::Answer, format!("· above · {tally}")));
+    }
+    screen.show(&Block::Head(Section::Answer, format!("· {tally}")))?;
+    match (&end.value, &end.answer) {
+        (Some(value), _) => screen.guest_line(&value.to_string()),
+        (None, Some(answer)) => screen.guest_line(answer.trim_end()),
+        (None, None) => Ok(()),
+    }
+}
+
+/// Which model it is; one that plays what was written before is named for what it is.
+fn model_line(model: &ModelView) -> String {
+    match played(&model.provider) {
+        Some(what) => format!(
+            "model `{}`: {what} (provider `{}`); set `[agent] model` to use a real one",
+            model.name, model.provider
+        ),
+        None => format!("model `{}`: {} ({})", model.name, model.model, model.provider),
+    }
+}
+
+fn dialect() -> impl TypedValueParser<Value = Dialect> {
+    PossibleValuesParser::new(DIALECTS.map(|(name, _)| name)).map(|given| {
+        DIALECTS.into_iter().find(|(name, _)| *name == given).map(|(_, dialect)| dialect).unwrap_or_default()
+    })
+}
+
+fn language() -> impl TypedValueParser<Value = Language> {
+    PossibleValuesParser::new(["en", "zh"])
+        .map(|name| if name == "zh" { Language::Chinese } else { Language::English })
+}
+
+fn approval(text: &str) -> Result<ApprovalPolicy, String> {
+    match (text, text.strip_prefix("tools:")) {
+        ("auto", _) => Ok(ApprovalPolicy::Auto),
+        ("ask", _) => Ok(ApprovalPolicy::Ask),
+        (_, Some(names)) if names.split(',').all(|name| !name.trim().is_empty()) => {
+            Ok(ApprovalPolicy::Tools(names.split(',').map(|name| name.trim().to_owned()).collect()))
+        }
+        _ => Err("it has to be `auto`, `ask` or `tools:NAME,NAME`".to_owned()),
+    }
+}
+
+fn parameters(given: &[String]) -> Result<Map<String, Value>, Failure> {
+    let mut all = Map::new();
+    for text in given {
+        let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+            return Err(Failure::usage(format!("`{text}` is no parameter such as `name=value`")));
+        };
+        values::check_integers(value).map_err(|e| Failure::usage(format!("`{name}`: {e}")))?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+        if all.insert(name.to_owned(), value).is_some() {
+            return Err(Failure::usage(format!("the parameter `{name}` is given twice")));
+        }
+    }
+    Ok(all)
+}
+
+/// A text file, or stdin for `-`.
+pub(in crate::cli) fn read(path: &Path) -> Result<String, Failure> {
+    let text = if path.as_os_str() == "-" {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(path)
+    };
+    text.map_err(|e| {
+        Failure::io(format_args!("failed to read `{}`", path.display()), &e)
+            .hint("name a file in UTF-8, or `-` to read it from stdin")
+    })
+}
+
+fn json_file(path: &Path) -> Result<Value, Failure> {
+    values::from_json(&read(path)?)
+        .map_err(|e| Failure::usage(format!("`{}` is no JSON that can be used: {e}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::entry::{Cli, Command};
+    use clap::Parser as _;
+    use serde_json::json;
+
+    fn request(words: &[&str]) -> Result<NewAsk, u8> {
+        let cli = Cli::try_parse_from(["belljar", "ask"].iter().chain(words)).map_err(|_| exit::USAGE)?;
+        let Command::Ask(ask) = cli.command else { panic!("not ask") };
+        ask.request().map_err(|failure| failure.exit)
+    }
+
+    #[test]
+    fn a_request_is_made_of_its_flags() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("context.json");
+        std::fs::write(&file, "{\"x\": 1}").unwrap();
+        let file = file.to_str().unwrap();
+        let line = "--model m --dialect xml_tags --language zh --approval tools:a,b --tool t --tool u --restricted \
+                    --steps 3 --max-failures 2 --max-tokens 500 --time 1min --fresh";
+        let words: Vec<&str> =
+            line.split_whitespace().chain(["--context", file, "--schema", file, "how much?"]).collect();
+        let expected = NewAsk {
+            text: "how much?".into(),
+            template: None,
+            parameters: Map::new(),
+            model: Some("m".into()),
+            dialect: Some(Dialect::XmlTags),
+            language: Some(Language::Chinese),
+            approval: Some(ApprovalPolicy::Tools(vec!["a".into(), "b".into()])),
+            tools: Some(vec!["t".into(), "u".into()]),
+            schema: Some(json!({"x": 1})),
+            context: [("x".to_owned(), json!(1))].into_iter().collect(),
+            restricted: Some(true),
+            limits: AskLimitsWanted {
+                steps: Some(3),
+                failures: Some(2),
+                tokens: Some(500),
+                seconds: Some(60.0),
+            },
+            fresh: true,
+        };
+        assert_eq!(request(&words), Ok(expected));
+        assert_eq!(request(&["x"]), Ok(NewAsk { text: "x".into(), ..NewAsk::default() }));
+    }
+
+    #[test]
+    fn a_template_takes_parameters() {
+        let asked = request(&["@sum", "a=1", "b=[1, 2]", "c=a=b", "d=", "e=\"1\""]).unwrap();
+        assert_eq!((asked.template.as_deref(), asked.text.as_str()), (Some("sum"), ""));
+        assert_eq!(
+            Value::Object(asked.parameters),
+            json!({"a": 1, "b": [1, 2], "c": "a=b", "d": "", "e": "1"})
+        );
+        for wrong in [&["@sum", "a"][..], &["@sum", "=1"], &["@sum", "a=1", "a=2"], &["@"], &["two", "words"]]
+        {
+            assert_eq!(request(wrong), Err(64), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn policies_are_words() {
+        assert_eq!(approval("auto"), Ok(ApprovalPolicy::Auto));
+        assert_eq!(approval("ask"), Ok(ApprovalPolicy::Ask));
+        assert_eq!(approval("tools:a, b"), Ok(ApprovalPolicy::Tools(vec!["a".into(), "b".into()])));
+        for wrong in ["", "always", "tools", "tools:", "tools:a,,b"] {
+            assert!(approval(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn models_are_named_for_what_they_are() {
+        let model = |provider: &str| ModelView {
+            name: "demo".into(),
+            provider: provider.into(),
+            model: "qwen-plus".into(),
+            default: true,
+            missing_key: None,
+        };
+        insta::assert_snapshot!(["script", "replay", "dashscope"].map(|name| model_line(&model(name))).join("\n"), @r"
+        model `demo`: answers written by hand (provider `script`); set `[agent] model` to use a real one
+        model `demo`: answers recorded before (provider `replay`); set `[agent] model` to use a real one
+        model `demo`: qwen-plus (dashscope)
+        ");
+    }
+}

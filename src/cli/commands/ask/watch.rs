@@ -1,0 +1,297 @@
+//! The loop of an ask that is watched: events come, signals come, a person types.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+use super::live::Live;
+use crate::cli::client::follow::Trail;
+use crate::cli::client::http::Client;
+use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::ask::approval::{self, Choice, choice, edited, question};
+use crate::cli::commands::ask::line_reader::LineReader;
+use crate::cli::commands::cell::stream::Stops;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::protocol::ask::{Approval, AskEnd, AskView, Decision, Subject};
+use crate::protocol::event::EventBody;
+use crate::protocol::exit_codes as exit;
+
+/// The spinner, and how often it moves.
+const SPINNER: [char; 8] = ['⣷', '⣯', '⣟', '⡿', '⢿', '⣻', '⣽', '⣾'];
+const TICK: Duration = Duration::from_millis(120);
+
+/// How we came to stop watching.
+pub(in crate::cli) enum Watched {
+    Ended {
+        end: Box<AskEnd>,
+        told: bool,
+    },
+    /// We were told to stop waiting; the ask may go on. The exit code says by what.
+    Left(u8),
+}
+
+/// Shows an ask until it ends. A first Ctrl-C cancels it, a second leaves it.
+pub(in crate::cli) async fn watch(
+    context: &mut Context,
+    client: &Client,
+    session: &SessionKey,
+    view: &AskView,
+    stops: &mut Stops,
+) -> Result<Watched, Failure> {
+    let hint = format!(
+        "as long as its session is there, `belljar wait -s {session} --ask {}` shows its end",
+        view.ask
+    );
+    let mut watcher = Watcher::new(context, client, view);
+    let mut trail = Trail::after(view.events_after);
+    let mut cancelled = false;
+    let mut events = None;
+    loop {
+        let Some(stream) = &mut events else {
+            events = tokio::select! {
+                code = stops.next() => return Ok(Watched::Left(code)),
+                resumed = trail.resume(client, session, &hint) => Some(resumed?),
+            };
+            continue;
+        };
+        let event = tokio::select! {
+            code = stops.next() => {
+                if cancelled || code == exit::TERMINATED {
+                    return Ok(Watched::Left(code));
+                }
+                cancelled = true;
+                watcher.cancel(&format!("/v1/sessions/{session}/asks/{}/cancel", view.ask)).await?;
+                continue;
+            }
+            event = stream.next() => event,
+            line = watcher.lines.line(), if watcher.desk.is_asking() => {
+                watcher.answered(line?).await?;
+                continue;
+            }
+            _ = watcher.ticks.tick(), if watcher.spins() => {
+                watcher.spin()?;
+                continue;
+            }
+        };
+        let Ok(Some(event)) = event else {
+            events = None;
+            continue;
+        };
+        trail.saw(event.seq);
+        if !watcher.live.concerns(&event.body) {
+            continue;
+        }
+        if watcher.context.json {
+            watcher.context.screen.json(&event)?;
+        } else {
+            watcher.show(&event.body)?;
+        }
+        match event.body {
+            EventBody::AskFinished { end, .. } => {
+                let told = end.answer.as_deref().is_some_and(|answer| watcher.live.has_told(answer));
+                return Ok(Watched::Ended { end, told });
+            }
+            EventBody::SessionRemoved => {
+                return Err(Failure::new("the ask ended with its session").hint(format!(
+                    "press Ctrl-C, or use `belljar interrupt {session} --ask {}`, to end an ask and keep its session",
+                    view.ask
+                )));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Approvals that this terminal has not decided yet; the first one is being asked about.
+struct Desk {
+    staffed: bool,
+    waiting: VecDeque<Approval>,
+    /// The approvals among them, or decided since, that belong to asks within the one that is watched.
+    within: BTreeSet<String>,
+    /// The next line is what the model is told.
+    wants_words: bool,
+}
+
+impl Desk {
+    fn is_asking(&self) -> bool {
+        self.staffed && !self.waiting.is_empty()
+    }
+
+    fn question(&self) -> Option<&'static str> {
+        let first = self.waiting.front().filter(|_| self.staffed)?;
+        Some(if self.wants_words { "what to tell the model > " } else { question(&first.subject) })
+    }
+
+    /// Takes an approval off the desk that was decided, here or elsewhere. True if it was the one
+    /// that is being asked about.
+    fn decided(&mut self, id: &str) -> bool {
+        let first = self.waiting.front().is_some_and(|first| first.id == id);
+        self.wants_words &= !first;
+        self.waiting.retain(|approval| approval.id != id);
+        first
+    }
+}
+
+struct Watcher<'a> {
+    context: &'a mut Context,
+    client: &'a Client,
+    live: Live,
+    desk: Desk,
+    lines: LineReader,
+    began: Instant,
+    ticks: Interval,
+    turn: usize,
+}
+
+impl<'a> Watcher<'a> {
+    fn new(context: &'a mut Context, client: &'a Client, view: &AskView) -> Self {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let staffed = !context.json && context.screen.is_watched() && std::io::stdin().is_terminal();
+        let desk = Desk { staffed, waiting: VecDeque::new(), within: BTreeSet::new(), wants_words: false };
+        Self {
+            context,
+            client,
+            live: Live::new(view),
+            desk,
+            lines: LineReader::default(),
+            began: Instant::now(),
+            ticks,
+            turn: 0,
+        }
+    }
+
+    fn spins(&self) -> bool {
+        !self.context.json && self.context.screen.is_watched() && !self.desk.is_asking()
+    }
+
+    fn spin(&mut self) -> Result<(), Failure> {
+        self.turn += 1;
+        let sign = SPINNER.get(self.turn % SPINNER.len()).copied().unwrap_or(' ');
+        let line = format!("{sign} {} · {} s", self.live.status(), self.began.elapsed().as_secs());
+        self.context.screen.progress(&line)
+    }
+
+    async fn cancel(&mut self, path: &str) -> Result<(), Failure> {
+        self.context.screen.note("cancelling the ask; press Ctrl-C again to leave it")?;
+        // It may have ended just now; then its end is on its way to us.
+        match self.client.post_empty(path).await {
+            Ok(_) => Ok(()),
+            Err(failure) => self.context.screen.warn(&failure.message),
+        }
+    }
+
+    fn show(&mut self, event: &EventBody) -> Result<(), Failure> {
+        let was_asking = self.desk.is_asking();
+        let blocks = self.live.show(event);
+        for block in &blocks {
+            self.context.screen.show(block)?;
+        }
+        if let EventBody::ApprovalDecided { id, .. } = event
+            && self.desk.decided(id)
+        {
+            return self.next_question();
+        }
+        match event {
+            EventBody::ApprovalWanted { approval } => self.wanted(approval)?,
+            EventBody::AskWaitsWithin { approvals, .. } => {
+                let fresh: Vec<&Approval> =
+                    approvals.iter().filter(|approval| !self.desk.within.contains(&approval.id)).collect();
+                let ids: BTreeSet<String> = approvals.iter().map(|approval| approval.id.clone()).collect();
+                let gone: Vec<String> = self.desk.within.difference(&ids).cloned().collect();
+                self.desk.within = ids;
+                for approval in fresh {
+                    self.wanted(approval)?;
+                }
+                // Here or elsewhere: each may be the one that is being asked about.
+                if gone.iter().filter(|id| self.desk.decided(id)).count() > 0 {
+                    return self.next_question();
+                }
+            }
+            _ => {}
+        }
+        if self.desk.is_asking() && !was_asking {
+            self.lines.forget_stale();
+        }
+        // What was shown in between has pushed the question away.
+        if blocks.is_empty() { Ok(()) } else { self.ask() }
+    }
+
+    fn wanted(&mut self, approval: &Approval) -> Result<(), Failure> {
+        if self.desk.staffed {
+            self.desk.waiting.push_back(approval.clone());
+            return Ok(());
+        }
+        let id = &approval.id;
+        let how = format!("decide with `belljar approve {id} --accept`, or `belljar approve --help`");
+        self.context.screen.note(&how)
+    }
+
+    /// The one before is decided; what comes now was shown a while ago, if there is more.
+    fn next_question(&mut self) -> Result<(), Failure> {
+        if let Some(approval) = self.desk.waiting.front() {
+            for block in approval::blocks(approval) {
+                self.context.screen.show(&block)?;
+            }
+            self.lines.forget_stale();
+        }
+        self.ask()
+    }
+
+    fn ask(&mut self) -> Result<(), Failure> {
+        match self.desk.question() {
+            Some(question) => self.context.screen.prompt(question),
+            None => Ok(()),
+        }
+    }
+
+    async fn answered(&mut self, line: Option<String>) -> Result<(), Failure> {
+        let Some(approval) = self.desk.waiting.front().cloned() else { return Ok(()) };
+        let Some(line) = line else {
+            // The person has left; somebody else may decide.
+            self.desk.staffed = false;
+            return self.context.screen.note(&format!("decide with `belljar approve {}`", approval.id));
+        };
+        self.context.screen.was_answered();
+        if std::mem::take(&mut self.desk.wants_words) {
+            return match line.trim() {
+                "" => self.ask(),
+                words => self.decide(&approval.id, Decision::Respond { text: words.to_owned() }).await,
+            };
+        }
+        match (choice(&approval.subject, &line), &approval.subject) {
+            (Some(Choice::Decided(decision)), _) => self.decide(&approval.id, decision).await,
+            (Some(Choice::Edit), Subject::Cell { code, .. }) => match edited(code).await {
+                Ok(Some(code)) => self.decide(&approval.id, Decision::Accept { code: Some(code) }).await,
+                Ok(None) => {
+                    self.context.screen.note("nothing was changed")?;
+                    self.ask()
+                }
+                Err(failure) => {
+                    self.context.screen.failure(&failure, false);
+                    self.ask()
+                }
+            },
+            (Some(Choice::Tell), _) => {
+                self.desk.wants_words = true;
+                self.ask()
+            }
+            (Some(Choice::Edit) | None, _) => self.ask(),
+        }
+    }
+
+    async fn decide(&mut self, id: &str, decision: Decision) -> Result<(), Failure> {
+        if let Err(failure) = self.client.post(&format!("/v1/approvals/{id}"), &decision).await {
+            self.context.screen.failure(&failure, false);
+            // Without an answer of the daemon it is as before; with one, it was decided elsewhere.
+            if failure.problem.is_none() {
+                return self.ask();
+            }
+        }
+        self.desk.decided(id);
+        self.next_question()
+    }
+}

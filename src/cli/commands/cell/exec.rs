@@ -1,0 +1,60 @@
+//! `belljar exec`: run Python in a session.
+
+use clap::Args;
+
+use crate::cli::args::{SessionFlag, code_or_stdin, mode, seconds};
+use crate::cli::commands::cell::stream::{End, Stops, stream};
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::cell::show_end;
+use crate::protocol::api::{CellView, RunCell};
+use crate::protocol::exit_codes::{self as exit, exit_code};
+use crate::protocol::result::Mode;
+
+/// Run Python in a session and watch its output.
+///
+/// Variables are kept for the next cell. Ctrl-C interrupts the cell; a second one leaves it running.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Exec {
+    #[command(flatten)]
+    session: SessionFlag,
+    /// How long it may run, for example 30s or 5min.
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
+    timeout: Option<f64>,
+    /// `fork` runs in a copy whose changes are dropped.
+    #[arg(long, value_parser = mode(), default_value = "main")]
+    mode: Mode,
+    /// Do not wait: print the number of the cell, for `belljar wait`.
+    #[arg(long)]
+    detach: bool,
+    /// The code, or `-` to read it from stdin.
+    code: String,
+}
+
+impl Exec {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let session = self.session.resolve()?;
+        let cell = RunCell { code: code_or_stdin(&self.code)?, timeout_s: self.timeout, mode: self.mode };
+        let client = context.client();
+        if self.detach {
+            let answer = client.post(&format!("/v1/sessions/{session}/cells"), &cell).await?;
+            let text =
+                if context.json { answer.text() } else { answer.parse::<CellView>()?.cell.to_string() };
+            context.screen.line(&text)?;
+            return Ok(exit::SUCCESS);
+        }
+        let mut stops = Stops::new()?;
+        match stream(context, &client, &session, &cell, &mut stops).await? {
+            End::Left(code) => {
+                context
+                    .screen
+                    .note(&format!("the cell runs on; follow it with `belljar logs -f -s {session}`"))?;
+                Ok(code)
+            }
+            End::Finished(result) => {
+                context.show_value(&result, |screen, result| show_end(screen, result, false))?;
+                Ok(exit_code(&result))
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Commands that run Python.
+
+pub(in crate::cli) mod eval;
+pub(in crate::cli) mod exec;
+pub(in crate::cli) mod repl;
+pub(in crate::cli) mod run;
+pub(in crate::cli) mod stream;

@@ -1,0 +1,186 @@
+//! The line editor. It blocks, so it works on a thread of its own while the rest goes on.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustyline::completion::Completer;
+use rustyline::error::ReadlineError;
+use rustyline::highlight::{CmdKind, Highlighter};
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{
+    Cmd, ColorMode, CompletionType, ConditionalEventHandler, Config, Editor, Event, EventContext,
+    EventHandler, Helper, KeyEvent, RepeatCount,
+};
+use tokio::sync::oneshot;
+
+use super::command;
+use super::complete::{indent_after, is_complete};
+use super::names;
+use crate::cli::commands::cell::stream::Stops;
+use crate::cli::failure::Failure;
+use crate::cli::render::highlight::highlighted;
+use crate::cli::render::screen::Tint;
+use crate::protocol::exit_codes as exit;
+
+const PROMPT: &str = ">>> ";
+const HISTORY: usize = 10_000;
+
+type Inner = Editor<Python, FileHistory>;
+
+pub struct LineEditor {
+    /// None only while a thread has it.
+    inner: Option<Box<Inner>>,
+    history: PathBuf,
+    color: bool,
+    /// How the terminal was, in case that we have to go while a line is being edited.
+    before: Option<Termios>,
+}
+
+pub enum Typed {
+    Cell(String),
+    /// Ctrl-C: the line is forgotten.
+    Nothing,
+    /// Ctrl-D, or the end of input.
+    End,
+    /// We were told to end. The exit code says so.
+    Terminated(u8),
+}
+
+impl LineEditor {
+    /// A history that cannot be read is begun anew.
+    pub fn new(history: PathBuf, color: bool) -> Result<Self, Failure> {
+        let config = Config::builder()
+            .max_history_size(HISTORY)
+            .and_then(|config| config.history_ignore_dups(true))
+            .map_err(|e| wrong(&e))?
+            .history_ignore_space(true)
+            .completion_type(CompletionType::List)
+            .color_mode(if color { ColorMode::Enabled } else { ColorMode::Disabled })
+            .build();
+        let past = FileHistory::with_config(&config);
+        let mut inner = Inner::with_history(config, past).map_err(|e| wrong(&e))?;
+        inner.set_helper(Some(Python { names: BTreeSet::new(), color }));
+        inner.bind_sequence(KeyEvent::from('\r'), EventHandler::Conditional(Box::new(Indent)));
+        if let Some(folder) = history.parent() {
+            // Without it there is no history of other days, and no harm.
+            let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        }
+        let _ = inner.load_history(&history);
+        Ok(Self { inner: Some(Box::new(inner)), history, color, before: tcgetattr(io::stdin()).ok() })
+    }
+
+    /// Names that Tab offers from now on.
+    pub fn set_names(&mut self, names: BTreeSet<String>) {
+        if let Some(helper) = self.inner.as_mut().and_then(|inner| inner.helper_mut()) {
+            helper.names = names;
+        }
+    }
+
+    pub async fn read(&mut self, stops: &mut Stops) -> Result<Typed, Failure> {
+        let Some(mut inner) = self.inner.take() else {
+            return Err(Failure::new("the line editor is gone"));
+        };
+        let styled = if self.color { Tint::Green.paint(PROMPT) } else { PROMPT.to_owned() };
+        let (sender, mut receiver) = oneshot::channel();
+        std::thread::spawn(move || {
+            let read = inner.readline(&(PROMPT, styled));
+            // If nobody waits any more, the process is about to end.
+            let _ = sender.send((inner, read));
+        });
+        let (mut inner, read) = loop {
+            tokio::select! {
+                read = &mut receiver => break read.map_err(|_| Failure::new("the line editor broke"))?,
+                // At the prompt Ctrl-C is a key; a signal to interrupt has nothing to interrupt.
+                code = stops.next() => if code == exit::TERMINATED { return Ok(Typed::Terminated(code)) },
+            }
+        };
+        let typed = match read {
+            Ok(text) => {
+                if inner.add_history_entry(text.as_str()).is_ok_and(|added| added) {
+                    let _ = inner.append_history(&self.history);
+                }
+                Ok(Typed::Cell(text))
+            }
+            Err(ReadlineError::Interrupted) => Ok(Typed::Nothing),
+            Err(ReadlineError::Eof) => Ok(Typed::End),
+            Err(error) => Err(wrong(&error)),
+        };
+        self.inner = Some(inner);
+        typed
+    }
+}
+
+impl Drop for LineEditor {
+    fn drop(&mut self) {
+        // Only a thread that still edits has left the terminal changed.
+        if let (None, Some(before)) = (&self.inner, &self.before) {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
+        }
+    }
+}
+
+fn wrong(error: &ReadlineError) -> Failure {
+    Failure::new(format!("failed to read from the terminal: {error}"))
+}
+
+/// Enter, where what was typed goes on, begins the next line as deep as it belongs.
+struct Indent;
+
+impl ConditionalEventHandler for Indent {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
+        let text = context.line();
+        // In the middle of the text it is the editor's own affair.
+        let goes_on = context.pos() == text.len() && command::parse(text).is_none() && !is_complete(text);
+        goes_on.then(|| Cmd::Insert(1, format!("\n{}", indent_after(text))))
+    }
+}
+
+/// What the editor knows of Python.
+struct Python {
+    names: BTreeSet<String>,
+    color: bool,
+}
+
+impl Helper for Python {}
+
+impl Hinter for Python {
+    type Hint = String;
+}
+
+impl Validator for Python {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        let input = context.input();
+        let whole = command::parse(input).is_some() || is_complete(input);
+        Ok(if whole { ValidationResult::Valid(None) } else { ValidationResult::Incomplete })
+    }
+}
+
+impl Completer for Python {
+    type Candidate = String;
+
+    fn complete(
+        &self,
+        line: &str,
+        at: usize,
+        _: &rustyline::Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<String>)> {
+        Ok(names::offers(&self.names, line, at))
+    }
+}
+
+impl Highlighter for Python {
+    fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
+        if self.color { Cow::Owned(highlighted(line)) } else { Cow::Borrowed(line) }
+    }
+
+    fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
+        self.color
+    }
+}

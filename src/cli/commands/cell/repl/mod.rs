@@ -1,0 +1,252 @@
+//! `belljar repl`: a person types Python into a session.
+
+mod command;
+mod complete;
+mod editor;
+mod names;
+mod picture;
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::protocol::api::{
+    FileKind, FolderView, NewSession, RunCell, SessionView, Undo, Undone, VariableList,
+};
+use crate::protocol::exit_codes as exit;
+use crate::protocol::ids::SessionName;
+use crate::protocol::problem::Code;
+use crate::protocol::result::{ExecutionResult, Mode, Stream};
+
+use self::command::Command;
+use self::editor::{LineEditor, Typed};
+use self::picture::Protocol;
+use crate::cli::args::{SandboxArgs, SessionFlag};
+use crate::cli::client::http::Client;
+use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::stream::{End, Stops, stream};
+use crate::cli::commands::session::new::{made_of, note_preloaded};
+use crate::cli::commands::session::undo::show_undone;
+use crate::cli::commands::session::vars::show_variables;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::cell::show_end;
+use crate::cli::render::human::{Table, size};
+
+/// Names for the Tab key are not worth a longer wait.
+const NAMES: Duration = Duration::from_secs(2);
+
+/// Type Python into a session.
+///
+/// Ctrl-C interrupts the cell that runs; Ctrl-D leaves the session running. A session that is not
+/// there is made. `:help` lists what else can be typed.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Repl {
+    #[command(flatten)]
+    session: SessionFlag,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+}
+
+impl Repl {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        if context.json {
+            return Err(Failure::usage("`repl` is for people and has no JSON")
+                .hint("programs use `belljar exec --json`"));
+        }
+        let client = context.client();
+        let named = self.session.named()?;
+        let session = self.open(&client, named.as_ref()).await?;
+        context.screen.note(&made_of(&session))?;
+        note_preloaded(&mut context.screen, &session)?;
+        let editor =
+            LineEditor::new(context.paths.home().join("repl").join("history"), context.screen.colors_data())?;
+        let protocol =
+            Protocol::of_terminal(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+        let terminal = context.screen.is_one_terminal();
+        let key = named.unwrap_or_else(|| session.name.into());
+        if terminal {
+            context.screen.note(&format!("session `{key}`; `:help` for help, Ctrl-D to leave"))?;
+        }
+        let talk = Talk {
+            client,
+            session: key,
+            timeout_s: None,
+            protocol: protocol.filter(|_| terminal),
+            stops: Stops::new()?,
+        };
+        talk.run(context, editor).await
+    }
+
+    /// The session that is named, made if it is not there; a new one if none is named.
+    async fn open(self, client: &Client, named: Option<&SessionKey>) -> Result<SessionView, Failure> {
+        if let Some(name) = named {
+            match client.get(&format!("/v1/sessions/{name}")).await {
+                Ok(_) if self.sandbox.is_given() => {
+                    return Err(Failure::usage(
+                        "a session that is there keeps the sandbox that it was made with",
+                    )
+                    .hint("leave the flags of the sandbox out, or name another session"));
+                }
+                Ok(answer) => return answer.parse(),
+                Err(failure) if failure.has_code(Code::NoSuchSession) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        let name = named.map(|key| SessionName::parse(key.as_str())).transpose().map_err(Failure::usage)?;
+        let new = NewSession { name, ..self.sandbox.session()? };
+        client.post("/v1/sessions", &new).await?.parse()
+    }
+}
+
+/// One conversation with a session.
+struct Talk {
+    client: Client,
+    session: SessionKey,
+    /// The time limit of each cell; none for the session's own.
+    timeout_s: Option<f64>,
+    /// How pictures are shown; none if they cannot be.
+    protocol: Option<Protocol>,
+    stops: Stops,
+}
+
+impl Talk {
+    async fn run(mut self, context: &mut Context, mut editor: LineEditor) -> Result<u8, Failure> {
+        loop {
+            editor.set_names(self.names().await);
+            context.screen.end_line(Stream::Stdout)?;
+            context.screen.end_line(Stream::Stderr)?;
+            let text = match editor.read(&mut self.stops).await? {
+                Typed::Cell(text) => text,
+                Typed::Nothing => continue,
+                Typed::Terminated(code) => return Ok(code),
+                Typed::End => break,
+            };
+            // What leaves Python's own prompt leaves this one.
+            if matches!(text.trim(), "exit" | "exit()" | "quit" | "quit()") {
+                break;
+            }
+            match self.answer(context, text).await {
+                Ok(None) => {}
+                Ok(Some(code)) => return Ok(code),
+                // Without a session or a screen there is nothing to go on with.
+                Err(failure) if failure.has_code(Code::NoSuchSession) || failure.is_quiet() => {
+                    return Err(failure);
+                }
+                Err(failure) => context.screen.failure(&failure, false),
+            }
+        }
+        let name = &self.session;
+        context.screen.note(&format!(
+            "the session lives on: `belljar repl -s {name}` comes back to it, `belljar rm {name}` removes it"
+        ))?;
+        Ok(exit::SUCCESS)
+    }
+
+    /// Names of variables, modules and tools. Without them Tab still knows Python.
+    async fn names(&self) -> std::collections::BTreeSet<String> {
+        let path = format!("/v1/sessions/{}/variables?imports=true", self.session);
+        let answer = tokio::time::timeout(NAMES, self.client.get(&path)).await;
+        let list = answer.ok().and_then(Result::ok).and_then(|answer| answer.parse::<VariableList>().ok());
+        list.map(|list| names::usable(&list.variables)).unwrap_or_default()
+    }
+
+    /// An exit code if it is time to go.
+    async fn answer(&mut self, context: &mut Context, text: String) -> Result<Option<u8>, Failure> {
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        match command::parse(&text) {
+            Some(Ok(command)) => self.obey(context, command).await.map(|()| None),
+            Some(Err(message)) => context.screen.error(&message).map(|()| None),
+            None => self.cell(context, text).await,
+        }
+    }
+
+    async fn cell(&mut self, context: &mut Context, code: String) -> Result<Option<u8>, Failure> {
+        let cell = RunCell { code, timeout_s: self.timeout_s, mode: Mode::Main };
+        match stream(context, &self.client, &self.session, &cell, &mut self.stops).await? {
+            End::Left(exit::TERMINATED) => Ok(Some(exit::TERMINATED)),
+            End::Left(_) => {
+                let name = &self.session;
+                let note = format!("the cell runs on; follow it with `belljar logs -f -s {name}`");
+                context.screen.note(&note).map(|()| None)
+            }
+            End::Finished(result) => {
+                show_end(&mut context.screen, &result, false)?;
+                self.show_pictures(context, &result).map(|()| None)
+            }
+        }
+    }
+
+    fn show_pictures(&self, context: &mut Context, result: &ExecutionResult) -> Result<(), Failure> {
+        let folder = context.paths.home().join("repl");
+        for (index, png) in picture::pictures(result).iter().enumerate() {
+            if let Some(protocol) = self.protocol.filter(|_| picture::fits_terminal(png)) {
+                context.screen.end_line(Stream::Stdout)?;
+                context.screen.raw(protocol.sequence(png).as_bytes())?;
+            }
+            let saved = picture::save(&folder, &self.session, result.cell, index + 1, png);
+            let path = saved.map_err(|e| {
+                Failure::io(format_args!("failed to save a picture in `{}`", folder.display()), &e)
+            })?;
+            context.screen.note(&format!("picture: {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    async fn obey(&mut self, context: &mut Context, command: Command) -> Result<(), Failure> {
+        let session = &self.session;
+        match command {
+            Command::Undo(cells) => {
+                let path = format!("/v1/sessions/{session}/undo");
+                let undone: Undone = self.client.post(&path, &Undo { cells }).await?.parse()?;
+                show_undone(&mut context.screen, &undone)
+            }
+            Command::Vars => {
+                let path = format!("/v1/sessions/{session}/variables");
+                show_variables(&mut context.screen, &self.client.get(&path).await?.parse()?)
+            }
+            Command::Timeout(None) => context.screen.note(&match self.timeout_s {
+                Some(seconds) => format!("a cell may run for {seconds} s"),
+                None => "a cell may run as long as the configuration says".to_owned(),
+            }),
+            Command::Timeout(Some(seconds)) => {
+                self.timeout_s = Some(seconds);
+                context.screen.note(&format!("from now on a cell may run for {seconds} s"))
+            }
+            Command::Reset => {
+                self.client.post_empty(&format!("/v1/sessions/{session}/reset")).await?;
+                context.screen.note("the variables are gone; files remain")
+            }
+            Command::Files => {
+                let path = format!("/v1/sessions/{session}/files");
+                show_files(context, &self.client.get(&path).await?.parse()?)
+            }
+            Command::Help => {
+                let width = command::WORDS.iter().map(|(usage, _)| usage.len()).max().unwrap_or(0);
+                command::WORDS
+                    .iter()
+                    .try_for_each(|(usage, what)| context.screen.line(&format!("{usage:<width$}  {what}")))?;
+                context.screen.note("an empty line ends a block, Tab completes names, Ctrl-C interrupts")
+            }
+        }
+    }
+}
+
+fn show_files(context: &mut Context, folder: &FolderView) -> Result<(), Failure> {
+    if folder.entries.is_empty() {
+        return context.screen.note("no files");
+    }
+    let mut table = Table::new(&["FILE", "SIZE"]);
+    for entry in &folder.entries {
+        let (mark, bytes) = match entry.kind {
+            FileKind::File => ("", size(entry.bytes)),
+            FileKind::Folder => ("/", "-".to_owned()),
+            FileKind::Other => ("?", "-".to_owned()),
+        };
+        table.row(&[format!("{}{mark}", entry.name), bytes]);
+    }
+    table.lines().iter().try_for_each(|line| context.screen.line(line))?;
+    if folder.truncated { context.screen.note("… and more") } else { Ok(()) }
+}

@@ -1,0 +1,183 @@
+//! `belljar run`: run a script in a session of its own that ends with it.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::cli::args::{SandboxArgs, seconds};
+use crate::cli::client::http::{Client, Events};
+use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::stream::{End, Stops, stream};
+use crate::cli::commands::session::new::made_of;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::cell::show_end;
+use crate::protocol::api::{NewSession, RunCell, SessionView};
+use crate::protocol::exit_codes::script_exit_code;
+use crate::protocol::receipt::Backend;
+use crate::protocol::result::{Change, ExecutionResult, Mode, Status};
+
+/// Run a script in a sandbox of its own, which is removed afterwards.
+///
+/// The exit code is the script's own. It has its arguments in `sys.argv`, as with `python FILE ARGS`;
+/// those that begin with a hyphen have to follow `--`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Run {
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+    /// How long it may run, for example 30s or 5min.
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
+    timeout: Option<f64>,
+    /// The script, or `-` to read it from stdin.
+    file: PathBuf,
+    /// Arguments for the script.
+    #[arg(value_name = "ARGS")]
+    args: Vec<String>,
+}
+
+impl Run {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let cell = RunCell { code: self.code()?, timeout_s: self.timeout, mode: Mode::Main };
+        let (file, circumstances) = (self.file.display().to_string(), self.circumstances());
+        let client = context.client();
+        // From here on no signal may end us before the session is removed again.
+        let mut stops = Stops::new()?;
+        let keeps_files = self.sandbox.workspace.is_some();
+        let session = ThrowAway::make(&client, self.sandbox).await?;
+        session.tell_backend(context)?;
+        let end = match prepare(&client, &session.name, circumstances).await {
+            Ok(()) => stream(context, &client, &session.name, &cell, &mut stops).await,
+            Err(failure) => Err(failure),
+        };
+        let (name, removed) = session.remove(&client).await;
+        let code = match end? {
+            End::Left(code) => code,
+            End::Finished(mut result) => {
+                name_file(&mut result, &file);
+                if context.json {
+                    context.screen.json(&result)?;
+                } else {
+                    show_end(&mut context.screen, &result, true)?;
+                    let left = result.artifacts.iter().any(|artifact| artifact.change != Change::Removed);
+                    if left && !keeps_files {
+                        context
+                            .screen
+                            .note("files are gone with the session; `--workspace DIR` keeps them")?;
+                    }
+                }
+                script_exit_code(&result)
+            }
+        };
+        if let Err(failure) = removed {
+            context.screen.warn(&format!("the session `{name}` was not removed: {failure}"))?;
+        }
+        Ok(code)
+    }
+
+    /// What a script finds when Python itself runs it. A cell of its own, so that the script's lines keep
+    /// their numbers, and its first ones may be what has to come first.
+    fn circumstances(&self) -> String {
+        let file = self.file.display().to_string();
+        let argv: Vec<&str> =
+            std::iter::once(file.as_str()).chain(self.args.iter().map(String::as_str)).collect();
+        let mut code = format!("__import__('sys').argv = {}", json!(argv));
+        if let Some(name) = self.file.file_name().filter(|name| *name != "-") {
+            // It is not there, but what lies beside it may be.
+            let _ = write!(code, "\n__file__ = {}", json!(format!("/workspace/{}", name.to_string_lossy())));
+        }
+        code
+    }
+
+    fn code(&self) -> Result<String, Failure> {
+        let read = if self.file.as_os_str() == "-" {
+            std::io::read_to_string(std::io::stdin())
+        } else {
+            std::fs::read_to_string(&self.file)
+        };
+        // Editors of other systems put a mark before the text, which Python does not take for code.
+        read.map(|code| code.strip_prefix('\u{feff}').map(ToOwned::to_owned).unwrap_or(code)).map_err(|e| {
+            Failure::io(format_args!("failed to read `{}`", self.file.display()), &e)
+                .hint("name a script in UTF-8, or `-` to read it from stdin")
+        })
+    }
+}
+
+async fn prepare(client: &Client, session: &SessionKey, code: String) -> Result<(), Failure> {
+    let cell = RunCell { code, timeout_s: None, mode: Mode::Main };
+    let answer = client.post(&format!("/v1/sessions/{session}/cells?wait=true"), &cell).await?;
+    let result: ExecutionResult = answer.parse()?;
+    match result.status {
+        Status::Success => Ok(()),
+        status => Err(Failure::new(format!("the script could not be given its arguments: {status:?}"))),
+    }
+}
+
+/// Who has one script knows its name, and not that it is a cell.
+fn name_file(result: &mut ExecutionResult, file: &str) {
+    let cell = format!("File \"<cell {}>\"", result.cell);
+    if let Some(exception) = &mut result.exception {
+        exception.traceback = exception.traceback.replace(&cell, &format!("File \"{file}\""));
+    }
+}
+
+/// A session that goes with us, however we go.
+pub(in crate::cli) struct ThrowAway {
+    pub name: SessionKey,
+    /// What holds it, if that is not the usual container.
+    unusual: Option<String>,
+    /// If we are killed, this connection goes with us, and the session after it.
+    _held: Events,
+}
+
+impl ThrowAway {
+    pub async fn make(client: &Client, sandbox: SandboxArgs) -> Result<Self, Failure> {
+        let new = NewSession { ephemeral: true, ..sandbox.session()? };
+        let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
+        match client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await {
+            Ok(held) => {
+                let unusual = (session.backend != Backend::Docker).then(|| made_of(&session));
+                Ok(Self { name: session.name.into(), unusual, _held: held })
+            }
+            Err(failure) => {
+                let _ = client.delete(&format!("/v1/sessions/{}", session.id)).await;
+                Err(Failure::new(format!("the session cannot be held: {failure}")))
+            }
+        }
+    }
+
+    /// Isolation is never lowered in silence.
+    pub fn tell_backend(&self, context: &mut Context) -> Result<(), Failure> {
+        match &self.unusual {
+            Some(what) if !context.json => context.screen.note(what),
+            _ => Ok(()),
+        }
+    }
+
+    /// Also says what it was called.
+    pub async fn remove(self, client: &Client) -> (SessionKey, Result<(), Failure>) {
+        let removed = client.delete(&format!("/v1/sessions/{}", self.name)).await.map(|_| ());
+        (self.name, removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::entry::{Cli, Command};
+    use clap::Parser as _;
+
+    #[test]
+    fn a_script_has_the_arguments_that_are_not_ours() {
+        let circumstances = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
+            Command::Run(run) => (run.timeout, run.circumstances()),
+            _ => unreachable!(),
+        };
+        let given = ["belljar", "run", "a/b.py", "é\"\n", "--timeout", "2s", "--", "--timeout", "-"];
+        let expected = r#"__import__('sys').argv = ["a/b.py","é\"\n","--timeout","-"]"#;
+        let file = "\n__file__ = \"/workspace/b.py\"";
+        assert_eq!(circumstances(&given), (Some(2.0), format!("{expected}{file}")));
+        let stdin = circumstances(&["belljar", "run", "-"]);
+        assert_eq!(stdin.1, r#"__import__('sys').argv = ["-"]"#);
+    }
+}

@@ -1,0 +1,112 @@
+//! A cell while it runs, shown as it happens: shared by `exec`, `run` and `repl`.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::cli::client::follow::Trail;
+use crate::cli::client::http::{Client, Events};
+use crate::cli::client::session_key::SessionKey;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::cell::show_event;
+use crate::protocol::api::RunCell;
+use crate::protocol::event::EventBody;
+use crate::protocol::exit_codes as exit;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::result::ExecutionResult;
+
+/// How a cell's end reached us.
+pub(in crate::cli) enum End {
+    Finished(Box<ExecutionResult>),
+    /// We were told to stop waiting; the cell may run on. The exit code says by what.
+    Left(u8),
+}
+
+/// Ctrl-C and the request to end, from the moment of construction on.
+pub(in crate::cli) struct Stops {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stops {
+    pub fn new() -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(|e| Failure::io("failed to listen for signals", &e));
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    /// The exit code that the next signal asks for.
+    pub async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.interrupt.recv() => exit::INTERRUPTED,
+            _ = self.terminate.recv() => exit::TERMINATED,
+        }
+    }
+}
+
+/// Sends the cell and shows its output until it ends. A first Ctrl-C interrupts the cell, a second
+/// leaves it.
+pub(in crate::cli) async fn stream(
+    context: &mut Context,
+    client: &Client,
+    session: &SessionKey,
+    cell: &RunCell,
+    stops: &mut Stops,
+) -> Result<End, Failure> {
+    let path = format!("/v1/sessions/{session}/cells?stream=true");
+    let mut events: Events = tokio::select! {
+        biased;
+        code = stops.next() => return Ok(End::Left(code)),
+        events = client.events(&path, Some(cell)) => events?,
+    };
+    let mut interrupted = false;
+    let mut seen: Option<Seen> = None;
+    loop {
+        let event = tokio::select! {
+            code = stops.next() => {
+                if interrupted || code == exit::TERMINATED {
+                    return Ok(End::Left(code));
+                }
+                interrupted = true;
+                context.screen.note("interrupting the cell; press Ctrl-C again to leave it")?;
+                client.post_empty(&format!("/v1/sessions/{session}/interrupt")).await?;
+                continue;
+            }
+            event = events.next() => event,
+        };
+        let event = match (event, &mut seen) {
+            (Ok(Some(event)), _) => event,
+            (Ok(None), None) => {
+                return Err(Failure::new("the daemon ended the stream before it told of the cell"));
+            }
+            (Err(failure), None) => return Err(failure),
+            // The daemon itself says why there is no more to come.
+            (Err(failure), Some(_)) if failure.problem.is_some() => return Err(failure),
+            (Ok(None) | Err(_), Some(seen)) => {
+                let hint =
+                    format!("the cell goes on: `belljar wait -s {session} {}` shows its end", seen.cell);
+                events = tokio::select! {
+                    code = stops.next() => return Ok(End::Left(code)),
+                    resumed = seen.trail.resume(client, session, &hint) => resumed?,
+                };
+                continue;
+            }
+        };
+        let Some(cell) = event.body.cell().or(seen.as_ref().map(|seen| seen.cell)) else { continue };
+        let seen = seen.get_or_insert(Seen { cell, trail: Trail::after(event.seq) });
+        seen.trail.saw(event.seq);
+        // A stream that was resumed tells of the whole session.
+        if event.body.cell() != Some(seen.cell) && !event.body.befalls_session() {
+            continue;
+        }
+        match event.body {
+            EventBody::CellFinished { result } => return Ok(End::Finished(result)),
+            body if !context.json => show_event(&mut context.screen, &body)?,
+            _ => {}
+        }
+    }
+}
+
+/// The cell that the stream is about, and how far it has come.
+struct Seen {
+    cell: CellNumber,
+    trail: Trail,
+}

@@ -1,0 +1,359 @@
+//! All jobs of one command: a few at a time, to the end of the last.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+use super::admission::Admission;
+use super::plan::{Plan, Planned};
+use super::progress::Show;
+use super::report::{Fate, Outcome};
+use super::watch::{self, Told};
+use crate::cli::client::http::Client;
+use crate::cli::commands::cell::stream::Stops;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::protocol::api::QuotaView;
+use crate::protocol::exit_codes as exit;
+use crate::protocol::ids::{InputId, JobId};
+use crate::protocol::job::NewJob;
+use crate::protocol::problem::Code;
+use crate::protocol::quota::Kind;
+
+/// What jobs told and is not shown yet.
+const TOLD: usize = 256;
+
+pub(in crate::cli) struct Batch {
+    client: Arc<Client>,
+    plan: Plan,
+    /// What was sent, by the place of its source.
+    inputs: BTreeMap<usize, InputId>,
+    waiting: VecDeque<usize>,
+    running: BTreeMap<usize, JobId>,
+    outcomes: Vec<Option<Outcome>>,
+    artifacts_to: Option<PathBuf>,
+    folders: BTreeSet<String>,
+    /// How many may wait or run.
+    ahead: usize,
+    /// For the next one, as far as the daemon is concerned.
+    admission: Admission,
+    /// It was said that there is none.
+    said_full: bool,
+    fail_fast: bool,
+    /// The exit code that a signal asks for.
+    stopped: Option<u8>,
+}
+
+impl Batch {
+    pub fn new(
+        client: Client,
+        plan: Plan,
+        ahead: usize,
+        fail_fast: bool,
+        artifacts_to: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            client: Arc::new(client),
+            inputs: BTreeMap::new(),
+            waiting: (0..plan.jobs.len()).collect(),
+            running: BTreeMap::new(),
+            outcomes: plan.jobs.iter().map(|_| None).collect(),
+            artifacts_to,
+            folders: BTreeSet::new(),
+            plan,
+            ahead,
+            admission: Admission::default(),
+            said_full: false,
+            fail_fast,
+            stopped: None,
+        }
+    }
+
+    /// The outcomes, and the exit code that a signal asked for.
+    pub async fn go(
+        mut self,
+        context: &mut Context,
+        show: &mut Show,
+        stops: &mut Stops,
+    ) -> Result<(Vec<Outcome>, Option<u8>), Failure> {
+        let (sender, mut receiver) = mpsc::channel(TOLD);
+        let alone = self.plan.jobs.len() == 1;
+        loop {
+            if let Some(place) = self.next_to_begin() {
+                // A signal waits for this: a job that nobody knows of could not be cancelled.
+                match self.begin(context, place).await {
+                    Ok(id) => {
+                        self.admission.granted();
+                        self.running.insert(place, id);
+                        let (client, live) = (Arc::clone(&self.client), show.is_live(context));
+                        tokio::spawn(watch::follow(client, id, place, live, sender.clone()));
+                    }
+                    Err(failure) if self.shall_wait(context, &failure).await? => {
+                        self.waiting.push_front(place);
+                    }
+                    // Nothing was run, and nothing else will be.
+                    Err(failure) if alone => return Err(failure),
+                    Err(failure) => {
+                        self.ended(context, show, place, Fate::Refused(failure)).await?;
+                    }
+                }
+                while let Ok(told) = receiver.try_recv() {
+                    self.told(context, show, told).await?;
+                }
+                if self.can_begin() {
+                    tokio::select! {
+                        biased;
+                        code = stops.next() => self.stop(context, code).await?,
+                        () = std::future::ready(()) => {}
+                    }
+                    continue;
+                }
+            }
+            if self.running.is_empty() && self.waiting.is_empty() {
+                break;
+            }
+            let again = self.admission.again().filter(|_| !self.waiting.is_empty());
+            tokio::select! {
+                code = stops.next() => {
+                    if self.stopped.is_some() {
+                        context.screen.warn("left; the jobs were told to end")?;
+                        return Err(Failure { exit: code, ..Failure::new(String::new()) });
+                    }
+                    self.stop(context, code).await?;
+                }
+                told = receiver.recv() => {
+                    if let Some(told) = told {
+                        self.told(context, show, told).await?;
+                    }
+                }
+                () = until(again) => {}
+            }
+        }
+        let jobs = self.plan.jobs.iter().zip(self.outcomes);
+        let outcomes =
+            jobs.map(|(planned, outcome)| outcome.unwrap_or_else(|| ended(planned, Fate::Skipped)));
+        Ok((outcomes.collect(), self.stopped))
+    }
+
+    fn can_begin(&self) -> bool {
+        !self.waiting.is_empty() && self.running.len() < self.ahead && self.admission.may_try(Instant::now())
+    }
+
+    fn next_to_begin(&mut self) -> Option<usize> {
+        if self.can_begin() { self.waiting.pop_front() } else { None }
+    }
+
+    /// Whether what the daemon did not take is only too much for the moment.
+    async fn shall_wait(&mut self, context: &mut Context, failure: &Failure) -> Result<bool, Failure> {
+        let full = failure.has_code(Code::QuotaExceeded) || failure.has_code(Code::TooMany);
+        if !full || !self.admission.refused(Instant::now(), self.running.len()) {
+            return Ok(false);
+        }
+        if self.running.is_empty() && !self.said_full {
+            if self.may_have_none().await {
+                self.admission.give_up();
+                return Ok(false);
+            }
+            self.said_full = true;
+            context.screen.note(&format!("waiting for room: {}", failure.message))?;
+        }
+        Ok(true)
+    }
+
+    /// For whom jobs are not meant there is never room.
+    async fn may_have_none(&self) -> bool {
+        let view = self.client.get("/v1/quota").await.and_then(|answer| answer.parse::<QuotaView>());
+        let none = |view: QuotaView| view.quotas.iter().any(|q| q.kind == Kind::Jobs && q.limit == Some(0));
+        view.is_ok_and(none)
+    }
+
+    async fn begin(&mut self, context: &mut Context, place: usize) -> Result<JobId, Failure> {
+        let Some(planned) = self.plan.jobs.get(place).cloned() else {
+            return Err(Failure::new("a job that was not planned"));
+        };
+        loop {
+            let known = self.inputs.get(&planned.source).copied();
+            let input = match known {
+                Some(input) => input,
+                None => self.send(context, planned.source).await?,
+            };
+            let job = NewJob { input: Some(input), ..planned.job.clone() };
+            match watch::submit(&self.client, &job).await {
+                Ok(view) => return Ok(view.id),
+                // A daemon that was started anew does not know what was sent to the one before.
+                Err(failure) if failure.has_code(Code::NoSuchInput) && known.is_some() => {
+                    self.inputs.remove(&planned.source);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    async fn send(&mut self, context: &mut Context, place: usize) -> Result<InputId, Failure> {
+        let Some(source) = self.plan.sources.get(place) else {
+            return Err(Failure::new("a source that was not planned"));
+        };
+        let (input, skipped) = watch::send(&self.client, source).await?;
+        if skipped.count > 0 {
+            context.screen.warn(&format!(
+                "{} left out, being neither plain files nor folders, such as `{}`",
+                skipped.count,
+                skipped.example.display()
+            ))?;
+        }
+        self.inputs.insert(place, input);
+        Ok(input)
+    }
+
+    async fn told(&mut self, context: &mut Context, show: &mut Show, told: Told) -> Result<(), Failure> {
+        match told {
+            Told::Output { place, stream, text } => {
+                let name = self.plan.jobs.get(place).map_or("", |planned| planned.name.as_str()).to_owned();
+                show.output(context, place, &name, stream, &text)
+            }
+            Told::Ended { place, seen } => {
+                self.running.remove(&place);
+                self.admission.freed();
+                match *seen {
+                    Err(failure) => self.ended(context, show, place, Fate::Refused(failure)).await,
+                    Ok(seen) => {
+                        let Some(planned) = self.plan.jobs.get(place) else { return Ok(()) };
+                        let outcome = Outcome {
+                            stdout: seen.stdout,
+                            stderr: seen.stderr,
+                            ..ended(planned, Fate::Ended(Box::new(seen.view)))
+                        };
+                        self.fetch(context, &outcome).await?;
+                        self.conclude(context, show, place, outcome).await
+                    }
+                }
+            }
+        }
+    }
+
+    async fn ended(
+        &mut self,
+        context: &mut Context,
+        show: &mut Show,
+        place: usize,
+        fate: Fate,
+    ) -> Result<(), Failure> {
+        let Some(planned) = self.plan.jobs.get(place) else { return Ok(()) };
+        let outcome = ended(planned, fate);
+        self.conclude(context, show, place, outcome).await
+    }
+
+    async fn conclude(
+        &mut self,
+        context: &mut Context,
+        show: &mut Show,
+        place: usize,
+        outcome: Outcome,
+    ) -> Result<(), Failure> {
+        show.ended(context, place, &outcome, self.plan.jobs.len() == 1)?;
+        let failed = !outcome.passed();
+        if let Some(slot) = self.outcomes.get_mut(place) {
+            *slot = Some(outcome);
+        }
+        if failed && self.fail_fast {
+            self.cancel().await;
+        }
+        Ok(())
+    }
+
+    async fn fetch(&mut self, context: &mut Context, outcome: &Outcome) -> Result<(), Failure> {
+        let (Some(to), Fate::Ended(view)) = (&self.artifacts_to, &outcome.fate) else { return Ok(()) };
+        let Some(end) = &view.end else { return Ok(()) };
+        if end.artifacts_cut {
+            let name = &outcome.name;
+            context
+                .screen
+                .warn(&format!("{name}: not all artifacts were kept: too many, too large, or oddly named"))?;
+        }
+        if end.artifacts.is_empty() {
+            return Ok(());
+        }
+        let to = if self.plan.jobs.len() == 1 {
+            to.clone()
+        } else {
+            to.join(folder_of(&outcome.name, &mut self.folders))
+        };
+        watch::fetch(&self.client, &view.id.to_string(), &to).await
+    }
+
+    async fn stop(&mut self, context: &mut Context, code: u8) -> Result<(), Failure> {
+        self.stopped = Some(code);
+        context.screen.note(match code {
+            exit::INTERRUPTED => "cancelling the jobs; press Ctrl-C again to leave at once",
+            _ => "cancelling the jobs",
+        })?;
+        self.cancel().await;
+        Ok(())
+    }
+
+    /// Their ends follow as those of all others.
+    async fn cancel(&mut self) {
+        self.waiting.clear();
+        let cancelled = self.running.values().map(|id| {
+            let client = Arc::clone(&self.client);
+            let path = format!("/v1/jobs/{id}/cancel");
+            // One that has just ended needs no cancelling.
+            async move { drop(client.post_empty(&path).await) }
+        });
+        futures_util::future::join_all(cancelled).await;
+    }
+}
+
+/// Never, if there is no such time.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn ended(planned: &Planned, fate: Fate) -> Outcome {
+    Outcome {
+        name: planned.name.clone(),
+        path: planned.path.display().to_string(),
+        fate,
+        stdout: String::new(),
+        stderr: String::new(),
+    }
+}
+
+/// A folder's name that no other job of the run has.
+fn folder_of(name: &str, taken: &mut BTreeSet<String>) -> String {
+    let plain =
+        |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '=') { c } else { '_' };
+    let base: String = name.chars().map(plain).collect();
+    let base = format!("{}{}", if base.starts_with('.') { "_" } else { "" }, base);
+    let mut folder = base.clone();
+    let mut number = 1;
+    while !taken.insert(folder.clone()) {
+        number += 1;
+        folder = format!("{base}-{number}");
+    }
+    folder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_jobs_stay_in_their_place() {
+        let mut taken = BTreeSet::new();
+        for (name, folder) in [
+            ("a.py", "a.py"),
+            ("a.py", "a.py-2"),
+            ("../../x", "_.._.._x"),
+            ("..", "_.."),
+            ("sub/b.py [n=1, m=2]", "sub_b.py__n=1__m=2_"),
+        ] {
+            assert_eq!(folder_of(name, &mut taken), folder);
+        }
+    }
+}

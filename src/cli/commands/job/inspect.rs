@@ -1,0 +1,145 @@
+//! Looking at jobs that were sent, and ending them.
+
+use std::path::Path;
+
+use super::watch::fetch;
+use crate::cli::client::http::escaped_path;
+use crate::cli::commands::session::ps::owner;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::cell::show_event;
+use crate::cli::render::human::{Table, size};
+use crate::protocol::event::EventBody;
+use crate::protocol::exit_codes as exit;
+use crate::protocol::job::{JobList, JobState, JobView};
+
+pub(in crate::cli) async fn list(context: &mut Context, all: bool) -> Result<u8, Failure> {
+    let answer = context.client().get(if all { "/v1/jobs?all=true" } else { "/v1/jobs" }).await?;
+    context.show(&answer, |screen, list: JobList| match list.jobs.as_slice() {
+        [] => screen.note("no jobs; run one with `belljar job run FILE`"),
+        jobs => screen.table(&table(jobs, all)),
+    })
+}
+
+fn table(jobs: &[JobView], of_all: bool) -> Table {
+    let heads = ["OWNER", "ID", "NAME", "STATE", "EXIT", "TIME", "CREATED"];
+    let left_out = usize::from(!of_all);
+    let mut table = Table::new(&heads[left_out..]);
+    for job in jobs {
+        let cells = [
+            owner(job.owner),
+            job.id.to_string(),
+            job.name.clone(),
+            state(job),
+            job.end.as_ref().map_or_else(|| "-".to_owned(), |end| end.exit_code.to_string()),
+            job.end
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |end| format!("{:.2}s", end.duration_ms / 1000.0)),
+            job.created_at.clone(),
+        ];
+        table.row(&cells[left_out..]);
+    }
+    table
+}
+
+fn state(job: &JobView) -> String {
+    match (&job.end, job.state) {
+        (Some(end), _) => end.verdict.name().replace('_', " "),
+        (None, JobState::Queued) => "waits".to_owned(),
+        (None, _) => "runs".to_owned(),
+    }
+}
+
+pub(in crate::cli) async fn show(context: &mut Context, id: &str) -> Result<u8, Failure> {
+    let answer = context.client().get(&path(id, "")).await?;
+    context.show(&answer, |screen, job| screen.facts(&facts(&job)))
+}
+
+fn facts(job: &JobView) -> Vec<(&'static str, String)> {
+    let mut facts = vec![
+        ("name", job.name.clone()),
+        ("id", job.id.to_string()),
+        ("state", state(job)),
+        ("script", job.script.clone()),
+        ("arguments", job.args.join(" ")),
+        ("variables", job.env.join(" ")),
+        ("timeout", format!("{} s", job.timeout_s)),
+        ("created", job.created_at.clone()),
+    ];
+    facts.extend(job.started_at.iter().map(|at| ("started", at.clone())));
+    facts.extend(job.ended_at.iter().map(|at| ("ended", at.clone())));
+    if let Some(end) = &job.end {
+        facts.push(("exit code", end.exit_code.to_string()));
+        facts.push(("reason", end.reason.clone()));
+        for artifact in &end.artifacts {
+            facts.push((
+                "artifact",
+                format!("{} ({}, sha256 {})", artifact.path, size(artifact.bytes), artifact.sha256),
+            ));
+        }
+    }
+    if let Some(receipt) = &job.receipt {
+        let input = &receipt.input;
+        facts.push((
+            "input",
+            format!("{} files, {}, sha256 {}", input.files, size(input.bytes), input.sha256),
+        ));
+        facts.push(("script is", format!("sha256 {}", receipt.script_sha256)));
+        if job.started_at.is_some() {
+            facts.push(("image", format!("{} ({})", receipt.image.reference, receipt.image.id)));
+            facts.push(("python", receipt.python.clone()));
+            facts.push(("isolation", receipt.isolation.clone()));
+        }
+    }
+    for act in &job.admin_acts {
+        facts.push(("admin", format!("{} {}: {}", act.at, owner(act.admin), act.act)));
+    }
+    facts
+}
+
+pub(in crate::cli) async fn logs(context: &mut Context, id: &str, follow: bool) -> Result<u8, Failure> {
+    let client = context.client();
+    let mut events = client.events::<()>(&path(id, &format!("/events?follow={follow}")), None).await?;
+    let mut any = false;
+    while let Some(event) = events.next().await? {
+        any = true;
+        if context.json {
+            context.screen.json(&event)?;
+        } else if matches!(event.body, EventBody::Output { .. } | EventBody::OutputCut { .. }) {
+            show_event(&mut context.screen, &event.body)?;
+        }
+    }
+    if !any && client.get(&path(id, "")).await?.parse::<JobView>()?.started_at.is_some() {
+        context.screen.warn("what it wrote is no longer kept: it is old, or `quota.journal` was used up")?;
+    }
+    Ok(exit::SUCCESS)
+}
+
+pub(in crate::cli) async fn cancel(context: &mut Context, ids: &[String]) -> Result<u8, Failure> {
+    let client = context.client();
+    for id in ids {
+        client.post_empty(&path(id, "/cancel")).await?;
+    }
+    for id in ids {
+        // Answered when nothing of it is left.
+        let answer = client.get(&path(id, "?wait=true")).await?;
+        context.show(&answer, |_, _: JobView| Ok(()))?;
+    }
+    Ok(exit::SUCCESS)
+}
+
+pub(in crate::cli) async fn artifacts(context: &mut Context, id: &str, folder: &Path) -> Result<u8, Failure> {
+    fetch(&context.client(), &escaped_path(id), folder).await.map(|()| exit::SUCCESS)
+}
+
+pub(in crate::cli) async fn forget(context: &mut Context, ids: &[String]) -> Result<u8, Failure> {
+    let client = context.client();
+    for id in ids {
+        client.delete(&path(id, "")).await?;
+    }
+    Ok(exit::SUCCESS)
+}
+
+fn path(id: &str, rest: &str) -> String {
+    format!("/v1/jobs/{}{rest}", escaped_path(id))
+}

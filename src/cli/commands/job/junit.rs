@@ -1,0 +1,113 @@
+//! A report in the XML that CI systems know from `JUnit`.
+
+use std::fmt::Write as _;
+
+use super::report::Outcome;
+use crate::protocol::job::Verdict;
+
+pub(in crate::cli) fn report(outcomes: &[Outcome]) -> String {
+    let count = |kind: Kind| outcomes.iter().filter(|outcome| kind_of(outcome) == kind).count();
+    let totals = format!(
+        "tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{:.3}\"",
+        outcomes.len(),
+        count(Kind::Failure),
+        count(Kind::Error),
+        count(Kind::Skipped),
+        outcomes.iter().map(Outcome::seconds).sum::<f64>(),
+    );
+    let mut xml = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {totals}>\n  <testsuite name=\"belljar\" {totals}>\n"
+    );
+    for outcome in outcomes {
+        let _ = writeln!(
+            xml,
+            "    <testcase classname=\"{}\" name=\"{}\" time=\"{:.3}\">",
+            escaped(&outcome.path),
+            escaped(&outcome.name),
+            outcome.seconds()
+        );
+        let (message, kind) = (escaped(&outcome.reason()), outcome.word());
+        let _ = match kind_of(outcome) {
+            Kind::Passed => Ok(()),
+            Kind::Failure => writeln!(xml, "      <failure message=\"{message}\" type=\"{kind}\"/>"),
+            Kind::Error => writeln!(xml, "      <error message=\"{message}\" type=\"{kind}\"/>"),
+            Kind::Skipped => writeln!(xml, "      <skipped message=\"{message}\"/>"),
+        };
+        let _ = writeln!(xml, "      <system-out>{}</system-out>", escaped(&outcome.stdout));
+        let _ = writeln!(xml, "      <system-err>{}</system-err>", escaped(&outcome.stderr));
+        xml.push_str("    </testcase>\n");
+    }
+    xml.push_str("  </testsuite>\n</testsuites>\n");
+    xml
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Passed,
+    Failure,
+    Error,
+    Skipped,
+}
+
+/// A script that says no has failed; one that came to no end of its own is an error.
+fn kind_of(outcome: &Outcome) -> Kind {
+    match outcome.verdict() {
+        Some(Verdict::Passed) => Kind::Passed,
+        Some(Verdict::Failed) => Kind::Failure,
+        Some(Verdict::TimedOut | Verdict::Crashed | Verdict::OutOfMemory | Verdict::Error) => Kind::Error,
+        Some(Verdict::Cancelled) | None => Kind::Skipped,
+    }
+}
+
+/// For text and attributes alike. Characters that XML does not know, not even escaped, are replaced.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            // A reader would turn it into a line feed.
+            '\r' => out.push_str("&#13;"),
+            '\t' | '\n' => out.push(char),
+            '\u{fffe}' | '\u{ffff}' | '\0'..='\u{1f}' => out.push('\u{fffd}'),
+            _ => out.push(char),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::outcome;
+    use super::*;
+
+    #[test]
+    fn a_report_is_what_readers_of_junit_expect() {
+        let hostile = "\u{0}\u{1b}[31m]]> <b a=\"c\">&amp;\u{fffe}\r\n\t😀</system-out>";
+        let outcomes = [
+            outcome("a.py", Verdict::Passed, 0, hostile),
+            outcome("b\"<.py", Verdict::Failed, 3, ""),
+            outcome("c.py", Verdict::TimedOut, 124, ""),
+            outcome("d.py", Verdict::Cancelled, 130, ""),
+        ];
+        let xml = report(&outcomes);
+        assert!(
+            xml.contains("tests=\"4\" failures=\"1\" errors=\"1\" skipped=\"1\" time=\"6.000\""),
+            "{xml}"
+        );
+        assert!(xml.contains("<failure message=\"because failed\" type=\"failed\"/>"), "{xml}");
+        assert_eq!(xml.matches("</system-out>").count(), 4);
+        assert!(!xml.contains('\u{1b}') && !xml.contains('\0'));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_gets_out_of_its_place(text in proptest::prelude::any::<String>()) {
+            let clean = escaped(&text);
+            proptest::prop_assert!(!clean.contains(['<', '>', '"', '\r']));
+            proptest::prop_assert!(clean.chars().all(|c| c >= ' ' || c == '\n' || c == '\t'));
+        }
+    }
+}

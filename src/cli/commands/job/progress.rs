@@ -1,0 +1,96 @@
+//! What is shown of a run while it goes on.
+
+use std::collections::BTreeMap;
+
+use super::github::{self, harmless};
+use super::report::Outcome;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::protocol::result::Stream;
+use crate::protocol::text::one_line;
+
+/// How what happens is shown.
+pub(in crate::cli) struct Show {
+    quiet: bool,
+    github: bool,
+    /// Whose line it is stands before it.
+    prefix: bool,
+    /// Lines that have not ended, by job and stream.
+    open: BTreeMap<(usize, bool), String>,
+}
+
+/// Longest line that is held back until it ends.
+const LINE_BYTES: usize = 16 * 1024;
+
+impl Show {
+    /// `several` jobs are shown, so that each line has to say whose it is.
+    pub fn new(quiet: bool, github: bool, several: bool) -> Self {
+        Self { quiet, github, prefix: several, open: BTreeMap::new() }
+    }
+
+    /// Guest text of a run for GitHub is shown at the end only, where it can do no harm.
+    pub fn is_live(&self, context: &Context) -> bool {
+        !self.quiet && !self.github && !context.json
+    }
+
+    pub fn output(
+        &mut self,
+        context: &mut Context,
+        place: usize,
+        name: &str,
+        stream: Stream,
+        text: &str,
+    ) -> Result<(), Failure> {
+        if !self.prefix {
+            return context.screen.guest(stream, text);
+        }
+        let mut open = self.open.remove(&(place, stream == Stream::Stderr)).unwrap_or_default();
+        open.push_str(text);
+        while let Some(end) =
+            open.find('\n').map(|end| end + 1).or((open.len() > LINE_BYTES).then_some(open.len()))
+        {
+            let rest = open.split_off(end);
+            context
+                .screen
+                .guest(stream, &format!("[{}] {}\n", one_line(name), open.trim_end_matches('\n')))?;
+            open = rest;
+        }
+        if !open.is_empty() {
+            self.open.insert((place, stream == Stream::Stderr), open);
+        }
+        Ok(())
+    }
+
+    pub fn ended(
+        &mut self,
+        context: &mut Context,
+        place: usize,
+        outcome: &Outcome,
+        alone: bool,
+    ) -> Result<(), Failure> {
+        for (err, stream) in [(false, Stream::Stdout), (true, Stream::Stderr)] {
+            if let Some(open) = self.open.remove(&(place, err)) {
+                self.output(context, place, &outcome.name, stream, &format!("{open}\n"))?;
+            }
+        }
+        if context.json {
+            return context.screen.json(&outcome.json());
+        }
+        if self.github {
+            context.screen.guest_line(github::block(outcome, &github::stop_word()).trim_end())?;
+        }
+        if alone && outcome.passed() {
+            return Ok(());
+        }
+        let line = format!(
+            "{:<13} {} ({:.2} s){}",
+            outcome.word().replace('_', " "),
+            one_line(&outcome.name),
+            outcome.seconds(),
+            if outcome.passed() { String::new() } else { format!(": {}", one_line(&outcome.reason())) }
+        );
+        let line = if self.github { harmless(&line) } else { line };
+        let line = if context.screen.colors_watched() { outcome.tint().paint(&line) } else { line };
+        context.screen.block(&line)
+    }
+}

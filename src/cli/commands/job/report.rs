@@ -1,0 +1,189 @@
+//! What all jobs of a run came to.
+
+use serde_json::{Value, json};
+
+use crate::cli::failure::Failure;
+use crate::cli::render::screen::Tint;
+use crate::protocol::exit_codes as exit;
+use crate::protocol::job::{JobView, Verdict};
+
+/// One job of a run, at its end.
+#[derive(Debug)]
+pub(in crate::cli) struct Outcome {
+    pub name: String,
+    /// The script's path, as it was named.
+    pub path: String,
+    pub fate: Fate,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+#[derive(Debug)]
+pub(in crate::cli) enum Fate {
+    Ended(Box<JobView>),
+    /// The daemon did not take it, or was lost.
+    Refused(Failure),
+    /// Not sent, because others had failed.
+    Skipped,
+}
+
+impl Outcome {
+    pub fn verdict(&self) -> Option<Verdict> {
+        match &self.fate {
+            Fate::Ended(view) => Some(view.end.as_ref().map_or(Verdict::Error, |end| end.verdict)),
+            Fate::Refused(_) => Some(Verdict::Error),
+            Fate::Skipped => None,
+        }
+    }
+
+    pub fn word(&self) -> &'static str {
+        self.verdict().map_or("skipped", Verdict::name)
+    }
+
+    pub fn reason(&self) -> String {
+        match &self.fate {
+            Fate::Ended(view) => view.end.as_ref().map(|end| end.reason.clone()).unwrap_or_default(),
+            Fate::Refused(failure) => match &failure.hint {
+                Some(hint) => format!("{} ({hint})", failure.message),
+                None => failure.message.clone(),
+            },
+            Fate::Skipped => "another job had failed".to_owned(),
+        }
+    }
+
+    pub fn exit_code(&self) -> u8 {
+        match &self.fate {
+            Fate::Ended(view) => view.end.as_ref().map_or(exit::OWN, |end| end.exit_code),
+            Fate::Refused(failure) => failure.exit,
+            Fate::Skipped => exit::FAILURE,
+        }
+    }
+
+    pub fn seconds(&self) -> f64 {
+        match &self.fate {
+            Fate::Ended(view) => view.end.as_ref().map_or(0.0, |end| end.duration_ms / 1000.0),
+            Fate::Refused(_) | Fate::Skipped => 0.0,
+        }
+    }
+
+    pub fn passed(&self) -> bool {
+        self.verdict() == Some(Verdict::Passed)
+    }
+
+    pub fn tint(&self) -> Tint {
+        match self.verdict() {
+            Some(Verdict::Passed) => Tint::Green,
+            Some(Verdict::Cancelled) | None => Tint::Yellow,
+            Some(_) => Tint::Red,
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        let mut value = match &self.fate {
+            Fate::Ended(view) => json!(view),
+            Fate::Refused(_) | Fate::Skipped => json!({"name": self.name}),
+        };
+        value["type"] = json!("job");
+        value["path"] = json!(self.path);
+        value["verdict"] = json!(self.word());
+        value["exit_code"] = json!(self.exit_code());
+        value["reason"] = json!(self.reason());
+        value["stdout"] = json!(self.stdout);
+        value["stderr"] = json!(self.stderr);
+        value
+    }
+}
+
+/// The script's own for one job; for several 1 if any did not pass.
+pub(in crate::cli) fn exit_code(outcomes: &[Outcome]) -> u8 {
+    match outcomes {
+        [one] => one.exit_code(),
+        all if all.iter().all(Outcome::passed) => exit::SUCCESS,
+        _ => exit::FAILURE,
+    }
+}
+
+pub(in crate::cli) fn summary(outcomes: &[Outcome]) -> Value {
+    let mut value = json!({"type": "summary", "total": outcomes.len(), "exit_code": exit_code(outcomes)});
+    for (word, count) in counts(outcomes) {
+        value[word] = json!(count);
+    }
+    value
+}
+
+/// `3 jobs: 2 passed, 1 failed`
+pub(in crate::cli) fn summary_line(outcomes: &[Outcome]) -> String {
+    let words: Vec<_> = counts(outcomes)
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(word, count)| format!("{count} {}", word.replace('_', " ")))
+        .collect();
+    let jobs = if outcomes.len() == 1 { "job" } else { "jobs" };
+    format!("{} {jobs}: {}", outcomes.len(), words.join(", "))
+}
+
+fn counts(outcomes: &[Outcome]) -> Vec<(&'static str, usize)> {
+    let words =
+        ["passed", "failed", "timed_out", "crashed", "out_of_memory", "cancelled", "error", "skipped"];
+    words
+        .into_iter()
+        .map(|word| (word, outcomes.iter().filter(|outcome| outcome.word() == word).count()))
+        .collect()
+}
+
+#[cfg(test)]
+pub(in crate::cli) mod tests {
+    use super::*;
+    use crate::protocol::ids::JobId;
+    use crate::protocol::job::{JobEnd, JobState};
+
+    pub fn outcome(name: &str, verdict: Verdict, exit_code: u8, stdout: &str) -> Outcome {
+        let end = JobEnd {
+            verdict,
+            exit_code,
+            reason: format!("because {}", verdict.name()),
+            duration_ms: 1500.0,
+            artifacts: Vec::new(),
+            artifacts_cut: false,
+        };
+        let view = JobView {
+            id: JobId(uuid::Uuid::nil()),
+            name: name.into(),
+            owner: 1000,
+            state: JobState::Ended,
+            script: name.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            timeout_s: 10.0,
+            created_at: String::new(),
+            started_at: None,
+            ended_at: None,
+            receipt: None,
+            end: Some(end),
+            admin_acts: Vec::new(),
+        };
+        Outcome {
+            name: name.into(),
+            path: format!("ci/{name}"),
+            fate: Fate::Ended(Box::new(view)),
+            stdout: stdout.into(),
+            stderr: String::new(),
+        }
+    }
+
+    #[test]
+    fn one_script_has_its_own_code_and_several_have_one_for_all() {
+        let passed = || outcome("a.py", Verdict::Passed, 0, "");
+        assert_eq!(exit_code(&[passed()]), 0);
+        assert_eq!(exit_code(&[outcome("a.py", Verdict::Failed, 7, "")]), 7);
+        assert_eq!(exit_code(&[outcome("a.py", Verdict::TimedOut, 124, "")]), 124);
+        assert_eq!(exit_code(&[passed(), passed()]), 0);
+        assert_eq!(exit_code(&[passed(), outcome("a.py", Verdict::TimedOut, 124, "")]), 1);
+        let skipped = Outcome { fate: Fate::Skipped, ..passed() };
+        assert_eq!(exit_code(&[passed(), skipped]), 1);
+        assert_eq!(
+            summary_line(&[passed(), outcome("b", Verdict::TimedOut, 124, "")]),
+            "2 jobs: 1 passed, 1 timed out"
+        );
+    }
+}

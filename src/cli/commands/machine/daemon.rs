@@ -1,0 +1,159 @@
+//! `belljar daemon`: become it, ask about it, stop it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::cli::client::autostart::READY;
+use crate::cli::client::http::connect;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::config::{Paths, Serving};
+use crate::protocol::api::{Health, HealthStatus, Shutdown, Version};
+use crate::protocol::exit_codes as exit;
+use crate::protocol::limits::DRAIN;
+
+/// Beyond the time that the daemon gives its sessions.
+const STOP_MARGIN: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(25);
+
+/// Run the daemon in the foreground, ask about it, or stop it.
+///
+/// Commands start a daemon by themselves when they find none, unless `BELLJAR_NO_AUTOSTART` is set.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(in crate::cli) struct Daemon {
+    /// Serve all users of this machine; needs root.
+    #[arg(long)]
+    system: bool,
+    /// The group whose members may use a daemon of the whole machine, instead of `belljar`.
+    #[arg(long, requires = "system")]
+    group: Option<String>,
+    #[command(subcommand)]
+    command: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Stop the daemon.
+    Stop {
+        /// Remove the sandboxes too.
+        #[arg(long)]
+        remove: bool,
+    },
+    /// Show whether the daemon runs, and how it is.
+    Status,
+}
+
+impl Daemon {
+    /// No word after `daemon`: this process becomes it.
+    pub fn is_foreground(&self) -> bool {
+        self.command.is_none()
+    }
+
+    pub fn serving(&self) -> Serving {
+        Serving { system: self.system, group: self.group.clone() }
+    }
+
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        match self.command {
+            Some(Action::Stop { remove }) => stop(context, remove).await,
+            Some(Action::Status) => status(context).await,
+            None => Err(Failure::new("the daemon cannot run inside of a command")),
+        }
+    }
+}
+
+async fn stop(context: &mut Context, remove: bool) -> Result<u8, Failure> {
+    let deadline = Instant::now() + READY;
+    while !is_served(context).await {
+        // It has its home before it listens.
+        let Some(pid) = holder(&context.paths) else { return not_running(context, exit::SUCCESS) };
+        if Instant::now() > deadline {
+            return Err(Failure::new(format!(
+                "a daemon has this home, but does not listen at `{}`",
+                context.paths.socket().display()
+            ))
+            .hint(format!("set `BELLJAR_SOCKET` as it was for that daemon; its process id is {pid}")));
+        }
+        sleep(POLL).await;
+    }
+    let client = context.client_of_running_daemon();
+    let version: Version = client.get("/v1/version").await?.parse()?;
+    let answer = client.post("/v1/shutdown", &Shutdown { remove }).await?;
+    let deadline = Instant::now() + DRAIN + STOP_MARGIN;
+    while has_not_ended(&version) {
+        if Instant::now() > deadline {
+            return Err(Failure::new("the daemon was told to stop, but still runs")
+                .hint(format!("its process id is {}", version.pid)));
+        }
+        sleep(POLL).await;
+    }
+    context.show(&answer, |screen, _: Value| screen.note("the daemon has stopped"))
+}
+
+/// It hangs up first and removes its sandboxes then; the file with its process id goes last. The socket
+/// tells nothing: one of systemd's stays, and whoever connects to it has another daemon started.
+fn has_not_ended(daemon: &Version) -> bool {
+    let is_there = Path::new("/proc").join(daemon.pid.to_string()).exists();
+    match std::fs::read_to_string(Path::new(&daemon.home).join("daemon.pid")) {
+        Ok(pid) => is_there && pid.trim() == daemon.pid.to_string(),
+        // Its home may be closed to us.
+        Err(error) => is_there && error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
+}
+
+/// Whether a daemon listens; one that cannot be reached for another reason counts as well.
+async fn is_served(context: &Context) -> bool {
+    !connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e))
+}
+
+/// The process that holds this home, whether it serves yet or not. The lock itself is not tried: a
+/// daemon that starts at that very moment would find it taken. A process id that was left behind
+/// may be somebody else's by now, so the process has to have the lock's file open.
+fn holder(paths: &Paths) -> Option<u32> {
+    let lock = paths.lock_file().canonicalize().ok()?;
+    let pid: u32 = std::fs::read_to_string(&lock).ok()?.trim().parse().ok()?;
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let holds = open.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file == lock));
+    holds.then_some(pid)
+}
+
+async fn status(context: &mut Context) -> Result<u8, Failure> {
+    if !is_served(context).await {
+        return not_running(context, exit::FAILURE);
+    }
+    let client = context.client_of_running_daemon();
+    let version: Version = client.get("/v1/version").await?.parse()?;
+    let health: Health = client.get("/v1/health").await?.parse()?;
+    let told = json!({ "running": true, "version": version, "health": health });
+    let socket = context.paths.socket().display().to_string();
+    context.show_value(&told, |screen, _| {
+        let status = match health.status {
+            HealthStatus::Ok => "runs",
+            HealthStatus::Degraded => "runs, but cannot make new sandboxes",
+        };
+        screen.facts(&[
+            ("daemon", status.to_owned()),
+            ("pid", version.pid.to_string()),
+            ("version", version.version),
+            ("engine", version.engine.unwrap_or_else(|| "not there".to_owned())),
+            ("sessions", health.sessions.to_string()),
+            ("socket", socket),
+            ("home", version.home),
+        ])?;
+        health.problems.iter().try_for_each(|problem| screen.warn(problem))
+    })
+}
+
+fn not_running(context: &mut Context, code: u8) -> Result<u8, Failure> {
+    context.show_value(&json!({ "running": false }), |screen, _| screen.note("the daemon is not running"))?;
+    Ok(code)
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
+}

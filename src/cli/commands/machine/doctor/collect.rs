@@ -1,0 +1,228 @@
+//! Gathers the facts. Nothing here fails: what cannot be found out is missing from them.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::fs::{Access, access, statvfs};
+use tokio::time::timeout;
+
+use super::engine;
+use super::facts::{Cgroups, Config, Daemon, Facts, Found, Free, Home, Namespaces, SocketFile};
+use super::machine::SWITCHES;
+use crate::cli::context::Context;
+use crate::config;
+
+/// A program that only tells its version is quick.
+const PROGRAM: Duration = Duration::from_secs(5);
+/// A daemon that does not answer in this time counts as none.
+const DAEMON: Duration = Duration::from_secs(10);
+/// Characters of a program's version.
+const VERSION_CHARS: usize = 80;
+/// Characters of what a program complained about.
+const SAID_CHARS: usize = 300;
+const PERMISSIONS: u32 = 0o7777;
+const OTHERS_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+pub async fn facts(context: &Context) -> Facts {
+    let config = configuration(context);
+    let host = std::env::var("DOCKER_HOST").ok();
+    let socket = engine::socket(host.as_deref());
+    let allowed =
+        config.settings.as_ref().map(|settings| settings.sandbox.images.clone()).unwrap_or_default();
+    let (engine, images) = match socket {
+        Ok(socket) => match engine::examine(&socket).await {
+            Ok(engine) => (Ok(engine), engine::images(&socket, &allowed).await),
+            Err(trouble) => (Err(trouble), Vec::new()),
+        },
+        Err(trouble) => (Err(trouble), Vec::new()),
+    };
+    Facts {
+        root: config::is_system(),
+        kernel: line("/proc/sys/kernel/osrelease"),
+        cgroups: cgroups(),
+        namespaces: Namespaces {
+            max: number("/proc/sys/user/max_user_namespaces"),
+            clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
+            apparmor_restricts: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+        },
+        seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
+        bubblewrap: version_of("bwrap").await,
+        jail_trouble: jail_trouble().await,
+        sysctls: SWITCHES.iter().filter_map(|switch| Some((switch.name, sysctl(switch.name)?))).collect(),
+        engine,
+        config,
+        images,
+        home: home(context.paths.home()),
+        socket: socket_file(context.paths.socket()),
+        daemon: timeout(DAEMON, daemon(context)).await.ok().flatten(),
+    }
+}
+
+fn line(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+fn number(path: &str) -> Option<u64> {
+    line(path)?.parse().ok()
+}
+
+/// `user.max_pid_namespaces` is a file below `/proc/sys`.
+fn sysctl(name: &str) -> Option<u64> {
+    number(&format!("/proc/sys/{}", name.replace('.', "/")))
+}
+
+/// Builds a jail with the namespaces that real ones have, and says what went wrong.
+async fn jail_trouble() -> Option<String> {
+    let mut command = tokio::process::Command::new("bwrap");
+    command.args([
+        "--ro-bind",
+        "/",
+        "/",
+        "--proc",
+        "/proc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+    ]);
+    command.args(["--unshare-uts", "--unshare-cgroup-try"]);
+    // A daemon of root drops to another user id instead.
+    if !config::is_system() {
+        command.arg("--unshare-user");
+    }
+    command.arg("true").stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+    match timeout(PROGRAM, command.output()).await {
+        Ok(Ok(output)) if output.status.success() => None,
+        Ok(Ok(output)) => Some(String::from_utf8_lossy(&output.stderr).chars().take(SAID_CHARS).collect()),
+        // That it is not there is another matter.
+        Ok(Err(_)) => None,
+        Err(_) => Some(format!("it did not end within {} s", PROGRAM.as_secs())),
+    }
+}
+
+fn cgroups() -> Cgroups {
+    let for_jails = rustix::process::geteuid().is_root() || has_manager();
+    if let Some(controllers) = line("/sys/fs/cgroup/cgroup.controllers") {
+        let controllers = controllers.split_whitespace().map(ToOwned::to_owned).collect();
+        return Cgroups { version: Some(2), controllers, for_jails };
+    }
+    let controllers = line("/proc/cgroups").map(|table| mounted(&table)).unwrap_or_default();
+    // Managers of users have none of version 1 to give.
+    let for_jails = for_jails && rustix::process::geteuid().is_root();
+    Cgroups { version: (!controllers.is_empty()).then_some(1), controllers, for_jails }
+}
+
+/// Of `/proc/cgroups`, what is enabled and belongs to a hierarchy of version 1.
+fn mounted(table: &str) -> Vec<String> {
+    let row = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let name = fields.next().filter(|name| !name.starts_with('#'))?.to_owned();
+        let (hierarchy, _, enabled) = (fields.next()?, fields.next()?, fields.next()?);
+        (hierarchy != "0" && enabled == "1").then_some(name)
+    };
+    table.lines().filter_map(row).collect()
+}
+
+/// The first line of what it says.
+async fn version_of(program: &str) -> Option<String> {
+    let mut command = tokio::process::Command::new(program);
+    command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let output = timeout(PROGRAM, command.output()).await.ok()?.ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).lines().next()?.chars().take(VERSION_CHARS).collect();
+    output.status.success().then_some(text)
+}
+
+fn configuration(context: &Context) -> Config {
+    let named = context.config();
+    let file = named.unwrap_or(context.paths.config_file()).to_owned();
+    let settings = config::load(named, &context.paths).map(|loaded| Box::new(loaded.settings));
+    Config { there: file.exists(), file, settings }
+}
+
+fn home(path: &Path) -> Home {
+    let mode = fs::metadata(path).ok().map(|found| found.mode() & PERMISSIONS);
+    let there = nearest(path);
+    let free = statvfs(&there).ok().map(|found| Free {
+        bytes: found.f_bavail.saturating_mul(found.f_frsize),
+        files: (found.f_files > 0).then_some(found.f_favail),
+    });
+    // Only root may set them.
+    let project_quotas = rustix::process::geteuid().is_root() && has_project_quotas(&there);
+    let writable = access(&there, Access::WRITE_OK).is_ok();
+    Home { path: path.to_owned(), mode, writable, free, project_quotas }
+}
+
+/// Whether the file system was mounted so that the kernel holds projects to their limits.
+fn has_project_quotas(path: &Path) -> bool {
+    let Ok(path) = path.canonicalize() else { return false };
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let row = |line: &str| {
+        let (mount, system) = line.split_once(" - ")?;
+        let target = mount.split(' ').nth(4)?.to_owned();
+        let options = system.split(' ').nth(2)?;
+        let held = options.split(',').any(|option| matches!(option, "prjquota" | "pquota"));
+        path.starts_with(&target).then_some((target.len(), held))
+    };
+    // Of two at one place the later one counts.
+    table.lines().filter_map(row).max_by_key(|(length, _)| *length).is_some_and(|(_, held)| held)
+}
+
+/// Whether the user's systemd can be asked for control groups.
+fn has_manager() -> bool {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+    runtime.is_some_and(|runtime| Path::new(&runtime).join("systemd/private").exists())
+}
+
+/// The path itself, or the folder above it that is there.
+fn nearest(path: &Path) -> PathBuf {
+    path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/")).to_owned()
+}
+
+fn socket_file(path: &Path) -> SocketFile {
+    let found = fs::symlink_metadata(path).ok().map(|found| Found {
+        is_socket: found.file_type().is_socket(),
+        mode: found.mode() & PERMISSIONS,
+        owner: found.uid(),
+        ours: found.uid() == 0 || found.uid() == rustix::process::geteuid().as_raw(),
+    });
+    let folder = path.parent().and_then(|folder| fs::metadata(folder).ok()).map(|folder| folder.mode());
+    let open_folder = folder.is_some_and(|mode| mode & OTHERS_WRITE != 0 && mode & STICKY == 0);
+    SocketFile { path: path.to_owned(), found, open_folder }
+}
+
+async fn daemon(context: &Context) -> Option<Daemon> {
+    let client = context.client_of_running_daemon();
+    let version = client.get("/v1/version").await.ok()?.parse().ok()?;
+    let health = client.get("/v1/health").await.ok()?.parse().ok()?;
+    Some(Daemon { version, health })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mounted_controllers_count() {
+        let table = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\nmemory\t4\t17\t0\npids\t0\t1\t1\nx\n";
+        assert_eq!(mounted(table), ["cpu"]);
+    }
+
+    #[test]
+    fn a_home_that_is_yet_to_be_made_is_judged_by_the_folder_above() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = home(&dir.path().join("a/b"));
+        assert!(found.mode.is_none() && found.writable && found.free.is_some());
+    }
+
+    #[test]
+    fn a_socket_is_no_file_of_another_kind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        assert!(socket_file(&path).found.is_none());
+        fs::write(&path, "").unwrap();
+        assert!(socket_file(&path).found.is_some_and(|found| !found.is_socket && found.ours));
+    }
+}

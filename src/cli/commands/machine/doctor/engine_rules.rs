@@ -1,0 +1,208 @@
+//! Judges the container engine and what it has.
+
+use super::facts::{Engine, EngineTrouble, Facts};
+use super::finding::Finding;
+use super::runc::Version;
+use crate::cli::render::human::size;
+use crate::config::{Pull, Sandbox};
+use crate::protocol::receipt::{Backend, Isolation};
+
+/// The oldest interface that Belljar is tested with.
+const API: (u32, u32) = (1, 41);
+const OTHERS_WRITE: u32 = 0o002;
+
+pub fn engine(facts: &Facts) -> Finding {
+    let found = match &facts.engine {
+        Ok(found) => found,
+        Err(trouble) => {
+            let (message, fix) = unusable(trouble);
+            return if jails_serve(facts) {
+                Finding::warning("engine", format!("{message}; sessions run in jails of bubblewrap"), fix)
+            } else {
+                Finding::failure("engine", message, fix)
+            };
+        }
+    };
+    if found.podman {
+        return Finding::failure(
+            "engine",
+            format!("Podman {} takes no seccomp profile over its interface", found.version),
+            "apt-get install docker.io, and set `DOCKER_HOST` to `unix:///var/run/docker.sock`",
+        );
+    }
+    let (major, minor) = API;
+    if !Version::parse(&found.api).is_some_and(|api| api.is_at_least(major, minor)) {
+        return Finding::warning(
+            "engine",
+            format!("{} (API {}) is older than what Belljar is tested with", found.version, found.api),
+            "upgrade it to 20.10 or later",
+        );
+    }
+    Finding::ok("engine", format!("{} (API {})", found.version, found.api))
+}
+
+fn unusable(trouble: &EngineTrouble) -> (String, &'static str) {
+    match trouble {
+        EngineTrouble::Elsewhere(host) => (
+            format!("`DOCKER_HOST` is `{host}`, and Belljar needs an engine of this machine"),
+            "unset DOCKER_HOST, or set it to `unix:///var/run/docker.sock`",
+        ),
+        EngineTrouble::Absent(socket) => (
+            format!("none listens at `{}`", socket.display()),
+            "systemctl start docker; where there is none: apt-get install docker.io",
+        ),
+        EngineTrouble::Denied(socket) => (
+            format!("you may not use `{}`", socket.display()),
+            "sudo usermod -aG docker $USER, then log in again",
+        ),
+        EngineTrouble::Silent(why) => (format!("it does not answer: {why}"), "systemctl restart docker"),
+    }
+}
+
+/// Without an engine, sessions get jails, unless the configuration asks for more.
+fn jails_serve(facts: &Facts) -> bool {
+    let allowed = facts.config.settings.as_ref().is_ok_and(|settings| {
+        let sandbox = &settings.sandbox;
+        sandbox.backend != Backend::Docker && sandbox.minimum_isolation <= Isolation::Jail
+    });
+    allowed && facts.bubblewrap.is_some() && facts.jail_trouble.is_none()
+}
+
+/// What can only be said of an engine that answers.
+pub fn all(engine: &Engine, facts: &Facts) -> Vec<Finding> {
+    let sandbox = facts.config.settings.as_ref().ok().map(|settings| &settings.sandbox);
+    let runtime = sandbox.and_then(|sandbox| sandbox.runtime.as_deref()).unwrap_or(&engine.default_runtime);
+    let mut findings = vec![engine_socket(engine), runtime_finding(engine, runtime)];
+    findings.push(engine_seccomp(engine));
+    findings.push(remap(engine));
+    findings.extend(limits(engine));
+    findings.extend(sandbox.map(|sandbox| images(sandbox, &facts.images)));
+    findings
+}
+
+fn engine_socket(engine: &Engine) -> Finding {
+    let path = engine.socket.display();
+    match engine.socket_mode {
+        Some(mode) if mode & OTHERS_WRITE != 0 => Finding::failure(
+            "engine socket",
+            format!("everybody may use `{path}` (mode {mode:o}), and with it become root"),
+            format!("sudo chmod 660 {path}"),
+        ),
+        Some(mode) => Finding::ok("engine socket", format!("{path} (mode {mode:o})")),
+        None => Finding::warning(
+            "engine socket",
+            format!("nobody knows who may use `{path}`"),
+            format!("ls -l {path}"),
+        ),
+    }
+}
+
+fn runtime_finding(engine: &Engine, runtime: &str) -> Finding {
+    if !engine.runtimes.iter().any(|known| known == runtime) {
+        return Finding::failure(
+            "runtime",
+            format!("the engine has no runtime `{runtime}`; it has {}", engine.runtimes.join(", ")),
+            "set `sandbox.runtime` to one of them, or name it in /etc/docker/daemon.json",
+        );
+    }
+    if !runtime.contains("runc") {
+        return Finding::ok("runtime", format!("{runtime}; faults of runc do not matter to it"));
+    }
+    let unknown = || {
+        Finding::warning(
+            "runtime",
+            "nobody knows the version of runc",
+            "runc --version; it should be 1.2.8, 1.3.3 or later",
+        )
+    };
+    let Some(version) = &engine.runc else { return unknown() };
+    let Some(open) = Version::parse(version).map(Version::open) else { return unknown() };
+    if open.is_empty() {
+        return Finding::ok("runtime", format!("runc {version}"));
+    }
+    Finding::warning(
+        "runtime",
+        format!("runc {version} is open to {}; it may be patched by your distribution", open.join(", ")),
+        "apt-get install --only-upgrade runc, or get 1.2.8, 1.3.3 or later; then systemctl restart docker",
+    )
+}
+
+fn has(engine: &Engine, name: &str) -> bool {
+    engine.security.iter().any(|option| option.split(',').any(|part| part == format!("name={name}")))
+}
+
+fn engine_seccomp(engine: &Engine) -> Finding {
+    if has(engine, "seccomp") {
+        return Finding::ok("engine seccomp", "it can filter system calls");
+    }
+    Finding::failure(
+        "engine seccomp",
+        "the engine does not filter system calls, so no sandbox would start",
+        "use an engine that is built with seccomp, as Docker's own packages and every distribution's are",
+    )
+}
+
+fn remap(engine: &Engine) -> Finding {
+    if has(engine, "rootless") {
+        return Finding::ok("userns-remap", "not needed: the engine runs without root");
+    }
+    if has(engine, "userns") {
+        return Finding::ok("userns-remap", "on: root of a container is nobody on the host");
+    }
+    Finding::warning(
+        "userns-remap",
+        "off: one wall less between a container and the host",
+        "put `\"userns-remap\": \"default\"` into /etc/docker/daemon.json, then systemctl restart docker",
+    )
+}
+
+fn limits(engine: &Engine) -> Option<Finding> {
+    if engine.no_limits.is_empty() {
+        return None;
+    }
+    Some(Finding::failure(
+        "engine limits",
+        format!("the engine cannot limit {}", engine.no_limits.join(", ")),
+        "of a rootless engine: systemctl --user edit docker, with `Delegate=cpu memory pids`; else see `cgroups`",
+    ))
+}
+
+fn images(sandbox: &Sandbox, found: &[(String, Option<u64>)]) -> Finding {
+    let there: Vec<String> = found
+        .iter()
+        .filter_map(|(name, bytes)| bytes.map(|bytes| format!("{name} ({})", size(bytes))))
+        .collect();
+    let missing: Vec<&str> =
+        found.iter().filter(|(_, bytes)| bytes.is_none()).map(|(name, _)| name.as_str()).collect();
+    let wanted = sandbox.image.as_deref().filter(|image| missing.contains(image));
+    let lacks = match (wanted, there.is_empty()) {
+        (Some(wanted), _) => format!("`{wanted}`, which sessions get by default, is not there"),
+        (None, true) => format!("none of the allowed ones is there: {}", missing.join(", ")),
+        (None, false) => {
+            let mut text = there.join(", ");
+            if !missing.is_empty() {
+                text = format!("{text}; not there: {}", missing.join(", "));
+            }
+            return Finding::ok("images", text);
+        }
+    };
+    let fix = get_image(wanted, &missing);
+    match sandbox.pull {
+        Pull::Missing => Finding::warning("images", format!("{lacks}; the first session pulls it"), fix),
+        Pull::Never => Finding::failure("images", lacks, fix),
+    }
+}
+
+/// Belljar's own are built, others are pulled.
+fn get_image(wanted: Option<&str>, missing: &[&str]) -> String {
+    let own = |image: &str| {
+        let kind = image.strip_prefix("belljar/")?.split(':').next()?;
+        matches!(kind, "base" | "science").then(|| format!("belljar image build {kind}"))
+    };
+    let any_own = || missing.iter().rev().find_map(|image| own(image));
+    match (wanted, missing.first()) {
+        (Some(image), _) => own(image).unwrap_or_else(|| format!("belljar image pull {image}")),
+        (None, Some(first)) => any_own().unwrap_or_else(|| format!("belljar image pull {first}")),
+        (None, None) => "belljar image build base".to_owned(),
+    }
+}

@@ -1,0 +1,253 @@
+//! `belljar image`: list, build and pull images.
+
+mod builder;
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Deserialize;
+
+use crate::cli::client::http::next_chunk;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::human::{Table, bar, size};
+use crate::config::Paths;
+use crate::protocol::api::{ImageList, ImageView, PullImage};
+use crate::protocol::exit_codes as exit;
+use crate::protocol::problem::Problem;
+use crate::protocol::receipt::Backend;
+use crate::protocol::text::one_line;
+
+/// What `images/` holds, so that the binary can build its images anywhere.
+const SOURCES: [(&str, &[u8]); 6] = [
+    ("build.sh", include_bytes!("../../../../images/build.sh")),
+    ("Dockerfile", include_bytes!("../../../../images/Dockerfile")),
+    ("finish.sh", include_bytes!("../../../../images/finish.sh")),
+    ("matplotlibrc", include_bytes!("../../../../images/matplotlibrc")),
+    ("science-packages.txt", include_bytes!("../../../../images/science-packages.txt")),
+    ("science-requirements.txt", include_bytes!("../../../../images/science-requirements.txt")),
+];
+
+/// Longest line of a pull's progress.
+const LINE_BYTES: usize = 1024 * 1024;
+
+/// List, build and pull images.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Image {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the images that sessions may use.
+    #[command(alias = "ls")]
+    List,
+    /// Build one of Belljar's own images in the container engine, or as a folder for jails.
+    Build {
+        /// Make a folder for bubblewrap instead, in the daemon's home; needs no engine.
+        #[arg(long)]
+        rootfs: bool,
+        /// `base` has Python only, `science` the usual packages too.
+        kind: Kind,
+    },
+    /// Get an allowed image from its registry.
+    Pull {
+        /// For example python:3.12.
+        reference: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Base,
+    Science,
+}
+
+impl Image {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        match self.action {
+            Action::List => list(context).await,
+            Action::Build { kind, rootfs } => build(context, kind, rootfs).await,
+            Action::Pull { reference } => pull(context, reference).await,
+        }
+    }
+}
+
+async fn list(context: &mut Context) -> Result<u8, Failure> {
+    let answer = context.client().get("/v1/images").await?;
+    context.show(&answer, |screen, list: ImageList| {
+        screen.table(&table(&list.images))?;
+        if let Some(problem) = &list.engine_problem {
+            screen.note(&format!("images of the engine are not listed: {}", one_line(problem)))
+        } else if list.images.iter().all(|image| image.id.is_none() || image.backend != Backend::Docker) {
+            screen.note("the engine has none of them; build one with `belljar image build base`")
+        } else {
+            Ok(())
+        }
+    })
+}
+
+fn table(images: &[ImageView]) -> Table {
+    let mut table = Table::new(&["IMAGE", "BACKEND", "ID", "SIZE", "DEFAULT"]);
+    for image in images {
+        let id = image.id.as_deref().map(short_id);
+        table.row(&[
+            image.reference.clone(),
+            image.backend.name().to_owned(),
+            id.unwrap_or_else(|| "not there".to_owned()),
+            image.bytes.map_or_else(|| "-".to_owned(), size),
+            if image.default { "yes" } else { "" }.to_owned(),
+        ]);
+    }
+    table
+}
+
+/// The start of a digest; of a folder for jails, where its Python is.
+fn short_id(id: &str) -> String {
+    match id.strip_prefix("sha256:") {
+        Some(digest) => digest.chars().take(12).collect(),
+        None => id.split(':').next().unwrap_or_default().to_owned(),
+    }
+}
+
+/// Removes the sources of a build, however it ends.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left in a temporary folder does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Scratch {
+    /// A new folder that nobody else can look into, with all sources.
+    fn with_sources() -> std::io::Result<Self> {
+        let folder = std::env::temp_dir().join(format!("belljar-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        let scratch = Self(folder);
+        for (name, content) in SOURCES {
+            let mode = if Path::new(name).extension().is_some_and(|end| end == "sh") { 0o700 } else { 0o600 };
+            let path = scratch.0.join(name);
+            OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?.write_all(content)?;
+        }
+        Ok(scratch)
+    }
+}
+
+async fn build(context: &mut Context, kind: Kind, rootfs: bool) -> Result<u8, Failure> {
+    let scratch =
+        Scratch::with_sources().map_err(|e| Failure::io("failed to write the image's sources", &e))?;
+    let name = match kind {
+        Kind::Base => "base",
+        Kind::Science => "science",
+    };
+    // Run by name, since temporary folders are often mounted so that nothing in them can be executed.
+    let mut command = tokio::process::Command::new("bash");
+    command.arg(scratch.0.join("build.sh"));
+    if rootfs {
+        let paths = Paths::of_this_process().map_err(|e| Failure::new(e.to_string()).hint(e.fix()))?;
+        command.arg("--rootfs").arg(paths.roots_dir().join(name));
+    }
+    command.arg(name).stdin(Stdio::null()).stdout(Stdio::piped());
+    let built = builder::run(&mut context.screen, command).await?;
+    if !built.status.success() {
+        return Err(Failure::new(format!("failed to build `belljar/{name}` ({})", built.status)).hint(
+            if rootfs {
+                "the lines above say why; a mirror of Debian has to be reachable, and the disk needs 2 GB"
+            } else {
+                "the lines above say why; the engine has to answer (`docker info`), and the disk needs 2 GB. Without an engine, `--rootfs` makes a folder for jails"
+            },
+        ));
+    }
+    // Its last line on stdout.
+    let id = built.last.as_str();
+    let made = serde_json::json!({ "reference": format!("belljar/{name}"), "id": id });
+    context.show_value(&made, |screen, _| screen.line(id))
+}
+
+/// A line of the answer to a pull.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PullLine {
+    status: Option<String>,
+    done: bool,
+    problem: Option<Problem>,
+}
+
+async fn pull(context: &mut Context, reference: String) -> Result<u8, Failure> {
+    let mut response =
+        context.client().download("/v1/images", Some(&PullImage { reference: reference.clone() })).await?;
+    let mut rest = Vec::new();
+    while let Some(chunk) = next_chunk(response.body_mut()).await? {
+        rest.extend_from_slice(&chunk);
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = rest.drain(..=end).collect();
+            if pull_line(context, &String::from_utf8_lossy(&line))? {
+                context.screen.progress("")?;
+                if !context.json {
+                    context.screen.line(&reference)?;
+                }
+                return Ok(exit::SUCCESS);
+            }
+        }
+        if rest.len() > LINE_BYTES {
+            return Err(Failure::new("the daemon's answer makes no sense: a line without an end"));
+        }
+    }
+    Err(Failure::new(format!("the daemon ended its answer before `{reference}` was there")))
+}
+
+/// A layer that is on its way says how far it is: `…: Downloading 12 of 50 KiB`.
+fn with_bar(status: &str) -> String {
+    let amount = status.strip_suffix(" KiB").and_then(|text| {
+        let (before, total) = text.rsplit_once(" of ")?;
+        Some((before.rsplit(' ').next()?.parse().ok()?, total.parse().ok()?))
+    });
+    amount.map_or_else(|| status.to_owned(), |(done, total)| format!("{} {status}", bar(done, total)))
+}
+
+/// Whether this was the last line.
+fn pull_line(context: &mut Context, line: &str) -> Result<bool, Failure> {
+    let line = line.trim();
+    if line.is_empty() {
+        return Ok(false);
+    }
+    let parsed: PullLine = serde_json::from_str(line)
+        .map_err(|e| Failure::new(format!("the daemon's answer makes no sense: {e}")))?;
+    if let Some(problem) = parsed.problem {
+        context.screen.progress("")?;
+        return Err(problem.into());
+    }
+    if context.json {
+        context.screen.line(line)?;
+    } else if let Some(status) = parsed.status {
+        if context.screen.is_watched() {
+            context.screen.progress(&with_bar(&status))?;
+        } else {
+            context.screen.note(&status)?;
+        }
+    }
+    Ok(parsed.done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_has_a_bar() {
+        assert_eq!(
+            with_bar("a1b2: Downloading 5 of 10 KiB"),
+            "[##########----------] a1b2: Downloading 5 of 10 KiB"
+        );
+        for plain in ["Pulling from x", "a: Extracting 0 of 0 KiB of", "a of b KiB"] {
+            assert_eq!(with_bar(plain), plain);
+        }
+    }
+}

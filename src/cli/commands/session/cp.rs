@@ -1,0 +1,376 @@
+//! `belljar cp`: files and folders into and out of a session's workspace.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use futures_util::{Stream, TryStreamExt as _, stream};
+use hyper::body::{Frame, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::{HeaderMap, Response};
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::mpsc;
+use tokio_util::io::ReaderStream;
+
+use crate::cli::client::http::{Client, escaped_path, next_frame};
+use crate::cli::client::session_key::SessionKey;
+use crate::cli::client::tar_stream::{CHUNKS_WAITING, Skipped, pack, unpack};
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::human::size;
+use crate::protocol::api::{FileKind, LEFT_OUT};
+use crate::protocol::exit_codes as exit;
+
+const PROGRESS: Duration = Duration::from_millis(200);
+const CHUNK_BYTES: usize = 64 * 1024;
+const BYTES: &str = "application/octet-stream";
+const TAR: &str = "application/x-tar";
+
+/// Copy files and folders into or out of a session's workspace.
+///
+/// One side is `NAME:PATH`. `-` is stdin or stdout. Links are not copied.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Cp {
+    /// Where from: a local path, `-`, or `NAME:PATH`.
+    #[arg(value_name = "SRC")]
+    source: String,
+    /// Where to: a local path, `-`, or `NAME:PATH`.
+    #[arg(value_name = "DST")]
+    target: String,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Side {
+    Standard,
+    Local(PathBuf),
+    /// A path relative to the workspace; empty for the workspace itself.
+    Session {
+        session: SessionKey,
+        path: String,
+    },
+}
+
+impl Side {
+    /// `./a:b` is a file whose name has a colon.
+    fn parse(text: &str) -> Result<Self, Failure> {
+        if text == "-" {
+            return Ok(Self::Standard);
+        }
+        let named = text.split_once(':').and_then(|(name, path)| Some((SessionKey::parse(name).ok()?, path)));
+        match named {
+            Some((session, path)) => Ok(Self::Session { session, path: workspace_path(path)? }),
+            None => Ok(Self::Local(PathBuf::from(text))),
+        }
+    }
+}
+
+/// Guests call the workspace `/workspace`, so that is understood too.
+fn workspace_path(path: &str) -> Result<String, Failure> {
+    let inside = match path.strip_prefix("/workspace") {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest.trim_start_matches('/'),
+        _ if path.starts_with('/') => {
+            return Err(Failure::usage(format!("only the workspace can be copied, not `{path}`"))
+                .hint("write the path as in `NAME:folder/file`"));
+        }
+        _ => path,
+    };
+    if Path::new(inside).components().any(|part| part == Component::ParentDir) {
+        return Err(Failure::usage(format!("`..` leads out of the workspace: `{path}`")));
+    }
+    Ok(inside.trim_start_matches("./").to_owned())
+}
+
+impl Cp {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        match (Side::parse(&self.source)?, Side::parse(&self.target)?) {
+            (Side::Local(source), Side::Session { session, path }) => {
+                upload(context, &session, &path, Some(source)).await?;
+            }
+            (Side::Standard, Side::Session { session, path }) => {
+                upload(context, &session, &path, None).await?;
+            }
+            (Side::Session { session, path }, Side::Local(target)) => {
+                download(context, &session, &path, Some(target)).await?;
+            }
+            (Side::Session { session, path }, Side::Standard) => {
+                download(context, &session, &path, None).await?;
+            }
+            (Side::Session { .. }, Side::Session { .. }) => {
+                return Err(Failure::usage("only one side can be a session"));
+            }
+            (Side::Local(_) | Side::Standard, Side::Local(_) | Side::Standard) => {
+                return Err(Failure::usage("one side has to be a session, as in `NAME:PATH`")
+                    .hint("a session's name has letters, digits, `-`, `_` and `.` only"));
+            }
+        }
+        Ok(exit::SUCCESS)
+    }
+}
+
+fn url(session: &SessionKey, path: &str) -> String {
+    format!("/v1/sessions/{session}/files/{}", escaped_path(path))
+}
+
+/// Without a source, what comes from stdin.
+async fn upload(
+    context: &mut Context,
+    session: &SessionKey,
+    path: &str,
+    source: Option<PathBuf>,
+) -> Result<(), Failure> {
+    let client = context.client();
+    let Some(source) = source else {
+        if path.is_empty() || path.ends_with('/') {
+            return Err(Failure::usage("what comes from stdin needs a name, as in `NAME:file`"));
+        }
+        let stdin =
+            io::stdin().as_fd().try_clone_to_owned().map_err(|e| Failure::io("failed to open stdin", &e))?;
+        let content = ReaderStream::with_capacity(tokio::fs::File::from_std(stdin.into()), CHUNK_BYTES);
+        return send(context, &client, &url(session, path), BYTES, content).await;
+    };
+    let opened = |e| {
+        Failure::io(format_args!("failed to open `{}`", source.display()), &e)
+            .hint("the first path is the file or folder to copy, or `-` for stdin")
+    };
+    // As with `cp`, a folder is what the new thing is put into.
+    let path = if path.is_empty() || path.ends_with('/') {
+        // `.` and `..` have a name only once they are resolved.
+        let whole = if source.file_name().is_some() {
+            source.clone()
+        } else {
+            source.canonicalize().map_err(opened)?
+        };
+        let name = whole.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+            Failure::usage(format!("`{}` has no name that could be used in the workspace", source.display()))
+        })?;
+        format!("{path}{name}")
+    } else {
+        path.to_owned()
+    };
+    if source.is_dir() {
+        return upload_folder(context, &client, &url(session, &path), source).await;
+    }
+    let file = tokio::fs::File::open(&source).await.map_err(opened)?;
+    let content = ReaderStream::with_capacity(file, CHUNK_BYTES);
+    send(context, &client, &url(session, &path), BYTES, content).await
+}
+
+async fn upload_folder(
+    context: &mut Context,
+    client: &Client,
+    url: &str,
+    folder: PathBuf,
+) -> Result<(), Failure> {
+    let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(CHUNKS_WAITING);
+    let packing = tokio::task::spawn_blocking(move || pack(&folder, &sender));
+    let content = stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
+    let sent = send(context, client, url, TAR, content).await;
+    match packing.await {
+        // If the daemon refused, packing broke off for that reason only.
+        Ok(Err(e)) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::io("failed to read the folder", &e))
+        }
+        Ok(Ok(skipped)) => {
+            sent?;
+            tell_skipped(context, &skipped)
+        }
+        Ok(Err(_)) | Err(_) => sent,
+    }
+}
+
+async fn send(
+    context: &mut Context,
+    client: &Client,
+    url: &str,
+    content_type: &str,
+    content: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+) -> Result<(), Failure> {
+    let sent = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&sent);
+    let content = content.inspect_ok(move |chunk| {
+        counter.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+    });
+    let upload = client.upload(url, content_type, content);
+    tokio::pin!(upload);
+    let mut ticks = tokio::time::interval(PROGRESS);
+    let answer = loop {
+        tokio::select! {
+            answer = &mut upload => break answer,
+            _ = ticks.tick() => {
+                context.screen.progress(&format!("sent {}", size(sent.load(Ordering::Relaxed))))?;
+            }
+        }
+    };
+    context.screen.progress("")?;
+    if let (true, Ok(answer)) = (context.json, &answer) {
+        context.screen.line(&answer.text())?;
+    }
+    answer.map(|_| ())
+}
+
+/// Without a target, to stdout.
+async fn download(
+    context: &mut Context,
+    session: &SessionKey,
+    path: &str,
+    target: Option<PathBuf>,
+) -> Result<(), Failure> {
+    let response = context.client().download::<()>(&url(session, path), None).await?;
+    let is_folder =
+        response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == TAR.as_bytes());
+    let name =
+        Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(session.as_str()).to_owned();
+    let shown = tokio::time::Instant::now();
+    let mut received = Received { body: response, bytes: 0, left_out: 0, shown };
+    match target {
+        None => {
+            while let Some(chunk) = received.next(context).await? {
+                context.screen.raw(&chunk)?;
+            }
+        }
+        Some(target) => {
+            let inside = target.is_dir() || target.as_os_str().as_encoded_bytes().ends_with(b"/");
+            let target = if inside { target.join(name) } else { target };
+            let mut told = json!({ "path": target });
+            told["kind"] = if is_folder {
+                told["left_out"] = json!(download_folder(context, &mut received, target).await?);
+                json!(FileKind::Folder)
+            } else {
+                download_file(context, &mut received, &target).await?;
+                json!(FileKind::File)
+            };
+            told["bytes"] = json!(received.bytes);
+            if context.json {
+                context.screen.json(&told)?;
+            }
+        }
+    }
+    context.screen.progress("")
+}
+
+async fn download_file(context: &mut Context, received: &mut Received, target: &Path) -> Result<(), Failure> {
+    let failed = |e| Failure::io(format_args!("failed to write `{}`", target.display()), &e);
+    let mut file = tokio::fs::File::create(target).await.map_err(failed)?;
+    while let Some(chunk) = received.next(context).await? {
+        file.write_all(&chunk).await.map_err(failed)?;
+    }
+    file.flush().await.map_err(failed)
+}
+
+/// Gives how much was left out.
+async fn download_folder(
+    context: &mut Context,
+    received: &mut Received,
+    target: PathBuf,
+) -> Result<usize, Failure> {
+    let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
+    let unpacking = tokio::task::spawn_blocking(move || unpack(receiver, &target));
+    let whole = pass_on(context, received, sender).await;
+    let unpacked = unpacking.await.map_err(|e| Failure::new(format!("failed to unpack: {e}")))?;
+    whole.map_err(|failure| {
+        failure
+            .hint("only a part has arrived; if the daemon still runs, its log names what it could not send")
+    })?;
+    let mut skipped = unpacked.map_err(|e| Failure::io("failed to unpack", &e))?;
+    skipped.count += received.left_out;
+    tell_skipped(context, &skipped)?;
+    Ok(skipped.count)
+}
+
+/// Ends early when unpacking has ended with an error.
+async fn pass_on(
+    context: &mut Context,
+    received: &mut Received,
+    sender: mpsc::Sender<Bytes>,
+) -> Result<(), Failure> {
+    while let Some(chunk) = received.next(context).await? {
+        if sender.send(chunk).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn tell_skipped(context: &mut Context, skipped: &Skipped) -> Result<(), Failure> {
+    if skipped.count == 0 {
+        return Ok(());
+    }
+    // Of what the daemon left out only the number is known.
+    let example = match skipped.example.to_string_lossy() {
+        example if example.is_empty() => String::new(),
+        example => format!(", such as `{example}`"),
+    };
+    let count = skipped.count;
+    context
+        .screen
+        .warn(&format!("{count} left out, being neither plain files nor folders that may be read{example}"))
+}
+
+/// An answer's body, counted.
+struct Received {
+    body: Response<Incoming>,
+    bytes: u64,
+    /// What the daemon did not send, as it says at the end.
+    left_out: usize,
+    shown: tokio::time::Instant,
+}
+
+impl Received {
+    async fn next(&mut self, context: &mut Context) -> Result<Option<Bytes>, Failure> {
+        let chunk = loop {
+            match next_frame(self.body.body_mut()).await?.map(Frame::into_data) {
+                None => break None,
+                Some(Ok(data)) => break Some(data),
+                Some(Err(frame)) => {
+                    self.left_out = frame.trailers_ref().and_then(left_out).unwrap_or_default();
+                }
+            }
+        };
+        self.bytes += chunk.as_ref().map_or(0, Bytes::len) as u64;
+        if self.shown.elapsed() > PROGRESS {
+            self.shown = tokio::time::Instant::now();
+            context.screen.progress(&format!("received {}", size(self.bytes)))?;
+        }
+        Ok(chunk)
+    }
+}
+
+fn left_out(trailers: &HeaderMap) -> Option<usize> {
+    trailers.get(LEFT_OUT)?.to_str().ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(name: &str, path: &str) -> Side {
+        Side::Session { session: SessionKey::parse(name).unwrap(), path: path.into() }
+    }
+
+    #[test]
+    fn a_side_is_a_session_if_a_name_and_a_colon_come_first() {
+        for (text, side) in [
+            ("-", Side::Standard),
+            ("a.txt", Side::Local("a.txt".into())),
+            ("./a:b", Side::Local("./a:b".into())),
+            ("/x/a:b", Side::Local("/x/a:b".into())),
+            ("s:", session("s", "")),
+            ("s:a/b.txt", session("s", "a/b.txt")),
+            ("s:./a", session("s", "a")),
+            ("s:a:b", session("s", "a:b")),
+            ("s:/workspace", session("s", "")),
+            ("s:/workspace/a/", session("s", "a/")),
+        ] {
+            assert_eq!(Side::parse(text).unwrap(), side, "{text}");
+        }
+        for wrong in ["s:/etc/passwd", "s:../x", "s:a/../../x", "s:/workspace2"] {
+            assert_eq!(Side::parse(wrong).unwrap_err().exit, exit::USAGE, "{wrong}");
+        }
+    }
+}

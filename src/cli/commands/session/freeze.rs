@@ -1,0 +1,40 @@
+//! `belljar freeze` and `belljar thaw`: stop the processes of a sandbox and let them go on.
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::cli::args::SessionArg;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+
+/// Stop all processes of a session's sandbox; the next request lets them go on.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Freeze {
+    #[command(flatten)]
+    session: SessionArg,
+}
+
+/// Let the processes of a frozen sandbox go on.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Thaw {
+    #[command(flatten)]
+    session: SessionArg,
+}
+
+impl Freeze {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        post(context, self.session, "freeze").await
+    }
+}
+
+impl Thaw {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        post(context, self.session, "thaw").await
+    }
+}
+
+async fn post(context: &mut Context, session: SessionArg, what: &str) -> Result<u8, Failure> {
+    let session = session.resolve()?;
+    let answer = context.client().post_empty(&format!("/v1/sessions/{session}/{what}")).await?;
+    context.show(&answer, |_, _: Value| Ok(()))
+}

@@ -1,0 +1,71 @@
+//! `belljar logs`: what happened in a session.
+
+use clap::Args;
+
+use crate::cli::args::SessionArg;
+use crate::cli::client::follow::Trail;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::cell::show_event;
+use crate::protocol::event::{EventBody, Severity};
+use crate::protocol::exit_codes as exit;
+use crate::protocol::ids::Seq;
+use crate::protocol::result::Stream;
+
+/// Show what happened in a session: output on stdout and stderr, everything else on stderr.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Logs {
+    #[command(flatten)]
+    session: SessionArg,
+    /// Go on with what happens from now on.
+    #[arg(short, long)]
+    follow: bool,
+    /// Only events after this number.
+    #[arg(long, value_name = "N")]
+    after: Option<Seq>,
+}
+
+impl Logs {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let session = self.session.resolve()?;
+        let mut path = format!("/v1/sessions/{session}/events?follow={}", self.follow);
+        // Without a number it is from the oldest event that is still kept.
+        if let Some(after) = self.after {
+            path = format!("{path}&after={after}");
+        }
+        let mut events = context.client().events::<()>(&path, None).await?;
+        let mut trail = Trail::after(self.after.unwrap_or(0));
+        let mut removed = false;
+        loop {
+            let event = match events.next().await {
+                Ok(Some(event)) => event,
+                Ok(None) if removed || !self.follow => break,
+                Err(failure) if failure.problem.is_some() || !self.follow => return Err(failure),
+                Ok(None) | Err(_) => {
+                    // Whoever only looks on does not bring back a daemon that was meant to end.
+                    let hint = "no daemon has come back; any other command starts one";
+                    events = trail.resume(&context.client_of_running_daemon(), &session, hint).await?;
+                    continue;
+                }
+            };
+            trail.saw(event.seq);
+            removed = matches!(event.body, EventBody::SessionRemoved);
+            if context.json {
+                context.screen.json(&event)?;
+                continue;
+            }
+            // Anything else may come in the middle of a line that the cell is still writing.
+            if matches!(event.body, EventBody::CellFinished { .. }) {
+                context.screen.end_line(Stream::Stdout)?;
+            }
+            match event.body.sentence() {
+                Some(told) if told.severity == Severity::Warning => context.screen.warn(&told.to_string())?,
+                Some(told) => context.screen.note(&format!("-- {told}"))?,
+                None => show_event(&mut context.screen, &event.body)?,
+            }
+        }
+        context.screen.end_line(Stream::Stdout)?;
+        context.screen.end_line(Stream::Stderr)?;
+        Ok(exit::SUCCESS)
+    }
+}

@@ -1,0 +1,72 @@
+//! `belljar replay`: rebuild the variables of a session by running its cells again.
+
+use clap::Args;
+
+use crate::cli::args::SessionArg;
+use crate::cli::commands::cell::stream::Stops;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::protocol::api::{Interrupted, ReplayReport};
+use crate::protocol::exit_codes as exit;
+
+/// Run the cells that made the session's variables again, in a fresh worker.
+///
+/// Cells that were undone, timed out or crashed are left out; tools are not called again, their
+/// recorded answers are used. Exits with 1 if something came out differently.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Replay {
+    #[command(flatten)]
+    session: SessionArg,
+}
+
+impl Replay {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let session = self.session.resolve()?;
+        let client = context.client();
+        let mut stops = Stops::new()?;
+        let path = format!("/v1/sessions/{session}/replay");
+        let mut answer = std::pin::pin!(client.post_empty(&path));
+        let mut interrupted = false;
+        let answer = loop {
+            tokio::select! {
+                answer = &mut answer => break answer?,
+                code = stops.next() => {
+                    if interrupted || code == exit::TERMINATED {
+                        return Ok(code);
+                    }
+                    context.screen.note("interrupting the replay; press Ctrl-C again to leave it")?;
+                    let hit = client.post_empty(&format!("/v1/sessions/{session}/interrupt")).await?;
+                    // Between two cells there is nothing to interrupt.
+                    interrupted = hit.parse::<Interrupted>()?.cell.is_some();
+                }
+            }
+        };
+        let report: ReplayReport = answer.parse()?;
+        let same = report.cells.iter().all(|cell| cell.differences.is_empty()) && report.not_run.is_empty();
+        if context.json {
+            context.screen.line(&answer.text())?;
+        } else {
+            for cell in &report.cells {
+                let how = if cell.differences.is_empty() {
+                    "the same".to_owned()
+                } else {
+                    format!("different in {}", cell.differences.join(", "))
+                };
+                context
+                    .screen
+                    .line(&format!("cell {} ran again as {}: {how}", cell.cell, cell.replayed_as))?;
+            }
+            for cell in &report.left_out {
+                let note = format!("cell {cell} was interrupted when it first ran, and is left out");
+                context.screen.warn(&note)?;
+            }
+            if let Some(first) = report.not_run.first() {
+                let left = report.not_run.len();
+                context.screen.warn(&format!(
+                    "broken off before cell {first}: {left} of the cells did not run; replay again"
+                ))?;
+            }
+        }
+        Ok(if same { exit::SUCCESS } else { exit::FAILURE })
+    }
+}

@@ -1,0 +1,117 @@
+//! `belljar top`: the sessions and what they take, while they take it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::cli::client::http::Client;
+use crate::cli::commands::session::ps::{owner, state};
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::human::{Table, age, size};
+use crate::protocol::api::{SessionList, SessionView};
+use crate::protocol::exit_codes as exit;
+use crate::protocol::ids::SessionId;
+use crate::protocol::problem::Code;
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// Time for the first measure of CPU.
+const FIRST: Duration = Duration::from_millis(500);
+/// Clears a terminal.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Watch sessions: owner, state, CPU, memory and last activity. Administrators see all of them.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Top {
+    /// Show it once and end.
+    #[arg(long)]
+    once: bool,
+}
+
+/// CPU time of each session at some moment.
+struct Sample {
+    at: Instant,
+    cpu_us: HashMap<SessionId, u64>,
+    sessions: Vec<SessionView>,
+}
+
+impl Top {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let client = context.client();
+        let live = !self.once && (context.json || context.screen.is_one_terminal());
+        let mut before = sample(&client).await?;
+        sleep(FIRST).await;
+        loop {
+            let now = sample(&client).await?;
+            show(context, &before, &now, live)?;
+            if !live {
+                return Ok(exit::SUCCESS);
+            }
+            before = now;
+            sleep(EVERY).await;
+        }
+    }
+}
+
+async fn sample(client: &Client) -> Result<Sample, Failure> {
+    let answer = match client.get("/v1/sessions?all=true").await {
+        Err(failure) if failure.problem.as_ref().is_some_and(|problem| problem.code == Code::Forbidden) => {
+            client.get("/v1/sessions").await
+        }
+        answer => answer,
+    };
+    let list: SessionList = answer?.parse()?;
+    let cpu_us = list.sessions.iter().filter_map(|session| Some((session.id, session.load?.cpu_us)));
+    Ok(Sample { at: Instant::now(), cpu_us: cpu_us.collect(), sessions: list.sessions })
+}
+
+fn show(context: &mut Context, before: &Sample, now: &Sample, live: bool) -> Result<(), Failure> {
+    if context.json {
+        let rows: Vec<_> = now
+            .sessions
+            .iter()
+            .map(|session| {
+                json!({
+                    "id": session.id,
+                    "name": session.name,
+                    "owner": session.owner,
+                    "state": session.state,
+                    "cpu_percent": percent(before, now, session),
+                    "memory_bytes": session.load.map(|load| load.memory_bytes),
+                    "idle_for_s": session.idle_for_s,
+                })
+            })
+            .collect();
+        context.screen.json(&json!({ "sessions": rows }))?;
+        return Ok(());
+    }
+    let mut table = Table::new(&["NAME", "OWNER", "STATE", "CPU", "MEMORY", "OF", "IDLE"]);
+    for session in &now.sessions {
+        table.row(&[
+            session.name.to_string(),
+            owner(session.owner),
+            state(session),
+            percent(before, now, session).map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0}%")),
+            session.load.map_or_else(|| "-".to_owned(), |load| size(load.memory_bytes)),
+            size(session.limits.memory_bytes),
+            age(session.idle_for_s),
+        ]);
+    }
+    if live {
+        context.screen.raw(CLEAR.as_bytes())?;
+    }
+    context.screen.table(&table)?;
+    Ok(())
+}
+
+/// The share of one CPU that a session has used since the sample before.
+#[expect(clippy::cast_precision_loss, reason = "microseconds between two looks are few")]
+fn percent(before: &Sample, now: &Sample, session: &SessionView) -> Option<f64> {
+    let elapsed = now.at.duration_since(before.at).as_micros();
+    let used = session.load?.cpu_us.saturating_sub(*before.cpu_us.get(&session.id)?);
+    (elapsed > 0).then(|| used as f64 * 100.0 / elapsed as f64)
+}

@@ -1,0 +1,51 @@
+//! `belljar wait`: wait for a cell or an ask and show how it ended.
+
+use clap::Args;
+
+use crate::cli::args::SessionFlag;
+use crate::cli::commands::ask::submit;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::cell::show_whole;
+use crate::protocol::api::{CellView, SessionState, SessionView};
+use crate::protocol::ask::{AskNumber, AskView};
+use crate::protocol::exit_codes::{self as exit, ask_exit_code, exit_code};
+
+/// Wait for a cell or an ask to end, show what came of it and exit as `exec` or `ask` would have.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Wait {
+    #[command(flatten)]
+    session: SessionFlag,
+    /// The number of the cell; the newest if it is not given.
+    cell: Option<u64>,
+    /// The number of an ask, instead of a cell.
+    #[arg(long, value_name = "N", conflicts_with = "cell")]
+    ask: Option<AskNumber>,
+}
+
+impl Wait {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let session = self.session.resolve()?;
+        let client = context.client();
+        if let Some(ask) = self.ask {
+            let answer =
+                client.get_in_the_end(&format!("/v1/sessions/{session}/asks/{ask}?wait=true")).await?;
+            let view: AskView = answer.parse()?;
+            let Some(end) = view.end else { return Ok(exit::SUCCESS) };
+            context.show_value(&end, |screen, end| submit::show_end(screen, end, false))?;
+            return Ok(ask_exit_code(end.outcome));
+        }
+        let view = client.get(&format!("/v1/sessions/{session}")).await?.parse::<SessionView>()?;
+        if view.state == SessionState::Frozen {
+            context.screen.warn(&format!(
+                "the session is frozen: what runs in it goes on after `belljar thaw {session}`"
+            ))?;
+        }
+        let cell = self.cell.unwrap_or(view.cells);
+        let answer = client.get_in_the_end(&format!("/v1/sessions/{session}/cells/{cell}?wait=true")).await?;
+        let view: CellView = answer.parse()?;
+        let Some(result) = view.result else { return Ok(exit::SUCCESS) };
+        context.show_value(&result, show_whole)?;
+        Ok(exit_code(&result))
+    }
+}

@@ -1,0 +1,275 @@
+//! From the command line to an exit code: its grammar, and the command that it names.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use super::commands::ask::{approve, history, models, plan, submit, tools};
+use super::commands::cell::{eval, exec, repl, run};
+use super::commands::job;
+use super::commands::machine::welcome::welcome;
+use super::commands::machine::{config, daemon, doctor, image, quota, shell, version};
+use super::commands::session::{
+    cp, freeze, interrupt, logs, new, ps, receipt, replay, reset, rm, show, top, undo, vars, wait,
+};
+use super::context::Context;
+use super::failure::Failure;
+use super::render::screen::{Color, Screen};
+use crate::config::{Paths, Serving};
+use crate::protocol::exit_codes as exit;
+
+/// What `main` has to do. Becoming the daemon is left to it: the command line knows no daemon.
+pub enum Start {
+    Done(ExitCode),
+    Daemon { config: Option<PathBuf>, serving: Serving },
+}
+
+/// Runs model-written Python under glass: stateful sessions in hardened, network-less containers.
+#[derive(Debug, Parser)]
+#[command(name = "belljar", version, subcommand_required = true, arg_required_else_help = true)]
+#[command(infer_long_args = false, max_term_width = 100)]
+pub(in crate::cli) struct Cli {
+    /// Print JSON: one document, or one a line for streams.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// When to use colour.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub color: Color,
+    /// Configuration of a daemon that this command starts. [env: `BELLJAR_CONFIG`]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum Command {
+    Run(run::Run),
+    New(new::New),
+    Exec(exec::Exec),
+    Repl(repl::Repl),
+    Eval(eval::Eval),
+    // Boxed, because it has many flags.
+    Ask(Box<submit::Ask>),
+    Approve(approve::Approve),
+    Plan(plan::Plan),
+    History(history::History),
+    Models(models::Models),
+    Tools(tools::Tools),
+    Ps(ps::Ps),
+    Top(top::Top),
+    Quota(quota::Quota),
+    Show(show::Show),
+    Receipt(receipt::Receipt),
+    Vars(vars::Vars),
+    Logs(logs::Logs),
+    Cp(cp::Cp),
+    Interrupt(interrupt::Interrupt),
+    Reset(reset::Reset),
+    Undo(undo::Undo),
+    Replay(replay::Replay),
+    Freeze(freeze::Freeze),
+    Thaw(freeze::Thaw),
+    Wait(wait::Wait),
+    Rm(rm::Rm),
+    Job(job::Job),
+    Image(image::Image),
+    Daemon(daemon::Daemon),
+    Doctor(doctor::Doctor),
+    Config(config::Config),
+    Completions(shell::Completions),
+    #[command(hide = true)]
+    Man(shell::Man),
+    Version(version::Version),
+}
+
+/// Runs the command that the arguments ask for.
+pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if args.len() <= 1 {
+        let said = welcome(&mut Screen::new(Color::Auto));
+        return Start::Done(ExitCode::from(said.map_or_else(|failure| failure.exit, |()| exit::SUCCESS)));
+    }
+    let json = asks_for_json(&args);
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            if error.use_stderr() && json {
+                Screen::new(Color::Never).failure(&Failure::from(&error), true);
+            } else {
+                // If nobody reads it, nobody needs it.
+                let _ = error.print();
+            }
+            return Start::Done(ExitCode::from(exit_of(&error)));
+        }
+    };
+    if let Command::Daemon(daemon) = &cli.command
+        && daemon.is_foreground()
+    {
+        return Start::Daemon { config: cli.config, serving: daemon.serving() };
+    }
+    let mut screen = Screen::new(cli.color);
+    let json = cli.json;
+    let code = match prepare(&cli) {
+        Ok((runtime, paths, config)) => {
+            let mut context = Context::new(screen, json, paths, config);
+            let outcome = runtime.block_on(dispatch(&mut context, cli.command));
+            screen = context.screen;
+            // A read of stdin may still wait on its thread; nobody needs it any more.
+            runtime.shutdown_background();
+            outcome
+        }
+        Err(failure) => Err(failure),
+    };
+    Start::Done(ExitCode::from(code.unwrap_or_else(|failure| {
+        screen.failure(&failure, json);
+        failure.exit
+    })))
+}
+
+/// Known also where the rest of the line makes no sense.
+fn asks_for_json(args: &[OsString]) -> bool {
+    args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json")
+}
+
+/// Help and version are asked for; all else is a mistake.
+fn exit_of(error: &clap::Error) -> u8 {
+    if error.use_stderr() { exit::USAGE } else { exit::SUCCESS }
+}
+
+fn prepare(cli: &Cli) -> Result<(tokio::runtime::Runtime, Paths, Option<PathBuf>), Failure> {
+    let paths = Paths::of_this_process().map_err(|e| Failure::usage(e.to_string()).hint(e.fix()))?;
+    // A daemon that is started runs elsewhere, so its path must hold there too.
+    let named =
+        cli.config.clone().or_else(|| paths.config_is_named().then(|| paths.config_file().to_owned()));
+    let config = named
+        .map(std::path::absolute)
+        .transpose()
+        .map_err(|e| Failure::io("failed to find the configuration file", &e))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::io("failed to start", &e))?;
+    Ok((runtime, paths, config))
+}
+
+async fn dispatch(context: &mut Context, command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Run(command) => command.run(context).await,
+        Command::New(command) => command.run(context).await,
+        Command::Exec(command) => command.run(context).await,
+        Command::Repl(command) => command.run(context).await,
+        Command::Eval(command) => command.run(context).await,
+        Command::Ask(command) => command.run(context).await,
+        Command::Approve(command) => command.run(context).await,
+        Command::Plan(command) => command.run(context).await,
+        Command::History(command) => command.run(context).await,
+        Command::Models(command) => command.run(context).await,
+        Command::Tools(command) => command.run(context).await,
+        Command::Ps(command) => command.run(context).await,
+        Command::Top(command) => command.run(context).await,
+        Command::Quota(command) => command.run(context).await,
+        Command::Show(command) => command.run(context).await,
+        Command::Receipt(command) => command.run(context).await,
+        Command::Vars(command) => command.run(context).await,
+        Command::Logs(command) => command.run(context).await,
+        Command::Cp(command) => command.run(context).await,
+        Command::Interrupt(command) => command.run(context).await,
+        Command::Reset(command) => command.run(context).await,
+        Command::Undo(command) => command.run(context).await,
+        Command::Replay(command) => command.run(context).await,
+        Command::Freeze(command) => command.run(context).await,
+        Command::Thaw(command) => command.run(context).await,
+        Command::Wait(command) => command.run(context).await,
+        Command::Rm(command) => command.run(context).await,
+        Command::Job(command) => command.run(context).await,
+        Command::Image(command) => command.run(context).await,
+        Command::Daemon(command) => command.run(context).await,
+        Command::Doctor(command) => command.run(context).await,
+        Command::Config(command) => command.run(context),
+        Command::Completions(command) => command.run(&mut context.screen),
+        Command::Man(command) => command.run(),
+        Command::Version(command) => command.run(context).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::receipt::Backend;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn mistakes_on_the_command_line_exit_with_64() {
+        let exit = |line: &str| exit_of(&Cli::try_parse_from(line.split(' ')).unwrap_err());
+        for wrong in [
+            "belljar --json",
+            "belljar nope",
+            "belljar exec",
+            "belljar rm",
+            "belljar rm --all x",
+            "belljar ps --x",
+        ] {
+            assert_eq!(exit(wrong), 64, "{wrong}");
+        }
+        for asked in ["belljar --help", "belljar --version", "belljar help exec", "belljar exec --help"] {
+            assert_eq!(exit(asked), 0, "{asked}");
+        }
+    }
+
+    #[test]
+    fn only_the_bare_word_becomes_the_daemon() {
+        let foreground = |line: &str| match Cli::try_parse_from(line.split(' ')).unwrap().command {
+            Command::Daemon(daemon) => daemon.is_foreground(),
+            _ => false,
+        };
+        assert!(foreground("belljar daemon") && foreground("belljar --config c daemon"));
+        assert!(!foreground("belljar daemon status") && !foreground("belljar daemon stop --remove"));
+    }
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_session_is_named_by_place_or_flag() {
+        let parsed = Cli::try_parse_from(["belljar", "show", "a"]).unwrap();
+        let Command::Show(show) = parsed.command else { panic!("not show") };
+        assert_eq!(show.session.resolve().unwrap().as_str(), "a");
+        let parsed = Cli::try_parse_from(["belljar", "show", "-s", "b", "--json"]).unwrap();
+        assert!(parsed.json);
+        let Command::Show(show) = parsed.command else { panic!("not show") };
+        assert_eq!(show.session.resolve().unwrap().as_str(), "b");
+        assert!(Cli::try_parse_from(["belljar", "show", "a", "-s", "b"]).is_err());
+        assert!(Cli::try_parse_from(["belljar", "show", "a/b"]).is_err());
+        // Only one that is there can be somebody else's.
+        assert!(Cli::try_parse_from(["belljar", "show", "a@alice"]).is_ok());
+        assert!(Cli::try_parse_from(["belljar", "new", "a@alice"]).is_err());
+    }
+
+    #[test]
+    fn flags_are_read_with_their_units() {
+        let line = "belljar new n --memory 512MiB --cpus 1.5 --idle 5min --backend docker --pids 9";
+        let Command::New(new) = Cli::try_parse_from(line.split(' ')).unwrap().command else {
+            panic!("not new")
+        };
+        assert_eq!(new.sandbox.memory, Some(512 << 20));
+        assert_eq!((new.sandbox.cpus, new.idle, new.pids), (Some(1.5), Some(300), Some(9)));
+        assert_eq!(new.sandbox.backend, Some(Backend::Docker));
+        for wrong in [
+            "--memory 12x",
+            "--cpus 0",
+            "--cpus NaN",
+            "--idle 0",
+            "--backend chroot",
+            "--seed [1]",
+            "--preload 1",
+        ] {
+            let line = format!("belljar new n {wrong}");
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{wrong}");
+        }
+    }
+}

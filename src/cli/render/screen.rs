@@ -1,0 +1,306 @@
+//! Where text goes: data to stdout, everything else to stderr, and nothing to a terminal that it
+//! would obey.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use serde::Serialize;
+
+use crate::cli::failure::Failure;
+use crate::cli::render::human::Table;
+use crate::protocol::result::Stream;
+use crate::protocol::text::{Sanitizer, one_line, sanitized};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum Color {
+    /// On terminals, unless `NO_COLOR` is set.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Tint {
+    Bold,
+    Dim,
+    Red,
+    Green,
+    Yellow,
+    Blue,
+    Magenta,
+    Cyan,
+}
+
+impl Tint {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Bold => "1",
+            Self::Dim => "2",
+            Self::Red => "1;31",
+            Self::Green => "32",
+            Self::Yellow => "1;33",
+            Self::Blue => "34",
+            Self::Magenta => "35",
+            Self::Cyan => "1;36",
+        }
+    }
+
+    /// The text must be clean and of one line.
+    pub fn paint(self, text: &str) -> String {
+        format!("\x1b[{}m{text}\x1b[0m", self.code())
+    }
+}
+
+pub(in crate::cli) struct Screen {
+    out: Channel,
+    err: Channel,
+    /// A line on stderr that goes away before anything else is shown.
+    in_progress: bool,
+}
+
+/// One of the two standard streams.
+struct Channel {
+    terminal: bool,
+    color: bool,
+    guest: Sanitizer,
+    /// The guest's text so far did not end its line.
+    mid_line: bool,
+}
+
+impl Channel {
+    fn new(terminal: bool, color: Color) -> Self {
+        let wanted = match color {
+            Color::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            Color::Always => true,
+            Color::Never => false,
+        };
+        Self { terminal, color: wanted, guest: Sanitizer::default(), mid_line: false }
+    }
+
+    fn tinted(&self, tint: Tint, text: &str) -> String {
+        if self.color { tint.paint(text) } else { text.to_owned() }
+    }
+}
+
+impl Screen {
+    pub fn new(color: Color) -> Self {
+        Self {
+            out: Channel::new(io::stdout().is_terminal(), color),
+            err: Channel::new(io::stderr().is_terminal(), color),
+            in_progress: false,
+        }
+    }
+
+    /// Someone is watching what is said on stderr.
+    pub fn is_watched(&self) -> bool {
+        self.err.terminal
+    }
+
+    /// What is on stderr is seen beside what is on stdout.
+    pub fn is_one_terminal(&self) -> bool {
+        self.out.terminal && self.err.terminal
+    }
+
+    /// Whether stderr may have colours.
+    pub fn colors_watched(&self) -> bool {
+        self.err.color
+    }
+
+    /// Whether stdout may have colours.
+    pub fn colors_data(&self) -> bool {
+        self.out.color
+    }
+
+    /// In colour, for stdout. The text must not come from a guest.
+    pub fn tinted(&self, tint: Tint, text: &str) -> String {
+        self.out.tinted(tint, text)
+    }
+
+    /// A line of data. It may hold guest text and our own colours, so the caller cleans the former.
+    pub fn line(&mut self, text: &str) -> Result<(), Failure> {
+        self.end_line(Stream::Stdout)?;
+        self.raw(text.as_bytes())?;
+        self.raw(b"\n")
+    }
+
+    /// A line of the guest's on stdout.
+    pub fn guest_line(&mut self, text: &str) -> Result<(), Failure> {
+        self.end_line(Stream::Stdout)?;
+        self.guest(Stream::Stdout, text)?;
+        self.end_line(Stream::Stdout)
+    }
+
+    /// Names with values, of whoever wrote them.
+    pub fn facts(&mut self, facts: &[(&str, String)]) -> Result<(), Failure> {
+        for (name, value) in facts {
+            let name = self.tinted(Tint::Dim, &format!("{name:<10}"));
+            self.line(&format!("{name}  {}", one_line(value)))?;
+        }
+        Ok(())
+    }
+
+    /// A table with its head, on stdout.
+    pub fn table(&mut self, table: &Table) -> Result<(), Failure> {
+        for (index, line) in table.lines().iter().enumerate() {
+            let line = if index == 0 { self.tinted(Tint::Bold, line) } else { line.clone() };
+            self.line(&line)?;
+        }
+        Ok(())
+    }
+
+    /// A document or a line of a stream, for programs.
+    pub fn json<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Failure> {
+        let text =
+            serde_json::to_string(value).map_err(|e| Failure::new(format!("failed to write JSON: {e}")))?;
+        self.line(&text)
+    }
+
+    /// Bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.erase_progress()?;
+        let mut out = io::stdout().lock();
+        out.write_all(bytes).and_then(|()| out.flush()).map_err(|e| Failure::write(&e))
+    }
+
+    /// Output of the guest. It is cleaned for a terminal and passed on unchanged to anything else.
+    pub fn guest(&mut self, stream: Stream, text: &str) -> Result<(), Failure> {
+        self.erase_progress()?;
+        let channel = match stream {
+            Stream::Stdout => &mut self.out,
+            Stream::Stderr => &mut self.err,
+        };
+        let mut clean = String::new();
+        let shown = if channel.terminal {
+            channel.guest.feed(text, &mut clean);
+            clean.as_str()
+        } else {
+            text
+        };
+        if let Some(last) = shown.as_bytes().last() {
+            channel.mid_line = *last != b'\n';
+        }
+        let mid_line = channel.mid_line;
+        self.share_line(mid_line);
+        let written = match stream {
+            Stream::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(shown.as_bytes()).and_then(|()| out.flush())
+            }
+            Stream::Stderr => io::stderr().lock().write_all(shown.as_bytes()),
+        };
+        written.map_err(|e| Failure::write(&e))
+    }
+
+    /// Two terminals are most likely the same one, and then a line is begun on both.
+    fn share_line(&mut self, mid_line: bool) {
+        if self.out.terminal && self.err.terminal {
+            (self.out.mid_line, self.err.mid_line) = (mid_line, mid_line);
+        }
+    }
+
+    /// What comes next on this stream begins a line and is no part of what the guest began.
+    pub fn end_line(&mut self, stream: Stream) -> Result<(), Failure> {
+        self.erase_progress()?;
+        let channel = match stream {
+            Stream::Stdout => &mut self.out,
+            Stream::Stderr => &mut self.err,
+        };
+        channel.guest = Sanitizer::default();
+        if std::mem::take(&mut channel.mid_line) {
+            self.share_line(false);
+            return match stream {
+                Stream::Stdout => self.raw(b"\n"),
+                Stream::Stderr => io::stderr().lock().write_all(b"\n").map_err(|e| Failure::write(&e)),
+            };
+        }
+        Ok(())
+    }
+
+    /// A line for people, dim.
+    pub fn note(&mut self, text: &str) -> Result<(), Failure> {
+        self.say(None, text)
+    }
+
+    pub fn warn(&mut self, text: &str) -> Result<(), Failure> {
+        self.say(Some((Tint::Yellow, "warning")), text)
+    }
+
+    pub fn error(&mut self, text: &str) -> Result<(), Failure> {
+        self.say(Some((Tint::Red, "error")), text)
+    }
+
+    fn say(&mut self, label: Option<(Tint, &str)>, text: &str) -> Result<(), Failure> {
+        self.end_line(Stream::Stderr)?;
+        let text = sanitized(text);
+        let line = match label {
+            Some((tint, label)) => format!("{}: {text}\n", self.err.tinted(tint, label)),
+            None => format!("{}\n", self.err.tinted(Tint::Dim, &text)),
+        };
+        io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))
+    }
+
+    /// Lines for people, on stderr. They may hold our own colours, so the caller cleans the rest.
+    pub fn block(&mut self, text: &str) -> Result<(), Failure> {
+        self.end_line(Stream::Stderr)?;
+        writeln!(io::stderr().lock(), "{text}").map_err(|e| Failure::write(&e))
+    }
+
+    /// A question whose answer is typed behind it.
+    pub fn prompt(&mut self, text: &str) -> Result<(), Failure> {
+        self.end_line(Stream::Stderr)?;
+        self.err.mid_line = true;
+        self.share_line(true);
+        let text = self.err.tinted(Tint::Bold, text);
+        io::stderr().lock().write_all(text.as_bytes()).map_err(|e| Failure::write(&e))
+    }
+
+    /// The answer was typed, and its end has ended the line.
+    pub fn was_answered(&mut self) {
+        self.err.mid_line = false;
+        self.share_line(false);
+    }
+
+    /// A line that goes away before anything else is shown, also the next one of its kind; empty text erases it.
+    /// Only if someone is watching. It has to be short: only one line of the terminal is erased.
+    pub fn progress(&mut self, text: &str) -> Result<(), Failure> {
+        if text.is_empty() {
+            return self.erase_progress();
+        }
+        if !self.err.terminal || self.err.mid_line {
+            return Ok(());
+        }
+        self.in_progress = true;
+        let line = format!("\r\x1b[2K{}", self.err.tinted(Tint::Dim, &one_line(text)));
+        io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))
+    }
+
+    fn erase_progress(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.in_progress) {
+            return io::stderr().lock().write_all(b"\r\x1b[2K").map_err(|e| Failure::write(&e));
+        }
+        Ok(())
+    }
+
+    /// The end of a command that did not work.
+    pub fn failure(&mut self, failure: &Failure, json: bool) {
+        if failure.is_quiet() {
+            return;
+        }
+        // If stderr is gone too, there is nothing left to do.
+        let _ = self.try_failure(failure, json);
+    }
+
+    fn try_failure(&mut self, failure: &Failure, json: bool) -> Result<(), Failure> {
+        if json {
+            self.end_line(Stream::Stderr)?;
+            return writeln!(io::stderr().lock(), "{}", failure.json()).map_err(|e| Failure::write(&e));
+        }
+        self.error(&failure.message)?;
+        if let Some(hint) = &failure.hint {
+            let label = self.err.tinted(Tint::Cyan, "hint");
+            let line = format!("\n{label}: {}\n", sanitized(hint));
+            io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))?;
+        }
+        Ok(())
+    }
+}
