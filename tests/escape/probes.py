@@ -31,7 +31,7 @@ ENVIRONMENT = {
 }  # fmt: skip
 DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
 MOUNTS = (
-    "/proc", "/sys", "/dev", "/tmp", "/workspace", "/belljar/bridge", "/belljar/kernel", "/etc/resolv.conf",
+    "/proc", "/sys", "/dev", "/tmp", "/run", "/workspace", "/belljar/bridge", "/belljar/kernel", "/etc/resolv.conf",
     "/etc/hostname", "/etc/hosts",
 )  # fmt: skip
 WRITABLE_MOUNTS = ("/proc", "/dev", "/tmp", "/workspace")
