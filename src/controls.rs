@@ -28,11 +28,20 @@ pub fn setting<T>(control: &str, value: T) -> Option<T> {
     holds(control).then_some(value)
 }
 
+/// What a process of Belljar's own needs in its environment, to know which controls do not hold: in an ordinary build
+/// they all do.
+#[cfg(not(feature = "mutate"))]
+#[must_use]
+pub const fn handed_on() -> Option<(&'static str, std::ffi::OsString)> {
+    None
+}
+
 /// What a process of Belljar's own needs in its environment, to know which controls do not hold.
+#[cfg(feature = "mutate")]
 #[must_use]
 pub fn handed_on() -> Option<(&'static str, std::ffi::OsString)> {
     const NAME: &str = "BELLJAR_MUTATE";
-    cfg!(feature = "mutate").then(|| std::env::var_os(NAME)).flatten().map(|value| (NAME, value))
+    std::env::var_os(NAME).map(|value| (NAME, value))
 }
 
 /// A file of the kernel without the statement that applies a control which does not hold. Such a statement

@@ -66,9 +66,9 @@ fn code_of_a_careful_ask_calls_no_host_tool_unasked() {
 fn a_question_to_a_person_is_no_way_around_a_deadline() {
     let (_folder, file) = notebook();
     let code = "import threading, time\nthreading.Thread(target=note, args=('x',), daemon=True).start()\nend = time.time() + 60\nwhile time.time() < end: pass";
-    let script = conversation("do", &[runs(code), says("done")]);
-    let config = format!("{}[cells]\ntimeout = \"1s\"\n", noting_tool("note", &file));
-    let Some(daemon) = scripted(&config, &script) else { return };
+    let cell = calls("execute_python_code", &json!({"python_code_snippet": code, "timeout": 1}));
+    let script = conversation("do", &[cell, says("done")]);
+    let Some(daemon) = scripted(&noting_tool("note", &file), &script) else { return };
     let ask = json!({"text": "do", "approval": {"tools": ["note"]}, "fresh": true});
     let number = begin(&daemon, ask);
     assert_eq!(text(&end_of(&daemon, number), "answer"), "done");

@@ -234,7 +234,7 @@ fn answers_that_nobody_reads_stay_within_the_pool() {
 fn large_tool_calls_at_once_are_refused_beyond_the_pool() {
     let Some(daemon) = flooded() else { return };
     let before = resident(&daemon);
-    let code = "import threading\noutcomes = []\ndef call(n):\n    try: outcomes.append(str(tools.hold(text=str(n) * (4 << 20))))\n    except Exception as error: outcomes.append(str(error))\nthreads = [threading.Thread(target=call, args=(n % 10,)) for n in range(12)]\nfor thread in threads: thread.start()\nfor thread in threads: thread.join()\n[sum('memory' in said for said in outcomes), sum('ok' in said for said in outcomes)]";
+    let code = "import threading\noutcomes = []\ndef call(n):\n    try: outcomes.append(str(tools.hold(text=str(n) * (4 << 20))))\n    except Exception as error: outcomes.append(str(error))\nthreads = [threading.Thread(target=call, args=(n % 10,)) for n in range(12)]\nfor thread in threads: thread.start()\nfor thread in threads: thread.join()\n[sum('memory' in said for said in outcomes), sum(said.startswith('<<TOOL') for said in outcomes)]";
     let (result, most) = std::thread::scope(|scope| {
         let calling = scope.spawn(|| daemon.run_with("flood", json!({"code": code, "timeout_s": 200})));
         let mut most = 0;

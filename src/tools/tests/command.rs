@@ -56,7 +56,7 @@ async fn with_an_output_schema_json_comes_out_as_a_value() {
     let value = run(typed.clone(), json!({"x": [1]}), MemoryPort::default()).await;
     assert_eq!(value, Ok(ToolOutput::Value(json!({"x": [1]}))));
     let wrong = run(typed.clone(), json!({}), MemoryPort::default()).await.unwrap_err();
-    assert!(wrong.message.contains("not as promised:\n- answer: "), "{wrong:?}");
+    assert!(wrong.message.contains("not as promised:\n- `/x`: "), "{wrong:?}");
     let no_json = CommandTool { argv: vec!["echo".into(), "hello".into()], ..typed };
     assert!(run_here(no_json).await.unwrap_err().message.contains("did not print JSON"));
 }
