@@ -80,7 +80,7 @@ fn code_calls_tools_in_every_way() {
     assert_eq!(value(&daemon, "m"), "'said <b>'");
     // What is wrong is an exception, with the place of it.
     let result = raised(&daemon, "add(a=1, b='two')", "tools.ToolError");
-    assert!(text(&result, "/exception/value").contains("`b`"), "{result:#}");
+    assert!(text(&result, "/exception/value").contains("`/b`"), "{result:#}");
     assert_eq!(
         value(
             &daemon,
