@@ -12,6 +12,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 
 use super::body::{self, ReadBefore};
@@ -100,6 +101,9 @@ impl Drop for Work {
     }
 }
 
+/// Longest wait of a client that was refused for its key to be free again.
+const FREED_WITHIN: Duration = Duration::from_secs(2);
+
 /// Around every route. Without the header it does nothing.
 pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Next) -> Answer<Response> {
     let Some(key) = key_of(&request)? else { return Ok(next.run(request).await) };
@@ -175,11 +179,11 @@ async fn act(
         kept.map_err(|error| storage(&error))?;
         drop(work);
     } else {
-        // Nothing was done, so the key may be used for a better try. A disk that is full now may take
-        // long to say so, and the client need not wait for that.
+        // Nothing was done, so the key may be used for a better try as soon as the client knows. A disk that is full
+        // now may take long to say so, and the client need not wait for that.
         // What became of a session is known where it is made: one that the disk took late may be there after all.
         let unwritten = parts.status.as_u16() == Code::Storage.http_status() && !makes_session;
-        tokio::spawn(async move {
+        let freeing = tokio::spawn(async move {
             let freed = async {
                 if unwritten {
                     app.journal.aim(peer.uid, &key, None).await?;
@@ -193,6 +197,7 @@ async fn act(
             }
             drop(work);
         });
+        let _ = tokio::time::timeout(FREED_WITHIN, freeing).await;
     }
     Ok(Response::from_parts(parts, Body::from(bytes)))
 }
