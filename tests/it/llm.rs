@@ -299,7 +299,7 @@ async fn garbage_is_called_so() {
     let server = ModelServer::start([Fault::Raw("text/event-stream", format!("data: {error}\n\n")).into()]);
     let failure = ask(&client(&server, "")).await.0.unwrap_err();
     assert_eq!(failure.kind, Kind::InvalidRequest);
-    assert!(failure.message.ends_with("key [key] is [31mbad"), "{failure:?}");
+    assert!(failure.message.ends_with("key [key] is bad"), "{failure:?}");
 }
 
 /// Most memory that this process has held so far, in MiB.
