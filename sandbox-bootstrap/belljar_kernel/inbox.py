@@ -47,9 +47,10 @@ class Inbox:
         # Messages of their own, so that none can be held back by a part of another.
         receives, sends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        guardian = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _serve(receives, its)
+            _serve(guardian, receives, its)
         receives.close()
         its.close()
         ours.setblocking(False)
@@ -65,9 +66,11 @@ class Inbox:
             memory.hold(_rollup_of(descriptor), descriptor)
 
 
-def _serve(receives, passes_on):
+def _serve(guardian, receives, passes_on):
     """In a fork of the guardian; does not return."""
     try:
+        # A socket of messages has no end that would tell of the guardian's.
+        process.end_with_parent(guardian)
         kept = sorted((receives.fileno(), passes_on.fileno()))
         for first, last in zip((0, kept[0] + 1, kept[1] + 1), (*kept, _DESCRIPTORS)):
             os.closerange(first, last)

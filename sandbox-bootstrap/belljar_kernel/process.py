@@ -8,8 +8,9 @@ import signal
 
 from .limits import CROWD, DEPTH, KILL_ROUNDS, RUNNER_INDEXES
 
-_PR_SET_DUMPABLE = 4
+_PR_SET_PDEATHSIG = 1
 _PR_GET_DUMPABLE = 3
+_PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -41,6 +42,13 @@ def close_inherited():
 def adopt_orphans():
     """Become the parent of orphaned descendants, as pid 1 is anyway."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with_parent(parent):
+    """Be killed when the parent, which has that pid, dies. Without a pid namespace nobody else would do it."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)  # it died before
 
 
 def set_name(name):

@@ -226,6 +226,22 @@ class Descriptors(Hostile):
         run = self.kernel.run("os._exit(3)")
         self.assertEqual(run.end["after"], {"restored": run.cell - 1})
 
+    def test_who_takes_descriptors_ends_with_the_guardian(self):
+        guardian = self.kernel.process.pid
+        inbox = None
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/stat") as file:
+                    pid, command, _, parent = file.read().split()[:4]
+            except OSError:
+                continue
+            if command == "(belljar-inbox)" and int(parent) == guardian:
+                inbox = int(pid)
+        self.assertIsNotNone(inbox)
+        self.kernel.process.kill()
+        self.kernel.process.wait()
+        self.wait_until(lambda: not is_alive(inbox), "it is gone")
+
     def test_no_process_but_one_of_a_runner_can_be_named_as_a_copy(self):
         for named in ("os.getppid()", "1", "os.getpid()"):
             run = self.kernel.submit(

@@ -400,7 +400,7 @@ impl AsksState {
     fn submit_plan(&mut self, plan: PlanTree, reply_to: Answer<PlanVersion>) {
         let language =
             self.current.as_ref().map_or(self.args.settings.agent.language, |now| now.spec.language);
-        // Every version is kept, for whoever asks what changed.
+        // All versions of a plan stay in memory, so each is charged before it is taken.
         let bytes = serde_json::to_value(&plan).map_or(0, |tree| plan_bytes(&tree));
         if let Err(no_room) = self.plans_memory.try_grow(bytes) {
             let _ = reply_to.send(Err(no_room.into()));

@@ -69,7 +69,7 @@ struct Entry {
     /// It was cancelled because nobody held it.
     forsaken: bool,
     permit: Permit,
-    /// Of what is said of it.
+    /// What the job's description takes in memory is charged for as long as the job is known here.
     _memory: Charge,
     _input: Option<Use>,
 }

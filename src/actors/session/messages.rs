@@ -164,7 +164,7 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// What may be put into the workspace, for whoever has the rights to look into it.
+    /// How much an upload may still put into the workspace; measured with the rights of the folder's owner.
     pub fn room(&self, limits: &Limits) -> impl FnOnce(&Root<'_>) -> Result<Room, Problem> + Send + use<> {
         let (most, reserve) = (limits.workspace_bytes, limits.disk_reserve_bytes);
         let filling = self.workspace.filling();
