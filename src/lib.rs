@@ -1,7 +1,7 @@
 //! Belljar runs model-written Python under glass.
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
-//! `cli`, `daemon` → `control` → `actors` → `agent`, `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `memory` → `config` → `schema` → `protocol`.
+//! `cli`, `daemon` → `control` → `actors` → `agent`, `session` → `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `memory` → `config` → `schema` → `protocol`.
 //! `controls` is beside them: which security controls hold, for the build that proves each of them; and `deaths`:
 //! what dies is heard of; and `processes`:
 //! those of the host, told from all others, with what they have started.
@@ -24,5 +24,6 @@ pub mod sandbox;
 pub mod schema;
 #[cfg(test)]
 mod schemas;
+mod session;
 pub mod store;
 pub mod tools;

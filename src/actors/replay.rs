@@ -2,19 +2,19 @@
 //! recorded answers of tools instead of calls, and what comes out differently is told.
 
 use super::calls::ask;
-use super::past::Past;
-use super::recorded::record;
 use super::session::{CellRequest, ReplayOf, SessionMsg, SessionRef, events_of};
 use crate::protocol::api::{ReplayReport, ReplayedCell};
 use crate::protocol::problem::Problem;
 use crate::protocol::result::{ExecutionResult, Mode, Status};
+use crate::session::recorded::record;
+use crate::session::restore::Restored;
 use crate::store::EventLog;
 
 /// Runs the kept cells of a session again. It ends early when one of them dies or is interrupted; until
 /// all have run, what is left stays on the list for the next replay.
 pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport, Problem> {
     let events = events_of(log);
-    let Past { kept, interrupted, rules_of_asks, .. } = Past::of(&events, &std::sync::Arc::default());
+    let Restored { kept, interrupted, rules_of_asks, .. } = Restored::of(&events, &std::sync::Arc::default());
     let mut recorded = record(&events);
     drop(events);
     let replay = Some(kept.clone());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Folder, and what it may use.
-const MAY_USE: [(&str, &[&str]); 16] = [
+const MAY_USE: [(&str, &[&str]); 17] = [
     ("protocol", &[]),
     ("schema", &["protocol"]),
     ("config", &["protocol", "schema"]),
@@ -16,9 +16,13 @@ const MAY_USE: [(&str, &[&str]); 16] = [
     ("sandbox", &["config", "protocol"]),
     ("store", &["config", "memory", "protocol"]),
     ("tools", &["config", "memory", "protocol", "schema"]),
+    ("session", &["config", "memory", "protocol", "sandbox", "store", "tools"]),
     (
         "actors",
-        &["agent", "bridge", "config", "llm", "memory", "protocol", "quota", "sandbox", "store", "tools"],
+        &[
+            "agent", "bridge", "config", "llm", "memory", "protocol", "quota", "sandbox", "session", "store",
+            "tools",
+        ],
     ),
     ("control", &["actors", "config", "memory", "protocol", "quota", "sandbox", "store", "tools"]),
     ("daemon", &["actors", "config", "control", "protocol", "quota", "sandbox", "store", "tools"]),

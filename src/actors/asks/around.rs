@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::rules::{CellRules, SandboxRules};
 use super::ledger::{Above, Ledger, Left};
 use super::port::{Calling, PortCaller};
 use super::wish::Outer;
@@ -15,6 +14,7 @@ use crate::protocol::ask::{AskLimits, AskNumber, AskSpec};
 use crate::protocol::chat::Usage;
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
+use crate::session::rules::{CellRules, SandboxRules};
 
 /// Asks that have ended of which it is known what they have left. Older ones have nothing.
 const REMAINS_KEPT: usize = 256;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::super::charge::ROOM_TO_BEGIN_BYTES;
 use super::super::llm::News;
-use super::super::rules::CellRules;
 use super::super::session::{CellRequest, OwnSession, SessionMsg, result_of};
 use super::ledger::{REPLY_TOKENS, Short};
 use super::recall::CELL_REFUSED;
@@ -21,6 +20,7 @@ use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
+use crate::session::rules::CellRules;
 use crate::store::Paid;
 use crate::tools::Caller;
 

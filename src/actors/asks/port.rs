@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use super::super::calls::{answer, ask};
-use super::super::rules::{CellRules, SandboxRules};
 use super::super::session::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use super::super::supervisor::{SupervisorMsg, SupervisorRef};
 use super::ledger::Above;
@@ -24,6 +23,7 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::files::{self, Opened};
 use crate::sandbox::owner::Lane;
 use crate::sandbox::workspace::Root;
+use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::EventLog;
 use crate::tools::{FileRead, NestedAsk, Owner, Patience, PlanTree, PortFuture, SessionPort};
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::super::rules::CellRules;
 use super::ledger::Above;
 use crate::agent::{self, Setup};
 use crate::config::{Agent, Model, Settings, Template};
@@ -10,6 +9,7 @@ use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, 
 use crate::protocol::chat::ModelTool;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values;
+use crate::session::rules::CellRules;
 use crate::tools::Registry;
 
 /// Characters of the text of an ask.

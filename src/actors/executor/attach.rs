@@ -3,8 +3,6 @@
 use std::time::{Duration, Instant};
 
 use super::super::launch::Ready;
-use super::super::outcome::{EndedBy, Ending};
-use super::super::past::{OpenCall, WaitingCall};
 use super::super::session::SessionMsg;
 use super::calls::cell_ended;
 use super::cells::Running;
@@ -14,6 +12,8 @@ use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
+use crate::session::outcome::{EndedBy, Ending};
+use crate::session::restore::{OpenCall, WaitingCall};
 
 /// Longest time in which a cell that nobody recorded is expected to be gone after it was killed.
 const UNRECORDED_PATIENCE: Duration = Duration::from_secs(10);

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::task::JoinHandle;
 
 use super::super::asks::{Calling, Port, PortCaller};
-use super::super::rules::{Call, Runs, Verdict};
 use super::permits::{Permit, patience};
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::bridge::{Refusal, Turn};
@@ -20,6 +19,7 @@ use crate::protocol::limits::{
     APPROVAL_BYTES, EXCEPTION_CHARS, MARKERS_BYTES, TOOL_CALLS_LISTED, TOOL_NAME_CHARS,
 };
 use crate::protocol::result::{Display, ValueView};
+use crate::session::rules::{Call, Runs, Verdict};
 use crate::store::{Applied, CellRecord};
 use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
 

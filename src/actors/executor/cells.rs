@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
-use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use super::super::session::SessionMsg;
 use super::permits::Asked;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue, request_number};
@@ -21,6 +20,7 @@ use crate::sandbox::artifacts::{self, Snapshot};
 use crate::sandbox::owner::Lane;
 use crate::sandbox::usage::{self, Hidden, Usage};
 use crate::sandbox::workspace::Workspace;
+use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use crate::store::{Applied, CellRecord, Exceeded};
 
 /// Looks in a row that find a too large workspace growing, with no cell to blame.

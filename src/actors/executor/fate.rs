@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::super::launch::Ready;
-use super::super::outcome::{Cause, Ending};
 use super::super::session::SessionMsg;
 use super::cells::Finishing;
 use super::{Cage, ExecutorMsg, ExecutorRef, ExecutorState, preload};
@@ -14,6 +13,7 @@ use crate::deaths::watched;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::SandboxEnd;
+use crate::session::outcome::{Cause, Ending};
 
 /// Time until it is looked again whether the last answers have got into the kernel's socket.
 const LOOK_AT_SOCKET: Duration = Duration::from_millis(5);

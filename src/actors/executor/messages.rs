@@ -6,9 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::launch::Ready;
-use super::super::outcome::CellStart;
-use super::super::past::OpenCall;
-use super::super::rules::SandboxRules;
 use crate::bridge::{Closed, Turn};
 use crate::protocol::api::{Computed, VariableList, Which};
 use crate::protocol::frames::{KernelFrame, Live, StateAfter, ToolFailure};
@@ -19,6 +16,9 @@ use crate::protocol::result::ExecutionResult;
 use crate::sandbox::artifacts::Snapshot;
 use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::usage::Usage;
+use crate::session::outcome::CellStart;
+use crate::session::restore::OpenCall;
+use crate::session::rules::SandboxRules;
 use crate::store::Exceeded;
 use crate::tools::{self, Responses, ToolOutput};
 

@@ -30,7 +30,6 @@ use std::time::{Duration, Instant};
 
 use super::asks::{AsksRef, Port};
 use super::launch::{Ready, attach, launch};
-use super::rules::{CellRules, SandboxRules};
 use super::session::{OwnSession, SessionMsg};
 use super::sink::RecorderSink;
 use crate::bridge::{Calls, Closed, Incoming, Link, Turn};
@@ -48,6 +47,7 @@ use crate::sandbox::artifacts::Snapshot;
 use crate::sandbox::launch::{Launcher, Sandbox, Wanted};
 use crate::sandbox::usage::Usage;
 use crate::sandbox::workspace::Workspace;
+use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::{EventLog, Recorder};
 use crate::tools;
 

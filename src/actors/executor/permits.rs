@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use super::super::asks::{AsksMsg, AsksRef, PermitWanted};
 use super::super::calls::answer;
-use super::super::outcome::EndedBy;
 use super::cells::Running;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::controls;
@@ -16,6 +15,7 @@ use crate::protocol::ask::{AskNumber, Decision};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
+use crate::session::outcome::EndedBy;
 use crate::store::EventLog;
 use crate::tools::Patience;
 

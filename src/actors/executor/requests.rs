@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::super::outcome::EndedBy;
 use super::super::session::SessionMsg;
 use super::attach::Fence;
 use super::{Answer, Back, ExecutorMsg, ExecutorRef, ExecutorState, Overdue, request_number};
@@ -13,6 +12,7 @@ use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, Live, Refu
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
+use crate::session::outcome::EndedBy;
 use crate::tools::Responses;
 
 /// Time a request without a cell (variables, reset, compute) may take on top of its own limit.

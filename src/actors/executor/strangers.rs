@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::outcome::EndedBy;
 use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue};
+use crate::session::outcome::EndedBy;
 
 /// Looks in a row that find it paused, before it is given up.
 const PAUSED_LOOKS: u32 = 30;

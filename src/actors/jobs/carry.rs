@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::super::calls::{answer, ask, lost};
-use super::super::rules::CellRules;
 use super::super::session::{CellRequest, Handles, SessionMsg, SessionRef, Standing};
 use super::super::supervisor::{ForJob, SupervisorMsg, SupervisorRef};
 use super::{JobsMsg, JobsRef, Started, script, verdict};
@@ -28,6 +27,7 @@ use crate::sandbox::files::{self, Upload};
 use crate::sandbox::gather::{self, Gathered};
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::owner::Lane;
+use crate::session::rules::CellRules;
 use crate::store::{EventLog, JobRecord};
 
 /// The one cell of a job.

@@ -91,9 +91,9 @@ fn ended(verdict: Verdict, exit_code: u8, reason: String, duration_ms: f64) -> J
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
     use super::*;
     use crate::protocol::frames::{DoneReason, DoneStatus, StateAfter};
+    use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
     use crate::store::CellRecord;
     use std::time::Duration;
 

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::asks::{Asks, AsksArgs, AsksRef, Port, PortCaller};
 use super::super::executor::ExecutorMsg;
-use super::super::queue::Job;
 use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::{Event, EventBody};
@@ -16,6 +15,7 @@ use crate::protocol::receipt::Backend;
 use crate::protocol::result::ExecutionResult;
 use crate::protocol::tool::ClientTool;
 use crate::sandbox::kernel_files;
+use crate::session::queue::Job;
 use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry, RegistryError};
 

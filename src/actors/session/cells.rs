@@ -8,8 +8,6 @@ use tokio::sync::oneshot;
 use super::super::asks::AsksMsg;
 use super::super::charge::ROOM_TO_BEGIN_BYTES;
 use super::super::executor::ExecutorMsg;
-use super::super::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
-use super::super::queue::Job;
 use super::written::JOURNALLED;
 use super::{
     Answer, CellRequest, OwnSession, Pending, SandboxPhase, SessionActorState, SessionMsg, Standing, Ticket,
@@ -25,6 +23,8 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::cgroup::Cgroup;
+use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
+use crate::session::queue::Job;
 use crate::store::{Applied, CellRecord};
 
 /// Copies of a cell's code while it runs: in the queue, in the executor.

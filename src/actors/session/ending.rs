@@ -5,8 +5,6 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 use super::super::executor::ExecutorMsg;
-use super::super::news;
-use super::super::outcome::EndedBy;
 use super::super::supervisor::SupervisorMsg;
 use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionMsg};
 use crate::controls;
@@ -14,6 +12,8 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::Workspace;
+use crate::session::news;
+use crate::session::outcome::EndedBy;
 use crate::store::Journal;
 
 /// A guest may have left a million files; other actors go on meanwhile.

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use super::super::executor::{ExecutorMsg, ExecutorRef};
 use super::super::holding::Holders;
-use super::super::queue::Job;
 use super::super::supervisor::SupervisorMsg;
 use super::agent::Common;
 use super::ending::{Noted, remove_workspace};
@@ -25,11 +24,12 @@ use super::{
 };
 use crate::controls;
 use crate::deaths::{Deaths, TOO_MANY, WITHIN};
-use crate::protocol::api::{SessionState, SessionView};
+use crate::protocol::api::{SessionState, SessionView, VariableList};
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
+use crate::session::queue::Job;
 use crate::tools::ClientTools;
 
 /// Time for the parts of a life to end. They never wait for anything, so this is never needed.
@@ -47,7 +47,7 @@ pub(super) struct Estate {
     pub unanswered: Vec<Answer<Handles>>,
     pub deferred: Vec<SessionMsg>,
     /// Lists of variables that wait.
-    pub views: Vec<Job>,
+    pub views: Vec<Job<Answer<VariableList>>>,
     pub place: Option<(Arc<Workspace>, Option<UserSlot>)>,
     /// Somebody runs the cells of before again, and goes on with it.
     pub replaying: bool,

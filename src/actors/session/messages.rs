@@ -10,8 +10,6 @@ use super::super::asks::AsksRef;
 use super::super::calls;
 use super::super::executor::Back;
 use super::super::holding::Hold;
-use super::super::outcome::{CellStart, Replay};
-use super::super::rules::CellRules;
 use super::ending::Noted;
 use super::keyed::Keyed;
 use super::written::JOURNALLED;
@@ -32,6 +30,8 @@ use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::room::{Payer, Room};
 use crate::sandbox::workspace::{Root, Workspace};
+use crate::session::outcome::{CellStart, Replay};
+use crate::session::rules::CellRules;
 use crate::store::EventLog;
 use crate::tools::Lease;
 

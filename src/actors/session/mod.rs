@@ -15,11 +15,8 @@ use super::charge::JournalAccount;
 use super::executor::{ExecutorMsg, ExecutorRef};
 use super::holding::Holders;
 use super::llm::Models;
-use super::past::Past;
-use super::queue::{Job, Queue};
-use super::rules::CellRules;
 use super::supervisor::{SupervisorMsg, SupervisorRef};
-use crate::protocol::api::{Interrupted, SessionView};
+use crate::protocol::api::{Interrupted, SessionView, VariableList};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, JobId, Seq, SessionId, SessionName};
 use crate::protocol::preload::{Preload, Preloaded};
@@ -30,6 +27,9 @@ use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
+use crate::session::queue::{Job, Queue};
+use crate::session::restore::Restored;
+use crate::session::rules::CellRules;
 use crate::store::{EventLog, Journal, OutputCaps, Recorder, Spill};
 use crate::tools;
 
@@ -131,7 +131,7 @@ pub struct SessionActorState {
     sandbox: SandboxPhase,
     receipt: Option<Arc<Receipt>>,
     preloaded: Option<Preloaded>,
-    queue: Queue,
+    queue: Queue<Answer<VariableList>>,
     tickets: HashMap<CellNumber, Pending>,
     /// Of a life before this one, until it is known which of these cells are to come.
     inherited: HashMap<CellNumber, Pending>,
@@ -154,7 +154,7 @@ pub struct SessionActorState {
     /// Requests that came before the workspace was there; bounded by the connections of the owner.
     waiting_for_handles: Vec<Answer<Handles>>,
     /// What was going on when the daemon ended, until the sandbox is attached or gone.
-    past: Option<Past>,
+    restored: Option<Restored>,
     /// The kernel has to be told of the last reset once more.
     reset_again: bool,
 }
@@ -231,8 +231,8 @@ impl SessionActorState {
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
         let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent, &args.tools));
         let past = match args.before {
-            Some(_) => Past::of(&restore::events(&log), &client_rules),
-            None => Past::default(),
+            Some(_) => Restored::of(&restore::events(&log), &client_rules),
+            None => Restored::default(),
         };
         if let Some(receipt) = &past.last_sandbox {
             common.image_is(&receipt.image.id);
@@ -280,7 +280,7 @@ impl SessionActorState {
             cgroup: None,
             turns: turns::Turns::default(),
             waiting_for_handles: unanswered,
-            past: None,
+            restored: None,
             reset_again: false,
         };
         state.recall(past);

@@ -5,15 +5,15 @@ use tokio::sync::oneshot;
 
 use super::super::asks::AsksMsg;
 use super::super::executor::{Attach, ExecutorMsg, Resumed};
-use super::super::news;
-use super::super::past::{Begun, Past};
-use super::super::queue::Job;
 use super::{OwnSession, Pending, SandboxPhase, SessionActorState, SessionMsg};
 use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::Seq;
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::cgroup::Cgroup;
+use crate::session::news;
+use crate::session::queue::Job;
+use crate::session::restore::{Begun, Restored};
 use crate::store::EventLog;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub(in crate::actors) fn events(log: &EventLog) -> Vec<Event> {
 
 impl SessionActorState {
     /// Takes up cells that had not ended.
-    pub(super) fn recall(&mut self, past: Past) {
+    pub(super) fn recall(&mut self, past: Restored) {
         self.cells = past.cells;
         let idle = past.active_at.as_deref().map_or(Duration::ZERO, clock::since);
         self.active_at = self.active_at.checked_sub(idle).unwrap_or(self.active_at);
@@ -56,7 +56,7 @@ impl SessionActorState {
             self.keep_image();
             self.preloaded.clone_from(&past.preloaded);
             self.frozen = past.frozen_since.is_some();
-            self.past = Some(past);
+            self.restored = Some(past);
         }
     }
 
@@ -69,7 +69,7 @@ impl SessionActorState {
 
     /// The sandbox to take over, if there was one.
     pub(super) fn take_attach(&mut self) -> Option<Attach> {
-        let past = self.past.take()?;
+        let past = self.restored.take()?;
         let receipt = past.sandbox?;
         self.reset_again = past.reset;
         let ran = |begun: Begun| Resumed {
@@ -95,11 +95,11 @@ impl SessionActorState {
         if self.removing {
             return;
         }
-        if self.past.as_ref().is_some_and(|past| past.sandbox.is_some()) {
+        if self.restored.as_ref().is_some_and(|past| past.sandbox.is_some()) {
             self.start_sandbox(myself).await;
             return;
         }
-        self.past = None;
+        self.restored = None;
         self.conclude_lost(None);
         self.resume_deferred();
         self.pump(myself).await;

@@ -5,9 +5,6 @@ use std::time::Instant;
 use tokio::task::JoinHandle;
 
 use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
-use super::super::news;
-use super::super::outcome;
-use super::super::queue::Job;
 use super::super::supervisor::SupervisorMsg;
 use super::ending::Noted;
 use super::{Handles, OwnSession, SandboxPhase, SessionActorState, SessionArgs, SessionMsg};
@@ -28,6 +25,9 @@ use crate::sandbox::disk;
 use crate::sandbox::launch::{UserSlot, Wanted};
 use crate::sandbox::owner::{self as folders, Lane};
 use crate::sandbox::workspace::Workspace;
+use crate::session::news;
+use crate::session::outcome;
+use crate::session::queue::Job;
 use crate::store::{JournalError, SessionRecord};
 
 /// Sandboxes that may end just before they take a cell, until it is given up.
@@ -415,7 +415,7 @@ impl SessionActorState {
             && self.making.as_ref().is_none_or(JoinHandle::is_finished)
         {
             let held_by =
-                self.past.as_ref().and_then(|past| past.sandbox.as_ref()).map(|before| before.backend);
+                self.restored.as_ref().and_then(|past| past.sandbox.as_ref()).map(|before| before.backend);
             self.making = Some(make_workspace(myself, &self.args, held_by));
         }
         if self.is_forsaken() {

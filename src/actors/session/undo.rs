@@ -1,7 +1,6 @@
 //! Back again: the last cells of the main line are taken back in the kernel, then in the journal.
 
 use super::super::executor::{Back, ExecutorMsg};
-use super::super::outcome;
 use super::cells::a_replay_goes_on;
 use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionMsg};
 use crate::protocol::api::Undone;
@@ -9,6 +8,7 @@ use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::ARTIFACTS;
 use crate::protocol::problem::{Code, Problem};
+use crate::session::outcome;
 
 impl SessionActorState {
     pub(super) fn undo(&mut self, myself: &OwnSession, cells: u64, reply_to: Answer<Undone>) {

@@ -10,8 +10,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::outcome::CellStart;
-use super::rules::{CellRules, SandboxRules};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody};
@@ -19,12 +17,14 @@ use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::receipt::Receipt;
+use crate::session::outcome::CellStart;
+use crate::session::rules::{CellRules, SandboxRules};
 use crate::tools::Responses;
 
 use fold::Fold;
 
 #[derive(Clone, Debug, Default)]
-pub struct Past {
+pub struct Restored {
     /// The number of the newest cell.
     pub cells: CellNumber,
     /// When something last happened (RFC 3339).
@@ -103,7 +103,7 @@ pub struct WaitingCall {
     pub arguments: Map<String, Value>,
 }
 
-impl Past {
+impl Restored {
     /// Events in their order. The journal knows the rules of asks; those of clients' cells are as
     /// given.
     pub fn of(events: &[Event], client_rules: &Arc<CellRules>) -> Self {

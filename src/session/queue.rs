@@ -7,9 +7,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::executor::Answer;
 use super::outcome::CellStart;
-use crate::protocol::api::{VariableList, Which};
+use crate::protocol::api::Which;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::Mode;
@@ -17,18 +16,24 @@ use crate::protocol::result::Mode;
 /// Copies of a session that run at once.
 const COPIES: usize = 4;
 
-pub enum Job {
+/// `W` is whoever waits for a list of variables.
+pub enum Job<W> {
     Cell { start: CellStart, patient: bool },
-    Variables { which: Which, patient: bool, reply_to: Answer<VariableList> },
+    Variables { which: Which, patient: bool, reply_to: W },
 }
 
-#[derive(Default)]
-pub struct Queue {
-    waiting: VecDeque<Job>,
+pub struct Queue<W> {
+    waiting: VecDeque<Job<W>>,
     running: BTreeMap<CellNumber, CellStart>,
 }
 
-impl Job {
+impl<W> Default for Queue<W> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), running: BTreeMap::new() }
+    }
+}
+
+impl<W> Job<W> {
     fn is_main(&self) -> bool {
         matches!(self, Self::Cell { start, .. } if start.mode == Mode::Main)
     }
@@ -40,7 +45,7 @@ impl Job {
     }
 }
 
-impl Queue {
+impl<W> Queue<W> {
     /// Cells that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.iter().filter(|job| matches!(job, Job::Cell { .. })).count()
@@ -74,12 +79,12 @@ impl Queue {
         self.running.contains_key(&cell)
     }
 
-    pub fn push(&mut self, job: Job) {
+    pub fn push(&mut self, job: Job<W>) {
         self.waiting.push_back(job);
     }
 
     /// A job that has waited already goes to the front.
-    pub fn put_back(&mut self, job: Job) {
+    pub fn put_back(&mut self, job: Job<W>) {
         if let Job::Cell { start, .. } = &job {
             self.running.remove(&start.cell);
         }
@@ -92,7 +97,7 @@ impl Queue {
     }
 
     /// Takes the first job that may start now. A cell counts as running from here on.
-    pub fn next(&mut self) -> Option<Job> {
+    pub fn next(&mut self) -> Option<Job<W>> {
         let job = self.waiting.remove(self.next_place()?)?;
         if let Job::Cell { start, .. } = &job {
             self.running.insert(start.cell, start.clone());
@@ -128,7 +133,7 @@ impl Queue {
 
     /// Takes back a cell that waits.
     pub fn take(&mut self, cell: CellNumber) -> Option<CellStart> {
-        let is_it = |job: &Job| matches!(job, Job::Cell { start, .. } if start.cell == cell);
+        let is_it = |job: &Job<W>| matches!(job, Job::Cell { start, .. } if start.cell == cell);
         let place = self.waiting.iter().position(is_it)?;
         match self.waiting.remove(place)? {
             Job::Cell { start, .. } => Some(start),
@@ -142,8 +147,8 @@ impl Queue {
     }
 
     /// The jobs that wait and are meant, in their order.
-    pub fn take_waiting_if(&mut self, is_meant: impl Fn(&Job) -> bool) -> Vec<Job> {
-        let (taken, left): (Vec<Job>, Vec<Job>) =
+    pub fn take_waiting_if(&mut self, is_meant: impl Fn(&Job<W>) -> bool) -> Vec<Job<W>> {
+        let (taken, left): (Vec<Job<W>>, Vec<Job<W>>) =
             std::mem::take(&mut self.waiting).into_iter().partition(is_meant);
         self.waiting = left.into();
         taken
@@ -154,7 +159,7 @@ impl Queue {
         self.running.values().filter(|start| start.ask == Some(ask)).map(|start| start.cell).collect()
     }
 
-    pub fn take_waiting(&mut self) -> Vec<Job> {
+    pub fn take_waiting(&mut self) -> Vec<Job<W>> {
         std::mem::take(&mut self.waiting).into()
     }
 }
@@ -164,13 +169,13 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn cell(cell: CellNumber, mode: Mode, patient: bool) -> Job {
+    fn cell(cell: CellNumber, mode: Mode, patient: bool) -> Job<()> {
         let timeout = Duration::from_secs(1);
         let start = CellStart { cell, mode, timeout, ..CellStart::default() };
         Job::Cell { start, patient }
     }
 
-    fn start(queue: &mut Queue) -> Vec<CellNumber> {
+    fn start(queue: &mut Queue<()>) -> Vec<CellNumber> {
         std::iter::from_fn(|| queue.next())
             .filter_map(|job| if let Job::Cell { start, .. } = job { Some(start.cell) } else { None })
             .collect()

@@ -5,11 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::news;
-use super::super::outcome::CellStart;
-use super::super::recorded::record;
-use super::super::rules::{CellRules, SandboxRules};
-use super::{Begun, OpenCall, Past, WaitingCall};
+use super::{Begun, OpenCall, Restored, WaitingCall};
 use crate::controls;
 use crate::protocol::ask::Approval;
 use crate::protocol::clock;
@@ -18,6 +14,10 @@ use crate::protocol::frames::StateAfter;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_CALLS_LISTED;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
+use crate::session::news;
+use crate::session::outcome::CellStart;
+use crate::session::recorded::record;
+use crate::session::rules::{CellRules, SandboxRules};
 use crate::tools::{Responses, ToolOutput};
 
 /// A cell that has not ended.
@@ -46,7 +46,7 @@ struct Call {
 
 #[derive(Default)]
 pub(super) struct Fold {
-    past: Past,
+    past: Restored,
     open: BTreeMap<CellNumber, Open>,
     calls: BTreeMap<u64, Call>,
     /// What a person has not decided on yet, by the id of the approval.
@@ -85,7 +85,7 @@ impl Fold {
     }
 
     /// What is left open when all of these events were taken.
-    pub fn end(self, events: &[Event]) -> Past {
+    pub fn end(self, events: &[Event]) -> Restored {
         let replays = self.open.values().any(|open| open.replays.is_some());
         let recorded = if replays { record(events) } else { BTreeMap::new() };
         let Self { mut past, mut open, calls, permits, .. } = self;

@@ -57,9 +57,9 @@ fn lost() -> EventBody {
     EventBody::StateLost { reason: String::new(), restored_to: None }
 }
 
-fn past(bodies: &[EventBody]) -> Past {
+fn past(bodies: &[EventBody]) -> Restored {
     let numbered = bodies.iter().cloned().zip(1..);
-    Past::of(&numbered.map(|(body, seq)| event(seq, body)).collect::<Vec<_>>(), &Arc::default())
+    Restored::of(&numbered.map(|(body, seq)| event(seq, body)).collect::<Vec<_>>(), &Arc::default())
 }
 
 fn finished(cell: CellNumber, status: Status, kind: StateKind) -> EventBody {
@@ -209,9 +209,12 @@ fn the_time_in_which_a_cell_was_frozen_is_not_its_own() {
     let at =
         |second: u64, body| Event { seq: second, at: format!("2026-01-01T00:00:{second:02}.000Z"), body };
     let mut events = vec![at(1, queued(1, Mode::Main)), at(2, started(1)), at(5, EventBody::Frozen)];
-    assert_eq!(Past::of(&events, &Arc::default()).frozen_since.as_deref(), Some("2026-01-01T00:00:05.000Z"));
+    assert_eq!(
+        Restored::of(&events, &Arc::default()).frozen_since.as_deref(),
+        Some("2026-01-01T00:00:05.000Z")
+    );
     events.push(at(9, EventBody::Thawed));
-    let past = Past::of(&events, &Arc::default());
+    let past = Restored::of(&events, &Arc::default());
     assert_eq!((past.frozen_since, past.running[0].frozen), (None, Duration::from_secs(4)));
 }
 
