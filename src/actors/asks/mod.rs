@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use super::calls;
 use super::llm::Models;
-use super::session::{OwnSession, SessionMsg, events_of};
+use super::session::{OwnSession, SessionMsg};
 use super::supervisor::SupervisorRef;
 use crate::agent::{Effect, Input, Machine};
 use crate::config::Settings;
@@ -32,7 +32,7 @@ use crate::deaths::watched;
 use crate::memory::{Charge, TINY_BYTES, Use};
 use crate::protocol::ask::{Approval, AskNumber, AskSpec, AskState, AskView, Decision, PlanVersion};
 use crate::protocol::chat::Message;
-use crate::protocol::event::EventBody;
+use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
@@ -80,8 +80,8 @@ pub struct AsksArgs {
     pub image: Option<String>,
     /// Isolated by a container or a jail.
     pub contained: bool,
-    /// There was a daemon before this one.
-    pub restored: bool,
+    /// What the journal has of the session, where it was there before.
+    pub events: Vec<Event>,
 }
 
 pub struct AsksState {
@@ -239,8 +239,8 @@ impl Actor for Asks {
     type State = AsksState;
     type Arguments = AsksArgs;
 
-    async fn pre_start(&self, myself: AsksRef, args: AsksArgs) -> Result<AsksState, ActorProcessingErr> {
-        let memory = if args.restored { Memory::of(events_of(&args.log)) } else { Memory::default() };
+    async fn pre_start(&self, myself: AsksRef, mut args: AsksArgs) -> Result<AsksState, ActorProcessingErr> {
+        let memory = Memory::of(std::mem::take(&mut args.events));
         let mut plans_memory = args.quotas.memory(args.owner).open(Use::Conversations);
         plans_memory.grow_anyway(memory.plans.iter().map(|version| plan_bytes(&version.tree)).sum());
         let mut state = AsksState {

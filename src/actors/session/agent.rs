@@ -55,7 +55,7 @@ pub(super) async fn spawn_asks(
     log: &Arc<EventLog>,
     clients: &ClientTools,
     common: &Common,
-    restored: bool,
+    events: Vec<Event>,
 ) -> Result<AsksRef, ractor::SpawnErr> {
     let (own, lent) = (Arc::clone(&args.tools), clients.clone());
     let (image_id, kernels) = (Arc::clone(&common.image_id), args.launcher.paths.kernel_dir());
@@ -81,7 +81,7 @@ pub(super) async fn spawn_asks(
         image: args.wanted.image.clone(),
         // The one that does not is never chosen, only named.
         contained: args.backend != Backend::Process,
-        restored,
+        events,
     })
     .await
 }

@@ -230,8 +230,9 @@ impl SessionActorState {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
         let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent, &args.tools));
+        let events = args.before.map(|_| restore::events(&log)).unwrap_or_default();
         let past = match args.before {
-            Some(_) => Restored::of(&restore::events(&log), &client_rules),
+            Some(_) => Restored::of(&events, &client_rules),
             None => Restored::default(),
         };
         if let Some(receipt) = &past.last_sandbox {
@@ -246,7 +247,7 @@ impl SessionActorState {
         let held_by = past.sandbox.as_ref().map(|receipt| receipt.backend);
         let making = place.is_none().then(|| make_workspace(&myself, &args, held_by));
         let (workspace, slot) = place.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
-        let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, args.before.is_some()).await?;
+        let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, events).await?;
         let goes_on = replaying && past.replaying;
         let mut state = Self {
             args,
