@@ -39,6 +39,7 @@ class Channel:
         self._reading = False
         self._ended = False
         self._received = 0  # bytes
+        self._most_waiting = None
 
     def runner_ends(self):
         """Descriptors: the one that the runner speaks on, and the one that it listens to."""
@@ -47,6 +48,23 @@ class Channel:
     def read(self, on):
         self._reading = on
         self._watch()
+
+    def read_while(self, most_waiting):
+        """Read only while no more bytes than that wait to be sent; None: always.
+
+        Never for a runner that keeps to the rules: it may send before it reads, and would wait for us.
+        """
+        if self._most_waiting != most_waiting:
+            self._most_waiting = most_waiting
+            self._watch()
+
+    def sent(self):
+        """Bytes that the runner has sent up to now, read or not."""
+        return self._received if self._ended else self._received + bytes_waiting(self._pipe)
+
+    def handled(self):
+        """Bytes that it had sent by the end of the message that is being handled, or was last."""
+        return self._received - self._reader.unread()
 
     def send(self, message, descriptors=None):
         """Queue a message; descriptors go with its first byte and stay the caller's to close.
@@ -139,7 +157,8 @@ class Channel:
             self._runner_pipe = None
 
     def _watch(self):
-        reads, writes = self._reading and not self._ended, self._queue and not self._ended
+        lags = self._most_waiting is not None and len(self._queue) > self._most_waiting
+        reads, writes = self._reading and not self._ended and not lags, self._queue and not self._ended
         self._poller.watch(self._pipe, READ if reads else 0, lambda _events: self.receive())
         self._poller.watch(self._socket.fileno(), WRITE if writes else 0, lambda _events: self._flush())
 

@@ -13,7 +13,7 @@ import sys
 from . import process, websocket, wire
 from .bridge import Bridge
 from .computes import Computes
-from .limits import CALLS_PER_RUNNER, FIRST_HELLO_S, PROTOCOL_VERSION, Limits
+from .limits import FIRST_HELLO_S, PROTOCOL_VERSION, Limits
 from .poller import Poller
 from .probe import probe
 from .runners import Runners
@@ -209,9 +209,7 @@ class Guardian:
         return f"undo reaches {reach[-1]} cells back, and of those only: {', '.join(map(str, reach))}"
 
     def _tool_answer(self, frame, text):
-        handle = self._runners.by_index(int(frame["call"]) // CALLS_PER_RUNNER)
-        if handle is not None:
-            handle.tools.send(wire.pack(wire.HOST_FRAME, text.encode()))
+        self._runners.tool_answered(int(frame["call"]), text)
 
     def _bye(self, _frame, _text):
         self._stop()

@@ -6,6 +6,7 @@ import signal
 import time
 
 from . import process, wire
+from .calls import Calls
 from .channel import Channel, bytes_waiting
 from .limits import OUTPUT_FRAME_BYTES, PIPE_BYTES
 from .output import STDERR, STDOUT, OutputMeter
@@ -24,7 +25,7 @@ class RunnerHandle:
     """A runner's channels and output pipes, and the cell it works on.
 
     The owner has `runner_message(handle, kind, payload)`, `runner_called(handle, kind, payload)`, `runner_broken(handle)`,
-    `runner_hung_up(handle)`, `limits` and `bridge`.
+    `runner_hung_up(handle)`, `limits`, `bridge` and `call_numbers`.
     """
 
     def __init__(self, owner, poller, index, role):
@@ -33,7 +34,7 @@ class RunnerHandle:
         self.index = index
         self.pid = None
         self._pidfd = None
-        self.cell = 0
+        self.cell = self.newest_cell = 0
         self.begun = False  # its code runs
         self.names = b""  # that it may assign, as the runner says
         self.killed = False
@@ -50,7 +51,6 @@ class RunnerHandle:
         self.last_cell = 0  # of the main line that it ran
         self.asked_back = 0  # the last cell after which it was asked
         self.displays = 0  # of the present cell
-        self.calls = 0  # tool calls so far
         self._closed = False
         self.variables_request = None
         self.preload_request = None  # until it has imported what it begins with
@@ -65,6 +65,7 @@ class RunnerHandle:
         except OSError:
             self.close()
             raise
+        self.calls = Calls(self.tools, owner.call_numbers)
         self.meter = self._new_meter()
 
     def _open_pipes(self):
@@ -108,7 +109,8 @@ class RunnerHandle:
 
     def begin_cell(self, cell):
         self.finish_output()  # what was held back of the time without a cell
-        self.cell = cell
+        self.cell = self.newest_cell = cell
+        self.calls.begin_cell(cell)
         self.displays = 0
         self.begun = self.killed = self.interrupted = self.out_of_memory = False
         self.names = b""

@@ -27,9 +27,14 @@ PIPE_BYTES = 1024 * 1024
 CONTROL_READ_BYTES = 64 * 1024
 # What may wait for a runner that does not read: tool results, mostly.
 RUNNER_QUEUE_BYTES = 256 * 1024 * 1024
-# Tool calls are numbered `runner index * CALLS_PER_RUNNER + n`, below 2**53 for JSON's sake.
-CALLS_PER_RUNNER = 2**32
 RUNNER_INDEXES = 2**21
+# What the arguments of a runner's tool calls that have no answer yet take together; how many calls these are is the
+# daemon's `tool_calls`. A single one may always be made.
+CALLS_BYTES = 64 * 1024 * 1024
+# Calls of a runner that an answer is still passed on for.
+CALLS_REMEMBERED = 1024
+# Refusals of calls that a runner lets wait, before nothing more is read of its calls.
+REFUSALS_BYTES = 64 * 1024
 # Who goes when memory is short: first what only looks at code, then the worker, then what was put by,
 # then checkpoints, and the guardian, without which all is lost, not before the last of them. The
 # system adds the thousandths of the memory that a process has to its score.

@@ -7,22 +7,16 @@ puts an older one there.
 
 import os
 import signal
-import time
 
-from . import memory, process, runner, wire
-from .ballast import Ballast
+from . import process, runner, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
+from .keeper import MemoryKeeper
 from .limits import (
     BACK_S,
-    BUDGET_SCARCE,
     BURY_POLL_S,
     CHECKPOINT_PAUSE_S,
     CHECKPOINT_RETRY_S,
     CHECKPOINT_TRIES,
-    MEMORY_ALARM_S,
-    MEMORY_CHECK_S,
-    MEMORY_PART,
-    MEMORY_SUM_S,
     NAMES_BYTES,
     PROMOTE_LEAST_S,
     PROMOTE_S,
@@ -32,7 +26,6 @@ from .limits import (
     WORKER_START_TRIES,
 )
 
-_MEMORY_TIMER = "memory"
 _CHECKPOINT_TIMER = "checkpoint"
 LOST = "lost"
 
@@ -49,14 +42,12 @@ class MainLine:
         self._poller = poller
         self._workspace = workspace
         self._on_hopeless = on_hopeless
-        self._memory = memory.MemoryWatch()
-        self.ballast = Ballast()
-        self._ending = set()  # pids that were killed for their memory, and may still have it
+        self.keeper = MemoryKeeper(self, runners, poller)
         self.hello = None
         self.configure = None
         self.imports = None
         self.worker = None
-        self._ring = []  # checkpoints, oldest first
+        self.ring = []  # checkpoints, oldest first
         self._started = None  # the newest cell, as the daemon sent it
         self._code = None  # of that cell
         self._lost = (None, b"")  # the code of the last cell that was lost, and names that it may have assigned
@@ -84,7 +75,7 @@ class MainLine:
     def set_up(self, text):
         """Seed and tools, also for checkpoints: going back does not bring back the old ones."""
         self.configure = text
-        for handle in (self.worker, *self._ring):
+        for handle in (self.worker, *self.ring):
             if handle is not None:
                 handle.forward(text)
 
@@ -113,7 +104,7 @@ class MainLine:
             self._poller.after(("back", worker.index), BACK_S, worker.kill)  # control: done_is_done
         worker.begin_cell(cell)
         self.worker.forward(text)
-        self._poller.within(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
+        self.keeper.watch_soon()
 
     def cell_done(self, cell):
         """It has been answered. Soon, off its way, the state that it left is put by."""
@@ -127,19 +118,19 @@ class MainLine:
 
         A copy that was just asked for is as good as one that is there, unless such have failed before.
         """
-        if self._ring and self._ring[-1].pid is None:
-            self._ring[-1].control.receive()  # the word that it is there, or its end, may wait to be read
+        if self.ring and self.ring[-1].pid is None:
+            self.ring[-1].control.receive()  # the word that it is there, or its end, may wait to be read
         if not self._has_newest():
             return False
-        return self._ring[-1].pid is not None or not self._failed_checkpoints
+        return self.ring[-1].pid is not None or not self._failed_checkpoints
 
     def _has_newest(self):
         """Whether a copy of the state before the present cell is there, or on its way."""
-        return bool(self._ring) and self._ring[-1].position == self.worker.position
+        return bool(self.ring) and self.ring[-1].position == self.worker.position
 
     def copy_for_cell(self, cell, text):
         """False if there is nothing to copy or no process to be had."""
-        self._poller.within(_MEMORY_TIMER, MEMORY_CHECK_S, self._watch_memory)
+        self.keeper.watch_soon()
         return self._copy(FORK, text, lambda copy: copy.begin_cell(cell))
 
     def copy_for_view(self, request, text):
@@ -155,7 +146,7 @@ class MainLine:
 
     def _copy(self, role, text, prepare):
         running = self.worker.cell
-        copy = self._runners.spawn(self._ring[-1] if running else self.worker, role)
+        copy = self._runners.spawn(self.ring[-1] if running else self.worker, role)
         if copy is None:
             return False
         copy.as_before = running or None
@@ -169,7 +160,7 @@ class MainLine:
         if self._runners.limits.checkpoints and self.hello is not None:
             checkpoint = self._runners.spawn(self.worker, CHECKPOINT)
             if checkpoint is not None:
-                self._ring.append(checkpoint)
+                self.ring.append(checkpoint)
 
     def _protect_soon(self):
         self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_PAUSE_S, self._protect_if_there_is_room)
@@ -200,128 +191,25 @@ class MainLine:
     def checkpoint_present(self):
         self._failed_checkpoints = 0
         self._trim()
-        self.check_memory()
+        self.keeper.check()
 
     def forget_checkpoint(self, handle):
         """It has ended, or never came to be."""
-        if handle in self._ring:
-            self._ring.remove(handle)
+        if handle in self.ring:
+            self.ring.remove(handle)
 
     def _trim(self):
-        while len(self._ring) > self._runners.limits.checkpoints:
-            self._retire(self._ring.pop(0))
+        while len(self.ring) > self._runners.limits.checkpoints:
+            self.retire(self.ring.pop(0))
 
     def drop_checkpoints(self):
-        while self._ring:
-            self._retire(self._ring.pop())
+        while self.ring:
+            self.retire(self.ring.pop())
 
-    def _retire(self, handle):
+    def retire(self, handle):
         handle.role = RETIRED
         handle.killed = True
         handle.kill()
-
-    def _watch_memory(self):
-        begun = time.monotonic()
-        self._look_at_memory()
-        pause = max(MEMORY_CHECK_S, (time.monotonic() - begun) / MEMORY_PART)
-        if any(handle.cell for handle in self._runners.all()):
-            self._poller.after(_MEMORY_TIMER, pause, self._watch_memory)
-        elif not self._memory.is_held(self._runners.limits):
-            # Threads and processes of earlier cells may go on.
-            self._poller.after(_MEMORY_TIMER, max(MEMORY_SUM_S, pause), self._watch_memory)
-
-    def _look_at_memory(self):
-        if process.is_halted():
-            return  # for the end of a cell, which comes first
-        held = self._memory.is_held(self._runners.limits)
-        sizes = {} if held else {pid: memory.resident(pid) for pid in self._active()}
-        # Pages that they share count for each of them here: that may be too much, or not.
-        crowded = sum(sizes.values()) > self._bound()
-        due = self._memory.take_turn(MEMORY_ALARM_S if crowded else MEMORY_SUM_S)
-        relieved = due and self.check_memory()
-        if not held:
-            self._end_gluttons(sizes, due and not relieved)
-        else:
-            self._help_the_system()
-
-    def _help_the_system(self):
-        """Where it ends what takes too much, but too late or too little of it."""
-        if self._ring:
-            self.ballast.keep(self._memory.in_use(self._runners.limits, ()), self._bound())
-        if self._memory.is_brimful(self._bound()):
-            sizes = {pid: memory.resident(pid) for pid in self._active()}
-            for pid in sorted(sizes, key=sizes.get)[-1:]:
-                self._end_glutton(pid)
-
-    def _end_glutton(self, pid):
-        for handle in self._runners.all():
-            if handle.pid == pid:
-                handle.out_of_memory = True
-        self._ending.add(pid)
-        process.send_signal(pid, signal.SIGKILL)
-
-    def _bound(self):
-        limits = self._runners.limits
-        return limits.memory_bytes + (limits.checkpoint_bytes if limits.checkpoints else 0)
-
-    def _active(self):
-        """Processes that can take more memory. What waits to be used only seems large, for what it shares."""
-        waiting = {handle.pid for handle in self._runners.all() if not handle.cell and handle is not self.worker}
-        living = process.descendants()
-        self._ending.intersection_update(living)
-        return [pid for pid in living if pid not in waiting and pid not in self._ending]
-
-    def _lasting(self):
-        """All processes but those that are about to end."""
-        ending = {handle.pid for handle in self._runners.all() if handle.role == RETIRED}
-        return [pid for pid in process.descendants() if pid not in ending and pid not in self._ending]
-
-    def _end_gluttons(self, sizes, together):
-        """Kill the largest processes when there is no more memory, as the system does where it is told to.
-
-        What all of them take `together` costs more to know, and comes after checkpoints that can go.
-        """
-        largest = max(sizes, key=sizes.get, default=None)
-        if largest is not None and memory.resident_with_files(largest) > self._bound():
-            self._end_glutton(largest)
-        elif together:
-            excess = memory.total(self._lasting()) - self._bound()
-            if excess > 0 and self.check_memory():
-                return  # memory has grown since the checkpoints were looked at, and one of them was enough
-            # Measured anew, because they grow: by the time of the sum another may be the largest.
-            alone = memory.held_by_each(sizes) if excess > 0 else {}
-            for pid in sorted(alone, key=alone.get, reverse=True):
-                if excess <= 0:
-                    return
-                excess -= alone[pid]
-                self._end_glutton(pid)
-
-    def check_memory(self):
-        """Above the session's own memory checkpoints go, one at a time, the oldest first.
-
-        The newest protects the cell that runs. It goes only if without it the session would keep
-        to its memory: then copies of changed pages, which are not the cell's fault, fill the
-        budget. If the cell itself takes too much, it is its worker that has to go. True if one went.
-        """
-        if not self._ring or self.worker is None:
-            return False
-        if any(handle.role == RETIRED for handle in self._runners.all()):
-            return False  # what it held is free only when it has ended
-        limits = self._runners.limits
-        pids = [handle.pid for handle in (self.worker, *self._ring) if handle.pid]
-        in_use = self._memory.in_use(limits, pids) - self.ballast.held()
-        if in_use <= limits.memory_bytes:
-            return False
-        if len(self._ring) == 1:
-            if in_use <= limits.memory_bytes + limits.checkpoint_bytes * BUDGET_SCARCE:
-                return False
-            if in_use - memory.held_alone(self._ring[0].pid) > limits.memory_bytes:
-                return False
-            # What it shared with a worker that is just ending is not a copy.
-            if not memory.held_alone(self.worker.pid):
-                return False
-        self._retire(self._ring.pop(0))
-        return True
 
     # Going back.
 
@@ -343,23 +231,23 @@ class MainLine:
 
     def reach(self):
         """How many cells back there are checkpoints of, in order."""
-        return sorted(self.worker.position - handle.position for handle in self._ring)
+        return sorted(self.worker.position - handle.position for handle in self.ring)
 
     def undo(self, cells):
         """Put the state of that many cells ago in place. False if there is none."""
         self._protect()
         self._trim()
         wanted = self.worker.position - cells
-        target = next((handle for handle in self._ring if handle.position == wanted), None)
+        target = next((handle for handle in self.ring if handle.position == wanted), None)
         if target is None:
             return False
-        newer = self._ring[self._ring.index(target) + 1 :]
+        newer = self.ring[self.ring.index(target) + 1 :]
         undone = self.worker
         if not self._promote(target):
             return False
         for handle in (undone, *newer):
             self.forget_checkpoint(handle)
-            self._retire(handle)
+            self.retire(handle)
         self._kill_younger(target)
         return True
 
@@ -369,7 +257,7 @@ class MainLine:
 
     def _promote(self, checkpoint):
         """Make it the worker. False if it does not answer; then it is given up."""
-        self._ring.remove(checkpoint)
+        self.ring.remove(checkpoint)
         checkpoint.role = WORKER
         checkpoint.signal(signal.SIGCONT)  # user code may have stopped it
         checkpoint.control.send(wire.pack(wire.PROMOTE))
@@ -379,7 +267,7 @@ class MainLine:
             self.worker = checkpoint
             checkpoint.read(not self._runners.bridge.pressed)
             return True
-        self._retire(checkpoint)
+        self.retire(checkpoint)
         return False
 
     def _kill_younger(self, checkpoint):
@@ -391,7 +279,7 @@ class MainLine:
 
     def worker_ended(self, handle, exit_code):
         """Its last words were taken. The daemon is told when another can take cells."""
-        self.ballast.release()
+        self.keeper.ballast.release()
         cell, was_reset = handle.cell, bool(handle.resets)
         handle.end_cell()
         self.worker = None
@@ -403,8 +291,8 @@ class MainLine:
             self._runners.refuse("no_process", message, {"request": handle.preload_request})
         if process.is_crowded():
             process.halt()  # what dies takes CPU time too: a checkpoint has its own before strays are killed
-        while self._ring and not was_reset:
-            if self._promote(self._ring[-1]):
+        while self.ring and not was_reset:
+            if self._promote(self.ring[-1]):
                 self._kill_younger(self.worker)
                 after = {"restored": self.worker.state_of}
                 unrun = self._unrun(handle, cell)
@@ -427,12 +315,13 @@ class MainLine:
         """The cell that died with the worker, if it can be given to the next one as it is.
 
         An earlier cell may have spoilt the worker so that it dies of the next thing it is sent. What
-        had not begun has had no effect, and the state that it was meant for is in place again. Only
-        once: whatever it is, it may be the cell after all.
+        had not begun has had no effect, and the state that it was meant for is in place again; or that
+        state never was, because the cell before said that it is done and was not. Only once: whatever
+        it is, it may be the cell after all.
         """
         if not cell or handle.begun or handle.killed or handle.interrupted:
             return None
-        if self.worker.position != handle.position:
+        if self.worker.position != handle.position and handle.back_from == handle.asked_back:
             return None
         text, self._started = self._started, None
         return text
@@ -482,7 +371,7 @@ class MainLine:
             self._start_worker_later()
             return
         if pid == 0:
-            runner.enter(given, self._workspace, handle.index)
+            runner.enter(given, self._workspace)
         handle.close_runner_ends()
         self.worker = handle
         self._runners.set_pid(handle, pid)

@@ -33,14 +33,14 @@ _getpid = posix.getpid
 _threads = threading._active  # changed in place only
 
 
-def enter(given, workspace, index):
+def enter(given, workspace):
     """Turn this fork of the guardian into a fresh worker. Does not return."""
     try:
         place = _take_descriptors(given)
         process.set_dumpable(True)
         process.give_way()
         posix.setsid()
-        Runner(place, index, workspace).run()
+        Runner(place, workspace).run()
     except BaseException as error:
         posix.write(place + _STDERR, f"process {_getpid()}: the worker failed: {type(error).__name__}\n".encode())
     finally:
@@ -62,7 +62,7 @@ def _take_descriptors(given):
 
 
 class Runner:
-    def __init__(self, place, index, workspace):
+    def __init__(self, place, workspace):
         self._place = place
         self.serves_once = False  # a copy for one cell or one listing
         self._waits = False  # a checkpoint
@@ -83,10 +83,10 @@ class Runner:
         self._cells = CellRunner(self, self._streams, self.interrupts, self._loop, self._displays, self._live)
         self._nested = NestedTools(self, self._cells, self._injected, ToolError)
         self._tools.local = self._nested.by_name
-        self._attach(index)
+        self._attach()
         fonts.install_cache()
 
-    def _attach(self, index):
+    def _attach(self):
         """Become the process that speaks on the descriptors in place."""
         self.pid = _getpid()
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place + _CONTROL_LISTENS)
@@ -95,7 +95,7 @@ class Runner:
         self._reader = wire.MessageReader()
         self._messages = deque()  # read ahead
         self._received_descriptors = deque()  # a list for every message that came with some
-        self._tools.attach(self._place + _TOOLS, self._tool_socket, index)
+        self._tools.attach(self._place + _TOOLS, self._tool_socket)
         self._nested.attach()
         self._say_present()
 
@@ -198,6 +198,7 @@ class Runner:
         kind = frame["type"]
         if kind == "cell":
             self._nested.begin_cell()
+            self._tools.newest_cell = frame["cell"]
             self._cells.run(frame)
             self._end_if_done()
         elif kind == "variables":
@@ -256,7 +257,7 @@ class Runner:
         given = self._received_descriptors.popleft()
         made = copies.FAILED
         if len(given) == _DESCRIPTORS:
-            made = copies.make(lambda: self._part(given, is_checkpoint, tag), lambda: self._arrive(index))
+            made = copies.make(lambda: self._part(given, is_checkpoint, tag), self._arrive)
         if made == copies.COPY:
             return
         for descriptor in given:
@@ -293,12 +294,12 @@ class Runner:
         elif tag is not None:
             process.mark(tag)
 
-    def _arrive(self, index):
+    def _arrive(self):
         """In a copy: take up its own life."""
         if self.serves_once:
             process.adopt_orphans()  # so that all that comes of it is known to
         self._loop.forget()
-        self._attach(index)
+        self._attach()
 
     def _become_worker(self):
         """This checkpoint is the main line now."""

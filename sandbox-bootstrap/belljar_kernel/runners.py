@@ -1,5 +1,6 @@
 """The guardian's runners: how copies are asked for, what runners send, how they end."""
 
+import itertools
 import signal
 import time
 
@@ -10,7 +11,6 @@ from .limits import (
     BURY_FEW,
     BURY_ROOM,
     BURY_S,
-    CALLS_PER_RUNNER,
     COPY_END_S,
     HALT_S,
     NAMES_BYTES,
@@ -39,6 +39,7 @@ class Runners:
         self._computes = computes
         self.limits = Limits()
         self.inbox = Inbox(poller)
+        self.call_numbers = itertools.count()
         self.line = MainLine(self, poller, workspace, on_hopeless)
         self._handles = {}  # by index
         self._by_pid = {}
@@ -159,17 +160,21 @@ class Runners:
             self.runner_broken(handle)
 
     def runner_called(self, handle, kind, payload):
-        """A tool call. Numbers ascend, so that none is used twice."""
         if handle.role in (CHECKPOINT, RETIRED):
             return
-        number = wire.CALL.unpack_from(payload)[0] if len(payload) >= wire.CALL.size else -1
-        if kind != wire.TOOL_CALL or len(payload) > SAID_BYTES or number < handle.calls:
+        if kind != wire.TOOL_CALL or not wire.CALL.size <= len(payload) <= SAID_BYTES:
             self.runner_broken(handle)
             return
-        handle.calls = number + 1
-        handle.drain()
-        own = {"type": "tool_call", "call": handle.index * CALLS_PER_RUNNER + number, "cell": handle.cell or None}
-        self.bridge.send_said(own, payload[wire.CALL.size :])
+        call, is_of_cell = handle.calls.begin(payload, self.limits.tool_calls)
+        if call is not None:
+            handle.drain()
+            cell = handle.cell if is_of_cell else 0
+            own = {"type": "tool_call", "call": call, "cell": cell or None}
+            self.bridge.send_said(own, payload[wire.CALL.size :])
+
+    def tool_answered(self, call, text):
+        """To a call that nobody knows of any more, nobody is told."""
+        any(handle.calls.answer(call, text) for handle in self.all())
 
     def _displayed(self, handle, payload):
         handle.drain()  # so that what was printed before comes before
@@ -183,8 +188,12 @@ class Runners:
         return bool(handle.cell)
 
     def _cell_done(self, handle, payload):
-        if not handle.cell or payload[: wire.CELL.size] != wire.CELL.pack(handle.cell):
-            return False
+        told = wire.CELL.unpack_from(payload)[0] if len(payload) >= wire.CELL.size else 0
+        if told != handle.cell or not told:
+            # An earlier cell may have told its own end before it came, and this is its end.
+            is_known = False
+            is_known = 0 < told <= handle.newest_cell  # control: an_end_may_be_told_twice
+            return is_known
         is_late = False
         is_late = handle.killed  # control: a_killed_cell_is_not_done
         if is_late:
@@ -399,7 +408,7 @@ class Runners:
             self.killed(process.kill_left_behind(handle.pid, kept))  # control: copies_end_with_descendants
         self._copy_lost(handle, exit_code)
         if handle.role in (CHECKPOINT, RETIRED):
-            self.line.check_memory()
+            self.line.keeper.check()
 
     def _copy_lost(self, handle, exit_code):
         cell = handle.cell
@@ -434,7 +443,7 @@ class Runners:
         if handle is not None:
             self._runner_ended(handle, exit_code)
             return
-        if self._computes.ended(pid, exit_code) or self.inbox.ended(pid) or self.line.ballast.ended(pid):
+        if self._computes.ended(pid, exit_code) or self.inbox.ended(pid) or self.line.keeper.ballast.ended(pid):
             return
         memory.let_go(pid)
         self._reaped.pop(pid, None)

@@ -11,7 +11,7 @@ from collections import deque
 
 from . import steady, wire
 from .late_imports import from_stdlib
-from .limits import CALLS_PER_RUNNER, CONTROL_READ_BYTES, SAID_BYTES
+from .limits import CONTROL_READ_BYTES, SAID_BYTES
 from .rich import check_json
 from .schemas import Parameters
 
@@ -37,10 +37,11 @@ ToolError.__module__ = "tools"
 class _Call:
     """One call: waiting to be sent, in flight, or answered."""
 
-    __slots__ = ("number", "message", "answer", "_on_answer")
+    __slots__ = ("number", "cell", "message", "answer", "_on_answer")
 
-    def __init__(self, number, message, on_answer):
+    def __init__(self, number, cell, message, on_answer):
         self.number = number
+        self.cell = cell  # the newest when it was made
         self.message = message
         self.answer = None
         self._on_answer = on_answer
@@ -66,12 +67,12 @@ class ToolBox:
         self._lock = None
         self._socket = self._speaks_on = None
 
-    def attach(self, speaks_on, socket, index):
+    def attach(self, speaks_on, socket):
         """Speak on this descriptor and listen to this socket; in a copy nothing of the original is in flight."""
         self._speaks_on = speaks_on
         self._socket = socket
-        self._first_number = index * CALLS_PER_RUNNER
         self._next_number = 0
+        self.newest_cell = 0
         self._lock = threading.RLock()
         self._in_flight = {}
         self._waiting = deque()
@@ -109,7 +110,7 @@ class ToolBox:
             number = self._next_number
             message = self._message(number, name, arguments)
             self._next_number += 1
-            call = _Call(number, message, on_answer)
+            call = _Call(number, self.newest_cell, message, on_answer)
             if len(self._in_flight) >= self._runner.limits.tool_calls:
                 self._waiting.append(call)
             else:
@@ -147,9 +148,14 @@ class ToolBox:
                     return
                 reader.feed(data)
                 continue
-            answer = wire.decode_json(message[1].decode())
+            cell, number = wire.ANSWERED.unpack_from(message[1])
+            answer = wire.decode_json(message[1][wire.ANSWERED.size :].decode())
             with self._lock:
-                call = self._in_flight.pop(answer["call"] - self._first_number, None)
+                call = self._in_flight.get(number)
+                if call is not None and call.cell <= cell:
+                    del self._in_flight[number]
+                else:
+                    call = None  # code wrote that call itself
                 while self._waiting and len(self._in_flight) < self._runner.limits.tool_calls:
                     self._send(self._waiting.popleft())
             if call is not None:

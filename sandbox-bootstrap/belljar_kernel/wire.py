@@ -17,6 +17,7 @@ HEADER = struct.Struct(">IB")
 HOST_FRAME = ord("H")
 SPAWN = ord("S")  # with descriptors; the payload is `[index of the new runner, is a checkpoint, tag]`
 PROMOTE = ord("M")  # to a checkpoint: you are the main worker now
+TOOL_ANSWER = ord("A")  # the runner's newest cell when it called, its own number of the call, and the daemon's frame
 ARE_YOU_BACK = ord("Q")  # after a cell of the main line, with its number: answer when your first thread is free
 # Runner to guardian.
 PROMOTED = ord("M")  # in answer
@@ -31,6 +32,7 @@ PRELOADED = ord("L")
 SPAWN_FAILED = ord("X")  # the payload is the index of the runner that did not come to be
 
 CALL = struct.Struct(">I")
+ANSWERED = struct.Struct(">QI")
 CELL = struct.Struct(">Q")
 PID = struct.Struct(">i")
 # What a runner said, on the bridge: a byte that is no stream of output, and the length of the guardian's own word.
@@ -75,6 +77,10 @@ class MessageReader:
 
     def feed(self, data):
         self._buffer += data
+
+    def unread(self):
+        """How many bytes of messages that were not taken yet it has."""
+        return len(self._buffer)
 
     def next(self):
         """The next whole message as `(kind, payload)`, or None."""

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use super::grounds::on_every_ground;
 use crate::support::{Daemon, engine};
 
-/// `say(kind, payload)` writes a message to the guardian.
+/// `say(kind, payload)` writes a message to the guardian, on the control channel or on that of tools.
 const SAY: &str = r#"
 import os, struct, time, signal
-def say(kind, payload):
+def say(kind, payload, descriptor=900):
     message = struct.pack(">IB", len(payload), ord(kind)) + payload
     while message:
-        message = message[os.write(900, message):]
+        message = message[os.write(descriptor, message):]
 def done(cell):
     say("D", struct.pack(">Q", cell) + b'{"status":"success","reason":"ok","exit_code":0,"result":null,"exception":null,'
         b'"duration_ms":1.0,"displays_dropped":0,"live":{"threads":0,"tasks":0,"children":0}}')
@@ -71,17 +71,11 @@ fn a_cell_cannot_outlive_its_deadline_by_a_forged_end() {
         "{result}"
     );
     is_as_it_was(&daemon);
-    // A cell that is said to be done and runs on does not keep the next one, which is told what became of it.
-    assert_eq!(daemon.run("a", "done(4)\nwhile True: pass")["status"], "success");
+    // A cell that is said to be done and runs on costs its own variables: the next one runs on those before.
+    assert_eq!(daemon.run("a", "kept = 'changed'\ndone(4)\nwhile True: pass")["status"], "success");
     let begun = Instant::now();
-    let result = daemon.run("a", "1");
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    assert_eq!(
-        (&result["status"], &result["state"]["kind"]),
-        (&json!("crashed"), &json!("restored")),
-        "{result}"
-    );
     is_as_it_was(&daemon);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     daemon.assert_sound();
 }
 
@@ -115,6 +109,44 @@ for _ in range(4):
         while True: os.write(900, data)
 while True: pass";
     times_out(&daemon, code);
+    daemon.assert_sound();
+}
+
+/// Calls in a loop, with numbers that ascend, and that the daemon answers at once or not at all.
+const FLOOD: &str = "
+import itertools
+for n in itertools.count():
+    say('C', struct.pack('>I', n) + WORDS, 901)";
+
+fn a_flood_of_forged_calls_ends_with_its_cell() {
+    if !engine() {
+        return;
+    }
+    let daemon = daemon();
+    for words in
+        [r#"b'{"name":"session_info","arguments":{}}'"#, r#"b'{"name":"none","arguments":{}}'"#, "b'{'"]
+    {
+        times_out(&daemon, &FLOOD.replace("WORDS", words));
+        let result = daemon.run("a", "session_info() != ''");
+        assert_eq!(result["result"]["repr"], "True", "after {words}: {result}");
+    }
+    daemon.assert_sound();
+}
+
+fn forged_numbers_and_ends_cost_no_later_cell() {
+    if !engine() {
+        return;
+    }
+    let daemon = daemon();
+    for (round, number) in ["2**32 - 1", "0", "2**31"].into_iter().enumerate() {
+        let cell = 2 + 2 * round;
+        let code = format!(
+            "say('C', struct.pack('>I', {number}) + b'{{\"name\":\"session_info\",\"arguments\":{{}}}}', 901)\ndone({cell})"
+        );
+        assert_eq!(daemon.run("a", &code)["status"], "success");
+        let result = daemon.run("a", "(session_info() != '', kept)");
+        assert_eq!(result["result"]["repr"], "(True, 'as it was')", "after {number}: {result}");
+    }
     daemon.assert_sound();
 }
 
@@ -194,6 +226,8 @@ on_every_ground!(
     forged_frames_end_at_worst_the_cell_that_sent_them,
     a_cell_cannot_outlive_its_deadline_by_a_forged_end,
     processes_that_send_for_ever_do_not_put_off_a_deadline,
+    a_flood_of_forged_calls_ends_with_its_cell,
+    forged_numbers_and_ends_cost_no_later_cell,
     checkpoints_that_do_not_answer_do_not_cost_the_session,
     a_copy_that_says_that_it_is_done_ends,
     a_connection_that_lingers_holds_up_nobody,

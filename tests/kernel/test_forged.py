@@ -31,8 +31,8 @@ class Forged(KernelTest):
             self.lost(self.kernel.run(f"say({kind!r}, {frame!r})\ntime.sleep(60)"))
 
     def test_the_end_of_another_cell_cannot_be_told(self):
-        run = self.kernel.run("say('D', struct.pack('>Q', 1) + DONE)\ntime.sleep(60)")
-        self.lost(run)
+        for cell in (3, 2**64 - 1):
+            self.lost(self.kernel.run(f"say('D', struct.pack('>Q', {cell}) + DONE)\ntime.sleep(60)"))
 
     def test_fields_that_are_the_guardians_are_the_guardians(self):
         run = self.kernel.run(
@@ -53,10 +53,20 @@ class Forged(KernelTest):
         run = self.kernel.run("say('D', struct.pack('>Q', 2) + DONE)\nwhile True: pass")
         self.assertEqual(run.end["status"], "success")
         started = time.monotonic()
-        next_one = self.kernel.finish(self.kernel.submit("kept"), timeout=30)
+        next_one = self.kernel.submit("kept")
+        self.kernel.expect("worker_replaced", timeout=30, after={"restored": 1})
+        self.assertEqual(self.kernel.finish(next_one).value, "'as it was'")
         self.assertLess(time.monotonic() - started, 20)
-        self.assertEqual((next_one.end["type"], next_one.end["after"]), ("cell_lost", {"restored": 1}))
-        self.assertTrue(next_one.end["older"])
+
+    def test_an_end_that_is_told_twice_costs_no_cell(self):
+        for _ in range(10):
+            cell = self.kernel.next_cell + 1
+            run = self.kernel.run(f"say('D', struct.pack('>Q', {cell}) + DONE)\ntime.sleep(0.01)")
+            self.assertEqual(run.end["status"], "success")
+            self.assertEqual(self.value("time.sleep(0.02); kept"), "'as it was'")
+
+    def test_an_end_of_long_ago_costs_no_cell(self):
+        self.run_ok("say('D', struct.pack('>Q', 1) + DONE)")
         self.assertEqual(self.value("kept"), "'as it was'")
 
     def test_a_copy_of_a_worker_that_does_not_answer_can_be_ended(self):
@@ -79,16 +89,13 @@ class Forged(KernelTest):
         self.kernel.finish(run)
         self.lost(run)
 
-    def test_a_tool_call_speaks_for_its_own_cell_and_its_own_numbers(self):
+    def test_a_tool_call_speaks_for_its_own_cell_under_a_number_of_the_guardian(self):
         words = b'{"name":"t","arguments":{},"type":"cell_lost","cell":1,"call":5}'
-        run = self.kernel.submit(f"say('C', struct.pack('>I', 7) + {words!r}, 901)\ntime.sleep(0.2)")
-        self.kernel.finish(run)
+        forged = f"for n in (7, 7, 2**32 - 1): say('C', struct.pack('>I', n) + {words!r}, 901)"
+        run = self.kernel.run(forged + "\ntime.sleep(0.2)")
         self.assertEqual(run.end["status"], "success")
-        [call] = self.kernel.seen_calls
-        self.assertEqual((call["type"], call["cell"], call["call"] % 2**32), ("tool_call", 2, 7))
-        again = self.kernel.run(f"say('C', struct.pack('>I', 7) + {words!r}, 901)\ntime.sleep(60)")
-        self.assertEqual(again.end["type"], "cell_lost")
-        self.assertEqual(len(self.kernel.seen_calls), 1)
+        self.assertEqual([(call["type"], call["cell"]) for call in self.kernel.seen_calls], [("tool_call", 2)] * 3)
+        self.assertEqual(len({call["call"] for call in self.kernel.seen_calls}), 3)
 
     def test_no_process_can_take_the_place_of_a_copy_in_the_name_of_the_worker(self):
         # A thread reads the guardian's wish for a checkpoint in the kernel's place, and says that it is the copy.
@@ -106,6 +113,91 @@ class Forged(KernelTest):
         self.kernel.expect("cell_done", cell=2)
         self.kernel.expect("worker_replaced", after={"restored": 1})
         self.assertEqual(self.value("kept"), "'as it was'")
+
+
+TOOL = {"name": "t", "description": "", "parameters": {"type": "object"}, "output": {}}
+
+
+class ForgedCalls(KernelTest):
+    def setUp(self):
+        super().setUp()
+        self.kernel.configure(tools=[TOOL])
+        self.run_ok(SAY + "kept = 'as it was'\ndef call(n, words): say('C', struct.pack('>I', n) + words, 901)")
+
+    def forge(self, numbers):
+        words = b'{"name":"t","arguments":{"forged":1}}'
+        self.run_ok(f"for n in {numbers}: call(n, {words!r})\ntime.sleep(0.1)")
+
+    def cancel(self):
+        """As the daemon does with the calls of a cell that has ended."""
+        for call in self.kernel.seen_calls:
+            error = {"code": "cancelled", "message": "the cell that made this call has ended"}
+            self.kernel.send(type="tool_failed", call=call["call"], error=error)
+        self.kernel.seen_calls.clear()
+        self.kernel.tools["t"] = lambda **arguments: arguments
+
+    def test_forged_numbers_cost_the_next_cell_nothing(self):
+        for numbers in ("[2**32 - 1]", "range(9)", "[2**31] * 9"):
+            self.kernel.tools.clear()
+            self.forge(numbers)
+            self.cancel()
+            self.assertEqual(self.value("[t(n=n)['n'] for n in range(12)]"), str(list(range(12))))
+
+    def test_an_answer_for_an_earlier_cell_is_for_nobody(self):
+        # Nobody reads the answers to what was forged before the first call: they are in the pipe then.
+        self.forge("range(9)")
+        self.cancel()
+        self.assertEqual(self.value("time.sleep(0.1); t(n=5)"), "{'n': 5}")
+
+    def test_a_flood_of_calls_stays_with_the_guardian(self):
+        for words in (b'{"name":"t","arguments":{}}', b"{"):
+            flood = f"for n in itertools.count(): call(n, {words!r})"
+            run = self.kernel.submit("import itertools\nprint('ready', flush=True)\n" + flood)
+            self.kernel.wait_for_output(run, "ready\n")
+            time.sleep(1)
+            begun = time.monotonic()
+            self.kernel.send(type="kill", cell=run.cell, grace_ms=100)
+            while True:
+                frame = self.kernel.receive()
+                if frame["type"] == "cell_lost":
+                    break
+                self.assertEqual(frame["type"], "tool_call")
+                self.kernel.seen_calls.append(frame)
+            self.assertLess(time.monotonic() - begun, 5)
+            self.assertLessEqual(len(self.kernel.seen_calls), self.kernel.limits["tool_calls"])
+            self.assertEqual(frame["after"], {"restored": 1})
+            self.kernel.seen_calls.clear()
+            self.assertEqual(self.value("kept"), "'as it was'")
+            self.run_ok("1")
+            self.kernel.send(type="undo", request=3, cells=2)
+            self.kernel.expect("undone")
+
+    def test_what_a_flood_left_in_the_pipe_is_not_the_next_cells(self):
+        # The pipe is full when the cell ends.
+        self.run_ok(
+            "os.set_blocking(901, False)\nend, n = time.monotonic() + 0.5, 0\n"
+            "words = b'{\"name\":\"t\",\"arguments\":{}}'\n"
+            "while time.monotonic() < end:\n"
+            "    try: n += os.write(901, struct.pack('>IBI', len(words) + 4, ord('C'), n) + words) > 0\n"
+            "    except BlockingIOError: pass\n"
+            "os.set_blocking(901, True)"
+        )
+        self.cancel()
+        self.assertEqual(self.value("[t(n=n)['n'] for n in range(5)]"), "[0, 1, 2, 3, 4]")
+        self.assertLessEqual(len(self.kernel.seen_calls), 2 * self.kernel.limits["tool_calls"])
+
+    def test_calls_that_bring_too_much_are_refused(self):
+        self.kernel.tools.clear()
+        code = (
+            "import threading, time\nrefused = []\n"
+            "def big():\n"
+            "    try: t(x='y' * (20 << 20))\n"
+            "    except ToolError as error: refused.append(error.code)\n"
+            "for _ in range(5): threading.Thread(target=big, daemon=True).start()\n"
+            "while not refused: time.sleep(0.01)\nset(refused)"
+        )
+        self.assertEqual(self.value(code), "{'busy'}")
+        self.assertLess(len(self.kernel.seen_calls), 5)
 
 
 class AfterReset(KernelTest):

@@ -8,7 +8,7 @@ from unittest import mock
 from harness import KERNEL
 
 sys.path.insert(0, KERNEL)
-from belljar_kernel import mainline  # noqa: E402
+from belljar_kernel import keeper, mainline  # noqa: E402
 from belljar_kernel.handle import CHECKPOINT, WORKER  # noqa: E402
 
 MIB = 2**20
@@ -24,7 +24,7 @@ class MemoryThatGrowsWhileItIsMeasured(unittest.TestCase):
         handles = SimpleNamespace(limits=limits, all=lambda: [worker, checkpoint])
         self.line = mainline.MainLine(handles, SimpleNamespace(after=lambda *_: None), "/nowhere", None)
         self.line.worker = worker
-        self.line._ring.append(checkpoint)
+        self.line.ring.append(checkpoint)
 
     def retired(self):
         self.killed.append(CHECKPOINT_PID)
@@ -33,15 +33,15 @@ class MemoryThatGrowsWhileItIsMeasured(unittest.TestCase):
         """One look at the memory, in which each sum is the next of these."""
         sums = iter(totals)
         with (
-            mock.patch.object(mainline.memory.MemoryWatch, "is_held", lambda *_: False),
-            mock.patch.object(mainline.memory, "total", lambda _pids: next(sums) * MIB),
-            mock.patch.object(mainline.memory, "held_alone", lambda _pid: 70 * MIB),
-            mock.patch.object(mainline.memory, "resident", lambda _pid: 90 * MIB),
-            mock.patch.object(mainline.memory, "resident_with_files", lambda _pid: 90 * MIB),
-            mock.patch.object(mainline.process, "descendants", lambda: [WORKER_PID, CHECKPOINT_PID]),
-            mock.patch.object(mainline.process, "send_signal", lambda pid, _number: self.killed.append(pid)),
+            mock.patch.object(keeper.memory.MemoryWatch, "is_held", lambda *_: False),
+            mock.patch.object(keeper.memory, "total", lambda _pids: next(sums) * MIB),
+            mock.patch.object(keeper.memory, "held_alone", lambda _pid: 70 * MIB),
+            mock.patch.object(keeper.memory, "resident", lambda _pid: 90 * MIB),
+            mock.patch.object(keeper.memory, "resident_with_files", lambda _pid: 90 * MIB),
+            mock.patch.object(keeper.process, "descendants", lambda: [WORKER_PID, CHECKPOINT_PID]),
+            mock.patch.object(keeper.process, "send_signal", lambda pid, _number: self.killed.append(pid)),
         ):
-            self.line._watch_memory()
+            self.line.keeper.watch()
 
     def test_copies_that_came_between_two_looks_cost_the_checkpoint_and_not_the_cell(self):
         self.watch(140, 170, 170)
