@@ -167,6 +167,7 @@ class Guardian:
         self._poller.after(("kill", handle.index), grace_s, lambda: self._runners.end_late(handle))
 
     def _compute(self, frame, _text):
+        self._runners.kill_condemned()
         if not self._computes.start(frame, self._runners.limits):
             self._refuse("busy", "too many expressions are being evaluated", frame)
 
@@ -174,7 +175,8 @@ class Guardian:
         known = self._line.names_of_lost(frame["code"])
         if known is not None:
             self._send({"type": "names", "request": int(frame["request"]), "names": known})
-        elif not self._computes.start_names(frame, self._runners.limits):
+        self._runners.kill_condemned()  # all is told
+        if known is None and not self._computes.start_names(frame, self._runners.limits):
             self._refuse("busy", "too many expressions are being evaluated", frame)
 
     def _variables(self, frame, text):

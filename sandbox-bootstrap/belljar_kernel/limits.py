@@ -118,6 +118,9 @@ BURY_FEW = 16
 CROWD = 56
 # What was stopped for the end of a cell goes on after this, should that end not come.
 HALT_S = 3.0
+# A crowd that stands still is killed when the daemon has all that it needs to tell the end of the cell, and after this
+# at the latest: hundreds of processes that die take the CPU time that the sandbox has.
+TELL_FIRST_S = 0.25
 
 # Cells.
 CELL_SOURCES_KEPT = 1000

@@ -248,7 +248,7 @@ class MainLine:
         for handle in (undone, *newer):
             self.forget_checkpoint(handle)
             self.retire(handle)
-        self._kill_younger(target)
+        self._runners.kill_strays(lambda: self._kill_younger(target))
         return True
 
     def settle_after_undo(self):
@@ -272,8 +272,7 @@ class MainLine:
 
     def _kill_younger(self, checkpoint):
         """Kill processes that were started since that state was put by: it knows nothing of them."""
-        found = process.kill_younger(checkpoint.pid, self._runners.kept())
-        self._runners.killed(found)
+        return process.kill_younger(checkpoint.pid, self._runners.kept())
 
     # The end of a worker and the start of a fresh one.
 
@@ -293,17 +292,19 @@ class MainLine:
             process.halt()  # what dies takes CPU time too: a checkpoint has its own before strays are killed
         while self.ring and not was_reset:
             if self._promote(self.ring[-1]):
-                self._kill_younger(self.worker)
+                self._runners.kill_strays(lambda worker=self.worker: self._kill_younger(worker))
                 after = {"restored": self.worker.state_of}
                 unrun = self._unrun(handle, cell)
                 self._tell_end(handle, 0 if unrun else cell, exit_code, after)
                 if unrun:
+                    self._runners.kill_condemned()
                     self._take_checkpoint()
                     self._send_cell(cell, unrun)
                 else:
                     self._protect_soon()
                 return
         self.drop_checkpoints()
+        self._runners.kill_condemned()
         self._runners.killed(process.kill_descendants(self._runners.kept()))
         self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
         if not handle.has_spoken:

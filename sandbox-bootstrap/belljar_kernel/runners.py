@@ -25,6 +25,7 @@ from .limits import (
     SAID_BYTES,
     SETTLE_S,
     SWEEP_S,
+    TELL_FIRST_S,
     Limits,
 )
 from .mainline import MainLine
@@ -55,6 +56,7 @@ class Runners:
             wire.PROMOTED: self._promoted,
             wire.SPAWN_FAILED: self._spawn_failed,
         }
+        self._condemned = []  # what kills strays that stand still
         self._killed = []  # pids of strays, which may not be gone yet
         self._killed_most = BURY_FEW  # so many of them may be left where something else needs room
         self._reaped = {}  # pid -> exit code of orphans, in case one turns out to be a runner
@@ -330,6 +332,7 @@ class Runners:
         """
         worker, of_worker, deadline = self.line.worker, None, time.monotonic() + RESET_S
         self._computes.stop()
+        self._condemned.clear()
         for handle in self.all():
             handle.killed = True
         while True:
@@ -350,6 +353,20 @@ class Runners:
                 self._copy_lost(handle, -signal.SIGKILL)
         return True, of_worker
 
+    def kill_strays(self, kill):
+        """`kill()` kills strays and says which. A crowd that stands still waits until the end of its cell is told."""
+        if not process.is_halted() or not process.is_crowded():
+            self.killed(kill())
+            return
+        self._condemned.append(kill)
+        self._poller.within("strays", TELL_FIRST_S, self.kill_condemned)
+
+    def kill_condemned(self):
+        """Nothing that may start a process comes before this."""
+        condemned, self._condemned = self._condemned, []
+        for kill in condemned:
+            self.killed(kill())
+
     def killed(self, pids):
         """They may not be gone yet."""
         self._killed += pids
@@ -357,6 +374,8 @@ class Runners:
 
     def has_room(self):
         """False as long as too few of a crowd that was killed are gone: no process can be had before."""
+        if self._condemned:
+            return False
         if len(self._killed) > self._killed_most:
             self.reap()
             self._killed = [pid for pid in self._killed if process.is_there(pid)]
@@ -367,6 +386,7 @@ class Runners:
 
     def bury(self):
         """Wait until there is room, but not for ever."""
+        self.kill_condemned()
         deadline = time.monotonic() + self._poller.patience(BURY_S)
         while not self.has_room():
             if time.monotonic() > deadline:
@@ -404,11 +424,15 @@ class Runners:
             return
         self.line.forget_checkpoint(handle)
         if handle.role in (FORK, VIEW):
-            kept = self.kept(handle)
-            self.killed(process.kill_left_behind(handle.pid, kept))  # control: copies_end_with_descendants
+            self.kill_strays(lambda: self._kill_left_behind(handle))
         self._copy_lost(handle, exit_code)
         if handle.role in (CHECKPOINT, RETIRED):
             self.line.keeper.check()
+
+    def _kill_left_behind(self, copy):
+        found = []
+        found = process.kill_left_behind(copy.pid, self.kept(copy))  # control: copies_end_with_descendants
+        return found
 
     def _copy_lost(self, handle, exit_code):
         cell = handle.cell

@@ -301,6 +301,17 @@ class PidOne(KernelTest):
         others = "import os\n[n for n in os.listdir('/proc') if n.isdigit() and os.getsid(int(n)) not in (0, int(n))]"
         self.wait_until(lambda: self.value(others) == "[]", "all of them are gone")
 
+    def test_a_crowd_that_stood_still_for_the_end_of_its_cell_is_killed(self):
+        run = self.kernel.submit(
+            "import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(600)\n"
+            "print('crowd', flush=True)\ntime.sleep(60)"
+        )
+        self.kernel.wait_for_output(run, "crowd\n")
+        self.kernel.send(type="kill", cell=run.cell, grace_ms=50)
+        self.assertEqual(self.kernel.finish(run).end["after"], {"restored": 0})
+        count = "import os\nsum(map(str.isdigit, os.listdir('/proc')))"
+        self.wait_until(lambda: int(self.value(count)) < 20, "all of them are gone")
+
     def test_the_state_before_a_cell_is_put_by_when_the_cell_begins(self):
         """However slow the copy is that holds it: the cell may leave it no time."""
         self.run_ok("import os, time\nos.register_at_fork(after_in_child=lambda: time.sleep(0.5))")
