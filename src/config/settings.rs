@@ -61,6 +61,14 @@ pub struct Sandbox {
     pub uid_count: u32,
 }
 
+impl Sandbox {
+    /// Without an engine nothing can serve.
+    #[must_use]
+    pub fn needs_engine(&self) -> bool {
+        self.backend == Backend::Docker || self.minimum_isolation > Isolation::Jail
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pull {
     Never,

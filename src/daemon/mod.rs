@@ -155,7 +155,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
     let sessions: Vec<_> = living()?.into_iter().map(|record| record.id).collect();
     // Sandboxes first: nothing may still write into a folder that is being removed.
-    let reaped = reaper::reap(&launcher).await;
+    let reaped = launcher.reap().await;
     reaper::clear_folders(&launcher, &sessions);
     let (listener, socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
     let (shutdown, stop) = (CancellationToken::new(), CancellationToken::new());
@@ -225,7 +225,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         }
         if remove {
             // What an executor could not remove.
-            reaper::reap(&launcher).await;
+            launcher.reap().await;
         }
     };
     tokio::select! {

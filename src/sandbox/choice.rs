@@ -1,12 +1,10 @@
 //! Which backend serves: the one that was named, or the first that works; never less isolation than the
 //! configuration asks for, and never `process` unless it was named.
 
-use super::images;
-use super::jail::{self, root};
-use super::launch::Launcher;
-use crate::config::Pull;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Isolation};
+use crate::sandbox::backend::SandboxBackend as _;
+use crate::sandbox::launch::Launcher;
 
 /// A backend, and why not an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,13 +14,6 @@ pub struct Choice {
 }
 
 impl Launcher {
-    /// Without an engine nothing can serve.
-    #[must_use]
-    pub fn needs_engine(&self) -> bool {
-        let settings = &self.settings.sandbox;
-        settings.backend == Backend::Docker || settings.minimum_isolation > Isolation::Jail
-    }
-
     /// Decides for a session. An image narrows what can serve.
     pub async fn choose(&self, wish: Backend, image: Option<&str>) -> Result<Choice, Problem> {
         let minimum = self.settings.sandbox.minimum_isolation;
@@ -35,7 +26,7 @@ impl Launcher {
         let choice = match wish {
             Backend::Docker => named(Backend::Docker),
             Backend::Bubblewrap => {
-                self.jails().await?;
+                self.backend(Backend::Bubblewrap).check(image).await?;
                 named(Backend::Bubblewrap)
             }
             Backend::Process if self.service.system => {
@@ -44,11 +35,11 @@ impl Launcher {
             }
             Backend::Process => named(Backend::Process),
             Backend::Auto => {
-                let docker = self.docker_serves(image).await;
+                let docker = self.docker.check(image).await;
                 let jail = match &docker {
                     Ok(()) => None,
                     Err(_) if minimum > Isolation::Jail => None,
-                    Err(_) => Some(self.jail_serves(image).await),
+                    Err(_) => Some(self.backend(Backend::Bubblewrap).check(image).await),
                 };
                 first_that_works(docker, jail, image)?
             }
@@ -64,51 +55,16 @@ impl Launcher {
 
     /// What keeps sandboxes from being made at all, one sentence for each backend that could serve.
     pub async fn troubles(&self) -> Vec<String> {
-        let Err(engine) = self.engine.version().await else { return Vec::new() };
-        let jail = if self.needs_engine() { None } else { Some(self.jails().await) };
+        let Err(engine) = self.docker.version().await else { return Vec::new() };
+        let jail = match self.settings.sandbox.needs_engine() {
+            true => None,
+            false => Some(self.backend(Backend::Bubblewrap).check(None).await),
+        };
         match jail {
-            Some(Ok(_)) => Vec::new(),
+            Some(Ok(())) => Vec::new(),
             Some(Err(jail)) => vec![engine.to_string(), jail.message],
             None => vec![engine.to_string()],
         }
-    }
-
-    async fn docker_serves(&self, image: Option<&str>) -> Result<(), Problem> {
-        self.engine_mode().await?;
-        let settings = &self.settings.sandbox;
-        if settings.pull == Pull::Missing {
-            return Ok(());
-        }
-        let requested = image.or(settings.image.as_deref());
-        images::resolve(&self.engine, requested, &settings.images, Pull::Never, &|_| {}).await.map(drop)
-    }
-
-    async fn jail_serves(&self, image: Option<&str>) -> Result<(), Problem> {
-        self.jail_image(image)?;
-        self.jails().await.map(drop)
-    }
-
-    /// The root file system for a jail.
-    pub(super) fn jail_image(
-        &self,
-        image: Option<&str>,
-    ) -> Result<crate::protocol::receipt::ImageFact, Problem> {
-        let allowed = &self.settings.sandbox.images;
-        if let Some(image) = image.filter(|image| *image != root::HOST) {
-            images::candidates(Some(image), allowed)?;
-        }
-        root::resolve(&self.paths.roots_dir(), image, allowed)
-    }
-
-    /// What jails are built with, once one could be built.
-    pub(super) async fn jails(&self) -> Result<&jail::Tools, Problem> {
-        self.tools
-            .get_or_try_init(|| async {
-                let tools = jail::Tools::find(self.paths.roots_dir(), self.service.system)?;
-                self.try_out(&tools).await?;
-                Ok(tools)
-            })
-            .await
     }
 }
 

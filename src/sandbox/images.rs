@@ -1,25 +1,13 @@
-//! Which image a session gets, and getting one that is not there.
+//! Which images sessions may name, whatever backend makes sandboxes of them.
 
-use bollard::models::CreateImageInfo;
-use bollard::query_parameters::CreateImageOptions;
-use futures_util::StreamExt;
-use std::time::Duration;
-
-use super::engine::{Engine, EngineError, classify, within};
-use super::jail::root;
-use super::launch::Launcher;
-use crate::config::Pull;
-use crate::controls;
 use crate::protocol::api::{ImageList, ImageView};
-use crate::protocol::limits::ENGINE_CALL;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::{Backend, ImageFact};
-
-/// Time between two signs of life of a pull.
-const PULL_IDLE: Duration = Duration::from_secs(120);
+use crate::protocol::receipt::Backend;
+use crate::sandbox::backend::SandboxBackend as _;
+use crate::sandbox::launch::Launcher;
 
 /// The images that may be tried for a request, in order.
-pub(super) fn candidates<'a>(
+pub(in crate::sandbox) fn candidates<'a>(
     requested: Option<&'a str>,
     allowed: &'a [String],
 ) -> Result<Vec<&'a str>, Problem> {
@@ -37,100 +25,13 @@ pub(super) fn candidates<'a>(
 }
 
 /// The engine takes a name without a tag for `:latest`.
-fn tagged(reference: &str) -> String {
+pub(in crate::sandbox) fn tagged(reference: &str) -> String {
     let name_part = reference.rsplit('/').next().unwrap_or(reference);
     if name_part.contains(':') { reference.to_owned() } else { format!("{reference}:latest") }
 }
 
-fn printable(text: &str) -> String {
+pub(in crate::sandbox) fn printable(text: &str) -> String {
     text.chars().take(200).collect::<String>().escape_default().to_string()
-}
-
-/// The first candidate that the engine has; with `Pull::Missing`, the first that can be had.
-pub async fn resolve(
-    engine: &Engine,
-    requested: Option<&str>,
-    allowed: &[String],
-    pull: Pull,
-    progress: &(impl Fn(String) + Sync),
-) -> Result<ImageFact, Problem> {
-    let candidates = candidates(requested, allowed)?;
-    for reference in &candidates {
-        if let Some(fact) = find(engine, reference).await.map_err(|error| error.problem())? {
-            return Ok(fact);
-        }
-    }
-    let mut missing = missing(requested);
-    if pull == Pull::Missing {
-        for reference in candidates.iter().filter(|reference| may_be_pulled(reference)) {
-            match pull_image(engine, reference, progress).await {
-                Ok(()) => {
-                    if let Some(fact) = find(engine, reference).await.map_err(|error| error.problem())? {
-                        return Ok(fact);
-                    }
-                }
-                Err(error) => {
-                    let why = printable(&error.problem().message);
-                    missing.message = format!("{}; a pull of `{reference}` failed: {why}", missing.message);
-                }
-            }
-        }
-    }
-    Err(missing)
-}
-
-/// Images of Belljar's own are built here: whoever has that name on a registry is somebody else.
-fn may_be_pulled(reference: &str) -> bool {
-    let mut parts = reference.rsplit('/').skip(1);
-    !controls::holds("own_images_are_not_pulled") || parts.next() != Some("belljar")
-}
-
-/// The image that a session began with, by its id: its name may be another's by now.
-pub(super) async fn again(engine: &Engine, first: &ImageFact) -> Result<ImageFact, Problem> {
-    let found = find(engine, &first.id).await.map_err(|error| error.problem())?;
-    if found.is_some_and(|found| found.id == first.id) {
-        return Ok(first.clone());
-    }
-    let name = printable(&first.reference);
-    let id = printable(&first.id);
-    let what =
-        format!("the image `{name}` ({id}) that this session began with is gone, and it takes no other");
-    Err(Problem::new(Code::ImageMissing, what)
-        .hint("make a new session with `belljar new`, and copy files with `belljar cp`"))
-}
-
-fn missing(requested: Option<&str>) -> Problem {
-    let (message, fix) = match requested {
-        Some(name) if name.starts_with("belljar/") => {
-            let kind = if name.contains("science") { "science" } else { "base" };
-            (format!("the image `{name}` is not there"), format!("build it with `belljar image build {kind}`"))
-        }
-        Some(name) => (
-            format!("the image `{}` is not there", printable(name)),
-            format!("get it with `belljar image pull {}`", printable(name)),
-        ),
-        None => (
-            "no image for sandboxes is there".to_owned(),
-            "make one with `belljar image build base` (or `science`), or get one with `belljar image pull python:3.12`".to_owned(),
-        ),
-    };
-    Problem::new(Code::ImageMissing, message).hint(fix)
-}
-
-async fn find(engine: &Engine, reference: &str) -> Result<Option<ImageFact>, EngineError> {
-    Ok(inspect(engine, reference).await?.map(|(id, _)| ImageFact { reference: reference.to_owned(), id }))
-}
-
-async fn inspect(engine: &Engine, reference: &str) -> Result<Option<(String, Option<u64>)>, EngineError> {
-    let docker = engine.docker().await?;
-    match within("inspect an image", ENGINE_CALL, docker.inspect_image(reference)).await {
-        Ok(image) => {
-            let bytes = image.size.and_then(|size| u64::try_from(size).ok());
-            Ok(image.id.map(|id| (id, bytes)))
-        }
-        Err(EngineError::NotFound(_)) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 impl Launcher {
@@ -140,20 +41,13 @@ impl Launcher {
     /// The engine does not answer, and nothing else may serve.
     pub async fn images(&self) -> Result<ImageList, Problem> {
         let settings = &self.settings.sandbox;
-        let (mut images, engine_problem) = match list(&self.engine, &settings.images).await {
+        let (mut images, engine_problem) = match self.docker.images().await {
             Ok(images) => (images, None),
-            Err(error) if self.needs_engine() => return Err(error.problem()),
-            Err(error) => (Vec::new(), Some(error.to_string())),
+            Err(problem) if settings.needs_engine() => return Err(problem),
+            Err(problem) => (Vec::new(), Some(problem.message)),
         };
-        if !self.needs_engine() {
-            let roots = root::list(&self.paths.roots_dir(), &settings.images);
-            images.extend(roots.into_iter().map(|found| ImageView {
-                reference: found.reference,
-                backend: Backend::Bubblewrap,
-                id: Some(found.id),
-                bytes: None,
-                default: false,
-            }));
+        if !settings.needs_engine() {
+            images.extend(self.backend(Backend::Bubblewrap).images().await?);
         }
         let serves = |view: &ImageView| settings.backend == Backend::Auto || settings.backend == view.backend;
         let named = |view: &ImageView| settings.image.as_ref().is_none_or(|image| *image == view.reference);
@@ -162,70 +56,6 @@ impl Launcher {
         }
         Ok(ImageList { images, engine_problem })
     }
-}
-
-async fn list(engine: &Engine, allowed: &[String]) -> Result<Vec<ImageView>, EngineError> {
-    let mut views = Vec::new();
-    for reference in allowed {
-        let (id, bytes) =
-            inspect(engine, reference).await?.map_or((None, None), |(id, bytes)| (Some(id), bytes));
-        let (reference, backend) = (reference.clone(), Backend::Docker);
-        views.push(ImageView { reference, backend, id, bytes, default: false });
-    }
-    Ok(views)
-}
-
-/// Pulls an allowed image; `progress` gets a line for each step.
-pub async fn pull_allowed(
-    engine: &Engine,
-    reference: &str,
-    allowed: &[String],
-    progress: impl FnMut(String),
-) -> Result<(), Problem> {
-    candidates(Some(reference), allowed)?;
-    if !may_be_pulled(reference) {
-        let missing = missing(Some(reference));
-        return Err(Problem::new(
-            Code::ImageForbidden,
-            format!("`{}` is made on this machine and never pulled", printable(reference)),
-        )
-        .hint(missing.hint.unwrap_or_default()));
-    }
-    pull_image(engine, reference, progress).await.map_err(|error| {
-        Problem::new(Code::ImageMissing, format!("`{}` could not be pulled: {error}", printable(reference)))
-            .hint("look at the network and the name, or build an image here with `belljar image build base`")
-    })
-}
-
-async fn pull_image(
-    engine: &Engine,
-    reference: &str,
-    mut progress: impl FnMut(String),
-) -> Result<(), EngineError> {
-    let options = CreateImageOptions { from_image: Some(tagged(reference)), ..CreateImageOptions::default() };
-    let docker = engine.docker().await?;
-    let mut steps = docker.create_image(Some(options), None, None);
-    loop {
-        match tokio::time::timeout(PULL_IDLE, steps.next()).await {
-            Err(_) => return Err(EngineError::Slow { what: "pull an image", limit: PULL_IDLE }),
-            Ok(None) => return Ok(()),
-            Ok(Some(Err(error))) => return Err(classify("pull an image", error)),
-            Ok(Some(Ok(step))) => progress(step_line(&step)),
-        }
-    }
-}
-
-fn step_line(step: &CreateImageInfo) -> String {
-    let amount = step.progress_detail.as_ref().and_then(|detail| {
-        let (current, total) = (detail.current?, detail.total?);
-        Some(format!(" {} of {} KiB", current / 1024, total / 1024))
-    });
-    format!(
-        "{}{}{}",
-        step.id.as_deref().map(|id| format!("{id}: ")).unwrap_or_default(),
-        step.status.as_deref().unwrap_or_default(),
-        amount.unwrap_or_default()
-    )
 }
 
 #[cfg(test)]
@@ -244,20 +74,5 @@ mod tests {
         let refused = candidates(Some("evil/image"), &allowed).unwrap_err();
         assert_eq!(refused.code, Code::ImageForbidden);
         assert!(refused.hint.unwrap().contains("sandbox.images"));
-    }
-
-    #[test]
-    fn a_missing_image_names_the_command_that_makes_it() {
-        assert!(missing(None).hint.unwrap().contains("belljar image build base"));
-        assert!(missing(Some("belljar/science")).hint.unwrap().contains("image build science"));
-        for (name, pulled) in [
-            ("belljar/base", false),
-            ("a.host:5000/belljar/science:1", false),
-            ("python:3.12", true),
-            ("x/belljar", true),
-        ] {
-            assert_eq!(may_be_pulled(name), pulled, "{name}");
-        }
-        assert!(missing(Some("python:3.12")).hint.unwrap().contains("image pull python:3.12"));
     }
 }

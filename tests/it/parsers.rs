@@ -11,7 +11,7 @@ use belljar::protocol::job::NewJob;
 use belljar::protocol::sse::SseDecoder;
 use belljar::protocol::tool::NewClientTools;
 use belljar::protocol::{glob, values};
-use belljar::sandbox::archive;
+use belljar::sandbox::workspace::archive;
 use dice::Dice;
 use serde_json::{Map, Value};
 use std::io::Read as _;

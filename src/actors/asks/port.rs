@@ -20,10 +20,10 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
-use crate::sandbox::files::{self, Opened};
-use crate::sandbox::owner::Lane;
 use crate::sandbox::workspace::Root;
 use crate::session::rules::{CellRules, SandboxRules};
+use crate::sandbox::workspace::files::{self, Opened};
+use crate::sandbox::workspace::owner::Lane;
 use crate::store::EventLog;
 use crate::tools::{FileRead, NestedAsk, Owner, Patience, PlanTree, PortFuture, SessionPort};
 
@@ -189,7 +189,7 @@ impl SessionPort for Port {
     }
 
     fn owner(&self) -> Owner {
-        Owner { uid: self.owner, gid: crate::sandbox::facts::primary_group(self.owner) }
+        Owner { uid: self.owner, gid: crate::sandbox::attest::facts::primary_group(self.owner) }
     }
 
     fn language(&self) -> Language {

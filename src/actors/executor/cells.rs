@@ -16,11 +16,11 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN};
 use crate::protocol::quota::Kind;
 use crate::protocol::result::Mode;
-use crate::sandbox::artifacts::{self, Snapshot};
-use crate::sandbox::owner::Lane;
-use crate::sandbox::usage::{self, Hidden, Usage};
 use crate::sandbox::workspace::Workspace;
 use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
+use crate::sandbox::workspace::artifacts::{self, Snapshot};
+use crate::sandbox::workspace::owner::Lane;
+use crate::sandbox::workspace::usage::{self, Hidden, Usage};
 use crate::store::{Applied, CellRecord, Exceeded};
 
 /// Looks in a row that find a too large workspace growing, with no cell to blame.

@@ -13,12 +13,12 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
-use crate::sandbox::artifacts::Snapshot;
 use crate::sandbox::launch::SandboxEnd;
-use crate::sandbox::usage::Usage;
+use crate::sandbox::workspace::usage::Usage;
 use crate::session::outcome::CellStart;
 use crate::session::restore::OpenCall;
 use crate::session::rules::SandboxRules;
+use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::store::Exceeded;
 use crate::tools::{self, Responses, ToolOutput};
 

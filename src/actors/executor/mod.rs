@@ -43,11 +43,11 @@ use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::quota::{Gauge, Permit};
-use crate::sandbox::artifacts::Snapshot;
 use crate::sandbox::launch::{Launcher, Sandbox, Wanted};
-use crate::sandbox::usage::Usage;
 use crate::sandbox::workspace::Workspace;
 use crate::session::rules::{CellRules, SandboxRules};
+use crate::sandbox::workspace::artifacts::Snapshot;
+use crate::sandbox::workspace::usage::Usage;
 use crate::store::{EventLog, Recorder};
 use crate::tools;
 

@@ -23,11 +23,11 @@ use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::quota::{Amounts, Gauge, Ledger, Permit};
 use crate::sandbox::attest::isolation_line;
-use crate::sandbox::files::{self, Upload};
-use crate::sandbox::gather::{self, Gathered};
 use crate::sandbox::launch::Launcher;
-use crate::sandbox::owner::Lane;
+use crate::sandbox::workspace::owner::Lane;
 use crate::session::rules::CellRules;
+use crate::sandbox::workspace::files::{self, Upload};
+use crate::sandbox::workspace::gather::{self, Gathered};
 use crate::store::{EventLog, JobRecord};
 
 /// The one cell of a job.

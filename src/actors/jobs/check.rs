@@ -8,7 +8,7 @@ use crate::protocol::job::NewJob;
 use crate::protocol::limits::{JOB_NAME_CHARS, JOB_WORDS, JOB_WORDS_BYTES};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Isolation};
-use crate::sandbox::gather::Manifest;
+use crate::sandbox::workspace::gather::Manifest;
 
 /// Gives the time that it may run.
 pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<Duration, Problem> {

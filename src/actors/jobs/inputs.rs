@@ -13,7 +13,7 @@ use crate::protocol::limits::{JOB_INPUT_BYTES, JOB_INPUT_UNUSED, JOB_INPUTS, JOB
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
-use crate::sandbox::gather::Manifest;
+use crate::sandbox::workspace::gather::Manifest;
 
 /// Ends of the names of files in the folder of jobs.
 const INPUT: &str = ".input";

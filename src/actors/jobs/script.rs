@@ -7,8 +7,8 @@
 use serde_json::json;
 
 use crate::protocol::job::NewJob;
-use crate::sandbox::files;
 use crate::sandbox::workspace::Root;
+use crate::sandbox::workspace::files;
 
 /// Where the cell finds what it is to run. Not in its code, which the journal keeps: variables may be
 /// secrets. A script that puts one there again is taken for one that was not begun.

@@ -22,7 +22,7 @@ use crate::protocol::limits::DISK_TOLERANCE;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::result::{ExecutionResult, Mode};
-use crate::sandbox::cgroup::Cgroup;
+use crate::sandbox::attest::cgroup::Cgroup;
 use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use crate::session::queue::Job;
 use crate::store::{Applied, CellRecord};

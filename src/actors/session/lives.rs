@@ -291,7 +291,7 @@ impl Estate {
     fn spare(&self) -> Self {
         let launcher = &self.args.launcher;
         let place = self.place.as_ref().map(|(workspace, slot)| {
-            (Arc::clone(workspace), slot.as_ref().map(|slot| launcher.keep_slot(slot.uid)))
+            (Arc::clone(workspace), slot.as_ref().map(|slot| launcher.slots.keep(slot.uid)))
         });
         let (clients, common, holders) = (self.clients.clone(), self.common.clone(), self.holders.clone());
         Self { clients, common, holders, place, ..Self::first(self.args.again()) }

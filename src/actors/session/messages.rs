@@ -28,7 +28,7 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::UserSlot;
-use crate::sandbox::room::{Payer, Room};
+use crate::sandbox::workspace::room::{Payer, Room};
 use crate::sandbox::workspace::{Root, Workspace};
 use crate::session::outcome::{CellStart, Replay};
 use crate::session::rules::CellRules;

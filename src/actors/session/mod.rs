@@ -24,7 +24,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::ExecutionResult;
 use crate::quota::{Gauge, Ledger, Permit};
-use crate::sandbox::cgroup::Cgroup;
+use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
 use crate::session::queue::{Job, Queue};

@@ -10,7 +10,7 @@ use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::Seq;
 use crate::protocol::receipt::Receipt;
-use crate::sandbox::cgroup::Cgroup;
+use crate::sandbox::attest::cgroup::Cgroup;
 use crate::session::news;
 use crate::session::queue::Job;
 use crate::session::restore::{Begun, Restored};

@@ -18,16 +18,16 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::quota::{Amounts, Permit};
+use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
-use crate::sandbox::cgroup::Cgroup;
 use crate::sandbox::choice::Choice;
-use crate::sandbox::disk;
 use crate::sandbox::launch::{UserSlot, Wanted};
-use crate::sandbox::owner::{self as folders, Lane};
 use crate::sandbox::workspace::Workspace;
 use crate::session::news;
 use crate::session::outcome;
 use crate::session::queue::Job;
+use crate::sandbox::workspace::disk;
+use crate::sandbox::workspace::owner::{self as folders, Lane};
 use crate::store::{JournalError, SessionRecord};
 
 /// Sandboxes that may end just before they take a cell, until it is given up.
@@ -55,13 +55,13 @@ pub(super) fn make_workspace(
     let (wish, image) = (args.backend, args.wanted.image.clone());
     let (journal, mut record, before) = (args.journal.clone(), args.record(), args.before);
     // An id of before is taken at once, so that nobody else gets it meanwhile.
-    let kept = before.and_then(|before| before.slot).map(|uid| launcher.keep_slot(uid));
+    let kept = before.and_then(|before| before.slot).map(|uid| launcher.slots.keep(uid));
     let make = async move {
         let make = async {
             let slot = match (&folder, kept) {
                 (Some(_), _) => None,
                 (None, Some(kept)) => Some(kept),
-                (None, None) => Some(launcher.take_slot()?),
+                (None, None) => Some(launcher.slots.take()?),
             };
             record.slot = slot.as_ref().map(|slot| slot.uid);
             if before.is_none() {
@@ -74,7 +74,7 @@ pub(super) fn make_workspace(
                 Some(backend) => Choice { backend, why: String::new() },
                 None => launcher.choose(wish, image.as_deref()).await?,
             };
-            let mode = launcher.guest_mode(choice.backend).await?;
+            let mode = launcher.backend(choice.backend).user_mapping().await?;
             let service = launcher.service;
             if let Some(folder) = folder {
                 let paths = &launcher.paths;

@@ -2,8 +2,8 @@
 
 use super::{SandboxPhase, SessionActorState};
 use crate::protocol::api::{SessionLimits, SessionState, SessionView};
+use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
-use crate::sandbox::cgroup::Cgroup;
 
 impl SessionActorState {
     pub(super) fn view(&self) -> SessionView {

@@ -26,10 +26,10 @@ use crate::protocol::api::{Done, FileEntry, FolderView, LEFT_OUT};
 use crate::protocol::limits::UNREAD;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::sandbox::files::{self, Opened, Upload};
-use crate::sandbox::owner::Lane;
-use crate::sandbox::usage;
 use crate::sandbox::workspace::Workspace;
+use crate::sandbox::workspace::files::{self, Opened, Upload};
+use crate::sandbox::workspace::owner::Lane;
+use crate::sandbox::workspace::usage;
 
 const TAR: &str = "application/x-tar";
 const CHUNK: usize = 64 * 1024;

@@ -17,7 +17,6 @@ use crate::control::peer::Peer;
 use crate::control::problems::Answer;
 use crate::controls;
 use crate::protocol::api::{ImageList, PullImage};
-use crate::sandbox::images;
 
 /// Progress lines that wait for the client; a slow one misses some.
 const PROGRESS_LINES: usize = 64;
@@ -40,8 +39,7 @@ pub async fn pull(
     tokio::spawn(async move {
         let steps = sender.clone();
         let progress = move |line: String| drop(steps.try_send(json!({ "status": line })));
-        let engine = &app.launcher.engine;
-        let pull = images::pull_allowed(engine, &body.reference, &app.settings.sandbox.images, progress);
+        let pull = app.launcher.docker.pull(&body.reference, progress);
         let outcome = tokio::select! {
             outcome = pull => outcome,
             // Nobody is told any more, and nobody could end it.

@@ -26,7 +26,7 @@ use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOBS_LISTED};
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::gather;
+use crate::sandbox::workspace::gather;
 use crate::store::{JobRecord, JournalError};
 
 const CHUNK: usize = 64 * 1024;

@@ -30,7 +30,7 @@ pub async fn version(State(app): State<App>) -> Json<Version> {
         pid: std::process::id(),
         bridge: BRIDGE_VERSION,
         home: app.launcher.paths.home().display().to_string(),
-        engine: app.launcher.engine.version().await.ok(),
+        engine: app.launcher.docker.version().await.ok(),
     })
 }
 

@@ -1,0 +1,199 @@
+//! The control group of a sandbox, version 1 or 2: its limits, and the counters that tell an
+//! out-of-memory kill or a refused fork from a plain death.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::protocol::api::Load;
+use crate::protocol::event::Counters;
+use crate::protocol::receipt::Receipt;
+use crate::sandbox::attest::facts::read_small;
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cgroup {
+    V1 {
+        memory: PathBuf,
+        pids: PathBuf,
+        cpu: PathBuf,
+        /// Where CPU time is counted apart from `cpu`.
+        cpuacct: Option<PathBuf>,
+        freezer: Option<PathBuf>,
+    },
+    V2 {
+        folder: PathBuf,
+    },
+}
+
+impl Cgroup {
+    /// Of a process, by the text of `/proc/<pid>/cgroup`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let root = Path::new(ROOT);
+        let below = |controller: &str| {
+            text.lines().find_map(|line| {
+                let mut parts = line.splitn(3, ':').skip(1);
+                let controllers = parts.next()?;
+                let path = parts.next()?.trim_start_matches('/');
+                // The folder of co-mounted controllers is reachable by each of their names.
+                controllers
+                    .split(',')
+                    .any(|name| name == controller)
+                    .then(|| root.join(controller).join(path))
+            })
+        };
+        if let (Some(memory), Some(pids), Some(cpu)) = (below("memory"), below("pids"), below("cpu")) {
+            let (cpuacct, freezer) = (below("cpuacct"), below("freezer"));
+            return Some(Self::V1 { memory, pids, cpu, cpuacct, freezer });
+        }
+        let unified = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+        Some(Self::V2 { folder: root.join(unified.trim_start_matches('/')) })
+    }
+
+    #[must_use]
+    pub fn of_process(pid: i32) -> Option<Self> {
+        Self::parse(&read_small(Path::new(&format!("/proc/{pid}/cgroup"))).ok()?)
+    }
+
+    /// Of a sandbox, if it has one of its own.
+    #[must_use]
+    pub fn of_sandbox(receipt: &Receipt) -> Option<Self> {
+        (receipt.limits.cgroup_version > 0).then(|| Self::of_process(receipt.process.pid)).flatten()
+    }
+
+    #[must_use]
+    pub fn version(&self) -> u8 {
+        match self {
+            Self::V1 { .. } => 1,
+            Self::V2 { .. } => 2,
+        }
+    }
+
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let (memory, pids) = match self {
+            Self::V1 { memory, pids, .. } => (memory.join("memory.oom_control"), pids.join("pids.events")),
+            Self::V2 { folder } => (folder.join("memory.events"), folder.join("pids.events")),
+        };
+        let read = |path: &Path, key| read_small(path).ok().and_then(|text| keyed(&text, key)).unwrap_or(0);
+        Counters { oom_kills: read(&memory, "oom_kill"), forks_refused: read(&pids, "max") }
+    }
+
+    /// What its processes take now; none if that is not counted here.
+    #[must_use]
+    pub fn load(&self) -> Option<Load> {
+        let number = |path: PathBuf| read_small(&path).ok()?.trim().parse::<u64>().ok();
+        let of = |path: PathBuf, key| keyed(&read_small(&path).ok()?, key);
+        let (memory, cache, cpu_us) = match self {
+            Self::V1 { memory, cpu, cpuacct, .. } => {
+                let mut counting = [Some(cpu), cpuacct.as_ref()].into_iter().flatten();
+                let time = counting.find_map(|folder| number(folder.join("cpuacct.usage")));
+                let cache = of(memory.join("memory.stat"), "total_inactive_file");
+                (number(memory.join("memory.usage_in_bytes"))?, cache, time? / 1000)
+            }
+            Self::V2 { folder } => {
+                let cache = of(folder.join("memory.stat"), "inactive_file");
+                (number(folder.join("memory.current"))?, cache, of(folder.join("cpu.stat"), "usage_usec")?)
+            }
+        };
+        Some(Load { cpu_us, memory_bytes: memory.saturating_sub(cache.unwrap_or(0)) })
+    }
+
+    #[must_use]
+    pub fn cpu_time(&self) -> Option<Duration> {
+        self.load().map(|load| Duration::from_micros(load.cpu_us))
+    }
+
+    /// Whether somebody has stopped all its processes; none if that cannot be read.
+    #[must_use]
+    pub fn is_frozen(&self) -> Option<bool> {
+        match self {
+            Self::V1 { freezer, .. } => {
+                let state = read_small(&freezer.as_ref()?.join("freezer.state")).ok()?;
+                Some(state.trim() != "THAWED")
+            }
+            Self::V2 { folder } => {
+                let events = read_small(&folder.join("cgroup.events")).ok()?;
+                keyed(&events, "frozen").map(|frozen| frozen == 1)
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn memory_limit(&self) -> Option<u64> {
+        let path = match self {
+            Self::V1 { memory, .. } => memory.join("memory.limit_in_bytes"),
+            Self::V2 { folder } => folder.join("memory.max"),
+        };
+        read_small(&path).ok()?.trim().parse().ok()
+    }
+
+    #[must_use]
+    pub fn pids_limit(&self) -> Option<u64> {
+        let path = match self {
+            Self::V1 { pids, .. } => pids.join("pids.max"),
+            Self::V2 { folder } => folder.join("pids.max"),
+        };
+        read_small(&path).ok()?.trim().parse().ok()
+    }
+
+    #[must_use]
+    pub fn cpus(&self) -> Option<f64> {
+        let (quota, period) = match self {
+            Self::V1 { cpu, .. } => (
+                read_small(&cpu.join("cpu.cfs_quota_us")).ok()?,
+                read_small(&cpu.join("cpu.cfs_period_us")).ok()?,
+            ),
+            Self::V2 { folder } => {
+                let text = read_small(&folder.join("cpu.max")).ok()?;
+                let (quota, period) = text.trim().split_once(' ')?;
+                (quota.to_owned(), period.to_owned())
+            }
+        };
+        let (quota, period): (f64, f64) = (quota.trim().parse().ok()?, period.trim().parse().ok()?);
+        (quota > 0.0 && period > 0.0).then(|| quota / period)
+    }
+}
+
+/// `key value` lines.
+fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        (name == key).then(|| value.trim().parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_are_found() {
+        let v1 = "12:pids:/docker/abc\n5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n3:freezer:/docker/abc\n0::/\n";
+        assert_eq!(
+            Cgroup::parse(v1),
+            Some(Cgroup::V1 {
+                memory: "/sys/fs/cgroup/memory/docker/abc".into(),
+                pids: "/sys/fs/cgroup/pids/docker/abc".into(),
+                cpu: "/sys/fs/cgroup/cpu/docker/abc".into(),
+                cpuacct: Some("/sys/fs/cgroup/cpuacct/docker/abc".into()),
+                freezer: Some("/sys/fs/cgroup/freezer/docker/abc".into()),
+            })
+        );
+        let v2 = "0::/system.slice/docker-abc.scope\n";
+        assert_eq!(
+            Cgroup::parse(v2),
+            Some(Cgroup::V2 { folder: "/sys/fs/cgroup/system.slice/docker-abc.scope".into() })
+        );
+        assert_eq!(Cgroup::parse("garbage"), None);
+    }
+
+    #[test]
+    fn counters_are_picked_by_their_whole_name() {
+        let events = "low 0\nhigh 0\nmax 3\noom 2\noom_kill 1\noom_group_kill 9\n";
+        assert_eq!(keyed(events, "oom_kill"), Some(1));
+        assert_eq!(keyed("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n", "oom_kill"), Some(4));
+        assert_eq!(keyed(events, "absent"), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! The backend that makes containers.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::container::Container;
+use super::engine::{Engine, EngineError, user_mapping};
+use super::{config, images};
+use crate::config::{Pull, Settings};
+use crate::controls;
+use crate::protocol::api::ImageView;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::{ImageFact, Receipt};
+use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
+use crate::sandbox::spec::{SandboxSpec, UserMapping, Wanted};
+use crate::sandbox::workspace::remove_tree;
+
+/// Time to compile the kernel's bytecode for a new image.
+const COMPILE: Duration = Duration::from_secs(60);
+
+pub struct Docker {
+    engine: Arc<Engine>,
+    settings: Arc<Settings>,
+    /// The daemon's home, as an id.
+    instance: String,
+    sandboxes_dir: PathBuf,
+    /// Guest user ids as the engine maps them; asked once.
+    mapping: tokio::sync::OnceCell<UserMapping>,
+}
+
+impl Docker {
+    #[must_use]
+    pub fn new(settings: Arc<Settings>, instance: String, sandboxes_dir: PathBuf) -> Self {
+        let mapping = tokio::sync::OnceCell::new();
+        Self { engine: Arc::new(Engine::new()), settings, instance, sandboxes_dir, mapping }
+    }
+
+    /// The engine's version, if it answers.
+    pub async fn version(&self) -> Result<String, EngineError> {
+        self.engine.version().await
+    }
+
+    /// Pulls an allowed image; `progress` gets a line for each step.
+    pub async fn pull(&self, reference: &str, progress: impl FnMut(String)) -> Result<(), Problem> {
+        images::pull_allowed(&self.engine, reference, &self.settings.sandbox.images, progress).await
+    }
+
+    async fn mapping(&self) -> Result<UserMapping, Problem> {
+        let ask = || async { Ok(user_mapping(&self.engine.info().await?)) };
+        let mapping = self.mapping.get_or_try_init(ask).await.copied();
+        mapping.map_err(|error: EngineError| error.problem())
+    }
+
+    async fn resolve(
+        &self,
+        image: Option<&str>,
+        pull: Pull,
+        progress: Progress<'_>,
+    ) -> Result<ImageFact, Problem> {
+        let settings = &self.settings.sandbox;
+        let requested = image.or(settings.image.as_deref());
+        images::resolve(&self.engine, requested, &settings.images, pull, progress).await
+    }
+
+    async fn compile(&self, spec: &SandboxSpec, output: &Path) -> Result<(), Problem> {
+        let name = format!("{}-compile", config::container_name(&spec.sandbox));
+        let run = async {
+            let container = self.engine.create(&name, config::compile_container(spec, output)).await?;
+            self.engine.start(&container).await?;
+            self.engine.wait(&container, COMPILE).await
+        };
+        let outcome = run.await;
+        self.remove_or_leave(&name).await;
+        let code = outcome.map_err(|error| error.problem())?;
+        if code == 0 {
+            return Ok(());
+        }
+        let image = &spec.image.reference;
+        Err(Problem::new(
+            Code::SandboxFailed,
+            format!("Python in the image `{image}` could not compile the kernel (exit code {code})"),
+        )
+        .hint("the image needs `python3` 3.9 or later on its PATH"))
+    }
+
+    async fn start_container(&self, spec: &SandboxSpec) -> Result<Box<dyn RunningSandbox>, Problem> {
+        match Container::start(&self.engine, spec).await {
+            Ok(container) => Ok(Box::new(container)),
+            Err(error) => {
+                // A create whose answer is lost still leaves a container.
+                self.remove_or_leave(&config::container_name(&spec.sandbox)).await;
+                Err(error.problem())
+            }
+        }
+    }
+
+    /// Removes a container that came to nothing. What cannot be removed now is left to the reaper.
+    async fn remove_or_leave(&self, name: &str) {
+        if let Err(error) = self.engine.remove(name).await {
+            tracing::warn!(%error, container = name, "a container is left to the reaper");
+        }
+    }
+
+    async fn reap_containers(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> usize {
+        let found = match self.engine.ours(&self.instance).await {
+            Ok(found) => found,
+            // Where there is no engine, nothing of ours is in it.
+            Err(EngineError::Unavailable(_)) if !self.settings.sandbox.needs_engine() => return 0,
+            Err(error) => {
+                tracing::warn!(%error, "the reaper cannot list containers");
+                return 0;
+            }
+        };
+        let mut reaped = 0;
+        for container in found {
+            if container.sandbox.as_deref().is_some_and(is_live) {
+                continue;
+            }
+            match self.engine.remove(&container.id).await {
+                Ok(()) => {
+                    reaped += 1;
+                    tracing::info!(container = container.id, "reaped");
+                    if let Some(sandbox) = container.sandbox.filter(|sandbox| is_name(sandbox))
+                        && let Err(error) = remove_tree(&self.sandboxes_dir.join(&sandbox))
+                        && error.kind() != std::io::ErrorKind::NotFound
+                    {
+                        tracing::warn!(%error, sandbox, "its folder cannot be removed");
+                    }
+                }
+                Err(error) => tracing::warn!(%error, container = container.id, "cannot be reaped"),
+            }
+        }
+        reaped
+    }
+}
+
+/// Anybody with the engine's keys can write a container's labels: no path may come of one.
+fn is_name(sandbox: &str) -> bool {
+    !sandbox.is_empty() && sandbox.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+}
+
+impl SandboxBackend for Docker {
+    fn user_mapping(&self) -> BoxFuture<'_, Result<UserMapping, Problem>> {
+        self.mapping().boxed()
+    }
+
+    fn check<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>> {
+        async move {
+            self.mapping().await?;
+            match self.settings.sandbox.pull {
+                Pull::Missing => Ok(()),
+                Pull::Never => self.resolve(image, Pull::Never, &|_| {}).await.map(drop),
+            }
+        }
+        .boxed()
+    }
+
+    fn resolve_image<'a>(
+        &'a self,
+        wanted: &'a Wanted,
+        progress: Progress<'a>,
+    ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
+        async move {
+            match &wanted.first_image {
+                Some(first) if controls::holds("image_is_pinned") => images::again(&self.engine, first).await,
+                _ => self.resolve(wanted.image.as_deref(), self.settings.sandbox.pull, progress).await,
+            }
+        }
+        .boxed()
+    }
+
+    fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>> {
+        async move {
+            let list = images::list(&self.engine, &self.settings.sandbox.images).await;
+            list.map_err(|error| error.problem())
+        }
+        .boxed()
+    }
+
+    fn compile_kernel<'a>(
+        &'a self,
+        spec: &'a SandboxSpec,
+        _folder: &'a Path,
+        output: &'a Path,
+    ) -> BoxFuture<'a, Result<(), Problem>> {
+        self.compile(spec, output).boxed()
+    }
+
+    fn start<'a>(
+        &'a self,
+        spec: &'a SandboxSpec,
+        _folder: &'a Path,
+    ) -> BoxFuture<'a, Result<Box<dyn RunningSandbox>, Problem>> {
+        self.start_container(spec).boxed()
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        _folder: &'a Path,
+    ) -> BoxFuture<'a, Result<Option<Box<dyn RunningSandbox>>, Problem>> {
+        async move {
+            let container = Container::adopt(&self.engine, receipt).await?;
+            Ok(container.map(|container| Box::new(container) as Box<dyn RunningSandbox>))
+        }
+        .boxed()
+    }
+
+    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
+        self.reap_containers(is_live).boxed()
+    }
+}

@@ -1,0 +1,223 @@
+//! The container of a sandbox as one pure function: every hardening setting of containers is written here and nowhere
+//! else, a snapshot test shows each change of it, and `attest` reads it back at run time.
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
+    MountBindOptions, MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
+};
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::controls;
+use crate::protocol::ids::SandboxId;
+use crate::sandbox::spec::seccomp::seccomp_profile;
+use crate::sandbox::spec::{
+    BRIDGE_DIR, BRIDGE_SOCKET, COMPILED_DIR, CPU_SHARES, HOSTNAME, KERNEL_DIR, LOCKED_MEMORY_BYTES, Limits,
+    MASKED_PATHS, OOM_SCORE, READONLY_PATHS, SandboxSpec, WORKSPACE, compile_command, environment,
+    kernel_command, strings,
+};
+
+pub const LABEL_APPLICATION: &str = "belljar";
+pub const LABEL_INSTANCE: &str = "belljar.instance";
+pub const LABEL_SANDBOX: &str = "belljar.sandbox";
+/// The engine's name for keeping no log.
+pub(in crate::sandbox) const NO_LOG: &str = "none";
+const RUN_OPTIONS: &str = "ro,nosuid,nodev,noexec,size=4096,nr_inodes=1,mode=755";
+
+#[must_use]
+pub fn container_name(sandbox: &SandboxId) -> String {
+    format!("belljar-{sandbox}")
+}
+
+/// The container that serves one session.
+#[must_use]
+pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
+    let command = kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE);
+    let mounts = vec![
+        bind(&spec.workspace, WORKSPACE, Access::Write),
+        bind(&spec.bridge_dir, BRIDGE_DIR, Access::read_if(controls::holds("bridge_is_read_only"))),
+        bind(&spec.kernel_dir, KERNEL_DIR, Access::read_if(controls::holds("kernel_is_read_only"))),
+    ];
+    hardened(spec, &command, mounts, WORKSPACE)
+}
+
+/// A short-lived container that compiles the kernel's bytecode with the image's own Python, and lists
+/// the packages of the image. It is as confined as a session; only the folder for what it makes is writable in it.
+#[must_use]
+pub fn compile_container(spec: &SandboxSpec, output: &Path) -> ContainerCreateBody {
+    let mounts =
+        vec![bind(&spec.kernel_dir, KERNEL_DIR, Access::Read), bind(output, COMPILED_DIR, Access::Write)];
+    hardened(spec, &compile_command(KERNEL_DIR, COMPILED_DIR), mounts, "/")
+}
+
+fn hardened(
+    spec: &SandboxSpec,
+    command: &[String],
+    mounts: Vec<Mount>,
+    working_dir: &str,
+) -> ContainerCreateBody {
+    let limits = &spec.limits;
+    let (entrypoint, arguments) = command.split_at(1.min(command.len()));
+    let host_config = HostConfig {
+        network_mode: controls::setting("no_network", "none".into()),
+        cap_drop: controls::setting("no_capabilities", vec!["ALL".into()]),
+        privileged: Some(false),
+        security_opt: Some(security_options()),
+        readonly_rootfs: controls::setting("read_only_root", true),
+        masked_paths: Some(masked_paths(spec)),
+        readonly_paths: Some(
+            controls::setting("readonly_paths", strings(&READONLY_PATHS)).unwrap_or_default(),
+        ),
+        cgroupns_mode: controls::setting("own_cgroup_namespace", HostConfigCgroupnsModeEnum::PRIVATE),
+        ipc_mode: Some("private".into()),
+        runtime: spec.runtime.clone(),
+        memory: controls::setting("memory_limit", signed(limits.memory_bytes)),
+        // The same as memory: no swap.
+        memory_swap: controls::setting("no_swap", signed(limits.memory_bytes)),
+        nano_cpus: controls::setting("cpu_limit", nano_cpus(limits.cpus)),
+        cpu_shares: controls::setting("cpu_shares", CPU_SHARES),
+        pids_limit: controls::setting("process_limit", signed(limits.pids)),
+        oom_score_adj: controls::setting("dies_before_the_daemon", OOM_SCORE),
+        shm_size: controls::setting("shared_memory_limit", signed(limits.shm_bytes)),
+        ulimits: Some(ulimits(limits)),
+        tmpfs: Some(HashMap::from([
+            ("/tmp".into(), tmp_options(limits)),
+            // Nothing that an image keeps there is shown, and a guest cannot write there.
+            ("/run".into(), RUN_OPTIONS.into()),
+        ])),
+        // Output goes over the bridge; the engine's own log would fill the host's disk.
+        log_config: controls::setting(
+            "no_engine_log",
+            HostConfigLogConfig { typ: Some(NO_LOG.into()), config: None },
+        ),
+        // The exit code and the OOM flag are read first; the daemon removes it itself.
+        auto_remove: Some(false),
+        // The guardian is pid 1 and reaps.
+        init: Some(false),
+        mounts: Some(mounts),
+        ..HostConfig::default()
+    };
+    ContainerCreateBody {
+        image: Some(spec.image.id.clone()),
+        user: controls::setting("guest_is_a_user", format!("{}:{}", spec.user.uid, spec.user.gid)),
+        hostname: Some(HOSTNAME.into()),
+        env: Some(environment(limits.cpus, KERNEL_DIR)),
+        working_dir: Some(working_dir.into()),
+        entrypoint: Some(entrypoint.to_vec()),
+        cmd: Some(arguments.to_vec()),
+        network_disabled: controls::setting("no_network", true),
+        tty: Some(false),
+        open_stdin: Some(false),
+        labels: Some(HashMap::from([
+            (LABEL_APPLICATION.into(), String::new()),
+            (LABEL_INSTANCE.into(), spec.instance.clone()),
+            (LABEL_SANDBOX.into(), spec.sandbox.0.clone()),
+        ])),
+        host_config: Some(host_config),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn security_options() -> Vec<String> {
+    let privileges = controls::setting("no_new_privileges", "no-new-privileges".into());
+    let filter = controls::setting("seccomp", format!("seccomp={}", seccomp_profile()));
+    privileges.into_iter().chain(filter).collect()
+}
+
+fn ulimits(limits: &Limits) -> Vec<ResourcesUlimits> {
+    let held = [
+        controls::setting("open_files_limit", ulimit("nofile", signed(limits.open_files))),
+        controls::setting("file_size_limit", ulimit("fsize", signed(limits.file_bytes))),
+        Some(ulimit("core", i64::from(!controls::holds("no_core_dumps")))),
+        controls::setting("locked_memory_limit", ulimit("memlock", LOCKED_MEMORY_BYTES)),
+        controls::setting("no_message_queues", ulimit("msgqueue", 0)),
+    ];
+    held.into_iter().flatten().collect()
+}
+
+fn tmp_options(limits: &Limits) -> String {
+    let execution = if controls::holds("tmp_without_execution") { "noexec" } else { "exec" };
+    let size = controls::setting("tmp_size_limit", format!(",size={}", limits.tmp_bytes));
+    let inodes = controls::setting("tmp_inode_limit", format!(",nr_inodes={}", limits.tmp_inodes));
+    let (size, inodes) = (size.unwrap_or_default(), inodes.unwrap_or_default());
+    format!("rw,nosuid,nodev,{execution}{size}{inodes},mode=1777")
+}
+
+fn masked_paths(spec: &SandboxSpec) -> Vec<String> {
+    let mut paths = controls::setting("masked_paths", strings(&MASKED_PATHS)).unwrap_or_default();
+    paths.extend(spec.hidden.iter().cloned());
+    paths
+}
+
+#[must_use]
+pub fn nano_cpus(cpus: f64) -> i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "settings bound it to a few hundred CPUs")]
+    let nano = (cpus * 1e9).round() as i64;
+    nano
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Access {
+    Read,
+    Write,
+}
+
+impl Access {
+    fn read_if(only: bool) -> Self {
+        if only { Self::Read } else { Self::Write }
+    }
+}
+
+fn bind(source: &Path, target: &str, access: Access) -> Mount {
+    Mount {
+        source: Some(source.to_string_lossy().into_owned()),
+        target: Some(target.into()),
+        typ: Some(MountType::BIND),
+        read_only: Some(access == Access::Read),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+fn ulimit(name: &str, value: i64) -> ResourcesUlimits {
+    ResourcesUlimits { name: Some(name.into()), soft: Some(value), hard: Some(value) }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::spec::tests::spec;
+
+    /// The profile is a file of its own, so only its place is shown.
+    fn shown(container: &ContainerCreateBody) -> String {
+        let mut value = serde_json::to_value(container).unwrap();
+        let options = value["HostConfig"]["SecurityOpt"].as_array_mut().unwrap();
+        let profile =
+            options.iter_mut().find(|option| option.as_str().unwrap().starts_with("seccomp=")).unwrap();
+        assert_eq!(profile.as_str().unwrap(), format!("seccomp={}", seccomp_profile()));
+        *profile = "seccomp=<config/seccomp.json>".into();
+        serde_json::to_string_pretty(&value).unwrap()
+    }
+
+    #[test]
+    fn every_setting_of_a_session_is_meant() {
+        insta::assert_snapshot!(shown(&session_container(&spec())));
+    }
+
+    #[test]
+    fn compiling_is_confined_as_a_session_is() {
+        insta::assert_snapshot!(shown(&compile_container(&spec(), Path::new("/home/kernel/.draft/output"))));
+    }
+
+    #[test]
+    fn cpus_are_told_in_billionths() {
+        assert_eq!(nano_cpus(1.5), 1_500_000_000);
+    }
+}

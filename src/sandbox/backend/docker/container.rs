@@ -1,0 +1,150 @@
+//! A sandbox that is a container of an engine.
+
+use bollard::models::ContainerInspectResponse;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::engine::{Engine, EngineError};
+use super::{attest, config};
+use crate::controls;
+use crate::protocol::event::Counters;
+use crate::protocol::frames::Probe;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Receipt;
+use crate::sandbox::attest::cgroup::Cgroup;
+use crate::sandbox::backend::{RunningSandbox, SandboxEnd};
+use crate::sandbox::spec::SandboxSpec;
+
+pub struct Container {
+    engine: Arc<Engine>,
+    name: String,
+    inspected: ContainerInspectResponse,
+    cgroup: Option<Cgroup>,
+}
+
+impl Container {
+    pub async fn start(engine: &Arc<Engine>, spec: &SandboxSpec) -> Result<Self, EngineError> {
+        let name = config::container_name(&spec.sandbox);
+        engine.create(&name, config::session_container(spec)).await?;
+        engine.start(&name).await?;
+        let inspected = engine.inspect(&name).await?;
+        Ok(Self::seen(engine, name, inspected))
+    }
+
+    fn seen(engine: &Arc<Engine>, name: String, inspected: ContainerInspectResponse) -> Self {
+        let cgroup = attest::container_pid(&inspected).and_then(Cgroup::of_process);
+        Self { engine: Arc::clone(engine), name, inspected, cgroup }
+    }
+
+    /// One that an earlier daemon left running; none if it is gone. A frozen one is thawed.
+    pub async fn adopt(engine: &Arc<Engine>, receipt: &Receipt) -> Result<Option<Self>, Problem> {
+        let name = config::container_name(&receipt.sandbox);
+        let inspected = match engine.inspect(&name).await {
+            Ok(inspected) => inspected,
+            Err(EngineError::NotFound(_)) => return Ok(None),
+            // Nothing is known of it, so nothing of it is touched.
+            Err(error) => return Err(error.problem()),
+        };
+        let state = inspected.state.clone().unwrap_or_default();
+        if state.running != Some(true) || inspected.id.as_deref() != Some(receipt.container.as_str()) {
+            return Ok(None);
+        }
+        if state.paused == Some(true) {
+            engine.unpause(&name).await.map_err(|error| error.problem())?;
+        }
+        Ok(Some(Self::seen(engine, name, inspected)))
+    }
+
+    async fn unpause(&self) -> Result<(), Problem> {
+        match self.engine.unpause(&self.name).await {
+            Err(EngineError::Refused { message, .. }) if message.contains("not paused") => Ok(()),
+            other => other.map_err(|error| error.problem()),
+        }
+    }
+
+    /// Asks the engine what became of it.
+    async fn ended(&self) -> Option<SandboxEnd> {
+        match self.engine.inspect(&self.name).await {
+            Ok(found) => {
+                let state = found.state.unwrap_or_default();
+                Some(SandboxEnd {
+                    running: state.running.unwrap_or(false),
+                    exit_code: state.exit_code,
+                    out_of_memory: state.oom_killed.unwrap_or(false),
+                })
+            }
+            Err(error) => {
+                tracing::warn!(%error, container = self.name, "the end of a sandbox cannot be read");
+                None
+            }
+        }
+    }
+}
+
+impl RunningSandbox for Container {
+    fn pid(&self) -> Option<i32> {
+        attest::container_pid(&self.inspected)
+    }
+
+    fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem> {
+        let evidence = attest::gather(spec, &self.inspected).ok_or_else(|| {
+            Problem::new(
+                Code::PolicyViolation,
+                "the isolation of the sandbox cannot be read back from the host",
+            )
+            .hint("the daemon has to run on the host of the engine and see its `/proc`")
+        })?;
+        let differences = attest::differences(spec, &self.inspected, &evidence, &probe);
+        if !differences.is_empty() && controls::holds("attestation") {
+            return Err(Problem::new(
+                Code::PolicyViolation,
+                format!("the sandbox is not as isolated as it has to be: {}", differences.join("; ")),
+            )
+            .hint(attest::remedy(&differences)));
+        }
+        Ok(attest::receipt(spec, &self.inspected, evidence, python, probe))
+    }
+
+    fn receipt(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<Receipt> {
+        let evidence = attest::gather(spec, &self.inspected)?;
+        Some(attest::receipt(spec, &self.inspected, evidence, python, probe))
+    }
+
+    fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
+        async { self.engine.pause(&self.name).await.map_err(|error| error.problem()) }.boxed()
+    }
+
+    fn thaw(&self) -> BoxFuture<'_, Result<(), Problem>> {
+        self.unpause().boxed()
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.cgroup.as_ref().and_then(Cgroup::is_frozen).unwrap_or(false)
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        self.cgroup.as_ref().and_then(Cgroup::cpu_time)
+    }
+
+    fn counters(&self) -> Counters {
+        self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default()
+    }
+
+    fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>> {
+        self.ended().boxed()
+    }
+
+    fn gone(&self) -> BoxFuture<'_, ()> {
+        std::future::pending().boxed()
+    }
+
+    fn last_words(&self) -> String {
+        String::new()
+    }
+
+    fn remove(&self) -> BoxFuture<'_, Result<(), Problem>> {
+        async { self.engine.remove(&self.name).await.map_err(|error| error.problem()) }.boxed()
+    }
+}

@@ -1,0 +1,284 @@
+//! The container engine behind a narrow door: every call has a deadline, and every failure says
+//! whether the engine is away or refused.
+
+use bollard::Docker;
+use bollard::errors::Error as DockerError;
+use bollard::models::{ContainerCreateBody, ContainerInspectResponse, SystemInfo};
+use bollard::query_parameters::{
+    CreateContainerOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
+    RemoveContainerOptions, StartContainerOptions, WaitContainerOptions,
+};
+use futures_util::StreamExt;
+use std::collections::HashMap;
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::OnceCell;
+
+use crate::controls;
+use crate::protocol::limits::{ENGINE_CALL, ENGINE_START};
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::backend::docker::config::{LABEL_INSTANCE, LABEL_SANDBOX};
+use crate::sandbox::spec::UserMapping;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("the container engine does not answer: {0}")]
+    Unavailable(String),
+    #[error("everybody may use the engine's socket `{0}`, and with it become root")]
+    Exposed(String),
+    #[error("the container engine took longer than {}s to {what}", limit.as_secs())]
+    Slow { what: &'static str, limit: Duration },
+    #[error("not there: {0}")]
+    NotFound(String),
+    #[error("the container engine refused to {what}: {message}")]
+    Refused { what: &'static str, message: String },
+}
+
+impl EngineError {
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+
+    #[must_use]
+    pub fn problem(&self) -> Problem {
+        match self {
+            Self::Unavailable(_) => Problem::new(Code::EngineUnavailable, self.to_string()).hint(
+                "start Docker (`systemctl start docker`), or set `DOCKER_HOST` to an engine you may use (`docker` group)",
+            ),
+            Self::Exposed(path) => Problem::new(Code::EngineUnavailable, self.to_string())
+                .hint(format!("close it to others: `chmod o-rwx {path}`")),
+            Self::Slow { .. } => Problem::new(Code::EngineUnavailable, self.to_string())
+                .hint("look at the load of the machine and at the engine's own log"),
+            Self::NotFound(_) | Self::Refused { .. } => Problem::new(Code::SandboxFailed, self.to_string()),
+        }
+    }
+}
+
+/// A container of ours, as the reaper sees it.
+#[derive(Clone, Debug)]
+pub struct OurContainer {
+    pub id: String,
+    pub sandbox: Option<String>,
+    /// Seconds since the epoch, by the engine's clock.
+    pub created: i64,
+}
+
+/// Connects when it is first needed and again after each failure, so a daemon may start before
+/// its engine does.
+pub struct Engine {
+    docker: OnceCell<Docker>,
+}
+
+impl Engine {
+    #[must_use]
+    pub fn new() -> Self {
+        Self { docker: OnceCell::new() }
+    }
+
+    /// The raw client, for calls that only one module makes.
+    pub(super) async fn docker(&self) -> Result<&Docker, EngineError> {
+        self.docker
+            .get_or_try_init(|| async {
+                if let Some(path) = exposed_socket()
+                    && controls::holds("engine_socket_is_closed")
+                {
+                    return Err(EngineError::Exposed(path.display().to_string()));
+                }
+                let docker = Docker::connect_with_defaults().map_err(|error| unavailable(&error))?;
+                within("answer", ENGINE_CALL, docker.negotiate_version()).await
+            })
+            .await
+    }
+
+    pub async fn version(&self) -> Result<String, EngineError> {
+        let version = within("tell its version", ENGINE_CALL, self.docker().await?.version()).await?;
+        Ok(version.version.unwrap_or_else(|| "unknown".into()))
+    }
+
+    pub async fn info(&self) -> Result<SystemInfo, EngineError> {
+        within("describe itself", ENGINE_CALL, self.docker().await?.info()).await
+    }
+
+    pub async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
+        let options =
+            CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };
+        let docker = self.docker().await?;
+        let created =
+            within("create a container", ENGINE_START, docker.create_container(Some(options), body)).await?;
+        Ok(created.id)
+    }
+
+    pub async fn start(&self, container: &str) -> Result<(), EngineError> {
+        let docker = self.docker().await?;
+        within(
+            "start a container",
+            ENGINE_START,
+            docker.start_container(container, None::<StartContainerOptions>),
+        )
+        .await
+    }
+
+    pub async fn inspect(&self, container: &str) -> Result<ContainerInspectResponse, EngineError> {
+        let docker = self.docker().await?;
+        let call = docker.inspect_container(container, None::<InspectContainerOptions>);
+        within("inspect a container", ENGINE_CALL, call).await
+    }
+
+    pub async fn kill(&self, container: &str) -> Result<(), EngineError> {
+        let docker = self.docker().await?;
+        let options = KillContainerOptions { signal: "KILL".into() };
+        within("kill a container", ENGINE_CALL, docker.kill_container(container, Some(options))).await
+    }
+
+    pub async fn pause(&self, container: &str) -> Result<(), EngineError> {
+        within("freeze a container", ENGINE_CALL, self.docker().await?.pause_container(container)).await
+    }
+
+    pub async fn unpause(&self, container: &str) -> Result<(), EngineError> {
+        within("thaw a container", ENGINE_CALL, self.docker().await?.unpause_container(container)).await
+    }
+
+    /// Kills and removes; a container that is already gone is a success.
+    pub async fn remove(&self, container: &str) -> Result<(), EngineError> {
+        let options = RemoveContainerOptions { force: true, v: true, link: false };
+        let docker = self.docker().await?;
+        match within("remove a container", ENGINE_START, docker.remove_container(container, Some(options)))
+            .await
+        {
+            Err(EngineError::NotFound(_)) => Ok(()),
+            // 409: somebody else is removing it.
+            Err(EngineError::Refused { message, .. }) if message.contains("already in progress") => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Waits for a short-lived container and gives its exit code.
+    pub async fn wait(&self, container: &str, limit: Duration) -> Result<i64, EngineError> {
+        let docker = self.docker().await?;
+        let mut ends = docker.wait_container(container, None::<WaitContainerOptions>);
+        match tokio::time::timeout(limit, ends.next()).await {
+            Err(_) => Err(EngineError::Slow { what: "finish a container", limit }),
+            Ok(Some(Ok(end))) => Ok(end.status_code),
+            // bollard reports a code other than 0 as an error.
+            Ok(Some(Err(DockerError::DockerContainerWaitError { code, .. }))) => Ok(code),
+            Ok(Some(Err(error))) => Err(classify("wait for a container", error)),
+            Ok(None) => Ok(0),
+        }
+    }
+
+    /// Every container that carries our labels and this instance's id, also stopped ones.
+    pub async fn ours(&self, instance: &str) -> Result<Vec<OurContainer>, EngineError> {
+        let filters = HashMap::from([("label".to_owned(), vec![format!("{LABEL_INSTANCE}={instance}")])]);
+        let options =
+            ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
+        let docker = self.docker().await?;
+        let listed = within("list containers", ENGINE_CALL, docker.list_containers(Some(options))).await?;
+        Ok(listed
+            .into_iter()
+            .filter_map(|container| {
+                Some(OurContainer {
+                    id: container.id?,
+                    sandbox: container.labels.and_then(|mut labels| labels.remove(LABEL_SANDBOX)),
+                    created: container.created.unwrap_or(0),
+                })
+            })
+            .collect())
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// From `docker info`: rootless engines say so; a remapping engine puts its ids into the name of
+/// its data folder (`…/165536.165536`).
+#[must_use]
+pub fn user_mapping(info: &SystemInfo) -> UserMapping {
+    let options = info.security_options.clone().unwrap_or_default();
+    let has = |name: &str| {
+        options.iter().any(|option| option.split(',').any(|part| part == format!("name={name}")))
+    };
+    if has("rootless") {
+        return UserMapping::Rootless;
+    }
+    if has("userns") {
+        let folder = info.docker_root_dir.as_deref().unwrap_or_default();
+        let ids = folder.rsplit('/').next().and_then(|name| name.split_once('.'));
+        if let Some((uid_base, gid_base)) = ids.and_then(|(u, g)| Some((u.parse().ok()?, g.parse().ok()?))) {
+            return UserMapping::Remapped { uid_base, gid_base };
+        }
+    }
+    UserMapping::Same
+}
+
+pub(super) async fn within<T>(
+    what: &'static str,
+    limit: Duration,
+    call: impl Future<Output = Result<T, DockerError>>,
+) -> Result<T, EngineError> {
+    match tokio::time::timeout(limit, call).await {
+        Err(_) => Err(EngineError::Slow { what, limit }),
+        Ok(Err(error)) => Err(classify(what, error)),
+        Ok(Ok(value)) => Ok(value),
+    }
+}
+
+pub(super) fn classify(what: &'static str, error: DockerError) -> EngineError {
+    match error {
+        DockerError::DockerResponseServerError { status_code: 404, message } => {
+            EngineError::NotFound(message)
+        }
+        DockerError::RequestTimeoutError => EngineError::Slow { what, limit: ENGINE_START },
+        DockerError::DockerResponseServerError { message, .. }
+        | DockerError::JsonDataError { message, .. } => EngineError::Refused { what, message },
+        other => unavailable(&other),
+    }
+}
+
+/// The socket of an engine on this machine, if every user can write to it.
+fn exposed_socket() -> Option<PathBuf> {
+    const OTHERS_WRITE: u32 = 0o002;
+    const OTHERS_ENTER: u32 = 0o001;
+    let host = std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".into());
+    let path = PathBuf::from(host.strip_prefix("unix://")?);
+    let mode = |path: &Path| std::fs::metadata(path).ok().map(|found| found.permissions().mode());
+    let reached = path.parent().and_then(mode).is_none_or(|mode| mode & OTHERS_ENTER != 0);
+    (mode(&path)? & OTHERS_WRITE != 0 && reached).then_some(path)
+}
+
+/// The innermost cause says the most (`connection refused`, `permission denied`).
+fn unavailable(error: &DockerError) -> EngineError {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    EngineError::Unavailable(cause.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(options: &[&str], folder: &str) -> SystemInfo {
+        SystemInfo {
+            security_options: Some(options.iter().map(|option| (*option).to_owned()).collect()),
+            docker_root_dir: Some(folder.into()),
+            ..SystemInfo::default()
+        }
+    }
+
+    #[test]
+    fn the_engine_tells_how_ids_are_mapped() {
+        let rootful = info(&["name=seccomp,profile=default"], "/var/lib/docker");
+        assert_eq!(user_mapping(&rootful), UserMapping::Same);
+        let rootless = info(&["name=rootless", "name=cgroupns"], "/home/a/.local/share/docker");
+        assert_eq!(user_mapping(&rootless), UserMapping::Rootless);
+        let remapped = info(&["name=userns"], "/var/lib/docker/165536.165536");
+        assert_eq!(user_mapping(&remapped), UserMapping::Remapped { uid_base: 165_536, gid_base: 165_536 });
+    }
+}

@@ -1,0 +1,239 @@
+//! The command line of bubblewrap as one pure function: every wall of a jail is written here, as
+//! `spec` writes those of a container, and a snapshot shows each change.
+//!
+//! A daemon of root's lets bubblewrap build the jail as root and drops the user inside, before the
+//! first byte of Python runs: its home is closed to guests, so that a guest's user could not mount
+//! anything of it, and no user namespace is needed where a machine forbids them. Any other user
+//! builds the jail in a user namespace, in which it is nobody else.
+
+use std::path::{Path, PathBuf};
+
+use crate::controls;
+use crate::sandbox::attest::cgroup::Cgroup;
+use crate::sandbox::backend::jail::root::Root;
+use crate::sandbox::spec::{
+    BRIDGE_DIR, BRIDGE_SOCKET, COMPILED_DIR, HOSTNAME, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec,
+    WORKSPACE, compile_command, environment, kernel_command,
+};
+
+/// Numbers of the descriptors that bubblewrap is given.
+pub const STATUS_FD: i32 = 10;
+pub const BLOCK_FD: i32 = 11;
+pub const FIRST_SECCOMP_FD: i32 = 12;
+
+/// Folders of the jail's root in which something is mounted.
+const PARENTS: [&str; 5] = ["/belljar", "/etc", "/sys", "/sys/fs", "/sys/fs/cgroup"];
+
+/// What the host has, as far as it decides what is mounted.
+pub struct Host<'a> {
+    pub root: &'a Root,
+    /// The daemon is root.
+    pub system: bool,
+    pub group: Option<&'a Cgroup>,
+    /// The user list that the guest sees.
+    pub passwd: &'a Path,
+    pub groups: &'a Path,
+    /// Seccomp filters, one descriptor each.
+    pub filters: usize,
+    /// Whether a path of `/proc` is there: a folder, or a file.
+    pub is_folder: &'a dyn Fn(&str) -> Option<bool>,
+}
+
+/// Builds the list.
+#[derive(Default)]
+struct Line(Vec<String>);
+
+impl Line {
+    fn add(&mut self, words: &[&str]) {
+        self.0.extend(words.iter().map(|word| (*word).to_owned()));
+    }
+
+    /// What keeps the guest in, unless a test build leaves it out.
+    fn wall(&mut self, holds: bool, words: &[&str]) {
+        if holds {
+            self.add(words);
+        }
+    }
+
+    fn mount(&mut self, option: &str, source: &Path, target: &str) {
+        self.add(&[option, &source.to_string_lossy(), target]);
+    }
+}
+
+/// The jail that serves one session.
+#[must_use]
+pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
+    let mut line = walls(spec, host);
+    line.mount("--bind", &spec.workspace, WORKSPACE);
+    line.mount(read_only(controls::holds("jail_bridge_is_read_only")), &spec.bridge_dir, BRIDGE_DIR);
+    line.mount(read_only(controls::holds("jail_kernel_is_read_only")), &spec.kernel_dir, KERNEL_DIR);
+    line.wall(controls::holds("jail_read_only_root"), &["--remount-ro", "/"]);
+    // The kernel goes to the workspace itself, as the guest: this root may not enter it.
+    line.add(&["--chdir", "/"]);
+    line.add(&["--json-status-fd", &STATUS_FD.to_string(), "--block-fd", &BLOCK_FD.to_string()]);
+    command(line, spec, host, &kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE))
+}
+
+/// A short-lived jail that compiles the kernel's bytecode; only the folder for what it makes is writable.
+#[must_use]
+pub fn compile(spec: &SandboxSpec, host: &Host<'_>, output: &Path) -> Vec<String> {
+    let mut line = walls(spec, host);
+    line.mount("--ro-bind", &spec.kernel_dir, KERNEL_DIR);
+    line.mount("--bind", output, COMPILED_DIR);
+    line.add(&["--remount-ro", "/", "--chdir", "/"]);
+    command(line, spec, host, &compile_command(KERNEL_DIR, COMPILED_DIR))
+}
+
+fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
+    let limits = &spec.limits;
+    let mut line = Line::default();
+    if host.system {
+        // What `setpriv` needs to become the guest; it keeps none of it.
+        line.wall(controls::holds("jail_no_capabilities"), &["--cap-drop", "ALL"]);
+        for capability in ["CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"] {
+            line.add(&["--cap-add", capability]);
+        }
+    } else {
+        line.add(&["--unshare-user", "--cap-drop", "ALL"]);
+    }
+    line.add(&["--unshare-pid", "--as-pid-1", "--new-session", "--clearenv"]);
+    line.wall(controls::holds("jail_no_network"), &["--unshare-net"]);
+    line.wall(controls::holds("jail_own_ipc_namespace"), &["--unshare-ipc"]);
+    line.wall(controls::holds("jail_own_host_name"), &["--unshare-uts", "--hostname", HOSTNAME]);
+    line.wall(controls::holds("jail_own_cgroup_namespace"), &["--unshare-cgroup"]);
+    for variable in environment(limits.cpus, KERNEL_DIR) {
+        let (name, value) = variable.split_once('=').unwrap_or((&variable, ""));
+        line.add(&["--setenv", name, value]);
+    }
+    // Parents that it makes by itself are closed to all but its own user.
+    for folder in PARENTS {
+        line.add(&["--perms", "0755", "--dir", folder]);
+    }
+    for entry in &host.root.entries {
+        line.add(&entry.words());
+    }
+    line.mount("--ro-bind", host.passwd, "/etc/passwd");
+    line.mount("--ro-bind", host.groups, "/etc/group");
+    line.add(&["--proc", "/proc"]);
+    // Some switches of the kernel are writable to whoever is alone in a namespace.
+    let read_only = controls::setting("jail_readonly_paths", READONLY_PATHS).into_iter().flatten();
+    for path in read_only.filter(|path| (host.is_folder)(path).is_some()) {
+        line.mount("--ro-bind", Path::new(path), path);
+    }
+    let masked = controls::setting("jail_masked_paths", MASKED_PATHS).into_iter().flatten();
+    let masked = masked.chain(spec.hidden.iter().map(String::as_str));
+    for path in masked.filter(|path| path.starts_with("/proc/")) {
+        match (host.is_folder)(path) {
+            Some(true) => line.add(&["--tmpfs", path, "--remount-ro", path]),
+            Some(false) => line.add(&["--ro-bind", "/dev/null", path]),
+            None => {}
+        }
+    }
+    line.add(&["--dev", "/dev", "--perms", "1777"]);
+    line.wall(controls::holds("jail_shared_memory_limit"), &["--size", &limits.shm_bytes.to_string()]);
+    line.add(&["--tmpfs", "/dev/shm"]);
+    line.wall(controls::holds("jail_read_only_devices"), &["--remount-ro", "/dev"]);
+    line.add(&["--perms", "1777"]);
+    line.wall(controls::holds("jail_tmp_size_limit"), &["--size", &limits.tmp_bytes.to_string()]);
+    line.add(&["--tmpfs", "/tmp"]);
+    match host.group {
+        // The guardian watches the memory that is left, and lets workers give way where CPU time is short.
+        Some(Cgroup::V1 { memory, cpu, .. }) => {
+            line.mount("--ro-bind", memory, "/sys/fs/cgroup/memory");
+            line.mount("--ro-bind", cpu, "/sys/fs/cgroup/cpu");
+        }
+        Some(Cgroup::V2 { folder }) => line.mount("--ro-bind", folder, "/sys/fs/cgroup"),
+        None => {}
+    }
+    for filter in 0..host.filters {
+        let descriptor = FIRST_SECCOMP_FD + i32::try_from(filter).unwrap_or_default();
+        line.wall(controls::holds("jail_seccomp"), &["--add-seccomp-fd", &descriptor.to_string()]);
+    }
+    line
+}
+
+fn command(mut line: Line, spec: &SandboxSpec, host: &Host<'_>, command: &[String]) -> Vec<String> {
+    line.add(&["--"]);
+    if host.system {
+        let (uid, gid) = (spec.user.host_uid, spec.user.host_gid);
+        let groups = if controls::holds("jail_no_groups") { "--clear-groups" } else { "--keep-groups" };
+        line.add(&["setpriv", &format!("--regid={gid}"), groups]);
+        line.wall(controls::holds("jail_guest_is_a_user"), &[&format!("--reuid={uid}")]);
+        line.wall(controls::holds("jail_no_capabilities"), &["--bounding-set=-all", "--inh-caps=-all"]);
+        line.add(&["--"]);
+    }
+    line.0.extend_from_slice(command);
+    line.0
+}
+
+fn read_only(holds: bool) -> &'static str {
+    if holds { "--ro-bind" } else { "--bind" }
+}
+
+/// Where something is mounted, by the command line.
+#[must_use]
+pub fn targets(line: &[String]) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::from("/")];
+    let mut words = line.iter().take_while(|word| *word != "--");
+    while let Some(word) = words.next() {
+        let target = match word.as_str() {
+            "--bind" | "--ro-bind" => words.nth(1),
+            "--proc" | "--dev" | "--tmpfs" => words.next(),
+            _ => None,
+        };
+        found.extend(target.map(PathBuf::from));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::backend::jail::root::Entry;
+    use crate::sandbox::spec::tests::spec;
+
+    fn shown(system: bool, group: Option<&Cgroup>) -> String {
+        let root = Root {
+            entries: vec![
+                Entry::Bind { source: "/usr".into(), target: "/usr".into() },
+                Entry::Link { to: "usr/bin".into(), target: "/bin".into() },
+            ],
+        };
+        let host = Host {
+            root: &root,
+            system,
+            group,
+            passwd: Path::new("/home/s/0123456789abcdef/passwd"),
+            groups: Path::new("/home/s/0123456789abcdef/group"),
+            filters: 2,
+            is_folder: &|path| match path {
+                "/proc/acpi" | "/proc/sys" => Some(true),
+                "/proc/kcore" | "/proc/interrupts" => Some(false),
+                _ => None,
+            },
+        };
+        let words = session(&spec(), &host);
+        // One option a line.
+        words.join(" ").replace(" --", "\n--")
+    }
+
+    #[test]
+    fn every_wall_of_a_jail_is_meant() {
+        insta::assert_snapshot!(shown(false, None));
+    }
+
+    #[test]
+    fn a_daemon_of_root_drops_the_user_inside() {
+        let group = Cgroup::V2 { folder: "/sys/fs/cgroup/belljar/0123456789abcdef".into() };
+        insta::assert_snapshot!(shown(true, Some(&group)));
+    }
+
+    #[test]
+    fn the_targets_of_mounts_are_found() {
+        let line: Vec<String> = "--proc /proc --bind /a /b --size 3 --tmpfs /tmp -- python3 --bind /c /d"
+            .split(' ')
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(targets(&line), ["/", "/proc", "/b", "/tmp"].map(PathBuf::from));
+    }
+}

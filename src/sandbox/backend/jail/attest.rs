@@ -1,0 +1,232 @@
+//! Is a jail what its command line asked for? Read back from the host's kernel and the guest's own
+//! probe, never copied from the request. Of a `process` there is nothing to attest but what it lacks.
+
+use std::path::{Path, PathBuf};
+
+use crate::protocol::frames::Probe;
+use crate::protocol::receipt::{Backend, HeldBy, Holder, LimitFact, MountFact, ProcessFact, Receipt};
+use crate::sandbox::attest::cgroup::Cgroup;
+use crate::sandbox::attest::checks::Checks;
+use crate::sandbox::attest::facts::{self, Ceilings};
+use crate::sandbox::attest::same_folder;
+use crate::sandbox::backend::jail::Walls;
+use crate::sandbox::backend::jail::process::Jail;
+use crate::sandbox::spec::{SandboxSpec, WORKSPACE};
+use crate::sandbox::workspace::groups;
+
+/// Namespaces that a jail has for itself, and one that it has only if its user made it.
+const NAMESPACES: [&str; 6] = ["cgroup", "ipc", "mnt", "net", "pid", "uts"];
+const USER_NAMESPACE: &str = "user";
+/// Mounts that bubblewrap's `/proc` and `/dev` bring with them.
+const BROUGHT: [&str; 2] = ["/proc", "/dev"];
+/// What stands for a file system that is mounted when somebody looks.
+const ON_DEMAND: &str = "autofs";
+/// What may be writable beside the workspace. Of `/proc` only the guest's own entries are.
+const WRITABLE: [&str; 3] = ["/proc", "/tmp", "/dev"];
+
+/// All that was read back, before it is judged.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    pub process: ProcessFact,
+    /// Groups that a guest may have because its owner, whose daemon this is, has them.
+    pub owner_groups: Vec<u32>,
+    pub limits: LimitFact,
+    pub ceilings: Ceilings,
+    /// Those that are not the daemon's own.
+    pub namespaces: Vec<String>,
+    pub mounts: Vec<SeenMount>,
+    pub workspace_is_ours: Option<bool>,
+}
+
+/// A row of `/proc/<pid>/mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenMount {
+    pub id: u64,
+    /// What it is mounted on.
+    pub parent: u64,
+    pub target: PathBuf,
+    pub kind: String,
+    pub writable: bool,
+    pub nosuid: bool,
+}
+
+/// Mounts that can be reached. What is mounted on demand hides what demands it, and bubblewrap mends the
+/// options of the upper one only: so it is below `/proc/sys` wherever systemd runs.
+fn visible(table: &str) -> Vec<SeenMount> {
+    let rows: Vec<SeenMount> = table.lines().filter_map(SeenMount::parse).collect();
+    let covers = |upper: &SeenMount, lower: &SeenMount| {
+        lower.kind == ON_DEMAND
+            && upper.parent == lower.id
+            && upper.id != lower.id
+            && upper.target == lower.target
+    };
+    rows.iter().filter(|row| !rows.iter().any(|other| covers(other, row))).cloned().collect()
+}
+
+impl SeenMount {
+    fn parse(row: &str) -> Option<Self> {
+        let (mount, system) = row.split_once(" - ")?;
+        let mut fields = mount.split(' ');
+        let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let mut fields = fields.skip(2);
+        let target = PathBuf::from(unescape(fields.next()?));
+        let options: Vec<&str> = fields.next()?.split(',').collect();
+        Some(Self {
+            id,
+            parent,
+            target,
+            kind: system.split(' ').next()?.to_owned(),
+            writable: !options.contains(&"ro"),
+            nosuid: options.contains(&"nosuid"),
+        })
+    }
+}
+
+/// Blanks and the like are written as three octal digits.
+fn unescape(text: &str) -> String {
+    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+/// Reads what the host's kernel says. None if it is gone, or may not be looked at.
+#[must_use]
+pub fn gather(spec: &SandboxSpec, jail: &Jail) -> Option<Evidence> {
+    let pid = jail.identity.pid;
+    let read = |name: &str| facts::read_small(Path::new(&format!("/proc/{pid}/{name}"))).ok();
+    let process = facts::process(pid)?;
+    let limits_text = read("limits")?;
+    let row = |name: &str| facts::parse_limit(&limits_text, name);
+    let group = jail.group.as_ref().map(|group| &group.cgroup);
+    let processes = row("Max processes")?;
+    let pids_held = processes <= spec.limits.pids;
+    let own_cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    #[expect(clippy::cast_precision_loss, reason = "a few CPUs")]
+    let limits = LimitFact {
+        memory_bytes: group.and_then(Cgroup::memory_limit).unwrap_or(spec.limits.memory_bytes),
+        cpus: group.and_then(Cgroup::cpus).unwrap_or(own_cpus as f64),
+        pids: group.and_then(Cgroup::pids_limit).unwrap_or(processes),
+        open_files: row("Max open files")?,
+        file_bytes: row("Max file size")?,
+        core_bytes: row("Max core file size")?,
+        cgroup_version: group.map_or(0, Cgroup::version),
+        held_by: match group {
+            Some(_) => HeldBy::default(),
+            None => HeldBy {
+                memory: Holder::Guardian,
+                cpus: Holder::Nothing,
+                pids: if pids_held { Holder::Rlimit } else { Holder::Nothing },
+            },
+        },
+    };
+    // All of it was read of one and the same process.
+    if !jail.identity.lives() {
+        return None;
+    }
+    Some(Evidence {
+        process,
+        owner_groups: groups::of_an_owner(),
+        limits,
+        ceilings: facts::parse_ceilings(&limits_text)?,
+        namespaces: own_namespaces(pid),
+        mounts: visible(&read("mountinfo")?),
+        workspace_is_ours: match jail.walls {
+            Walls::Bubblewrap => same_folder(pid, spec.workspace_identity),
+            Walls::None => None,
+        },
+    })
+}
+
+fn own_namespaces(pid: i32) -> Vec<String> {
+    let link = |whose: &str, name: &str| std::fs::read_link(format!("/proc/{whose}/ns/{name}")).ok();
+    let mut names: Vec<&str> = NAMESPACES.into_iter().chain([USER_NAMESPACE]).collect();
+    names
+        .retain(|name| link(&pid.to_string(), name).is_some_and(|theirs| Some(theirs) != link("self", name)));
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// Every difference, by name. Empty means that code may run.
+#[must_use]
+pub fn differences(
+    spec: &SandboxSpec,
+    walls: Walls,
+    system: bool,
+    targets: &[PathBuf],
+    evidence: &Evidence,
+    probe: &Probe,
+) -> Vec<String> {
+    let mut checks = Checks::default();
+    checks.user(spec, &evidence.process, &evidence.owner_groups);
+    checks.limits(spec, &evidence.limits);
+    checks.ceilings(evidence.ceilings);
+    if walls == Walls::None {
+        return checks.differences();
+    }
+    checks.rights(&evidence.process);
+    checks.probe(probe);
+    let mut check = |holds, what: &str| checks.check(holds, what);
+    let wanted = NAMESPACES.into_iter().chain((!system).then_some(USER_NAMESPACE));
+    for name in wanted {
+        check(evidence.namespaces.iter().any(|own| own == name), &format!("the {name} namespace"));
+    }
+    check(evidence.workspace_is_ours == Some(true), "the folder mounted as the workspace");
+    let strange = evidence.mounts.iter().filter(|mount| !is_meant(mount, targets));
+    for mount in strange {
+        check(false, &format!("the mount at {}", mount.target.display()));
+    }
+    for target in targets {
+        let there = evidence.mounts.iter().any(|mount| mount.target == *target);
+        check(there, &format!("nothing is mounted at {}", target.display()));
+    }
+    checks.differences()
+}
+
+/// One that was asked for, or lies beneath one: the host's `/usr` may itself be put together.
+fn is_meant(mount: &SeenMount, targets: &[PathBuf]) -> bool {
+    let asked = targets.contains(&mount.target);
+    let beneath = |folder: &Path| folder != Path::new("/") && mount.target.starts_with(folder);
+    let any_of = |folders: &[&str]| folders.iter().any(|folder| beneath(Path::new(folder)));
+    let may_write = mount.target == Path::new(WORKSPACE) || any_of(&WRITABLE);
+    let reachable = asked || any_of(&BROUGHT) || targets.iter().any(|target| beneath(target));
+    reachable && mount.nosuid && (!mount.writable || may_write)
+}
+
+/// The receipt of a sandbox that passed.
+#[must_use]
+pub fn receipt(spec: &SandboxSpec, jail: &Jail, evidence: Evidence, python: String, probe: Probe) -> Receipt {
+    let bubblewrap = jail.walls == Walls::Bubblewrap;
+    let told = |mount: &SeenMount| MountFact {
+        target: mount.target.display().to_string(),
+        kind: if mount.kind == "tmpfs" { "tmpfs".into() } else { "bind".into() },
+        writable: mount.writable,
+    };
+    // What `/dev` and `/proc` are put together of is the same in every jail.
+    let plain = |mount: &&SeenMount| {
+        !BROUGHT.iter().any(|folder| mount.target.starts_with(folder)) || mount.target.ends_with("shm")
+    };
+    let mut mounts: Vec<MountFact> = match jail.walls {
+        Walls::Bubblewrap => evidence.mounts.iter().filter(plain).map(told).collect(),
+        Walls::None => Vec::new(),
+    };
+    mounts.sort_by(|a, b| a.target.cmp(&b.target));
+    let read_only_root =
+        evidence.mounts.iter().any(|mount| mount.target == Path::new("/") && !mount.writable);
+    Receipt {
+        sandbox: spec.sandbox.clone(),
+        backend: if bubblewrap { Backend::Bubblewrap } else { Backend::Process },
+        container: jail.identity.to_string(),
+        runtime: jail.runtime.clone(),
+        image: spec.image.clone(),
+        python,
+        network: if evidence.namespaces.iter().any(|name| name == "net") { "none" } else { "host" }.into(),
+        process: evidence.process,
+        read_only_root: bubblewrap && read_only_root,
+        seccomp_profile: jail.seccomp.clone(),
+        limits: evidence.limits,
+        mounts,
+        probe,
+        namespaces: evidence.namespaces,
+        chosen: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! The backend that builds jails, and the one that builds none.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::process::{self, Jail};
+use super::start::{self, Tools};
+use super::{Walls, root};
+use crate::config::{Paths, Settings};
+use crate::protocol::api::ImageView;
+use crate::protocol::ids::SandboxId;
+use crate::protocol::problem::Problem;
+use crate::protocol::receipt::{Backend, ImageFact, Receipt};
+use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
+use crate::sandbox::claims::Claims;
+use crate::sandbox::images;
+use crate::sandbox::launch::{Folder, storage_problem};
+use crate::sandbox::spec::{GuestUser, Limits, SandboxSpec, UserMapping, Wanted, hardware};
+use crate::sandbox::workspace::{Service, remove_tree};
+
+pub struct Jails {
+    walls: Walls,
+    service: Service,
+    settings: Arc<Settings>,
+    paths: Paths,
+    instance: String,
+    claims: Arc<Claims>,
+    /// What walls are built with; looked for when one is first wanted, and again until one could be built.
+    tools: tokio::sync::OnceCell<Tools>,
+}
+
+impl Jails {
+    pub fn new(
+        walls: Walls,
+        service: Service,
+        settings: Arc<Settings>,
+        paths: Paths,
+        instance: String,
+        claims: Arc<Claims>,
+    ) -> Self {
+        let tools = tokio::sync::OnceCell::new();
+        Self { walls, service, settings, paths, instance, claims, tools }
+    }
+
+    /// What jails are built with, once one could be built; none where they have no walls.
+    async fn tools(&self) -> Result<Option<&Tools>, Problem> {
+        if self.walls == Walls::None {
+            return Ok(None);
+        }
+        let find = || async {
+            let tools = Tools::find(self.paths.roots_dir(), self.service.system)?;
+            self.try_out(&tools).await?;
+            Ok(tools)
+        };
+        self.tools.get_or_try_init(find).await.map(Some)
+    }
+
+    /// The root file system of a jail; a process without walls has only the host's.
+    fn image(&self, image: Option<&str>) -> Result<ImageFact, Problem> {
+        let allowed = &self.settings.sandbox.images;
+        let image = image.filter(|_| self.walls == Walls::Bubblewrap);
+        if let Some(image) = image.filter(|image| *image != root::HOST) {
+            images::candidates(Some(image), allowed)?;
+        }
+        root::resolve(&self.paths.roots_dir(), image, allowed)
+    }
+
+    /// Builds a jail that does nothing.
+    async fn try_out(&self, tools: &Tools) -> Result<(), Problem> {
+        let sandbox = SandboxId::fresh();
+        let path = self.paths.sandboxes_dir().join(&sandbox.0);
+        let _claim = self.claims.claim(&sandbox);
+        std::fs::create_dir_all(&path).map_err(|error| storage_problem(&path, &error))?;
+        let folder = Folder::of(path);
+        let settings = &self.settings.sandbox;
+        let uid = if self.service.system { settings.uid_first } else { self.service.uid };
+        let gid = if self.service.system { settings.uid_first } else { self.service.gid };
+        let wanted = Wanted {
+            image: None,
+            first_image: None,
+            memory_bytes: settings.memory_bytes,
+            cpus: settings.cpus,
+            pids: settings.pids,
+            checkpoints: settings.checkpoints,
+        };
+        let spec = SandboxSpec {
+            sandbox,
+            backend: Backend::Bubblewrap,
+            instance: self.instance.clone(),
+            image: self.image(None)?,
+            runtime: None,
+            user: GuestUser { uid, gid, host_uid: uid, host_gid: gid },
+            limits: Limits::new(settings, &wanted),
+            workspace: PathBuf::new(),
+            workspace_identity: (0, 0),
+            bridge_dir: PathBuf::new(),
+            kernel_dir: folder.path.clone(),
+            hidden: hardware::hidden(),
+        };
+        start::try_out(tools, &spec, &folder.path).await
+    }
+
+    async fn take_over(&self, receipt: &Receipt, folder: &Path) -> Result<Option<Jail>, Problem> {
+        let jail = Jail::adopt(receipt, folder, self.service.system);
+        match &jail {
+            Some(jail) => jail.resume()?,
+            // Its control group outlives it.
+            None => drop(process::reap(self.walls, &receipt.sandbox, folder).await?),
+        }
+        Ok(jail)
+    }
+
+    /// Those whose notes lie in folders that nobody owns. The folder goes with them.
+    async fn reap_jails(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> usize {
+        let mut reaped = 0;
+        for entry in std::fs::read_dir(self.paths.sandboxes_dir()).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if is_live(&name) {
+                continue;
+            }
+            match process::reap(self.walls, &SandboxId(name.clone()), &entry.path()).await {
+                Ok(true) => {
+                    reaped += 1;
+                    tracing::info!(sandbox = name, "reaped");
+                    if let Err(error) = remove_tree(&entry.path()) {
+                        tracing::warn!(%error, sandbox = name, "its folder cannot be removed");
+                    }
+                }
+                Ok(false) => {}
+                Err(problem) => tracing::warn!(problem = problem.message, sandbox = name, "cannot be reaped"),
+            }
+        }
+        reaped
+    }
+}
+
+impl SandboxBackend for Jails {
+    /// Only an engine may map user ids.
+    fn user_mapping(&self) -> BoxFuture<'_, Result<UserMapping, Problem>> {
+        std::future::ready(Ok(UserMapping::Same)).boxed()
+    }
+
+    fn check<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>> {
+        async move {
+            self.image(image)?;
+            self.tools().await.map(drop)
+        }
+        .boxed()
+    }
+
+    fn resolve_image<'a>(
+        &'a self,
+        wanted: &'a Wanted,
+        _progress: Progress<'a>,
+    ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
+        std::future::ready(self.image(wanted.image.as_deref())).boxed()
+    }
+
+    fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>> {
+        let roots = match self.walls {
+            Walls::Bubblewrap => root::list(&self.paths.roots_dir(), &self.settings.sandbox.images),
+            Walls::None => Vec::new(),
+        };
+        let views = roots.into_iter().map(|found| ImageView {
+            reference: found.reference,
+            backend: Backend::Bubblewrap,
+            id: Some(found.id),
+            bytes: None,
+            default: false,
+        });
+        std::future::ready(Ok(views.collect())).boxed()
+    }
+
+    fn compile_kernel<'a>(
+        &'a self,
+        spec: &'a SandboxSpec,
+        folder: &'a Path,
+        output: &'a Path,
+    ) -> BoxFuture<'a, Result<(), Problem>> {
+        async move { start::compile(self.tools().await?, spec, folder, output).await }.boxed()
+    }
+
+    fn start<'a>(
+        &'a self,
+        spec: &'a SandboxSpec,
+        folder: &'a Path,
+    ) -> BoxFuture<'a, Result<Box<dyn RunningSandbox>, Problem>> {
+        async move {
+            let jail = start::start(self.tools().await?, spec, folder).await?;
+            Ok(Box::new(jail) as Box<dyn RunningSandbox>)
+        }
+        .boxed()
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        folder: &'a Path,
+    ) -> BoxFuture<'a, Result<Option<Box<dyn RunningSandbox>>, Problem>> {
+        async move {
+            let jail = self.take_over(receipt, folder).await?;
+            Ok(jail.map(|jail| Box::new(jail) as Box<dyn RunningSandbox>))
+        }
+        .boxed()
+    }
+
+    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
+        self.reap_jails(is_live).boxed()
+    }
+}

@@ -1,0 +1,110 @@
+//! Limits of a jail's first process, set on it before it starts Python and inherited by all the rest.
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use std::path::Path;
+
+use crate::controls;
+use crate::sandbox::attest::facts::read_small;
+use crate::sandbox::spec::{LOCKED_MEMORY_BYTES, Limits, OOM_SCORE};
+
+/// From this kernel on, processes are counted for each user namespace, and not for the whole user.
+const COUNTED_BY_NAMESPACE: (u32, u32) = (5, 14);
+
+/// Who else holds what is limited here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    Group,
+    /// Nobody; the guest has a user namespace, or a user, of its own.
+    Nothing,
+    /// Nobody, and other processes of the same user would count.
+    Shared,
+}
+
+/// Each limit with its value; the machine has that many bytes of memory.
+fn table(limits: &Limits, beside: Beside, machine: u64) -> Vec<(Resource, u64)> {
+    let locked = u64::try_from(LOCKED_MEMORY_BYTES).unwrap_or(0);
+    let always = [
+        controls::setting("jail_open_files_limit", (Resource::Nofile, limits.open_files)),
+        controls::setting("jail_file_size_limit", (Resource::Fsize, limits.file_bytes)),
+        Some((Resource::Core, u64::from(!controls::holds("jail_no_core_dumps")))),
+        controls::setting("jail_locked_memory_limit", (Resource::Memlock, locked)),
+        controls::setting("jail_no_message_queues", (Resource::Msgqueue, 0)),
+    ];
+    let mut table: Vec<(Resource, u64)> = always.into_iter().flatten().collect();
+    if beside != Beside::Group {
+        // The guardian ends what takes more than the session has. What is merely asked for has to be given
+        // up to here, as it is in a container: else the same code would end in another way.
+        table.push((Resource::Data, machine));
+    }
+    if beside == Beside::Nothing && controls::holds("jail_process_rlimit") {
+        table.push((Resource::Nproc, limits.pids));
+    }
+    table
+}
+
+pub fn apply(pid: i32, limits: &Limits, beside: Beside) -> std::io::Result<()> {
+    let process = Pid::from_raw(pid);
+    let machine = machine_bytes().unwrap_or(limits.memory_bytes);
+    for (resource, value) in table(limits, beside, machine) {
+        let limit = Rlimit { current: Some(value), maximum: Some(value) };
+        prlimit(process, resource, limit).map_err(|error| {
+            std::io::Error::other(format!("{resource:?} cannot be limited to {value}: {error}"))
+        })?;
+    }
+    if controls::holds("jail_dies_before_the_daemon") {
+        // A help for the out-of-memory killer, not a need.
+        let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE.to_string());
+    }
+    Ok(())
+}
+
+/// Whether this kernel counts the processes of a user namespace by themselves.
+#[must_use]
+pub fn counts_by_namespace() -> bool {
+    read_small(Path::new("/proc/sys/kernel/osrelease"))
+        .is_ok_and(|release| version(&release).is_some_and(|version| version >= COUNTED_BY_NAMESPACE))
+}
+
+fn machine_bytes() -> Option<u64> {
+    total_memory(&read_small(Path::new("/proc/meminfo")).ok()?)
+}
+
+fn total_memory(meminfo: &str) -> Option<u64> {
+    let row = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    row.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::spec::tests::spec;
+
+    #[test]
+    fn only_what_nobody_else_holds_is_held_twice() {
+        let with =
+            |beside| table(&spec().limits, beside, 1).into_iter().map(|(what, _)| what).collect::<Vec<_>>();
+        assert!(!with(Beside::Group).contains(&Resource::Data));
+        assert!(with(Beside::Nothing).contains(&Resource::Nproc));
+        assert!(!with(Beside::Shared).contains(&Resource::Nproc));
+        assert!(with(Beside::Shared).contains(&Resource::Data));
+    }
+
+    #[test]
+    fn the_memory_of_the_machine_is_read() {
+        assert_eq!(total_memory("MemTotal:       24591984 kB\nMemFree:  7 kB\n"), Some(24_591_984 * 1024));
+        assert_eq!(total_memory("MemFree: 7 kB\n"), None);
+        assert!(machine_bytes().is_some());
+    }
+
+    #[test]
+    fn versions_of_kernels_are_read() {
+        assert_eq!(version("6.1.0-18-amd64\n"), Some((6, 1)));
+        assert_eq!(version("5.15.90.1-microsoft-standard-WSL2"), Some((5, 15)));
+        assert_eq!(version("x"), None);
+    }
+}

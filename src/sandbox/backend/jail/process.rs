@@ -1,0 +1,233 @@
+//! A sandbox that is a process of the host.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::group::Group;
+use super::{Walls, attest, scope, start, status};
+use crate::controls;
+use crate::processes::Identity;
+use crate::protocol::event::Counters;
+use crate::protocol::frames::Probe;
+use crate::protocol::ids::SandboxId;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Receipt;
+use crate::sandbox::backend::{RunningSandbox, SandboxEnd};
+use crate::sandbox::spec::SandboxSpec;
+
+/// Time for a killed process to be gone.
+const KILLED: Duration = Duration::from_secs(10);
+/// Time of one look for the end of a jail that shall live.
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks for the exit code of one that has ended.
+const EXIT_LOOKS: usize = 20;
+const EXIT_PAUSE: Duration = Duration::from_millis(10);
+/// As shells and engines tell an end by SIGKILL.
+const EXIT_KILLED: i64 = 137;
+
+/// A sandbox that is a process of the host.
+pub struct Jail {
+    pub(super) walls: Walls,
+    /// The daemon is root.
+    pub(super) system: bool,
+    pub(super) identity: Identity,
+    pub(super) group: Option<Group>,
+    /// Of the sandbox, with the file in which its end is written down.
+    pub(super) folder: PathBuf,
+    /// Where something has to be mounted; unknown of one that was adopted.
+    pub(super) targets: Vec<PathBuf>,
+    pub(super) runtime: String,
+    /// Fingerprint of the seccomp profile that it was built with.
+    pub(super) seccomp: String,
+    pub(super) said: Said,
+}
+
+/// The first words of a jail to its stderr.
+pub(super) type Said = Arc<Mutex<String>>;
+
+impl Jail {
+    /// Takes over one that an earlier daemon left running; none if it is gone.
+    #[must_use]
+    pub fn adopt(receipt: &Receipt, folder: &Path, system: bool) -> Option<Self> {
+        let walls = Walls::of(receipt.backend)?;
+        let identity = Identity::parse(&receipt.container).filter(Identity::lives)?;
+        let name = &receipt.sandbox.0;
+        let group = (receipt.limits.cgroup_version > 0)
+            .then(|| Group::find(name).or_else(|| scope::find(name, identity.pid)))
+            .flatten();
+        Some(Self {
+            walls,
+            system,
+            identity,
+            group,
+            folder: folder.to_owned(),
+            targets: Vec::new(),
+            runtime: receipt.runtime.clone(),
+            seccomp: receipt.seccomp_profile.clone(),
+            said: Said::default(),
+        })
+    }
+
+    /// What outlives it tells a moment later with which code it ended.
+    async fn ended(&self) -> SandboxEnd {
+        let running = self.identity.lives();
+        let mut exit_code = status::read(&self.folder).exit_code;
+        if self.walls == Walls::Bubblewrap && !running {
+            for _ in 0..EXIT_LOOKS {
+                if exit_code.is_some() {
+                    break;
+                }
+                tokio::time::sleep(EXIT_PAUSE).await;
+                exit_code = status::read(&self.folder).exit_code;
+            }
+        }
+        SandboxEnd {
+            running,
+            exit_code,
+            out_of_memory: exit_code == Some(EXIT_KILLED) && self.counters().oom_kills > 0,
+        }
+    }
+
+    fn stop(&self) -> Result<(), Problem> {
+        match &self.group {
+            Some(group) => group.freeze(true).map_err(|error| failed("frozen", &error)),
+            None => self.identity.stop_tree().map(drop).map_err(|error| failed("frozen", &error.into())),
+        }
+    }
+
+    /// One that is not stopped is a success.
+    pub fn resume(&self) -> Result<(), Problem> {
+        if let Some(group) = &self.group {
+            group.freeze(false).map_err(|error| failed("thawed", &error))?;
+        }
+        if self.identity.is_stopped() {
+            // Also where a stranger stopped it.
+            self.identity.continue_tree().map_err(|error| failed("thawed", &error.into()))?;
+        }
+        Ok(())
+    }
+}
+
+impl RunningSandbox for Jail {
+    fn pid(&self) -> Option<i32> {
+        Some(self.identity.pid)
+    }
+
+    fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem> {
+        let evidence = attest::gather(spec, self).ok_or_else(|| {
+            Problem::new(Code::PolicyViolation, "the isolation of the jail cannot be read back from the host")
+                .hint("the daemon has to see the `/proc` of the host it runs on")
+        })?;
+        let differences =
+            attest::differences(spec, self.walls, self.system, &self.targets, &evidence, &probe);
+        if !differences.is_empty() && controls::holds("attestation") {
+            return Err(Problem::new(
+                Code::PolicyViolation,
+                format!("the jail is not as isolated as it has to be: {}", differences.join("; ")),
+            )
+            .hint("no code ran in it; look at the version of bubblewrap and at the kernel's settings"));
+        }
+        Ok(attest::receipt(spec, self, evidence, python, probe))
+    }
+
+    fn receipt(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<Receipt> {
+        Some(attest::receipt(spec, self, attest::gather(spec, self)?, python, probe))
+    }
+
+    fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
+        std::future::ready(self.stop()).boxed()
+    }
+
+    fn thaw(&self) -> BoxFuture<'_, Result<(), Problem>> {
+        std::future::ready(self.resume()).boxed()
+    }
+
+    fn is_frozen(&self) -> bool {
+        let frozen = self.group.as_ref().and_then(|group| group.cgroup.is_frozen());
+        frozen.unwrap_or(false) || self.identity.is_stopped()
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        match &self.group {
+            Some(group) => group.cgroup.cpu_time(),
+            None => Some(self.identity.cpu_time_of_tree()),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        self.group.as_ref().map(|group| group.cgroup.counters()).unwrap_or_default()
+    }
+
+    fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>> {
+        async { Some(self.ended().await) }.boxed()
+    }
+
+    fn gone(&self) -> BoxFuture<'_, ()> {
+        async { while !self.identity.is_gone_within(LOOK).await {} }.boxed()
+    }
+
+    /// The words to its stderr before it was ready.
+    fn last_words(&self) -> String {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn remove(&self) -> BoxFuture<'_, Result<(), Problem>> {
+        end(self.walls, &self.identity, self.group.as_ref()).boxed()
+    }
+}
+
+/// Gives whose end has to be waited for.
+pub(super) fn kill(
+    walls: Walls,
+    identity: &Identity,
+    group: Option<&Group>,
+) -> std::io::Result<Vec<Identity>> {
+    if let Some(group) = group {
+        // On version 1 a frozen process does not die.
+        let _ = group.freeze(false);
+    }
+    let killed = match walls {
+        // It is the first of its pid namespace, and all the others go with it.
+        Walls::Bubblewrap => identity.signal(Signal::KILL).map(|()| vec![identity.clone()]),
+        Walls::None => identity.kill_tree(),
+    };
+    match killed {
+        Err(rustix::io::Errno::SRCH) => Ok(Vec::new()),
+        other => Ok(other?),
+    }
+}
+
+pub(super) async fn end(walls: Walls, identity: &Identity, group: Option<&Group>) -> Result<(), Problem> {
+    for one in kill(walls, identity, group).map_err(|error| failed("killed", &error))? {
+        if !one.is_gone_within(KILLED).await {
+            return Err(Problem::new(Code::SandboxFailed, "a sandbox was killed and does not go"));
+        }
+    }
+    if let Some(group) = group {
+        group.remove().await;
+    }
+    Ok(())
+}
+
+/// Ends what a daemon that died left of a sandbox with such walls, by the notes in its folder. True if there was
+/// something to end.
+pub async fn reap(walls: Walls, sandbox: &SandboxId, folder: &Path) -> Result<bool, Problem> {
+    let group = (walls == Walls::Bubblewrap).then(|| Group::find(&sandbox.0)).flatten();
+    let noted = start::noted(folder).filter(|(noted, identity)| *noted == walls && identity.lives());
+    let Some((_, identity)) = noted else {
+        if let Some(group) = group {
+            group.remove().await;
+        }
+        return Ok(false);
+    };
+    end(walls, &identity, group.as_ref()).await?;
+    Ok(true)
+}
+
+fn failed(what: &str, error: &std::io::Error) -> Problem {
+    Problem::new(Code::SandboxFailed, format!("the sandbox cannot be {what}: {error}"))
+}

@@ -1,0 +1,416 @@
+//! Building a jail and starting its kernel.
+
+use command_fds::{CommandFdExt, FdMapping};
+use rustix::fs::MemfdFlags;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use crate::processes::Identity;
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::attest::fingerprint;
+use crate::sandbox::backend::jail::arguments::{self, BLOCK_FD, FIRST_SECCOMP_FD, Host, STATUS_FD};
+use crate::sandbox::backend::jail::explain::{self, Machine};
+use crate::sandbox::backend::jail::group::Group;
+use crate::sandbox::backend::jail::limits::{self, Beside};
+use crate::sandbox::backend::jail::process::{self, Jail, Said};
+use crate::sandbox::backend::jail::root::{self, Root};
+use crate::sandbox::backend::jail::{Walls, scope, seccomp, status};
+use crate::sandbox::spec::seccomp::seccomp_profile;
+use crate::sandbox::spec::{
+    BRIDGE_SOCKET_NAME, GuestUser, SandboxSpec, compile_command, environment, kernel_command,
+};
+
+const BWRAP: &str = "bwrap";
+/// Of the first process of a jail, as far as the daemon may give it one.
+const GUARDIAN_PRIORITY: i32 = -15;
+/// Time for bubblewrap to build a jail.
+const BUILD: Duration = Duration::from_secs(20);
+const BUILD_POLL: Duration = Duration::from_millis(2);
+/// Time to compile the kernel's bytecode.
+const COMPILE: Duration = Duration::from_secs(60);
+/// Bytes of its stderr that are read.
+const SAID_BYTES: u64 = 4096;
+/// Note of what a plain process is, in the folder of its sandbox.
+const PROCESS_NOTE: &str = "process";
+/// Longest address of a unix socket.
+const SOCKET_PATH_BYTES: usize = 107;
+
+/// What jails are built with; looked up once.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    pub version: String,
+    filters: Vec<Vec<u8>>,
+    /// The last of them is only for jails whose memory no control group holds from the start.
+    last_filter: Vec<u8>,
+    /// Folders that were built as root file systems.
+    pub built: PathBuf,
+    pub system: bool,
+}
+
+impl Tools {
+    pub fn find(built: PathBuf, system: bool) -> Result<Self, Problem> {
+        let said = Command::new(BWRAP).arg("--version").output().map_err(|error| explain::missing(&error))?;
+        let version = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+        let failed = |error: seccomp::ProfileError| Problem::new(Code::Internal, error.to_string());
+        let filters = seccomp::compile(seccomp_profile()).map_err(failed)?;
+        let last_filter = seccomp::without_nameless_files().map_err(failed)?;
+        Ok(Self { version, filters, last_filter, built, system })
+    }
+}
+
+/// Whether a jail can be built here at all, by building one.
+pub async fn try_out(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<(), Problem> {
+    let outcome = run(tools, spec, folder, |host| {
+        let mut line = arguments::compile(spec, host, folder);
+        let command = line.iter().rposition(|word| word == "python3").unwrap_or(line.len());
+        line.truncate(command);
+        line.extend(["python3", "-I", "-c", ""].map(str::to_owned));
+        line
+    });
+    outcome.await
+}
+
+/// Compiles the kernel's bytecode in a jail, or without one, into the folder `output`.
+pub async fn compile(
+    tools: Option<&Tools>,
+    spec: &SandboxSpec,
+    folder: &Path,
+    output: &Path,
+) -> Result<(), Problem> {
+    if let Some(tools) = tools {
+        return run(tools, spec, folder, |host| arguments::compile(spec, host, output)).await;
+    }
+    let words = compile_command(&spec.kernel_dir.to_string_lossy(), &output.to_string_lossy());
+    finished(plain(&words, spec), COMPILE).await
+}
+
+/// Runs a short-lived jail to its end.
+async fn run(
+    tools: &Tools,
+    spec: &SandboxSpec,
+    folder: &Path,
+    line: impl Fn(&Host<'_>) -> Vec<String>,
+) -> Result<(), Problem> {
+    let built = Built::prepare(tools, spec, folder)?;
+    let mut command = Command::new(BWRAP);
+    command.args(line(&built.host(tools, None))).env_clear().env("PATH", search_path());
+    command.fd_mappings(filters(tools, false)?).map_err(|_| internal("descriptors collide"))?;
+    finished(command, COMPILE).await
+}
+
+async fn finished(mut command: Command, limit: Duration) -> Result<(), Problem> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut command = tokio::process::Command::from(command);
+    command.kill_on_drop(true);
+    let output = tokio::time::timeout(limit, command.output())
+        .await
+        .map_err(|_| {
+            Problem::new(Code::SandboxFailed, format!("a jail took longer than {}s", limit.as_secs()))
+        })?
+        .map_err(|error| explain::missing(&error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(explain::failure(&String::from_utf8_lossy(&output.stderr), Machine::read()))
+}
+
+/// What has to be on the disk before a jail is built.
+struct Built {
+    root: Root,
+    passwd: PathBuf,
+    groups: PathBuf,
+}
+
+impl Built {
+    fn prepare(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<Self, Problem> {
+        let root = Root::of(&root::folder(&tools.built, &spec.image.reference));
+        let (passwd, groups) = (folder.join("passwd"), folder.join("group"));
+        let write = |path: &Path, text: String| {
+            std::fs::write(path, text)
+                .and_then(|()| crate::sandbox::kernel::files::open_to_all(path))
+                .map_err(|error| storage(path, &error))
+        };
+        let GuestUser { host_uid, host_gid, .. } = spec.user;
+        write(&passwd, format!("guest:x:{host_uid}:{host_gid}:guest:/tmp:/bin/sh\n"))?;
+        write(&groups, format!("guest:x:{host_gid}:\n"))?;
+        Ok(Self { root, passwd, groups })
+    }
+
+    fn host<'a>(&'a self, tools: &Tools, group: Option<&'a Group>) -> Host<'a> {
+        Host {
+            root: &self.root,
+            system: tools.system,
+            group: group.map(|group| &group.cgroup),
+            passwd: &self.passwd,
+            groups: &self.groups,
+            filters: tools.filters.len() + usize::from(group.is_none()),
+            is_folder: &|path| std::fs::metadata(path).ok().map(|found| found.is_dir()),
+        }
+    }
+}
+
+/// Starts the sandbox of a session: with walls if there are tools for them.
+pub async fn start(tools: Option<&Tools>, spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
+    match tools {
+        Some(tools) => start_jail(tools, spec, folder).await,
+        None => start_process(spec, folder),
+    }
+}
+
+async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
+    let group = Group::make(&spec.sandbox.0, &spec.limits);
+    let cleanup = Unfinished { folder, group: group.clone(), finished: false };
+    let built = Built::prepare(tools, spec, folder)?;
+    let line = arguments::session(spec, &built.host(tools, group.as_ref()));
+    let status_file = status::file(folder);
+    let status_fd = std::fs::File::create(&status_file).map_err(|error| storage(&status_file, &error))?;
+    let (waits, goes) = std::io::pipe().map_err(|error| internal(&error.to_string()))?;
+    let mut descriptors = filters(tools, group.is_some())?;
+    descriptors.push(FdMapping { parent_fd: status_fd.into(), child_fd: STATUS_FD });
+    descriptors.push(FdMapping { parent_fd: waits.into(), child_fd: BLOCK_FD });
+    let mut command = Command::new(BWRAP);
+    command.args(&line).env_clear().env("PATH", search_path()).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // Of its own, so that no signal to the daemon's group reaches it.
+    command.process_group(0);
+    command.fd_mappings(descriptors).map_err(|_| internal("descriptors collide"))?;
+    let mut child =
+        tokio::process::Command::from(command).spawn().map_err(|error| explain::missing(&error))?;
+    let said = child.stderr.take();
+    let Some(pid) = child_pid(&mut child, folder).await else {
+        return Err(explain::failure(&words(said).await, Machine::read()));
+    };
+    let identity = Identity::of(pid);
+    let group = match group {
+        None if !tools.system => scope::make(&spec.sandbox.0, pid, &spec.limits).await,
+        group => group,
+    };
+    let limited = group.as_ref().map_or(Ok(()), |group| group.take_in(pid)).and_then(|()| {
+        let own = tools.system || limits::counts_by_namespace();
+        let beside = match (&group, own) {
+            (Some(_), _) => Beside::Group,
+            (None, true) => Beside::Nothing,
+            (None, false) => Beside::Shared,
+        };
+        limits::apply(pid, &spec.limits, beside)
+    });
+    let (Some(identity), Ok(())) = (identity, &limited) else {
+        // It may have failed before it came to wait.
+        let said = tokio::time::timeout(BUILD_POLL, child.wait()).await.is_ok().then(|| words(said));
+        return Err(match (said, limited) {
+            (Some(said), _) => explain::failure(&said.await, Machine::read()),
+            (None, Err(error)) => internal(&format!("the limits of a jail cannot be set: {error}")),
+            (None, Ok(())) => internal("a jail is gone"),
+        });
+    };
+    if tools.system && group.is_some() {
+        // Hundreds of busy processes must not keep the guardian from ending them; its workers step back.
+        let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), GUARDIAN_PRIORITY);
+    }
+    // Until here it has done nothing but to build its walls.
+    (&goes).write_all(b"1").map_err(|error| internal(&error.to_string()))?;
+    drop(goes);
+    cleanup.done();
+    let words = Said::default();
+    tokio::spawn(watch(child, said, Arc::clone(&words)));
+    Ok(Jail {
+        walls: Walls::Bubblewrap,
+        system: tools.system,
+        identity,
+        group,
+        folder: folder.to_owned(),
+        targets: arguments::targets(&line),
+        runtime: tools.version.clone(),
+        seccomp: fingerprint(seccomp_profile()),
+        said: words,
+    })
+}
+
+/// The pid that bubblewrap writes down; none if it ended before.
+async fn child_pid(child: &mut tokio::process::Child, folder: &Path) -> Option<i32> {
+    let look = async {
+        loop {
+            if let Some(pid) = status::read(folder).child_pid {
+                return Some(pid);
+            }
+            if child.try_wait().ok().flatten().is_some() {
+                return None;
+            }
+            tokio::time::sleep(BUILD_POLL).await;
+        }
+    };
+    tokio::time::timeout(BUILD, look).await.ok().flatten()
+}
+
+/// What a bubblewrap that has ended wrote.
+async fn words(said: Option<tokio::process::ChildStderr>) -> String {
+    use tokio::io::AsyncReadExt;
+    let mut bytes = Vec::new();
+    if let Some(said) = said {
+        let _ = tokio::time::timeout(BUILD, said.take(SAID_BYTES).read_to_end(&mut bytes)).await;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Takes what is written to its stderr for as long as it lives, so that nobody waits, and keeps the
+/// start of it.
+async fn watch(mut child: tokio::process::Child, said: Option<tokio::process::ChildStderr>, words: Said) {
+    use tokio::io::AsyncReadExt;
+    let mut head = Vec::new();
+    if let Some(mut said) = said {
+        let _ = (&mut said).take(SAID_BYTES).read_to_end(&mut head).await;
+        let text = String::from_utf8_lossy(&head).trim().escape_default().to_string();
+        if !text.is_empty() {
+            tracing::warn!(said = text, "a jail complains");
+        }
+        *words.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        let _ = tokio::io::copy(&mut said, &mut tokio::io::sink()).await;
+    }
+    let _ = child.wait().await;
+}
+
+/// Ends what was started, unless it came to the end of its start.
+struct Unfinished<'a> {
+    folder: &'a Path,
+    group: Option<Group>,
+    finished: bool,
+}
+
+impl Unfinished<'_> {
+    fn done(mut self) {
+        self.finished = true;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        let noted = noted(self.folder);
+        let group = self.group.take();
+        if let Some((walls, identity)) = &noted {
+            // At once: the runtime may be about to end.
+            let _ = process::kill(*walls, identity, group.as_ref());
+        }
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Some((walls, identity)) = noted {
+                    let _ = process::end(walls, &identity, group.as_ref()).await;
+                } else if let Some(group) = group {
+                    group.remove().await;
+                }
+            });
+        }
+    }
+}
+
+/// What the notes in a sandbox's folder say that runs.
+pub fn noted(folder: &Path) -> Option<(Walls, Identity)> {
+    let process = std::fs::File::open(folder.join(PROCESS_NOTE)).ok().and_then(|file| {
+        let mut text = String::new();
+        file.take(SAID_BYTES).read_to_string(&mut text).ok()?;
+        Identity::parse(text.trim())
+    });
+    if let Some(identity) = process {
+        return Some((Walls::None, identity));
+    }
+    let pid = status::read(folder).living()?;
+    Some((Walls::Bubblewrap, Identity::of(pid)?))
+}
+
+/// The kernel as a process like any other.
+fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
+    let socket = spec.bridge_dir.join(BRIDGE_SOCKET_NAME);
+    if socket.as_os_str().len() > SOCKET_PATH_BYTES {
+        return Err(Problem::new(
+            Code::SandboxFailed,
+            format!("the path `{}` is too long for a socket", socket.display()),
+        )
+        .hint("move the state to a shorter path with `BELLJAR_HOME`"));
+    }
+    let words = kernel_command(
+        &spec.kernel_dir.to_string_lossy(),
+        &socket.to_string_lossy(),
+        &spec.workspace.to_string_lossy(),
+    );
+    let mut command = plain(&words, spec);
+    command.current_dir(&spec.workspace).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = tokio::process::Command::from(command)
+        .spawn()
+        .map_err(|error| internal(&format!("`python3` cannot be run: {error}")))?;
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+    let identity =
+        pid.and_then(Identity::of).ok_or_else(|| internal("the process of a sandbox ended at once"))?;
+    tokio::spawn(async move {
+        let _ = child.wait().await;
+    });
+    let note = folder.join(PROCESS_NOTE);
+    let limited = std::fs::write(&note, identity.to_string())
+        .and_then(|()| limits::apply(identity.pid, &spec.limits, Beside::Shared));
+    if let Err(error) = limited {
+        let _ = identity.signal(rustix::process::Signal::KILL);
+        return Err(internal(&format!("the limits of a process cannot be set: {error}")));
+    }
+    Ok(Jail {
+        walls: Walls::None,
+        system: false,
+        identity,
+        group: None,
+        folder: folder.to_owned(),
+        targets: Vec::new(),
+        runtime: "none".into(),
+        seccomp: String::new(),
+        said: Said::default(),
+    })
+}
+
+fn plain(words: &[String], spec: &SandboxSpec) -> Command {
+    let (program, arguments) = words.split_first().map_or(("python3", &[][..]), |(p, rest)| (p, rest));
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear();
+    for variable in environment(spec.limits.cpus, &spec.kernel_dir.to_string_lossy()) {
+        if let Some((name, value)) = variable.split_once('=') {
+            command.env(name, value);
+        }
+    }
+    command
+}
+
+/// The compiled filters, each in a file without a name.
+fn filters(tools: &Tools, memory_is_held: bool) -> Result<Vec<FdMapping>, Problem> {
+    let open = |(index, filter): (usize, &Vec<u8>)| -> std::io::Result<FdMapping> {
+        let mut file = std::fs::File::from(rustix::fs::memfd_create("seccomp", MemfdFlags::CLOEXEC)?);
+        file.write_all(filter)?;
+        std::io::Seek::rewind(&mut file)?;
+        let child_fd = FIRST_SECCOMP_FD + i32::try_from(index).unwrap_or_default();
+        Ok(FdMapping { parent_fd: OwnedFd::from(file), child_fd })
+    };
+    let last = (!memory_is_held).then_some(&tools.last_filter);
+    tools
+        .filters
+        .iter()
+        .chain(last)
+        .enumerate()
+        .map(open)
+        .collect::<Result<_, _>>()
+        .map_err(|error| internal(&error.to_string()))
+}
+
+fn search_path() -> std::ffi::OsString {
+    std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into())
+}
+
+fn storage(path: &Path, error: &std::io::Error) -> Problem {
+    Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", path.display()))
+}
+
+fn internal(what: &str) -> Problem {
+    Problem::new(Code::SandboxFailed, what.to_owned())
+}

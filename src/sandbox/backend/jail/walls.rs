@@ -1,0 +1,21 @@
+//! Whether a jail has walls.
+
+use crate::protocol::receipt::Backend;
+
+/// What stands between a guest and the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walls {
+    Bubblewrap,
+    None,
+}
+
+impl Walls {
+    #[must_use]
+    pub fn of(backend: Backend) -> Option<Self> {
+        match backend {
+            Backend::Bubblewrap => Some(Self::Bubblewrap),
+            Backend::Process => Some(Self::None),
+            Backend::Auto | Backend::Docker => None,
+        }
+    }
+}

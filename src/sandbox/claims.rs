@@ -1,0 +1,61 @@
+//! Which sandboxes are somebody's, so that the reaper leaves them alone.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::protocol::ids::SandboxId;
+
+/// Time between two looks whether all sandboxes are let go.
+const LET_GO_POLL: Duration = Duration::from_millis(20);
+
+#[derive(Default)]
+pub struct Claims {
+    /// Sandboxes that something of this process holds.
+    live: Mutex<BTreeSet<SandboxId>>,
+    /// Sandboxes that are a session's by its journal, whether anything holds them at the moment or not.
+    expected: Mutex<BTreeSet<SandboxId>>,
+}
+
+/// An entry in the list of live sandboxes, which ends with this value.
+pub struct Claim {
+    claims: Arc<Claims>,
+    sandbox: SandboxId,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        lock(&self.claims.live).remove(&self.sandbox);
+    }
+}
+
+impl Claims {
+    pub fn claim(self: &Arc<Self>, sandbox: &SandboxId) -> Claim {
+        lock(&self.live).insert(sandbox.clone());
+        Claim { claims: Arc::clone(self), sandbox: sandbox.clone() }
+    }
+
+    pub fn is_live(&self, sandbox: &str) -> bool {
+        let sandbox = SandboxId(sandbox.to_owned());
+        lock(&self.live).contains(&sandbox) || lock(&self.expected).contains(&sandbox)
+    }
+
+    pub fn expect(&self, sandbox: &SandboxId) {
+        lock(&self.expected).insert(sandbox.clone());
+    }
+
+    pub fn forgo(&self, sandbox: &SandboxId) {
+        lock(&self.expected).remove(sandbox);
+    }
+
+    /// Waits until no sandbox is held or being made.
+    pub async fn all_let_go(&self) {
+        while !lock(&self.live).is_empty() {
+            tokio::time::sleep(LET_GO_POLL).await;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

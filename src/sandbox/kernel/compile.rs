@@ -1,0 +1,88 @@
+//! Compiled kernels: one folder for each Python that sandboxes run.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::controls;
+use crate::protocol::problem::Problem;
+use crate::sandbox::kernel::files as kernel_files;
+use crate::sandbox::launch::{Launcher, storage_problem};
+use crate::sandbox::spec::{GuestUser, SandboxSpec};
+use crate::sandbox::workspace::{guest, remove_tree};
+
+/// A folder in which a tree is made; gone with its end, however it ends.
+struct Draft(PathBuf);
+
+impl Draft {
+    /// It must not be there: what is left of another is not trusted.
+    fn make(path: PathBuf) -> std::io::Result<Self> {
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Err(error) = remove_tree(&self.0) {
+            tracing::warn!(%error, path = %self.0.display(), "cannot be removed");
+        }
+    }
+}
+
+impl Launcher {
+    /// The kernel compiled for the spec's image; compiled now if it is new.
+    pub(in crate::sandbox) async fn kernel_for(
+        &self,
+        spec: &SandboxSpec,
+        folder: &Path,
+    ) -> Result<PathBuf, Problem> {
+        let mut kernels = self.kernels.lock().await;
+        if let Some(folder) = kernels.get(&spec.image.id) {
+            return Ok(folder.clone());
+        }
+        let parent = self.paths.kernel_dir();
+        let target = parent.join(kernel_files::folder_name(&spec.image.id));
+        let sound = !controls::holds("kernel_tree_is_checked") || kernel_files::is_sound(&target);
+        if !sound || !target.is_dir() {
+            // What is there was made by nobody knows whom.
+            remove_tree(&target).map_err(|error| storage_problem(&target, &error))?;
+            let draft = parent.join(format!(".draft-{}", spec.sandbox));
+            let draft = Draft::make(draft).map_err(|error| storage_problem(&parent, &error))?;
+            let tree = self.compile_kernel(spec, &draft.0, folder).await?;
+            std::fs::rename(&tree, &target).map_err(|error| storage_problem(&target, &error))?;
+        }
+        kernels.insert(spec.image.id.clone(), target.clone());
+        Ok(target)
+    }
+
+    /// Makes the tree in the draft. The image's Python reads sources that it cannot change and writes into a
+    /// folder of its own, as a user that nobody else is; what it made is copied.
+    async fn compile_kernel(
+        &self,
+        spec: &SandboxSpec,
+        draft: &Path,
+        folder: &Path,
+    ) -> Result<PathBuf, Problem> {
+        let failed = |error: std::io::Error| storage_problem(draft, &error);
+        let (sources, output, tree) = (draft.join("sources"), draft.join("output"), draft.join("tree"));
+        kernel_files::write(&sources).map_err(failed)?;
+        std::fs::DirBuilder::new().mode(0o700).create(&output).map_err(failed)?;
+        let user = self.compiling_user(spec).await?;
+        if self.service.system {
+            std::os::unix::fs::chown(&output, Some(user.host_uid), Some(user.host_gid)).map_err(failed)?;
+        }
+        let spec = SandboxSpec { kernel_dir: sources, user, ..spec.clone() };
+        self.backend(spec.backend).compile_kernel(&spec, folder, &output).await?;
+        kernel_files::assemble(&tree, &output).map_err(failed)?;
+        Ok(tree)
+    }
+
+    /// Whoever runs as the user that compiles could change what is compiled, so that no session runs as it.
+    async fn compiling_user(&self, spec: &SandboxSpec) -> Result<GuestUser, Problem> {
+        if !self.service.system || !controls::holds("kernel_compiled_alone") {
+            return Ok(spec.user);
+        }
+        let mapping = self.backend(spec.backend).user_mapping().await?;
+        Ok(guest(self.service, mapping, self.slots.for_compiling()?))
+    }
+}

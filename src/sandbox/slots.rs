@@ -1,0 +1,73 @@
+//! User ids of the configured range: no two sessions have the same at one time.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::config::Sandbox as Settings;
+use crate::protocol::problem::{Code, Problem};
+
+pub struct UserSlots {
+    first: u32,
+    /// The last user id of the range; no session gets it.
+    last: u32,
+    /// User ids in use, and by how many lives of a session: one begins before the other is quite over.
+    taken: Mutex<BTreeMap<u32, usize>>,
+}
+
+/// A user id of the range, given back when the session ends.
+pub struct UserSlot {
+    slots: Arc<UserSlots>,
+    pub uid: u32,
+}
+
+impl Drop for UserSlot {
+    fn drop(&mut self) {
+        let mut taken = self.slots.taken();
+        match taken.get_mut(&self.uid) {
+            Some(users) if *users > 1 => *users -= 1,
+            _ => drop(taken.remove(&self.uid)),
+        }
+    }
+}
+
+impl UserSlots {
+    #[must_use]
+    pub fn new(settings: &Settings) -> Self {
+        let last = settings.uid_first.saturating_add(settings.uid_count).saturating_sub(1);
+        Self { first: settings.uid_first, last, taken: Mutex::default() }
+    }
+
+    /// The user id that a session had before the daemon was started anew.
+    pub fn keep(self: &Arc<Self>, uid: u32) -> UserSlot {
+        *self.taken().entry(uid).or_default() += 1;
+        UserSlot { slots: Arc::clone(self), uid }
+    }
+
+    /// A user id that no other session has.
+    pub fn take(self: &Arc<Self>) -> Result<UserSlot, Problem> {
+        let mut taken = self.taken();
+        let free = (self.first..self.last).find(|uid| !taken.contains_key(uid));
+        let uid = free.ok_or_else(|| {
+            Problem::new(Code::TooMany, "all user ids for guests are in use")
+                .hint("raise `sandbox.uid_count`")
+        })?;
+        taken.insert(uid, 1);
+        Ok(UserSlot { slots: Arc::clone(self), uid })
+    }
+
+    /// The user id that compiles kernels, unless a session has it from before it was kept for that.
+    pub fn for_compiling(&self) -> Result<u32, Problem> {
+        if self.taken().contains_key(&self.last) {
+            return Err(Problem::new(
+                Code::TooMany,
+                format!("user id {}, which compiles kernels, is in use", self.last),
+            )
+            .hint("remove sessions, or raise `sandbox.uid_count`"));
+        }
+        Ok(self.last)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

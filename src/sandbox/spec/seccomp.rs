@@ -1,0 +1,144 @@
+//! The seccomp profile of every sandbox, as an engine takes it; `jail::seccomp` compiles the same text.
+
+use serde_json::{Value, json};
+use std::sync::LazyLock;
+
+use crate::controls;
+
+/// Default-deny filter, passed inline: an engine without seccomp then refuses to start instead of
+/// running unconfined.
+const PROFILE: &str = include_str!("../../../config/seccomp.json");
+
+/// Calls that can give a file a mode.
+const CALLS_WITH_MODES: [&str; 8] =
+    ["chmod", "creat", "fchmod", "fchmodat", "fchmodat2", "open", "openat", "openat2"];
+
+/// The profile that is applied.
+#[must_use]
+pub fn seccomp_profile() -> &'static str {
+    static APPLIED: LazyLock<String> = LazyLock::new(|| {
+        let open = switched_off();
+        let profile = if open.is_empty() { PROFILE.to_owned() } else { allowing(PROFILE, &open) };
+        if controls::holds("seccomp_one_abi") { profile } else { with_other_abis(&profile) }
+    });
+    &APPLIED
+}
+
+/// Calls whose rules a test build leaves out, to see who notices.
+fn switched_off() -> Vec<&'static str> {
+    let groups: [(bool, &[&'static str]); 23] = [
+        (controls::holds("no_set_id_modes"), &CALLS_WITH_MODES),
+        (controls::holds("seccomp_sockets"), &["socket", "socketpair"]),
+        (controls::holds("seccomp_io_uring"), &["io_uring_setup", "io_uring_enter", "io_uring_register"]),
+        (controls::holds("seccomp_userfaultfd"), &["userfaultfd"]),
+        (controls::holds("seccomp_bpf"), &["bpf"]),
+        (controls::holds("seccomp_perf"), &["perf_event_open"]),
+        (controls::holds("seccomp_memory_of_others"), &["ptrace", "process_vm_readv", "process_vm_writev"]),
+        (controls::holds("seccomp_descriptors_of_others"), &["pidfd_getfd", "kcmp"]),
+        (controls::holds("seccomp_keys"), &["keyctl", "add_key", "request_key"]),
+        (controls::holds("seccomp_mounts"), &["mount", "umount2", "pivot_root", "chroot", "open_tree"]),
+        (controls::holds("seccomp_namespaces"), &["unshare", "setns", "clone"]),
+        (controls::holds("seccomp_clone3"), &["clone3"]),
+        (controls::holds("seccomp_file_handles"), &["open_by_handle_at", "name_to_handle_at"]),
+        (controls::holds("seccomp_memfd_secret"), &["memfd_secret"]),
+        (controls::holds("seccomp_kernel_code"), &["init_module", "finit_module", "kexec_load"]),
+        (controls::holds("seccomp_limits_of_others"), &["prlimit64"]),
+        (controls::holds("seccomp_scheduling_of_others"), &["sched_setscheduler", "sched_setattr"]),
+        (controls::holds("seccomp_priority_of_others"), &["setpriority"]),
+        (controls::holds("seccomp_processors_of_others"), &["sched_setaffinity"]),
+        (controls::holds("seccomp_personality"), &["personality"]),
+        (controls::holds("seccomp_devices"), &["mknod", "mknodat"]),
+        (controls::holds("seccomp_terminals"), &["ioctl"]),
+        (controls::holds("seccomp_machine"), &["adjtimex", "modify_ldt", "syslog", "reboot", "acct"]),
+    ];
+    groups.into_iter().filter(|(held, _)| !held).flat_map(|(_, calls)| calls).copied().collect()
+}
+
+/// The profile with these calls allowed, whatever their arguments are.
+fn allowing(profile: &str, calls: &[&str]) -> String {
+    let mut profile: Value = serde_json::from_str(profile).unwrap_or_default();
+    if let Some(rules) = profile["syscalls"].as_array_mut() {
+        for rule in rules.iter_mut() {
+            if let Some(names) = rule["names"].as_array_mut() {
+                names.retain(|name| !calls.iter().any(|call| name == call));
+            }
+        }
+        rules.retain(|rule| rule["names"] != json!([]));
+        rules.push(json!({"names": calls, "action": "SCMP_ACT_ALLOW"}));
+    }
+    profile.to_string()
+}
+
+/// The profile with the 32-bit numbers of the same calls, whose arguments no rule looks at.
+fn with_other_abis(profile: &str) -> String {
+    let mut profile: Value = serde_json::from_str(profile).unwrap_or_default();
+    profile["archMap"][0]["subArchitectures"] = json!(["SCMP_ARCH_X86", "SCMP_ARCH_X32"]);
+    profile.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(profile: &str) -> Vec<Value> {
+        let profile: Value = serde_json::from_str(profile).unwrap();
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+        profile["syscalls"].as_array().unwrap().clone()
+    }
+
+    fn allowed(profile: &str, call: &str) -> Vec<Value> {
+        let names = |rule: &Value| rule["names"].as_array().unwrap().iter().any(|name| name == call);
+        let allows = |rule: &Value| rule["action"] == "SCMP_ACT_ALLOW";
+        rules(profile).into_iter().filter(|rule| allows(rule) && names(rule)).collect()
+    }
+
+    #[test]
+    fn the_profile_denies_what_it_does_not_name() {
+        for never in [
+            "add_key",
+            "bpf",
+            "delete_module",
+            "fanotify_init",
+            "finit_module",
+            "init_module",
+            "io_uring_enter",
+            "io_uring_register",
+            "io_uring_setup",
+            "kexec_load",
+            "keyctl",
+            "mount",
+            "mount_setattr",
+            "name_to_handle_at",
+            "open_by_handle_at",
+            "openat2",
+            "perf_event_open",
+            "pidfd_getfd",
+            "pivot_root",
+            "process_vm_readv",
+            "process_vm_writev",
+            "ptrace",
+            "reboot",
+            "request_key",
+            "setns",
+            "settimeofday",
+            "swapon",
+            "unshare",
+            "userfaultfd",
+        ] {
+            assert!(allowed(seccomp_profile(), never).is_empty(), "{never}");
+        }
+    }
+
+    #[test]
+    fn no_call_that_takes_a_mode_is_allowed_whatever_it_is() {
+        for call in CALLS_WITH_MODES.into_iter().chain(["mknod", "mknodat"]) {
+            let rules = allowed(PROFILE, call);
+            assert!(rules.iter().all(|rule| rule["args"].as_array().is_some()), "{call}: {rules:?}");
+        }
+        let open = allowing(PROFILE, &CALLS_WITH_MODES);
+        for call in CALLS_WITH_MODES {
+            assert!(allowed(&open, call).iter().all(|rule| rule["args"].is_null()), "{call}");
+        }
+        assert_eq!(allowed(&open, "read").len(), 1);
+    }
+}

@@ -1,0 +1,458 @@
+//! Files of a workspace, without ever following a link that the guest wrote.
+//!
+//! Every name is resolved by the kernel beneath the open workspace (`openat2` with
+//! `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`), opened without blocking and checked to be a regular
+//! file or a folder. So a link, a pipe or a device in the way is an error, never a door; nor is what somebody
+//! mounted below the workspace, which is not even asked what it is. All of it is done with the rights of the
+//! folder's owner ([`crate::sandbox::workspace::owner`]): whoever holds a [`Root`] has them.
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::path::Arg;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use crate::controls;
+use crate::protocol::api::{FileEntry, FileKind};
+use crate::protocol::limits::{FILE_BYTES, FOLDER_ENTRIES};
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::workspace::Root;
+use crate::sandbox::workspace::archive;
+use crate::sandbox::workspace::removal;
+use crate::sandbox::workspace::room::{BLOCK, Room};
+use crate::sandbox::workspace::usage;
+use crate::sandbox::workspace::walk::{Folders, TooMany, names};
+
+/// What a path names.
+#[derive(Debug)]
+pub enum Opened {
+    File { file: File, bytes: u64 },
+    Folder,
+}
+
+/// A path as a client wrote it, made relative and free of `..`.
+pub fn clean(path: &str) -> Result<String, Problem> {
+    if path.contains('\0') {
+        return Err(Problem::new(Code::BadRequest, "a path holds a zero byte").hint(BELOW));
+    }
+    clean_path(Path::new(path)).map(|path| path.to_string_lossy().into_owned())
+}
+
+const BELOW: &str = "use a path below the workspace, without `..`";
+
+fn clean_path(path: &Path) -> Result<PathBuf, Problem> {
+    let mut parts = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => parts.push(part),
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(Problem::new(
+                    Code::BadRequest,
+                    format!("`{}` leaves the workspace", shown(path)),
+                )
+                .hint(BELOW));
+            }
+        }
+    }
+    // `/workspace/x` is how the code in a cell calls it.
+    match parts.strip_prefix("workspace") {
+        Ok(inside) if path.is_absolute() => Ok(inside.to_owned()),
+        _ => Ok(parts),
+    }
+}
+
+pub(super) fn beneath(
+    root: BorrowedFd<'_>,
+    path: impl Arg,
+    flags: OFlags,
+    mode: Mode,
+) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    let resolve = controls::setting("paths_stay_beneath", resolve).unwrap_or(ResolveFlags::empty());
+    let path = path.as_cow_c_str()?;
+    let path = if path.is_empty() { c"." } else { &*path };
+    // A path handle never blocks, and the kernel refuses to be told so.
+    let at_once = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
+    let no_link = controls::setting("paths_stay_beneath", OFlags::NOFOLLOW).unwrap_or(OFlags::empty());
+    rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC | no_link | at_once, mode, resolve)
+}
+
+/// Opens a regular file or a folder for reading.
+pub fn open(root: &Root<'_>, path: impl AsRef<Path>) -> Result<Opened, Problem> {
+    let path = path.as_ref();
+    let fd =
+        beneath(root.folder(), path, OFlags::RDONLY, Mode::empty()).map_err(|error| explain(path, error))?;
+    let found = rustix::fs::fstat(&fd).map_err(|error| explain(path, error))?;
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile if size(&found) > FILE_BYTES => Err(Problem::new(
+            Code::TooLarge,
+            format!("`{}` has {} bytes, more than {FILE_BYTES}", shown(path), size(&found)),
+        )
+        .hint("split the file, or use a workspace of your own (`--workspace DIR`)")),
+        FileType::RegularFile => Ok(Opened::File { bytes: size(&found), file: File::from(fd) }),
+        FileType::Directory => Ok(Opened::Folder),
+        _ => Err(not_a_file(path)),
+    }
+}
+
+/// Lists a folder by name; says when it was cut.
+pub fn list(root: &Root<'_>, path: &Path) -> Result<(Vec<FileEntry>, bool), Problem> {
+    let folder = open_folder(root, path)?;
+    let mut entries = Vec::new();
+    let mut cut = false;
+    for name in names(folder.as_fd()).map_err(|error| explain(path, error))? {
+        let name = name.map_err(|error| explain(path, error))?;
+        if entries.len() == FOLDER_ENTRIES {
+            cut = true;
+            break;
+        }
+        let (kind, bytes) = match stat_at(folder.as_fd(), name.as_c_str()) {
+            Ok(found) => match FileType::from_raw_mode(found.st_mode) {
+                FileType::RegularFile => (FileKind::File, size(&found)),
+                FileType::Directory => (FileKind::Folder, size(&found)),
+                _ => (FileKind::Other, size(&found)),
+            },
+            // Somebody mounted something there.
+            Err(rustix::io::Errno::XDEV) => (FileKind::Other, 0),
+            Err(_) => continue,
+        };
+        entries.push(FileEntry { name: name.to_string_lossy().into_owned(), kind, bytes });
+    }
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok((entries, cut))
+}
+
+fn open_folder(root: &Root<'_>, path: &Path) -> Result<OwnedFd, Problem> {
+    beneath(root.folder(), path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+        .map_err(|error| explain(path, error))
+}
+
+/// Whether something has that name.
+#[must_use]
+pub fn is_there(root: &Root<'_>, name: &str) -> bool {
+    stat_at(root.folder(), name).is_ok()
+}
+
+/// A file being written: it appears under its name only when it is whole.
+pub struct Upload<'a> {
+    folder: OwnedFd,
+    temporary: String,
+    name: OsString,
+    /// As the client knows it.
+    path: PathBuf,
+    file: Option<File>,
+    written: u64,
+    room: &'a Room,
+    /// Of the room, in whole blocks.
+    charged: u64,
+}
+
+impl<'a> Upload<'a> {
+    /// Makes the parents and a temporary file beside the target.
+    pub fn begin(root: &Root<'_>, path: impl AsRef<Path>, room: &'a Room) -> Result<Self, Problem> {
+        let path = path.as_ref();
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Problem::new(Code::BadRequest, "a file needs a name")
+                .hint("put the file's name after the folder"));
+        };
+        let folder = make_folders(root, parent, room)?;
+        // A folder in the way would only show when the upload is over.
+        if stat_at(folder.as_fd(), name)
+            .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
+        {
+            return Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", shown(path)))
+                .hint("name the file that is to be written in it"));
+        }
+        let temporary = format!(".belljar-{}", uuid::Uuid::new_v4().simple());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        room.charge(0, 1)?;
+        let made = beneath(folder.as_fd(), temporary.as_str(), flags, Mode::from_raw_mode(0o644));
+        let fd = made.map_err(|error| {
+            room.give_back(0, 1);
+            explain(path, error)
+        })?;
+        Ok(Self {
+            folder,
+            temporary,
+            name: name.to_owned(),
+            path: path.to_owned(),
+            file: Some(File::from(fd)),
+            written: 0,
+            room,
+            charged: 0,
+        })
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Problem> {
+        self.written += bytes.len() as u64;
+        if self.written > FILE_BYTES {
+            return Err(Problem::new(Code::TooLarge, format!("a file may have {FILE_BYTES} bytes at most"))
+                .hint("split the file"));
+        }
+        let blocks = self.written.next_multiple_of(BLOCK);
+        self.room.charge(blocks - self.charged, 0)?;
+        self.charged = blocks;
+        match &mut self.file {
+            Some(file) => file.write_all(bytes).map_err(|error| {
+                Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", shown(&self.path)))
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the file in its place; a link of that name is replaced, not followed.
+    pub fn finish(mut self) -> Result<u64, Problem> {
+        self.file = None;
+        rustix::fs::renameat(&self.folder, &self.temporary, &self.folder, &self.name)
+            .map_err(|error| explain(&self.path, error))?;
+        self.temporary.clear();
+        Ok(self.written)
+    }
+}
+
+impl Drop for Upload<'_> {
+    fn drop(&mut self) {
+        if !self.temporary.is_empty() {
+            let _ = rustix::fs::unlinkat(&self.folder, &self.temporary, AtFlags::empty());
+            self.room.give_back(self.charged, 1);
+        }
+    }
+}
+
+/// Makes a folder and its parents, one name after the other. Each costs room before it is there: one name may
+/// lead through thousands.
+fn make_folders(root: &Root<'_>, path: &Path, room: &Room) -> Result<OwnedFd, Problem> {
+    use rustix::io::Errno;
+    let mut folder = open_folder(root, Path::new("")).map_err(|_| explain(path, Errno::ACCESS))?;
+    let enter = |folder: &OwnedFd, part: &OsStr| {
+        beneath(folder.as_fd(), part, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    };
+    for part in path {
+        folder = match enter(&folder, part) {
+            Err(Errno::NOENT) => {
+                if controls::holds("folders_cost_room") {
+                    room.charge(BLOCK, 1)?;
+                }
+                match rustix::fs::mkdirat(&folder, part, Mode::from_raw_mode(0o755)) {
+                    Ok(()) | Err(Errno::EXIST) => enter(&folder, part),
+                    Err(error) => Err(error),
+                }
+            }
+            entered => entered,
+        }
+        .map_err(|error| explain(path, error))?;
+    }
+    Ok(folder)
+}
+
+/// Removes a file, a link as such, or a folder with all in it.
+pub fn remove(root: &Root<'_>, path: impl AsRef<Path>) -> Result<(), Problem> {
+    let path = path.as_ref();
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Problem::new(Code::BadRequest, "the workspace itself cannot be removed")
+            .hint("use `belljar rm` for the session"));
+    };
+    let folder = beneath(root.folder(), parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+        .map_err(|error| explain(path, error))?;
+    let found = stat_at(folder.as_fd(), name).map_err(|error| explain(path, error))?;
+    if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+        let inner = beneath(folder.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+            .map_err(|error| explain(path, error))?;
+        removal::empty_folder(&inner).map_err(|error| explain(path, error))?;
+        rustix::fs::unlinkat(&folder, name, AtFlags::REMOVEDIR).map_err(|error| explain(path, error))
+    } else {
+        rustix::fs::unlinkat(&folder, name, AtFlags::empty()).map_err(|error| explain(path, error))
+    }
+}
+
+/// Writes a folder as a tar stream: regular files and folders that the folder's owner may read. Gives how much
+/// else there was. After an error the stream has no end mark.
+pub fn write_tar(root: &Root<'_>, path: &Path, out: impl Write) -> std::io::Result<usize> {
+    let folder = open_folder(root, path).map_err(|problem| std::io::Error::other(problem.message))?;
+    let mut builder = tar::Builder::new(Cut { out: Some(out) });
+    let written = write_folders(&folder, &mut builder);
+    if written.is_err() {
+        // The builder would write the mark when it is dropped.
+        builder.get_mut().out = None;
+        return written;
+    }
+    builder.finish()?;
+    written
+}
+
+/// A stream that can be ended where it is.
+struct Cut<W> {
+    out: Option<W>,
+}
+
+impl<W: Write> Write for Cut<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.out.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?.flush()
+    }
+}
+
+fn write_folders<W: Write>(root: &OwnedFd, builder: &mut tar::Builder<W>) -> std::io::Result<usize> {
+    use rustix::io::Errno;
+    /// Gone meanwhile, or something else by now.
+    fn gone(error: Errno) -> bool {
+        matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO)
+    }
+    /// Somebody else's, closed, or mounted there.
+    fn foreign(error: Errno) -> bool {
+        matches!(error, Errno::ACCESS | Errno::PERM | Errno::XDEV)
+    }
+    let (mut folders, mut left_out) = (Folders::from_root(), 0);
+    while folders.advance() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let folder = match beneath(root.as_fd(), folders.path(), flags, Mode::empty()) {
+            Err(error) if gone(error) => continue,
+            Err(error) if foreign(error) => {
+                left_out += 1;
+                continue;
+            }
+            opened => opened.map_err(|error| unsent(folders.path(), error))?,
+        };
+        for name in names(folder.as_fd()).map_err(|error| unsent(folders.path(), error))? {
+            let name = name.map_err(|error| unsent(folders.path(), error))?;
+            let path = folders.join(&name);
+            let found = match stat_at(folder.as_fd(), name.as_c_str()) {
+                Err(error) if gone(error) => continue,
+                Err(error) if foreign(error) => {
+                    left_out += 1;
+                    continue;
+                }
+                found => found.map_err(|error| unsent(&path, error))?,
+            };
+            match FileType::from_raw_mode(found.st_mode) {
+                FileType::Directory => {
+                    append(builder, &path, tar::EntryType::Directory, &found, 0, std::io::empty())?;
+                    folders
+                        .later(name)
+                        .map_err(|TooMany| std::io::Error::other("there are too many folders"))?;
+                }
+                FileType::RegularFile => {
+                    let fd = match beneath(folder.as_fd(), name.as_c_str(), OFlags::RDONLY, Mode::empty()) {
+                        Err(error) if gone(error) => continue,
+                        Err(error) if foreign(error) => {
+                            left_out += 1;
+                            continue;
+                        }
+                        opened => opened.map_err(|error| unsent(&path, error))?,
+                    };
+                    let opened = rustix::fs::fstat(&fd)?;
+                    if FileType::from_raw_mode(opened.st_mode) != FileType::RegularFile {
+                        left_out += 1;
+                        continue;
+                    }
+                    // The guest may shorten or lengthen the file meanwhile: exactly the announced
+                    // number of bytes has to follow the header.
+                    let bytes = size(&opened);
+                    let data = File::from(fd).chain(std::io::repeat(0)).take(bytes);
+                    append(builder, &path, tar::EntryType::Regular, &opened, bytes, data)?;
+                }
+                _ => left_out += 1,
+            }
+        }
+    }
+    Ok(left_out)
+}
+
+fn unsent(path: &Path, error: rustix::io::Errno) -> std::io::Error {
+    let error = std::io::Error::from(error);
+    std::io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))
+}
+
+fn append<W: Write>(
+    builder: &mut tar::Builder<W>,
+    path: &Path,
+    kind: tar::EntryType,
+    found: &Stat,
+    bytes: u64,
+    data: impl Read,
+) -> std::io::Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(bytes);
+    // What makes its user somebody else stays behind.
+    let rights = if controls::holds("no_set_id_leaves") { 0o777 } else { 0o7777 };
+    header.set_mode(found.st_mode & rights);
+    header.set_mtime(u64::try_from(found.st_mtime).unwrap_or(0));
+    builder.append_data(&mut header, path, data)
+}
+
+/// Unpacks a tar stream below a folder. Anything but regular files and folders refuses the whole
+/// stream at that point; what came before it stays.
+pub fn read_tar(
+    root: &Root<'_>,
+    path: impl AsRef<Path>,
+    input: impl Read,
+    room: &Room,
+) -> Result<u64, Problem> {
+    let path = path.as_ref();
+    make_folders(root, path, room)?;
+    let mut files = 0;
+    archive::each_member(input, usage::ENTRIES, |name, kind, data| {
+        let target = path.join(clean_path(&name)?);
+        if kind == archive::Kind::Folder {
+            return make_folders(root, &target, room).map(drop);
+        }
+        let mut upload = Upload::begin(root, &target, room)?;
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let count = data.read(&mut buffer).map_err(archive::broken)?;
+            match buffer.get(..count) {
+                Some(chunk) if !chunk.is_empty() => upload.write(chunk)?,
+                _ => break,
+            }
+        }
+        upload.finish()?;
+        files += 1;
+        Ok(())
+    })?;
+    Ok(files)
+}
+
+/// What has that name in a folder, a link as such. Whatever is mounted there is not asked, because it may never
+/// answer: `XDEV`.
+pub(super) fn stat_at(folder: BorrowedFd<'_>, name: impl Arg) -> rustix::io::Result<Stat> {
+    rustix::fs::fstat(beneath(folder, name, OFlags::PATH, Mode::empty())?)
+}
+
+pub(super) fn size(found: &Stat) -> u64 {
+    u64::try_from(found.st_size).unwrap_or(0)
+}
+
+/// As it is told: what is no UTF-8 is shown as U+FFFD.
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().escape_default().to_string()
+}
+
+fn not_a_file(path: &Path) -> Problem {
+    Problem::new(Code::BadRequest, format!("`{}` is neither a regular file nor a folder", shown(path)))
+        .hint("links, pipes, sockets and devices of a workspace are never opened")
+}
+
+fn explain(path: &Path, error: rustix::io::Errno) -> Problem {
+    use rustix::io::Errno;
+    let is_root = path.as_os_str().is_empty();
+    let shown = if is_root { "the workspace".to_owned() } else { format!("`{}`", shown(path)) };
+    match error {
+        Errno::NOENT => Problem::new(Code::NoSuchFile, format!("{shown} is not in the workspace"))
+            .hint("list the folder with `belljar exec -s NAME 'import os; print(os.listdir())'`"),
+        Errno::LOOP | Errno::XDEV | Errno::NXIO => not_a_file(path),
+        Errno::NOTEMPTY => Problem::new(Code::BadRequest, format!("{shown} fills while it is emptied"))
+            .hint("end the cell that writes to it first"),
+        Errno::NOSPC | Errno::DQUOT | Errno::ROFS => Problem::new(Code::Storage, format!("{shown}: {error}")),
+        other => Problem::new(Code::BadRequest, format!("{shown}: {other}")),
+    }
+}

@@ -1,0 +1,391 @@
+//! The folder of a session: managed by Belljar, or one of the caller's own that was checked once
+//! and is held open from then on.
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::choice::Choice;
+use crate::sandbox::spec::GuestUser;
+use crate::sandbox::spec::UserMapping;
+use crate::sandbox::workspace::disk;
+use crate::sandbox::workspace::groups;
+use crate::sandbox::workspace::local;
+use crate::sandbox::workspace::nameless;
+use crate::sandbox::workspace::owner::{self, Ids, Lane, acting_as};
+use crate::sandbox::workspace::project;
+use crate::sandbox::workspace::room::Filling;
+use crate::sandbox::workspace::set_id;
+use crate::sandbox::workspace::usage::{self, Hidden, Usage};
+
+/// Who serves: decides who guests are and who owns their files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// The daemon runs as root, for all users.
+    pub system: bool,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Service {
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        Self { system: uid == 0, uid, gid: rustix::process::getegid().as_raw() }
+    }
+}
+
+#[derive(Debug)]
+pub struct Workspace {
+    pub path: PathBuf,
+    /// Every access of the daemon goes through this, never through the path, and only by [`Workspace::access`].
+    root: Arc<OwnedFd>,
+    pub managed: bool,
+    pub user: GuestUser,
+    /// The backend that the guest's user was picked for.
+    pub choice: Choice,
+    /// With whose rights; none for the daemon's own, where it is the user's.
+    ids: Option<Arc<Ids>>,
+    /// Whose threads work in it.
+    pays: u32,
+    /// How full it is while files come in.
+    filling: Arc<Filling>,
+}
+
+/// The folder, for code that has the rights of its owner: it is only to be had while one has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Root<'a> {
+    folder: BorrowedFd<'a>,
+    /// The daemon made it, for a guest.
+    pub(super) managed: bool,
+    /// Who acts.
+    pub(super) uid: u32,
+}
+
+impl Root<'_> {
+    pub(super) fn folder(&self) -> BorrowedFd<'_> {
+        self.folder
+    }
+
+    /// With the daemon's own rights.
+    #[cfg(test)]
+    pub(crate) fn of_daemon(folder: BorrowedFd<'_>) -> Root<'_> {
+        Root { folder, managed: true, uid: rustix::process::geteuid().as_raw() }
+    }
+}
+
+impl Workspace {
+    /// Does `work` in the folder with the rights of its owner, on a thread of the session's user.
+    pub async fn access<T: Send + 'static>(
+        &self,
+        lane: Lane,
+        work: impl FnOnce(&Root<'_>) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (folder, managed, uid) = (Arc::clone(&self.root), self.managed, self.user.host_uid);
+        let work = move || work(&Root { folder: folder.as_fd(), managed, uid });
+        owner::run(self.pays, lane, self.ids.clone(), work).await
+    }
+
+    /// The same on this thread.
+    #[cfg(test)]
+    pub(super) fn access_here<T>(&self, work: impl FnOnce(&Root<'_>) -> T) -> T {
+        let root = Root { folder: self.root.as_fd(), managed: self.managed, uid: self.user.host_uid };
+        acting_as(self.ids.as_deref(), || work(&root)).unwrap()
+    }
+
+    /// How much of the disk it takes, with the files without a name that are held by processes of the sandbox whose
+    /// first one this is, and how long it took to see. Only the daemon's own rights show what processes hold.
+    pub async fn measure(
+        &self,
+        first: Option<i32>,
+        disk_reserve: u64,
+    ) -> Result<rustix::io::Result<(Usage, Duration)>, Problem> {
+        let seen = self.access(Lane::Look, |root| timed(|| usage::measure(root))).await?;
+        let (folder, managed) = (Arc::clone(&self.root), self.managed);
+        let look = move || {
+            let device = rustix::fs::fstat(&folder)?.st_dev;
+            let held = first.map(|first| nameless::held_by(first, device)).unwrap_or_default();
+            Ok((held, managed && disk::check(&folder, disk_reserve).is_err()))
+        };
+        let held = owner::run(self.pays, Lane::Look, None, move || timed(look)).await?;
+        Ok(seen.and_then(|(mut usage, walking)| {
+            let ((held, is_disk_short), looking) = held?;
+            self.filling.set_nameless(held.bytes);
+            usage.bytes = usage.bytes.saturating_add(held.bytes);
+            (usage.written, usage.is_disk_short) = (held.written, is_disk_short);
+            if held.too_many {
+                usage.hidden = Some(Hidden::TooMany);
+            }
+            Ok((usage, walking + looking))
+        }))
+    }
+
+    /// What all uploads to it share.
+    #[must_use]
+    pub fn filling(&self) -> Arc<Filling> {
+        Arc::clone(&self.filling)
+    }
+
+    /// The threads that work in it are counted for that user.
+    #[must_use]
+    pub fn paid_by(mut self, uid: u32) -> Self {
+        self.pays = uid;
+        self
+    }
+
+    /// A fresh folder for a guest, who may put so many bytes there. `slot` is a user id of the configured
+    /// range. Its name is in a folder of the daemon's, who alone makes and removes it.
+    pub fn managed(
+        path: PathBuf,
+        service: Service,
+        mapping: UserMapping,
+        choice: Choice,
+        slot: u32,
+        bytes: u64,
+    ) -> Result<Self, Problem> {
+        let user = guest(service, mapping, slot);
+        let storage = |error: std::io::Error| {
+            Problem::new(Code::Storage, format!("the workspace `{}` cannot be made: {error}", path.display()))
+        };
+        std::fs::create_dir_all(&path).map_err(storage)?;
+        // A session of before may have closed it.
+        let root = open_folder_of_ours(&path).map_err(|error| storage(error.into()))?;
+        rustix::fs::fchmod(&root, Mode::from_raw_mode(0o700)).map_err(|error| storage(error.into()))?;
+        if service.system {
+            give(&root, user).map_err(|error| storage(error.into()))?;
+            match project::hold(root.as_fd(), &path, bytes, usage::ENTRIES as u64) {
+                Ok(held) => {
+                    tracing::debug!(path = %path.display(), held, "the kernel's limit for a workspace");
+                }
+                // It is still watched.
+                Err(error) => tracing::warn!(%error, "the kernel takes no limit for a workspace"),
+            }
+        }
+        let ids = service.system.then(|| Arc::new(Ids::alone(user.host_uid, user.host_gid)));
+        Ok(Self {
+            path,
+            root: Arc::new(root),
+            managed: true,
+            user,
+            choice,
+            ids,
+            pays: service.uid,
+            filling: Arc::default(),
+        })
+    }
+
+    /// A folder of the caller's. The guest runs as its owner, who is never root.
+    /// `private` are folders of the daemon's own, which no guest may come near.
+    pub fn of_caller(
+        path: &Path,
+        service: Service,
+        mapping: UserMapping,
+        choice: Choice,
+        peer: u32,
+        private: &[PathBuf],
+    ) -> Result<Self, Problem> {
+        let shown = path.display();
+        let not_yours = || {
+            Problem::new(Code::Forbidden, format!("the workspace `{shown}` is not a folder of yours"))
+                .hint("use a folder that you own")
+        };
+        let bad = |what: String| Problem::new(Code::BadRequest, what);
+        if !path.is_absolute() {
+            return Err(bad(format!("the workspace `{shown}` is not an absolute path")));
+        }
+        // With the peer's eyes: those of root see more.
+        let eyes = (service.system && peer != 0).then(|| Ids::of_user(peer));
+        let opened = acting_as(eyes.as_ref(), || {
+            let path = std::fs::canonicalize(path)?;
+            let root = open_folder(&path)?;
+            Ok::<_, std::io::Error>((rustix::fs::fstat(&root)?, path, root))
+        });
+        let (found, path, root) = opened.and_then(std::convert::identity).map_err(|error| match eyes {
+            Some(_) => not_yours(),
+            None => bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder"),
+        })?;
+        if peer != 0 && found.st_uid != peer {
+            return Err(not_yours());
+        }
+        local::check(&root, &path)?;
+        let private = private.iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
+        if private.into_iter().any(|folder| folder.starts_with(&path) || path.starts_with(&folder)) {
+            return Err(Problem::new(
+                Code::Forbidden,
+                format!("the workspace `{shown}` holds, or lies in, what is the daemon's own"),
+            )
+            .hint("use a folder apart from `BELLJAR_HOME` and the folder of the socket"));
+        }
+        let user = if service.system {
+            if found.st_uid == 0 {
+                return Err(Problem::new(
+                    Code::Forbidden,
+                    format!("the workspace `{shown}` belongs to root, and guests never run as root"),
+                )
+                .hint("use a folder of another user, for example after `chown nobody DIR`, or a managed workspace"));
+            }
+            mapped(mapping, found.st_uid, groups::for_guest(found.st_uid, found.st_gid)).ok_or_else(|| {
+                Problem::new(
+                    Code::Forbidden,
+                    format!("the engine cannot run a guest as the owner of `{shown}`"),
+                )
+                .hint("the engine remaps user ids; use a managed workspace")
+            })?
+        } else {
+            guest(service, mapping, 0)
+        };
+        let of_account = || Ids::of_account(user.host_uid);
+        let alone = || Ids::alone(user.host_uid, user.host_gid);
+        let ids = service.system.then(|| Arc::new(of_account().unwrap_or_else(alone)));
+        let looked = acting_as(ids.as_deref(), || {
+            set_id::check(&Root { folder: root.as_fd(), managed: false, uid: user.host_uid })
+        });
+        looked.map_err(|error| bad(format!("the workspace `{shown}` cannot be looked at: {error}")))??;
+        Ok(Self {
+            path,
+            root: Arc::new(root),
+            managed: false,
+            user,
+            choice,
+            ids,
+            pays: peer,
+            filling: Arc::default(),
+        })
+    }
+
+    /// Device and inode, to recognise the folder again.
+    pub fn identity(&self) -> rustix::io::Result<(u64, u64)> {
+        rustix::fs::fstat(&self.root).map(|found| (found.st_dev, found.st_ino))
+    }
+
+    /// Removes a managed folder and all in it; a folder of the caller's stays.
+    pub async fn remove(&self) -> std::io::Result<()> {
+        if !self.managed {
+            return Ok(());
+        }
+        let path = self.path.clone();
+        let removed = owner::run(self.pays, Lane::Removal, None, move || remove_tree(&path)).await;
+        removed.map_err(|problem| std::io::Error::other(problem.message))?
+    }
+}
+
+/// What came of it, and how long that took; waiting for a thread does not count.
+fn timed<T>(work: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<(T, Duration)> {
+    let since = Instant::now();
+    work().map(|done| (done, since.elapsed()))
+}
+
+/// Removes a tree that a guest may have made unreadable for its own user, or deeper than any stack. Its name is
+/// in a folder of the daemon's; what is in it goes with the rights of whom the tree belongs to.
+pub fn remove_tree(path: &Path) -> std::io::Result<()> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.is_dir() {
+        return std::fs::remove_file(path);
+    }
+    let folder = open_folder_of_ours(path)?;
+    let found = rustix::fs::fstat(&folder)?;
+    let of_guest = Service::of_this_process().system && found.st_uid != 0;
+    let ids = of_guest.then(|| Ids::alone(found.st_uid, found.st_gid));
+    acting_as(ids.as_ref(), || super::removal::empty_tree(&folder))??;
+    std::fs::remove_dir(path)?;
+    project::release(folder.as_fd());
+    Ok(())
+}
+
+/// A guest of the same user may have closed even the workspace itself.
+fn open_folder_of_ours(path: &Path) -> rustix::io::Result<OwnedFd> {
+    match open_folder(path) {
+        Err(rustix::io::Errno::ACCESS) => {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+                .map_err(|_| rustix::io::Errno::ACCESS)?;
+            open_folder(path)
+        }
+        other => other,
+    }
+}
+
+fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+fn give(file: &impl std::os::fd::AsFd, user: GuestUser) -> rustix::io::Result<()> {
+    let (uid, gid) = (rustix::fs::Uid::from_raw(user.host_uid), rustix::fs::Gid::from_raw(user.host_gid));
+    rustix::fs::chownat(file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
+}
+
+/// In system mode a user id of its own; else the daemon's own user, as the engine maps it.
+pub(in crate::sandbox) fn guest(service: Service, mapping: UserMapping, slot: u32) -> GuestUser {
+    match (service.system, mapping) {
+        (true, UserMapping::Remapped { uid_base, gid_base }) => {
+            // Ids beyond the mapped 65536 do not exist there; the slot's place in its range decides.
+            let inside = 1000 + slot % 60_000;
+            GuestUser { uid: inside, gid: inside, host_uid: uid_base + inside, host_gid: gid_base + inside }
+        }
+        (true, _) => GuestUser { uid: slot, gid: slot, host_uid: slot, host_gid: slot },
+        (false, UserMapping::Rootless) => {
+            GuestUser { uid: 0, gid: 0, host_uid: service.uid, host_gid: service.gid }
+        }
+        (false, _) => {
+            GuestUser { uid: service.uid, gid: service.gid, host_uid: service.uid, host_gid: service.gid }
+        }
+    }
+}
+
+/// The id inside the container for a user of the host.
+fn mapped(mapping: UserMapping, uid: u32, gid: u32) -> Option<GuestUser> {
+    match mapping {
+        UserMapping::Same => Some(GuestUser { uid, gid, host_uid: uid, host_gid: gid }),
+        UserMapping::Rootless => None,
+        UserMapping::Remapped { uid_base, gid_base } => Some(GuestUser {
+            uid: uid.checked_sub(uid_base)?,
+            gid: gid.checked_sub(gid_base)?,
+            host_uid: uid,
+            host_gid: gid,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_deeper_than_any_stack_is_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let top = home.path().join("w");
+        std::fs::create_dir(&top).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", top.join("link")).unwrap();
+        let mut folder = open_folder(&top).unwrap();
+        for _ in 0..5_000 {
+            rustix::fs::mkdirat(&folder, "d", Mode::from_raw_mode(0o700)).unwrap();
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            folder = rustix::fs::openat(&folder, "d", flags, Mode::empty()).unwrap();
+        }
+        let small = std::thread::Builder::new().stack_size(256 * 1024);
+        small.spawn(move || remove_tree(&top).unwrap()).unwrap().join().unwrap();
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+        assert!(Path::new("/etc/passwd").exists());
+        remove_tree(&home.path().join("w")).unwrap();
+    }
+
+    #[test]
+    fn folders_that_are_closed_to_their_owner_are_removed() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let top = home.path().join("w");
+        std::fs::create_dir_all(top.join("a/b")).unwrap();
+        std::fs::write(top.join("a/b/file"), "x").unwrap();
+        for path in ["a/b", "a", "."] {
+            std::fs::set_permissions(top.join(path), std::fs::Permissions::from_mode(0o000)).unwrap();
+        }
+        remove_tree(&top).unwrap();
+        assert!(!top.exists());
+    }
+}

@@ -1,0 +1,62 @@
+//! Which group a guest has. A group is a right, so a guest has none that its owner has not: the group of a
+//! folder says nothing about the folder's owner.
+
+use nix::unistd::{Gid, Group};
+
+use crate::controls;
+use crate::sandbox::workspace::owner::{Ids, NO_GROUP};
+
+/// The group of a guest that works as a user in a folder of that user: the folder's, if the user is a member.
+#[must_use]
+pub(super) fn for_guest(uid: u32, folder_gid: u32) -> u32 {
+    if !controls::holds("guest_groups") {
+        return folder_gid;
+    }
+    let is_nameless = |gid: u32| matches!(Group::from_gid(Gid::from_raw(gid)), Ok(None));
+    let Ok(account) = Ids::look_up(uid) else { return NO_GROUP };
+    choose(account.as_ref(), uid, folder_gid, is_nameless)
+}
+
+/// Root's group is nobody's. A user without an account is its own group, unless that is the number of another.
+fn choose(account: Option<&Ids>, uid: u32, folder_gid: u32, is_nameless: impl Fn(u32) -> bool) -> u32 {
+    let chosen = match account {
+        Some(account) if account.groups.contains(&folder_gid) && folder_gid != 0 => folder_gid,
+        Some(account) => account.gid,
+        None if is_nameless(uid) => uid,
+        None => NO_GROUP,
+    };
+    if chosen == 0 { NO_GROUP } else { chosen }
+}
+
+/// Groups that a guest of this daemon may keep: those of the user whose daemon it is. A guest of root's daemon
+/// keeps none.
+#[must_use]
+pub(in crate::sandbox) fn of_an_owner() -> Vec<u32> {
+    if rustix::process::geteuid().is_root() {
+        return Vec::new();
+    }
+    rustix::process::getgroups().unwrap_or_default().iter().map(|gid| gid.as_raw()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_a_foreign_group_does_not_give_that_group() {
+        let ann = Ids { uid: 1000, gid: 1000, groups: vec![1000, 27, 0] };
+        let nameless = |gid| gid > 1000;
+        let chosen = |gid| choose(Some(&ann), 1000, gid, nameless);
+        assert_eq!([1000, 27, 42, 0].map(chosen), [1000, 27, 1000, 1000]);
+        let of_root = Ids { uid: 1000, gid: 0, groups: vec![0] };
+        assert_eq!(choose(Some(&of_root), 1000, 0, nameless), NO_GROUP);
+    }
+
+    #[test]
+    fn a_user_without_an_account_is_in_no_group_that_has_a_name() {
+        let nameless = |gid| gid > 1000;
+        let chosen = |uid, gid| choose(None, uid, gid, nameless);
+        assert_eq!([chosen(61_001, 61_001), chosen(61_001, 42), chosen(42, 42)], [61_001, 61_001, NO_GROUP]);
+        assert_eq!(for_guest(3_999_999_999, 42), 3_999_999_999);
+    }
+}

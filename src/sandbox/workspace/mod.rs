@@ -1,0 +1,21 @@
+//! The folder of a session, and all that the daemon does in it, with the rights of the folder's owner.
+
+pub mod archive;
+pub mod artifacts;
+pub mod disk;
+pub mod files;
+mod folder;
+pub mod gather;
+pub(in crate::sandbox) mod groups;
+mod local;
+mod nameless;
+pub mod owner;
+mod project;
+mod removal;
+pub mod room;
+mod set_id;
+pub mod usage;
+mod walk;
+
+pub(in crate::sandbox) use folder::guest;
+pub use folder::{Root, Service, Workspace, remove_tree};

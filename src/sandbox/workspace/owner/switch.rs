@@ -1,0 +1,175 @@
+//! A thread that is somebody else for a while, as far as files go.
+//!
+//! Only what the kernel checks on files changes, and only for this thread: the user and the group of file
+//! systems, the supplementary groups (by the system call: the C library's function changes all threads), and
+//! the effective capabilities, of which none are left. The real user stays root: a thread with the real id of a
+//! user could be sent signals by that user.
+
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+use rustix::io::Errno;
+use rustix::process::getgroups;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::controls;
+use crate::sandbox::workspace::owner::Ids;
+
+/// No id at all: asked to become it, the kernel only says who the thread is.
+const NOBODY: u32 = u32::MAX;
+
+/// Does `work` with the rights of somebody, or with the daemon's own. Nothing of it may wait for other code of
+/// the daemon that opens files.
+pub fn acting_as<T>(ids: Option<&Ids>, work: impl FnOnce() -> T) -> std::io::Result<T> {
+    let Some(ids) = ids.filter(|_| controls::holds("files_as_owner")) else { return Ok(work()) };
+    let switched = Switched::to(ids)?;
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    // Before a panic goes on: whoever catches it must find the daemon's own thread.
+    drop(switched);
+    match outcome {
+        Ok(outcome) => Ok(outcome),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// What the thread was before.
+struct Switched {
+    groups: Vec<rustix::process::Gid>,
+    capabilities: CapabilitySets,
+    uid: Uid,
+    gid: Gid,
+}
+
+impl Switched {
+    fn to(ids: &Ids) -> rustix::io::Result<Self> {
+        let before = Self {
+            groups: getgroups()?,
+            capabilities: capabilities(None)?,
+            uid: setfsuid(Uid::from_raw(NOBODY)),
+            gid: setfsgid(Gid::from_raw(NOBODY)),
+        };
+        let groups: Vec<_> = ids.groups.iter().map(|gid| rustix::process::Gid::from_raw(*gid)).collect();
+        // From here on `before` is restored by its end, however this goes on.
+        set_thread_groups(&groups)?;
+        setfsgid(Gid::from_raw(ids.gid));
+        setfsuid(Uid::from_raw(ids.uid));
+        set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..before.capabilities })?;
+        if is_acting(Uid::from_raw(ids.uid), Gid::from_raw(ids.gid), groups) {
+            Ok(before)
+        } else {
+            Err(Errno::PERM)
+        }
+    }
+
+    fn restore(&self) -> rustix::io::Result<bool> {
+        // The real user is root still, so this needs no capability and gives those for files back.
+        setfsuid(self.uid);
+        set_capabilities(None, self.capabilities)?;
+        setfsgid(self.gid);
+        set_thread_groups(&self.groups)?;
+        Ok(is_acting(self.uid, self.gid, self.groups.clone()))
+    }
+}
+
+impl Drop for Switched {
+    fn drop(&mut self) {
+        // A thread that stays somebody else would do the next user's work with the rights of this one.
+        if !matches!(self.restore(), Ok(true)) {
+            eprintln!("belljar: a thread cannot take its own rights back; the daemon ends");
+            std::process::abort();
+        }
+    }
+}
+
+/// The two calls that change the ids of file systems tell nothing of a failure, so they are looked at.
+fn is_acting(uid: Uid, gid: Gid, mut groups: Vec<rustix::process::Gid>) -> bool {
+    let sorted = |groups: &mut Vec<rustix::process::Gid>| groups.sort_by_key(|gid| gid.as_raw());
+    let Ok(mut found) = getgroups() else { return false };
+    sorted(&mut found);
+    sorted(&mut groups);
+    setfsuid(Uid::from_raw(NOBODY)) == uid && setfsgid(Gid::from_raw(NOBODY)) == gid && found == groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::path::Path;
+
+    const ANN: u32 = 61_101;
+    const HER_GROUP: u32 = 61_150;
+
+    /// Only root can be somebody else.
+    fn is_root() -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
+    fn ann() -> Ids {
+        Ids { uid: ANN, gid: ANN, groups: vec![HER_GROUP] }
+    }
+
+    fn file(path: &Path, uid: u32, gid: u32, mode: u32) {
+        std::fs::write(path, "content").unwrap();
+        std::os::unix::fs::chown(path, Some(uid), Some(gid)).unwrap();
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_thread_has_the_rights_of_the_user_and_then_its_own() {
+        if !is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
+        let at = |name: &str| folder.path().join(name);
+        file(&at("of-root"), 0, 0, 0o600);
+        file(&at("of-bob"), 61_102, 61_102, 0o600);
+        file(&at("of-her-group"), 0, HER_GROUP, 0o640);
+        file(&at("hers"), ANN, ANN, 0o600);
+        acting_as(Some(&ann()), || {
+            assert!(std::fs::read(at("of-root")).is_err() && std::fs::read(at("of-bob")).is_err());
+            assert!(std::fs::read(at("of-her-group")).is_ok() && std::fs::read(at("hers")).is_ok());
+            assert!(std::os::unix::fs::chown(at("hers"), Some(0), Some(0)).is_err());
+            assert!(std::fs::set_permissions(at("of-bob"), PermissionsExt::from_mode(0o666)).is_err());
+            std::fs::write(at("made"), "").unwrap();
+        })
+        .unwrap();
+        let made = std::fs::metadata(at("made")).unwrap();
+        assert_eq!((made.uid(), made.gid()), (ANN, ANN));
+        assert!(std::fs::read(at("of-root")).is_ok() && std::fs::read(at("of-bob")).is_ok());
+        acting_as(Some(&Ids::alone(ANN, ANN)), || assert!(std::fs::read(at("of-her-group")).is_err()))
+            .unwrap();
+    }
+
+    #[test]
+    fn other_threads_and_signals_see_no_difference() {
+        if !is_root() {
+            return;
+        }
+        acting_as(Some(&ann()), || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
+            assert_eq!(ids.split_whitespace().collect::<Vec<_>>(), ["0", "0", "0", &ANN.to_string()]);
+            let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+            assert_eq!(effective.trim(), "0000000000000000");
+            std::thread::scope(|scope| {
+                // A new thread begins as this one is; one that was there before is as it was.
+                scope.spawn(|| assert_eq!(setfsuid(Uid::from_raw(NOBODY)).as_raw(), ANN));
+            });
+        })
+        .unwrap();
+        assert!(setfsuid(Uid::from_raw(NOBODY)).is_root());
+        assert_eq!(capabilities(None).unwrap().effective, capabilities(None).unwrap().permitted);
+    }
+
+    #[test]
+    fn a_panic_ends_it_too() {
+        if !is_root() {
+            return;
+        }
+        let groups = getgroups().unwrap();
+        let panicked = catch_unwind(|| acting_as(Some(&ann()), || panic!("as somebody else")));
+        assert!(panicked.is_err());
+        assert!(setfsuid(Uid::from_raw(NOBODY)).is_root());
+        assert_eq!(getgroups().unwrap(), groups);
+    }
+}

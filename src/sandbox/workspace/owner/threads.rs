@@ -1,0 +1,292 @@
+//! The threads that work in users' folders. A folder may answer late or never (its file system, a guest who makes
+//! millions of names, a client who reads nothing), so these threads are nobody else's: each user has so many of
+//! each lane at once, and what is beyond waits, for that user alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+use crate::controls;
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::workspace::owner::{Ids, acting_as};
+
+/// Threads of all users together. A user who has none in a lane gets one all the same.
+const THREADS: usize = 256;
+/// Pieces of work of one user that wait in a lane.
+const WAITING: usize = 1024;
+/// A thread that has had nothing to do for so long ends.
+const IDLE: Duration = Duration::from_secs(10);
+/// No tree is walked by recursion beyond a few dozen levels.
+const STACK: usize = 1024 * 1024;
+
+/// What a piece of work is about. One lane never waits for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// Opens, lists, measures: bounded in what it looks at.
+    Look,
+    /// Sends or receives, as fast as the other side does.
+    Transfer,
+    /// Removes trees of any size.
+    Removal,
+}
+
+impl Lane {
+    /// At once, for one user.
+    fn threads(self) -> usize {
+        match self {
+            Self::Look => 4,
+            Self::Transfer => 8,
+            Self::Removal => 2,
+        }
+    }
+
+    /// How long somebody waits for it; the thread itself cannot be ended.
+    fn deadline(self) -> Option<Duration> {
+        match self {
+            Self::Look => Some(Duration::from_secs(60)),
+            Self::Transfer | Self::Removal => None,
+        }
+    }
+}
+
+/// Who pays, and for what.
+type Key = (u32, Lane);
+type Work = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Pool {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: BTreeMap<Key, VecDeque<Work>>,
+    running: BTreeMap<Key, usize>,
+    /// Those with something waiting, in the order of their turns.
+    turns: VecDeque<Key>,
+    threads: usize,
+    idle: usize,
+}
+
+static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
+
+/// Does `work` on such a thread, for the user who `pays`, with somebody's rights or the daemon's own.
+pub async fn run<T: Send + 'static>(
+    pays: u32,
+    lane: Lane,
+    ids: Option<Arc<Ids>>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let (done, outcome) = oneshot::channel();
+    let job = move || drop(done.send(acting_as(ids.as_deref(), work)));
+    POOL.submit((pays, lane), Box::new(job))?;
+    let outcome = match lane.deadline() {
+        None => outcome.await,
+        Some(deadline) => tokio::time::timeout(deadline, outcome).await.map_err(|_| {
+            Problem::new(Code::Storage, format!("the folder did not answer within {} s", deadline.as_secs()))
+                .hint("see whether the file system that it lies on works")
+        })?,
+    };
+    told(outcome.map_err(|_| died())?)
+}
+
+fn told<T>(outcome: std::io::Result<T>) -> Result<T, Problem> {
+    outcome.map_err(|error| {
+        Problem::new(Code::Internal, format!("the rights of the folder's owner cannot be taken: {error}"))
+            .hint("a daemon of root needs the capabilities CAP_SETUID and CAP_SETGID")
+    })
+}
+
+fn died() -> Problem {
+    Problem::new(Code::Internal, "what worked in the folder died")
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(self: &Arc<Self>, key: Key, work: Work) -> Result<(), Problem> {
+        let mut state = self.lock();
+        let queue = state.waiting.entry(key).or_default();
+        if queue.len() >= WAITING {
+            return Err(Problem::new(Code::TooMany, "too much of yours waits for folders already")
+                .hint("try again when some of it is done"));
+        }
+        queue.push_back(work);
+        if queue.len() == 1 {
+            state.turns.push_back(key);
+        }
+        if state.runnable() <= state.idle {
+            self.wake.notify_one();
+        } else if state.threads < THREADS || !state.running.contains_key(&key) {
+            let pool = Arc::clone(self);
+            let builder = std::thread::Builder::new().name("folders".into()).stack_size(STACK);
+            // A thread beyond the number of all does the work that it is there for, whoever else waits.
+            let only = (state.threads >= THREADS).then_some(key);
+            match builder.spawn(move || pool.serve(only)) {
+                Ok(_) => state.threads += 1,
+                // One of the others does it, if there are any.
+                Err(error) if state.threads == 0 => {
+                    state.forget(key);
+                    return Err(Problem::new(Code::Internal, format!("no thread can be started: {error}")));
+                }
+                Err(error) => tracing::warn!(%error, "no thread can be started"),
+            }
+        }
+        Ok(())
+    }
+
+    /// The life of a thread. One that is there for a lane of a user alone does a piece of its work, and ends.
+    fn serve(&self, only: Option<Key>) {
+        let mut state = self.lock();
+        loop {
+            if let Some((key, work)) = state.next(only) {
+                drop(state);
+                // Whoever waits is told by the end of the channel.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+                state = self.lock();
+                state.done(key);
+                if only.is_none() {
+                    continue;
+                }
+            }
+            if only.is_some() {
+                state.threads -= 1;
+                return;
+            }
+            state.idle += 1;
+            let (again, slept) = self.wake.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            state.idle -= 1;
+            if slept.timed_out() && state.runnable() == 0 {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+impl State {
+    fn free(&self, key: Key) -> usize {
+        let most = if controls::holds("folder_threads_per_user") { key.1.threads() } else { usize::MAX };
+        most.saturating_sub(self.running.get(&key).copied().unwrap_or(0))
+    }
+
+    /// Pieces of work that may begin now.
+    fn runnable(&self) -> usize {
+        self.turns.iter().map(|key| self.free(*key).min(self.waiting.get(key).map_or(0, VecDeque::len))).sum()
+    }
+
+    /// The next piece of work whose user may have one more, or that of `only` one. Users take turns.
+    fn next(&mut self, only: Option<Key>) -> Option<(Key, Work)> {
+        let is_next = |key: &Key| self.free(*key) > 0 && only.is_none_or(|only| only == *key);
+        let turn = self.turns.iter().position(is_next)?;
+        let key = self.turns.remove(turn)?;
+        let queue = self.waiting.get_mut(&key)?;
+        let work = queue.pop_front();
+        if queue.is_empty() {
+            self.waiting.remove(&key);
+        } else {
+            self.turns.push_back(key);
+        }
+        *self.running.entry(key).or_default() += 1;
+        work.map(|work| (key, work))
+    }
+
+    fn done(&mut self, key: Key) {
+        if let Some(running) = self.running.get_mut(&key) {
+            *running -= 1;
+            if *running == 0 {
+                self.running.remove(&key);
+            }
+        }
+    }
+
+    /// Takes back what was put last.
+    fn forget(&mut self, key: Key) {
+        if let Some(queue) = self.waiting.get_mut(&key) {
+            queue.pop_back();
+            if queue.is_empty() {
+                self.waiting.remove(&key);
+                self.turns.retain(|other| *other != key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    /// Hangs until it is released.
+    fn hang(released: &AtomicBool) {
+        while !released.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_user_whose_folders_hang_hangs_alone() {
+        let (release, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let mut outcomes = Vec::new();
+        for _ in 0..50 {
+            let (release, held) = (Arc::clone(&release), Arc::clone(&held));
+            outcomes.push(tokio::spawn(run(1, Lane::Look, None, move || {
+                held.fetch_add(1, Ordering::SeqCst);
+                hang(&release);
+            })));
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(held.load(Ordering::SeqCst), Lane::Look.threads());
+        // Others, and other lanes of the same user, go on.
+        assert_eq!(run(2, Lane::Look, None, || 7).await.unwrap(), 7);
+        assert_eq!(run(1, Lane::Transfer, None, || 8).await.unwrap(), 8);
+        release.store(true, Ordering::SeqCst);
+        for outcome in outcomes {
+            outcome.await.unwrap().unwrap();
+        }
+        assert_eq!(held.load(Ordering::SeqCst), 50);
+    }
+
+    /// Many users whose folders hang have all the threads, and more waiting in front.
+    #[tokio::test]
+    async fn a_user_who_has_none_gets_a_thread_whoever_waits_before() {
+        let pool = Arc::new(Pool::default());
+        let release = Arc::new(AtomicBool::new(false));
+        for user in 0..u32::try_from(THREADS).unwrap() {
+            for _ in 0..3 {
+                let release = Arc::clone(&release);
+                pool.submit((user, Lane::Look), Box::new(move || hang(&release))).unwrap();
+            }
+        }
+        let (done, outcome) = oneshot::channel();
+        pool.submit((9_999, Lane::Look), Box::new(move || done.send(7).unwrap())).unwrap();
+        assert_eq!(tokio::time::timeout(Duration::from_secs(20), outcome).await.unwrap().unwrap(), 7);
+        release.store(true, Ordering::SeqCst);
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_bounded_and_a_panic_is_told() {
+        let release = Arc::new(AtomicBool::new(false));
+        let mut outcomes = Vec::new();
+        for _ in 0..Lane::Removal.threads() {
+            let release = Arc::clone(&release);
+            outcomes.push(tokio::spawn(run(3, Lane::Removal, None, move || hang(&release))));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        for _ in 0..WAITING {
+            POOL.submit((3, Lane::Removal), Box::new(|| {})).unwrap();
+        }
+        assert_eq!(run(3, Lane::Removal, None, || ()).await.unwrap_err().code, Code::TooMany);
+        release.store(true, Ordering::SeqCst);
+        for outcome in outcomes {
+            outcome.await.unwrap().unwrap();
+        }
+        assert!(run(4, Lane::Look, None, || panic!("for the test")).await.is_err());
+        assert_eq!(run(4, Lane::Look, None, || 5).await.unwrap(), 5);
+    }
+}

@@ -1,0 +1,181 @@
+//! What may still be put into a workspace from outside. Uploads of one workspace share it: each chunk, file and
+//! folder is charged before it is made, so that many at once get no more than one after the other.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::controls;
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::workspace::Root;
+use crate::sandbox::workspace::disk;
+use crate::sandbox::workspace::usage;
+
+/// What a file system gives out at a time: the least that a folder takes, and what files are rounded up to.
+pub(super) const BLOCK: u64 = 4096;
+
+/// Who pays for what is put into a workspace.
+pub trait Payer: Send {
+    /// Notes how much there is.
+    fn measured(&self, bytes: u64) -> Result<(), Problem>;
+    /// So much more, or a refusal.
+    fn grow(&self, bytes: u64) -> Result<(), Problem>;
+    /// So much less.
+    fn shrink(&self, bytes: u64);
+}
+
+/// How full a workspace is while files come in. Whoever comes first looks; the guest may write meanwhile, so whoever
+/// comes later looks again.
+#[derive(Debug, Default)]
+pub struct Filling(Mutex<Filled>);
+
+#[derive(Debug, Default)]
+struct Filled {
+    uploads: usize,
+    bytes: u64,
+    entries: u64,
+    /// Bytes of files without a name that processes of the sandbox hold, as they were last seen.
+    nameless: u64,
+}
+
+impl Filling {
+    fn lock(&self) -> MutexGuard<'_, Filled> {
+        // Every change is one step, so a panic elsewhere leaves it whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A walk of the workspace does not see them.
+    pub fn set_nameless(&self, bytes: u64) {
+        self.lock().nameless = bytes;
+    }
+}
+
+/// One upload's share. What was charged stays so until the last upload is over and somebody looks again.
+pub struct Room {
+    filling: Arc<Filling>,
+    /// Bytes that the workspace may hold.
+    most: u64,
+    payer: Option<Box<dyn Payer>>,
+}
+
+impl Room {
+    /// A refusal if the workspace holds too much already.
+    pub fn open(
+        root: &Root<'_>,
+        filling: Arc<Filling>,
+        most: u64,
+        disk_reserve: u64,
+        payer: Option<Box<dyn Payer>>,
+    ) -> Result<Self, Problem> {
+        if root.managed {
+            disk::check(root.folder(), disk_reserve)?;
+        }
+        let room = Self { filling, most, payer };
+        // Before the look: what others bring in while it lasts is not forgotten.
+        {
+            let mut filled = room.filling.lock();
+            if filled.uploads == 0 {
+                (filled.bytes, filled.entries) = (0, 0);
+            }
+            filled.uploads += 1;
+        }
+        let mut used = usage::measure(root).map_err(|error| {
+            Problem::new(Code::Storage, format!("the workspace cannot be measured: {error}"))
+        })?;
+        let mut filled = room.filling.lock();
+        used.bytes = used.bytes.saturating_add(filled.nameless);
+        if let Some(why) = used.beyond(most) {
+            return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
+        }
+        filled.bytes = filled.bytes.max(used.bytes);
+        filled.entries = filled.entries.max(used.entries as u64);
+        let bytes = filled.bytes;
+        drop(filled);
+        room.payer.as_ref().map_or(Ok(()), |payer| payer.measured(bytes))?;
+        Ok(room)
+    }
+
+    /// Before so much is made.
+    pub fn charge(&self, bytes: u64, entries: u64) -> Result<(), Problem> {
+        if !controls::holds("uploads_share_room") {
+            return Ok(());
+        }
+        let mut filled = self.filling.lock();
+        let no_room = |what: String| {
+            Problem::new(Code::TooLarge, format!("there is no room for it: a workspace may hold {what}"))
+                .hint("remove some files of the workspace first, or raise `sandbox.workspace`")
+        };
+        if filled.bytes.saturating_add(bytes) > self.most {
+            return Err(no_room(format!("{} bytes", self.most)));
+        }
+        if filled.entries.saturating_add(entries) > usage::ENTRIES as u64 {
+            return Err(no_room(format!("{} files and folders", usage::ENTRIES)));
+        }
+        if let Some(payer) = &self.payer {
+            payer.grow(bytes)?;
+        }
+        filled.bytes += bytes;
+        filled.entries += entries;
+        Ok(())
+    }
+
+    /// What was charged is not there after all.
+    pub fn give_back(&self, bytes: u64, entries: u64) {
+        let mut filled = self.filling.lock();
+        filled.bytes = filled.bytes.saturating_sub(bytes);
+        filled.entries = filled.entries.saturating_sub(entries);
+        drop(filled);
+        if let Some(payer) = &self.payer {
+            payer.shrink(bytes);
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut filled = self.filling.lock();
+        filled.uploads = filled.uploads.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    const MOST: u64 = 100 * BLOCK;
+
+    #[test]
+    fn all_that_comes_in_at_once_has_one_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let (top, filling) = (File::open(folder.path()).unwrap(), Arc::new(Filling::default()));
+        let open = || Room::open(&Root::of_daemon(top.as_fd()), Arc::clone(&filling), MOST, 0, None).unwrap();
+        let (one, other) = (open(), open());
+        one.charge(60 * BLOCK, 1).unwrap();
+        let refused = other.charge(60 * BLOCK, 1).unwrap_err();
+        assert_eq!(refused.code, Code::TooLarge);
+        other.charge(40 * BLOCK, 1).unwrap();
+        // What a third would have to see is not written yet, and still counts.
+        let third = open();
+        assert!(third.charge(1, 0).is_err());
+        other.give_back(40 * BLOCK, 1);
+        third.charge(40 * BLOCK, 1).unwrap();
+        drop((one, other, third));
+        // Nobody is at it: what is there is what counts.
+        let fresh = open();
+        fresh.charge(MOST, 0).unwrap();
+        assert!(fresh.charge(0, usage::ENTRIES as u64 + 1).is_err());
+    }
+
+    #[test]
+    fn files_without_a_name_take_room_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let (top, filling) = (File::open(folder.path()).unwrap(), Arc::new(Filling::default()));
+        let open = || Room::open(&Root::of_daemon(top.as_fd()), Arc::clone(&filling), MOST, 0, None);
+        filling.set_nameless(90 * BLOCK);
+        assert!(open().unwrap().charge(20 * BLOCK, 1).is_err());
+        filling.set_nameless(MOST + 1);
+        assert!(open().is_err());
+        filling.set_nameless(0);
+        open().unwrap().charge(20 * BLOCK, 1).unwrap();
+    }
+}

@@ -1,0 +1,308 @@
+//! How much of the disk a workspace takes: a walk of its own, because it must not be possible to hide
+//! from it in depth or in numbers, as it is from the short list of artifacts. What it cannot see into
+//! counts as too much.
+//!
+//! This is a watch: a guest is ahead of it by what it writes between two looks. Where the file system can,
+//! the kernel itself holds the limit as well ([`crate::sandbox::workspace::project`]).
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::controls;
+use crate::protocol::limits::DISK_TOLERANCE;
+use crate::sandbox::workspace::Root;
+use crate::sandbox::workspace::files::{beneath, stat_at};
+use crate::sandbox::workspace::walk::{Folders, TooMany, names};
+
+/// Files and folders that a workspace may hold.
+pub const ENTRIES: usize = 200_000;
+/// Files and folders that are looked at: enough beyond the limit that somebody who is above it can be
+/// seen to tidy up.
+pub(super) const ENTRIES_LOOKED_AT: usize = 2 * ENTRIES;
+
+/// How many times what a look took passes until the next: it takes no more than a twentieth of a processor.
+const PAUSE: u32 = 20;
+/// The next look comes after this at the latest.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Time until the workspace may be looked at again, after a look that took so long.
+#[must_use]
+pub fn pause_after(took: Duration) -> Duration {
+    if controls::holds("usage_watch_pauses") {
+        took.saturating_mul(PAUSE).min(LONGEST_PAUSE)
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// Why there may be more than was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hidden {
+    TooMany,
+    /// Deeper than a path reaches.
+    TooDeep,
+    /// The guest closes folders: to its own user, or as fast as they are opened again.
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub bytes: u64,
+    pub entries: usize,
+    pub hidden: Option<Hidden>,
+    /// Bytes that the sandbox's processes have written to disks, wherever those are now.
+    pub written: u64,
+    /// The disk has less left than is to be kept free.
+    pub is_disk_short: bool,
+}
+
+impl Usage {
+    /// What is wrong with it, if it is more than allowed.
+    #[must_use]
+    pub fn beyond(&self, bytes: u64) -> Option<String> {
+        if self.bytes > bytes {
+            return Some(format!(
+                "The workspace held {} bytes, more than the {bytes} that it may hold.",
+                self.bytes
+            ));
+        }
+        let what = match self.hidden {
+            None if self.entries > ENTRIES => {
+                return Some(format!("The workspace held more than {ENTRIES} files and folders."));
+            }
+            None => return None,
+            Some(Hidden::TooMany) => "so many files and folders, or open ones, that they cannot be counted",
+            Some(Hidden::TooDeep) => "folders that are nested too deep to be measured",
+            Some(Hidden::Closed) => "folders that are closed to their own user and cannot be measured",
+        };
+        Some(format!("The workspace held {what}."))
+    }
+
+    /// What it counts as, if a workspace may hold `most`: what is hidden, as more than is tolerated.
+    #[must_use]
+    pub fn counted(&self, most: u64) -> u64 {
+        match self.hidden {
+            Some(_) => self.bytes.max(most.saturating_mul(DISK_TOLERANCE).saturating_add(1)),
+            None => self.bytes,
+        }
+    }
+}
+
+/// Walks without following links and stops when there are too many entries. Files that were deleted
+/// and are still held open are not seen. An error is one of this machine, never of what a guest did.
+pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
+    let mut usage = Usage::default();
+    let mut linked = HashSet::new();
+    let mut folders = Folders::from_root();
+    while folders.advance() {
+        let opened = open(root, folders.path()).and_then(|folder| Ok((names(folder.as_fd())?, folder)));
+        let (names, folder) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                usage.note(error, || is_guests(root, folders.path()))?;
+                continue;
+            }
+        };
+        for name in names {
+            let name = match name {
+                Ok(name) => name,
+                Err(error) => {
+                    usage.note(error, || is_guests(root, folders.path()))?;
+                    break;
+                }
+            };
+            usage.entries += 1;
+            if usage.entries > ENTRIES_LOOKED_AT {
+                usage.hidden = Some(Hidden::TooMany);
+                return Ok(usage);
+            }
+            let found = match stat_at(folder.as_fd(), &name) {
+                Ok(found) => found,
+                Err(error) => {
+                    usage.note(error, || is_guests(root, folders.path()))?;
+                    continue;
+                }
+            };
+            let is_folder = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+            // A file with several names takes its space once.
+            if found.st_nlink < 2 || is_folder || linked.insert(found.st_ino) {
+                usage.bytes += u64::try_from(found.st_blocks).unwrap_or(0) * 512;
+            }
+            if is_folder && folders.later(name) == Err(TooMany) {
+                usage.hidden = Some(Hidden::TooMany);
+            }
+        }
+    }
+    Ok(usage)
+}
+
+impl Usage {
+    /// `is_guests`: whether the folder that could not be looked into is the guest's own.
+    fn note(&mut self, error: Errno, is_guests: impl FnOnce() -> bool) -> rustix::io::Result<()> {
+        match error {
+            Errno::NAMETOOLONG => {
+                self.hidden = Some(Hidden::TooDeep);
+                Ok(())
+            }
+            Errno::ACCESS | Errno::PERM => {
+                if is_guests() {
+                    self.hidden = Some(Hidden::Closed);
+                }
+                Ok(())
+            }
+            // Gone meanwhile, or something else by now.
+            Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Ok(()),
+            other => Err(other),
+        }
+    }
+}
+
+/// Whether the guest could have closed a folder, and could write there: everything in a workspace that the daemon
+/// made, and what is the guest's own in a caller's folder, where there may be folders of other people, too.
+fn is_guests(root: &Root<'_>, path: &Path) -> bool {
+    if root.managed {
+        return true;
+    }
+    let handle = beneath(root.folder(), path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
+    let owner = handle.and_then(|handle| Ok(rustix::fs::fstat(&handle)?.st_uid));
+    // It could be entered a moment ago, or nobody would have come to it.
+    let own = owner.map_or_else(|error| error == Errno::ACCESS, |uid| uid == root.uid);
+    own && controls::holds("closed_folders_count")
+}
+
+/// Opens a folder to look into it. A guest can close folders to its own user, so in a workspace that the daemon
+/// made the rights are given back.
+fn open(root: &Root<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let (top, look_into) = (root.folder(), Mode::RUSR | Mode::XUSR);
+    if !root.managed {
+        return beneath(top, path, flags, Mode::empty());
+    }
+    match beneath(top, path, flags, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            // Opening for reading needs the right that is missing; a path handle does not.
+            let handle = beneath(top, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+            let mode = Mode::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode) | look_into;
+            rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_raw_fd()), mode)?;
+            beneath(handle.as_fd(), "", flags, Mode::empty())
+        }
+        opened => {
+            let folder = opened?;
+            let found = rustix::fs::fstat(&folder)?;
+            let mode = Mode::from_raw_mode(found.st_mode);
+            if !mode.contains(look_into) && found.st_uid == root.uid {
+                rustix::fs::fchmod(&folder, mode | look_into)?;
+            }
+            Ok(folder)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
+
+    use crate::protocol::receipt::Backend;
+    use crate::sandbox::choice::Choice;
+    use crate::sandbox::spec::UserMapping;
+    use crate::sandbox::workspace::{Service, Workspace};
+
+    /// A workspace of the user who runs the tests.
+    fn workspace(folder: &tempfile::TempDir) -> Workspace {
+        let service = Service { system: false, ..Service::of_this_process() };
+        let (path, choice) =
+            (folder.path().join("w"), Choice { backend: Backend::Process, why: String::new() });
+        Workspace::managed(path, service, UserMapping::Same, choice, 0, u64::MAX).unwrap()
+    }
+
+    fn measured(workspace: &Workspace) -> Usage {
+        workspace.access_here(measure).unwrap()
+    }
+
+    #[test]
+    fn a_look_that_takes_long_is_followed_by_a_long_pause() {
+        assert_eq!(pause_after(Duration::from_millis(1)), Duration::from_millis(20));
+        assert_eq!(pause_after(Duration::from_secs(1)), Duration::from_secs(20));
+        assert_eq!(pause_after(Duration::from_secs(1000)), LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn depth_does_not_hide_and_links_count_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = workspace(&folder);
+        let deep = (0..60).fold(workspace.path.clone(), |path, _| path.join("d"));
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(deep.join("file"), vec![1; 1 << 20]).unwrap();
+        let once = measured(&workspace);
+        assert!(once.bytes >= 1 << 20, "{once:?}");
+        std::fs::hard_link(deep.join("file"), workspace.path.join("again")).unwrap();
+        assert!(measured(&workspace).bytes < once.bytes + (1 << 19));
+        assert_eq!(once.beyond(1 << 30), None);
+        assert!(once.beyond(1 << 19).unwrap().contains("more than"));
+    }
+
+    #[test]
+    fn no_name_hides() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = workspace(&folder);
+        let hidden = workspace.path.join(OsStr::from_bytes(b"\xff\xfe"));
+        std::fs::create_dir(&hidden).unwrap();
+        std::fs::write(hidden.join(OsStr::from_bytes(b"big\xff")), vec![1; 1 << 20]).unwrap();
+        let usage = measured(&workspace);
+        assert!(usage.bytes >= 1 << 20, "{usage:?}");
+    }
+
+    /// Before, what came after the first 40,000 names of a folder was not seen.
+    #[test]
+    fn numbers_do_not_hide() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = workspace(&folder);
+        for number in 0..45_000 {
+            std::fs::write(workspace.path.join(number.to_string()), "").unwrap();
+        }
+        let usage = measured(&workspace);
+        assert_eq!((usage.entries, usage.beyond(1 << 30)), (45_000, None));
+    }
+
+    #[test]
+    fn what_lies_deeper_than_a_path_reaches_counts_as_too_much() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = workspace(&folder);
+        let name = "d".repeat(250);
+        let mut here = OwnedFd::from(std::fs::File::open(&workspace.path).unwrap());
+        for _ in 0..20 {
+            rustix::fs::mkdirat(&here, &name, Mode::from_raw_mode(0o700)).unwrap();
+            here =
+                rustix::fs::openat(&here, &name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        }
+        let usage = measured(&workspace);
+        assert_eq!(usage.hidden, Some(Hidden::TooDeep));
+        assert!(usage.beyond(1 << 30).unwrap().contains("too deep"));
+        assert!(usage.counted(1 << 30) > DISK_TOLERANCE << 30);
+    }
+
+    /// For root no folder is closed, so this shows something for other users only.
+    #[test]
+    fn a_folder_that_is_closed_to_its_owner_does_not_hide() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = workspace(&folder);
+        let close = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for (name, mode) in [("closed", 0o000), ("listed", 0o600), ("entered", 0o300)] {
+            let inner = workspace.path.join(name);
+            std::fs::create_dir(&inner).unwrap();
+            std::fs::write(inner.join("big"), vec![1; 1 << 20]).unwrap();
+            close(&inner, mode);
+        }
+        let usage = measured(&workspace);
+        assert!(usage.bytes >= 3 << 20 && usage.hidden.is_none(), "{usage:?}");
+    }
+}
