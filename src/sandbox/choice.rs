@@ -5,13 +5,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::sandbox::backend::SandboxBackend as _;
 use crate::sandbox::launch::Launcher;
-
-/// A backend, and why not an earlier one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    pub backend: Backend,
-    pub why: String,
-}
+use crate::sandbox::spec::Choice;
 
 impl Launcher {
     /// Decides for a session. An image narrows what can serve.

@@ -1,10 +1,6 @@
 //! Which images sessions may name, whatever backend makes sandboxes of them.
 
-use crate::protocol::api::{ImageList, ImageView};
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::Backend;
-use crate::sandbox::backend::SandboxBackend as _;
-use crate::sandbox::launch::Launcher;
 
 /// The images that may be tried for a request, in order.
 pub(in crate::sandbox) fn candidates<'a>(
@@ -32,30 +28,6 @@ pub(in crate::sandbox) fn tagged(reference: &str) -> String {
 
 pub(in crate::sandbox) fn printable(text: &str) -> String {
     text.chars().take(200).collect::<String>().escape_default().to_string()
-}
-
-impl Launcher {
-    /// The allowed images of the engine, those that are there with their ids, and what jails can use.
-    ///
-    /// # Errors
-    /// The engine does not answer, and nothing else may serve.
-    pub async fn images(&self) -> Result<ImageList, Problem> {
-        let settings = &self.settings.sandbox;
-        let (mut images, engine_problem) = match self.docker.images().await {
-            Ok(images) => (images, None),
-            Err(problem) if settings.needs_engine() => return Err(problem),
-            Err(problem) => (Vec::new(), Some(problem.message)),
-        };
-        if !settings.needs_engine() {
-            images.extend(self.backend(Backend::Bubblewrap).images().await?);
-        }
-        let serves = |view: &ImageView| settings.backend == Backend::Auto || settings.backend == view.backend;
-        let named = |view: &ImageView| settings.image.as_ref().is_none_or(|image| *image == view.reference);
-        if let Some(first) = images.iter_mut().find(|view| view.id.is_some() && serves(view) && named(view)) {
-            first.default = true;
-        }
-        Ok(ImageList { images, engine_problem })
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::config::{Paths, Settings};
 use crate::protocol::ids::SandboxId;
@@ -15,6 +15,7 @@ use crate::sandbox::backend::docker::Docker;
 use crate::sandbox::backend::jail::{Jails, Walls};
 use crate::sandbox::backend::{Progress, SandboxBackend};
 use crate::sandbox::claims::{Claim, Claims};
+use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::slots::UserSlots;
 use crate::sandbox::spec::{Limits, SandboxSpec, hardware};
 use crate::sandbox::workspace::{Service, Workspace};
@@ -47,26 +48,6 @@ pub struct Prepared {
     folder: Folder,
     claim: Claim,
     launcher: Arc<Launcher>,
-}
-
-/// Host folder of one sandbox, removed with it.
-pub(super) struct Folder {
-    pub path: PathBuf,
-    pub left: AtomicBool,
-}
-
-impl Folder {
-    pub fn of(path: PathBuf) -> Self {
-        Self { path, left: AtomicBool::new(false) }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if !self.left.load(Ordering::Relaxed) {
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
-    }
 }
 
 impl Launcher {
@@ -208,11 +189,6 @@ impl Launcher {
         spec.backend = receipt.backend;
         Ok(Some(Sandbox::new(held, spec, String::new(), folder, claim)))
     }
-}
-
-pub(super) fn storage_problem(path: &Path, error: &std::io::Error) -> Problem {
-    Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", path.display()))
-        .hint("free some space, or move the state with `BELLJAR_HOME`")
 }
 
 impl Prepared {

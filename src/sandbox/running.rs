@@ -10,7 +10,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::backend::RunningSandbox;
 use crate::sandbox::claims::Claim;
-use crate::sandbox::launch::Folder;
+use crate::sandbox::folder::Folder;
 use crate::sandbox::spec::SandboxSpec;
 
 /// A sandbox that was started. Dropping this lets go of it and leaves it running.

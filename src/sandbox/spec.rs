@@ -52,6 +52,13 @@ pub(in crate::sandbox) const MASKED_PATHS: [&str; 18] = [
 pub(in crate::sandbox) const READONLY_PATHS: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// A backend, and why not an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub backend: Backend,
+    pub why: String,
+}
+
 /// How a backend maps the user ids of guests to those of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserMapping {

@@ -21,9 +21,9 @@ use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::workspace::Root;
-use crate::session::rules::{CellRules, SandboxRules};
 use crate::sandbox::workspace::files::{self, Opened};
 use crate::sandbox::workspace::owner::Lane;
+use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::EventLog;
 use crate::tools::{FileRead, NestedAsk, Owner, Patience, PlanTree, PortFuture, SessionPort};
 

@@ -17,10 +17,10 @@ use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, N
 use crate::protocol::quota::Kind;
 use crate::protocol::result::Mode;
 use crate::sandbox::workspace::Workspace;
-use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use crate::sandbox::workspace::artifacts::{self, Snapshot};
 use crate::sandbox::workspace::owner::Lane;
 use crate::sandbox::workspace::usage::{self, Hidden, Usage};
+use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use crate::store::{Applied, CellRecord, Exceeded};
 
 /// Looks in a row that find a too large workspace growing, with no cell to blame.

@@ -14,11 +14,11 @@ use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
 use crate::sandbox::launch::SandboxEnd;
+use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::usage::Usage;
 use crate::session::outcome::CellStart;
 use crate::session::restore::OpenCall;
 use crate::session::rules::SandboxRules;
-use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::store::Exceeded;
 use crate::tools::{self, Responses, ToolOutput};
 

@@ -45,9 +45,9 @@ use crate::protocol::receipt::Receipt;
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::{Launcher, Sandbox, Wanted};
 use crate::sandbox::workspace::Workspace;
-use crate::session::rules::{CellRules, SandboxRules};
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::usage::Usage;
+use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::{EventLog, Recorder};
 use crate::tools;
 

@@ -24,10 +24,10 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::quota::{Amounts, Gauge, Ledger, Permit};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::launch::Launcher;
-use crate::sandbox::workspace::owner::Lane;
-use crate::session::rules::CellRules;
 use crate::sandbox::workspace::files::{self, Upload};
 use crate::sandbox::workspace::gather::{self, Gathered};
+use crate::sandbox::workspace::owner::Lane;
+use crate::session::rules::CellRules;
 use crate::store::{EventLog, JobRecord};
 
 /// The one cell of a job.

@@ -14,9 +14,8 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Backend;
 use crate::protocol::result::ExecutionResult;
 use crate::protocol::tool::ClientTool;
-use crate::sandbox::kernel::files;
-use crate::session::queue::Job;
 use crate::sandbox::kernel::files as kernel_files;
+use crate::session::queue::Job;
 use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry, RegistryError};
 

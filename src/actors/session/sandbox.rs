@@ -20,14 +20,14 @@ use crate::protocol::receipt::{Backend, Receipt};
 use crate::quota::{Amounts, Permit};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
-use crate::sandbox::choice::Choice;
 use crate::sandbox::launch::{UserSlot, Wanted};
+use crate::sandbox::spec::Choice;
 use crate::sandbox::workspace::Workspace;
+use crate::sandbox::workspace::disk;
+use crate::sandbox::workspace::owner::{self as folders, Lane};
 use crate::session::news;
 use crate::session::outcome;
 use crate::session::queue::Job;
-use crate::sandbox::workspace::disk;
-use crate::sandbox::workspace::owner::{self as folders, Lane};
 use crate::store::{JournalError, SessionRecord};
 
 /// Sandboxes that may end just before they take a cell, until it is given up.

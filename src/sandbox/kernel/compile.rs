@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::controls;
 use crate::protocol::problem::Problem;
+use crate::sandbox::folder::storage_problem;
 use crate::sandbox::kernel::files as kernel_files;
-use crate::sandbox::launch::{Launcher, storage_problem};
+use crate::sandbox::launch::Launcher;
 use crate::sandbox::spec::{GuestUser, SandboxSpec};
 use crate::sandbox::workspace::{guest, remove_tree};
 

@@ -8,8 +8,8 @@ use std::os::fd::AsFd;
 
 use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES, ARTIFACTS};
 use crate::protocol::result::{Artifact, Change};
-use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files::{beneath, size, stat_at};
+use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::walk::{Folders, names};
 
 /// What tells one version of a file from another.

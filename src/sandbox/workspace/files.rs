@@ -18,10 +18,10 @@ use crate::controls;
 use crate::protocol::api::{FileEntry, FileKind};
 use crate::protocol::limits::{FILE_BYTES, FOLDER_ENTRIES};
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::archive;
 use crate::sandbox::workspace::removal;
 use crate::sandbox::workspace::room::{BLOCK, Room};
+use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage;
 use crate::sandbox::workspace::walk::{Folders, TooMany, names};
 

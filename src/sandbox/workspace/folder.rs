@@ -2,13 +2,13 @@
 //! and is held open from then on.
 
 use rustix::fs::{AtFlags, Mode, OFlags};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::choice::Choice;
+use crate::sandbox::spec::Choice;
 use crate::sandbox::spec::GuestUser;
 use crate::sandbox::spec::UserMapping;
 use crate::sandbox::workspace::disk;
@@ -18,6 +18,7 @@ use crate::sandbox::workspace::nameless;
 use crate::sandbox::workspace::owner::{self, Ids, Lane, acting_as};
 use crate::sandbox::workspace::project;
 use crate::sandbox::workspace::room::Filling;
+use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::set_id;
 use crate::sandbox::workspace::usage::{self, Hidden, Usage};
 
@@ -53,28 +54,6 @@ pub struct Workspace {
     pays: u32,
     /// How full it is while files come in.
     filling: Arc<Filling>,
-}
-
-/// The folder, for code that has the rights of its owner: it is only to be had while one has them.
-#[derive(Clone, Copy, Debug)]
-pub struct Root<'a> {
-    folder: BorrowedFd<'a>,
-    /// The daemon made it, for a guest.
-    pub(super) managed: bool,
-    /// Who acts.
-    pub(super) uid: u32,
-}
-
-impl Root<'_> {
-    pub(super) fn folder(&self) -> BorrowedFd<'_> {
-        self.folder
-    }
-
-    /// With the daemon's own rights.
-    #[cfg(test)]
-    pub(crate) fn of_daemon(folder: BorrowedFd<'_>) -> Root<'_> {
-        Root { folder, managed: true, uid: rustix::process::geteuid().as_raw() }
-    }
 }
 
 impl Workspace {

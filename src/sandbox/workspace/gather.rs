@@ -15,9 +15,9 @@ use crate::protocol::limits::{
     JOB_INPUT_BYTES, JOB_INPUT_NAMES_BYTES,
 };
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::archive;
 use crate::sandbox::workspace::files::{beneath, clean, size, stat_at};
+use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::walk::{Folders, names};
 
 /// Rights of every file that leaves a sandbox: nothing is run by accident.

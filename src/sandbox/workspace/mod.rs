@@ -13,9 +13,11 @@ pub mod owner;
 mod project;
 mod removal;
 pub mod room;
+mod root;
 mod set_id;
 pub mod usage;
 mod walk;
 
 pub(in crate::sandbox) use folder::guest;
-pub use folder::{Root, Service, Workspace, remove_tree};
+pub use folder::{Service, Workspace, remove_tree};
+pub use root::Root;

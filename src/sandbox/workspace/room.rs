@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::disk;
+use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage;
 
 /// What a file system gives out at a time: the least that a folder takes, and what files are rounded up to.

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files::{beneath, stat_at};
+use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage::ENTRIES_LOOKED_AT;
 use crate::sandbox::workspace::walk::{Folders, names};
 

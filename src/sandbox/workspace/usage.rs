@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use crate::controls;
 use crate::protocol::limits::DISK_TOLERANCE;
-use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files::{beneath, stat_at};
+use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::walk::{Folders, TooMany, names};
 
 /// Files and folders that a workspace may hold.
@@ -210,7 +210,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use crate::protocol::receipt::Backend;
-    use crate::sandbox::choice::Choice;
+    use crate::sandbox::spec::Choice;
     use crate::sandbox::spec::UserMapping;
     use crate::sandbox::workspace::{Service, Workspace};
 

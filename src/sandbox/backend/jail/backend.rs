@@ -15,8 +15,8 @@ use crate::protocol::problem::Problem;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
 use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::claims::Claims;
+use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::images;
-use crate::sandbox::launch::{Folder, storage_problem};
 use crate::sandbox::spec::{GuestUser, Limits, SandboxSpec, UserMapping, Wanted, hardware};
 use crate::sandbox::workspace::{Service, remove_tree};
 

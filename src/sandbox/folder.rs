@@ -1,0 +1,31 @@
+//! The folder of one sandbox in the daemon's home: its bridge, and the notes by which it is found again.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::protocol::problem::{Code, Problem};
+
+/// Host folder of one sandbox, removed with it.
+pub(super) struct Folder {
+    pub path: PathBuf,
+    pub left: AtomicBool,
+}
+
+impl Folder {
+    pub fn of(path: PathBuf) -> Self {
+        Self { path, left: AtomicBool::new(false) }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.left.load(Ordering::Relaxed) {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+pub(super) fn storage_problem(path: &Path, error: &std::io::Error) -> Problem {
+    Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", path.display()))
+        .hint("free some space, or move the state with `BELLJAR_HOME`")
+}

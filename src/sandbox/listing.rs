@@ -1,0 +1,31 @@
+//! The images of all backends in one list.
+
+use crate::protocol::api::{ImageList, ImageView};
+use crate::protocol::problem::Problem;
+use crate::protocol::receipt::Backend;
+use crate::sandbox::backend::SandboxBackend as _;
+use crate::sandbox::launch::Launcher;
+
+impl Launcher {
+    /// The allowed images of the engine, those that are there with their ids, and what jails can use.
+    ///
+    /// # Errors
+    /// The engine does not answer, and nothing else may serve.
+    pub async fn images(&self) -> Result<ImageList, Problem> {
+        let settings = &self.settings.sandbox;
+        let (mut images, engine_problem) = match self.docker.images().await {
+            Ok(images) => (images, None),
+            Err(problem) if settings.needs_engine() => return Err(problem),
+            Err(problem) => (Vec::new(), Some(problem.message)),
+        };
+        if !settings.needs_engine() {
+            images.extend(self.backend(Backend::Bubblewrap).images().await?);
+        }
+        let serves = |view: &ImageView| settings.backend == Backend::Auto || settings.backend == view.backend;
+        let named = |view: &ImageView| settings.image.as_ref().is_none_or(|image| *image == view.reference);
+        if let Some(first) = images.iter_mut().find(|view| view.id.is_some() && serves(view) && named(view)) {
+            first.default = true;
+        }
+        Ok(ImageList { images, engine_problem })
+    }
+}
