@@ -86,6 +86,11 @@ impl Paid {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// The event is appended: what was charged for it stays charged.
+    fn keep(mut self) {
+        self.bytes = 0;
+    }
 }
 
 impl Drop for Paid {
@@ -367,8 +372,7 @@ impl EventLog {
     fn charged(&self, inner: &mut Inner, entry: Entry, paid: Option<Paid>) -> Entry {
         let Content::Json(json) = &entry.content else { return entry };
         if let Some(paid) = paid {
-            // It stays charged.
-            std::mem::forget(paid);
+            paid.keep();
             return entry;
         }
         match self.charge(json.len() as u64 + ROW_BYTES) {

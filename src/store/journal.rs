@@ -89,6 +89,12 @@ impl Journal {
         Ok(Arc::new(EventLog::new(state, Arc::clone(&self.core))))
     }
 
+    /// Whether anything of the log of a session is still in memory.
+    #[cfg(test)]
+    pub(super) fn holds_log(&self, session: SessionId) -> bool {
+        lock(&self.core.logs).get(&session).is_some_and(|state| state.strong_count() > 0)
+    }
+
     /// Waits until its writer has died once too often: nothing will be written any more.
     pub async fn failed(&self) {
         self.core.failed.cancelled().await;

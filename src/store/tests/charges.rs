@@ -113,3 +113,25 @@ async fn large_values_go_with_the_session_that_is_forgotten() {
     journal.forget(two).await.unwrap();
     assert_eq!(files(), 0);
 }
+
+#[tokio::test]
+async fn nothing_of_a_log_stays_in_memory_for_what_was_paid_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let (session, account) = (SessionId::fresh(), Arc::new(Limited { used: 0.into(), limit: 1 << 20 }));
+    let log = journal.log(session).unwrap();
+    log.charge_to(1, account.clone(), no_bound());
+    let paid = log.pay_for(&answer(1_000)).unwrap();
+    let charged = account.used.load(Ordering::Relaxed);
+    log.append_aimed_then(answer(1_000), paid, None, || {});
+    log.flushed().await;
+    assert_eq!(account.used.load(Ordering::Relaxed), charged, "what is written stays charged");
+    assert!(journal.holds_log(session));
+    drop(log);
+    // The writer lets go of a group a moment after its events can be seen.
+    let begun = std::time::Instant::now();
+    while journal.holds_log(session) {
+        assert!(begun.elapsed() < PATIENCE, "somebody keeps the log");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
