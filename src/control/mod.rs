@@ -15,6 +15,7 @@ mod routes;
 mod server;
 mod sse;
 pub mod subordinate;
+mod unread;
 
 pub use idempotency::InWork;
 pub use key_accounts::KeyAccounts;

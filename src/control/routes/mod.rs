@@ -35,6 +35,7 @@ use super::identity::Identities;
 use super::key_accounts::KeyAccounts;
 use super::peer::{Peer, Places};
 use super::problems::{Answer, Refused};
+use super::unread;
 use crate::actors::asks::{AsksMsg, AsksRef};
 use crate::actors::calls::lost;
 use crate::actors::jobs::{Inputs, JobsMsg};
@@ -127,6 +128,7 @@ impl App {
             .method_not_allowed_fallback(no_such_route)
             .layer(axum::middleware::from_fn_with_state(self.clone(), idempotency::once))
             .layer(axum::middleware::from_fn_with_state(self.clone(), charge_answer))
+            .layer(axum::middleware::from_fn(unread::read_the_rest))
             .with_state(self)
     }
 

@@ -18,7 +18,7 @@ use crate::protocol::ask::{Approval, ApprovalList, Decision, Subject};
 use crate::protocol::clock::since;
 use crate::protocol::event::phrases::{approval_subject, decision as decision_line};
 use crate::protocol::exit_codes as exit;
-use crate::protocol::text::clipped;
+use crate::protocol::text::{clipped, visible};
 
 /// Characters of what waits, so that a row stays a row.
 const SUMMARY_CHARS: usize = 80;
@@ -116,7 +116,7 @@ fn table(approvals: &[Approval], of_all: bool) -> Table {
             approval.id.clone(),
             approval.session_name.to_string(),
             age(since(&approval.asked_at).as_secs()),
-            clipped(&approval_subject(&approval.subject), SUMMARY_CHARS),
+            clipped(&visible(&approval_subject(&approval.subject)), SUMMARY_CHARS),
         ];
         table.row(&cells[left_out..]);
     }
@@ -225,6 +225,13 @@ mod tests {
         assert_eq!(decision(&["--accept"]), Err(()));
         assert_eq!(decision(&["9f", "--accept", "--reject"]), Err(()));
         assert_eq!(decision(&["9f", "--edit", "/does/not/exist"]), Err(()));
+    }
+
+    #[test]
+    fn nothing_of_what_waits_is_hidden() {
+        let hides = approval("9f3c", cell("1 # \x1b[8m\u{202e}seen\x07"));
+        let listed = table(&[hides], false).lines().join("\n");
+        assert!(listed.contains(r"code: 1 # \u{1b}[8m\u{202e}seen\u{7}"), "{listed}");
     }
 
     #[test]
