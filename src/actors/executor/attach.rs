@@ -12,8 +12,8 @@ use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
-use crate::session::outcome::{EndedBy, Ending};
-use crate::session::restore::{OpenCall, WaitingCall};
+use crate::session::outcome::Ending;
+use crate::session::restore::{Died, OpenCall, WaitingCall};
 
 /// Longest time in which a cell that nobody recorded is expected to be gone after it was killed.
 const UNRECORDED_PATIENCE: Duration = Duration::from_secs(10);
@@ -47,21 +47,21 @@ impl ExecutorState {
         self.configure(myself);
         let mut fence = Fence { ended: Vec::new(), unclear: Vec::new(), state_of: hello.state_of };
         let mut dead = Vec::new();
-        for Resumed { start, ran, completed, passed, died } in known {
+        for Resumed { start, ran, completed, passed, to_end, died } in known {
             let (cell, left) = (start.cell, start.timeout.saturating_sub(ran));
             if let Some(died) = died {
-                dead.push((cell, left.is_zero(), died));
+                dead.push((cell, died));
             } else if !hello.running.contains(&cell) {
                 let list = if passed { &mut fence.unclear } else { &mut fence.ended };
                 list.push(cell);
             }
             let since = Instant::now().checked_sub(ran).unwrap_or_else(Instant::now);
-            self.running.insert(cell, Running::resumed(start, since, completed));
+            self.running.insert(cell, Running::resumed(start, since, completed, to_end));
             self.arm(myself, cell, left);
         }
-        for (cell, late, (exit_code, after)) in dead {
-            if late && let Some(running) = self.running.get_mut(&cell) {
-                running.ended_by = Some(EndedBy::Deadline);
+        for (cell, Died { exit_code, after, killed }) in dead {
+            if killed && let Some(running) = self.running.get_mut(&cell) {
+                running.was_killed();
             }
             self.finish(
                 myself,

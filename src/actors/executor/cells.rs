@@ -27,6 +27,9 @@ use crate::store::{Applied, CellRecord, Exceeded};
 const GROWING_LOOKS: u32 = 3;
 /// Why what writes is ended where others need the space.
 const DISK_SHORT: &str = "The disk that all workspaces share is nearly full, and this one still grew.";
+/// What is said of a cell that the daemon of before had ended, for a reason that only that daemon knew.
+const ENDED_BEFORE: &str =
+    "The daemon ended the cell, because of a quota or a policy, and was then itself started anew.";
 /// Time until a cell is sent again that found no worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(100);
 /// Characters of a name that a lost cell may have assigned.
@@ -40,6 +43,8 @@ pub(super) struct Running {
     pub reported: Option<Duration>,
     pub interrupted: bool,
     pub ended_by: Option<EndedBy>,
+    /// Why the daemon of before wanted it to end, as far as the journal knows.
+    pub to_end: Option<EndedBy>,
     /// The guardian says that it took too much memory.
     pub out_of_memory: bool,
     /// Names of completed tool calls.
@@ -63,6 +68,7 @@ impl Running {
             reported: None,
             interrupted: false,
             ended_by: None,
+            to_end: None,
             out_of_memory: false,
             completed: Vec::new(),
             timers: Vec::new(),
@@ -73,10 +79,26 @@ impl Running {
         }
     }
 
-    pub fn resumed(start: CellStart, since: Instant, completed: Vec<String>) -> Self {
+    pub fn resumed(
+        start: CellStart,
+        since: Instant,
+        completed: Vec<String>,
+        to_end: Option<EndedBy>,
+    ) -> Self {
         let mut running = Self::of(start, since);
-        (running.resumed, running.completed) = (true, completed);
+        (running.resumed, running.completed, running.to_end) = (true, completed, to_end);
         running
+    }
+
+    /// The kernel ended it because it was told to. If this daemon did not tell it, the one before did, whose reason is
+    /// in the journal, or is that its time was over.
+    pub fn was_killed(&mut self) {
+        if self.ended_by.is_some() || !self.resumed {
+            return;
+        }
+        let is_late = self.since.elapsed() >= self.start.timeout;
+        let reason = self.to_end.take().or_else(|| is_late.then_some(EndedBy::Deadline));
+        self.ended_by = Some(reason.unwrap_or_else(|| EndedBy::Policy(ENDED_BEFORE.into())));
     }
 
     /// Of a cell that ended while no daemon looked on, only the kernel knows it.
@@ -261,10 +283,13 @@ impl ExecutorState {
                     self.set_live(live);
                 }
             }
-            KernelFrame::CellLost { cell, exit_code, after, out_of_memory, older, killed: _ } => {
+            KernelFrame::CellLost { cell, exit_code, after, out_of_memory, older, killed } => {
                 self.unrecorded.remove(&cell);
                 if let Some(running) = self.running.get_mut(&cell) {
                     running.out_of_memory = out_of_memory;
+                    if killed {
+                        running.was_killed();
+                    }
                 }
                 let ending = Ending::Lost { exit_code, after, older, names: Vec::new() };
                 self.finish(myself, cell, ending, Some(turn));
@@ -329,8 +354,8 @@ impl ExecutorState {
         if let (Some(turn), Ending::Lost { exit_code, after, .. }, Some(cage)) =
             (finishing.turn.take(), &finishing.ending, &self.cage)
         {
-            let died =
-                EventBody::CellDied { cell: finishing.start.cell, exit_code: *exit_code, after: *after };
+            let (cell, killed) = (finishing.start.cell, finishing.cause.ended_by.is_some());
+            let died = EventBody::CellDied { cell, exit_code: *exit_code, after: *after, killed };
             let applied = Applied { sandbox: cage.sandbox.id().clone(), received: turn.number };
             self.args.log.append_applied(died, applied);
         }

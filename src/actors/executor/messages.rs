@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::launch::Ready;
 use crate::bridge::{Closed, Turn};
 use crate::protocol::api::{Computed, VariableList, Which};
-use crate::protocol::frames::{KernelFrame, Live, StateAfter, ToolFailure};
+use crate::protocol::frames::{KernelFrame, Live, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
@@ -16,8 +16,8 @@ use crate::protocol::result::ExecutionResult;
 use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::usage::Usage;
-use crate::session::outcome::CellStart;
-use crate::session::restore::OpenCall;
+use crate::session::outcome::{CellStart, EndedBy};
+use crate::session::restore::{Died, OpenCall};
 use crate::session::rules::SandboxRules;
 use crate::store::Exceeded;
 use crate::tools::{self, Responses, ToolOutput};
@@ -160,6 +160,7 @@ pub struct Resumed {
     pub completed: Vec<String>,
     /// A later cell was sent before it.
     pub passed: bool,
-    /// How its process ended, and what was left of the state, if it did.
-    pub died: Option<(i32, StateAfter)>,
+    /// Why the daemon of before wanted it to end, as far as the journal knows.
+    pub to_end: Option<EndedBy>,
+    pub died: Option<Died>,
 }

@@ -77,6 +77,7 @@ impl SessionActorState {
             start: begun.start,
             completed: begun.completed,
             passed: begun.passed,
+            to_end: begun.to_end,
             died: begun.died,
         };
         Some(Attach {

@@ -118,6 +118,9 @@ pub enum EventBody {
         cell: CellNumber,
         exit_code: i32,
         after: StateAfter,
+        /// The daemon had told the kernel to end it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        killed: bool,
     },
     CellFinished {
         result: Box<ExecutionResult>,

@@ -5,17 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Begun, OpenCall, Restored, WaitingCall};
+use super::{Begun, Died, OpenCall, Restored, WaitingCall};
 use crate::controls;
 use crate::protocol::ask::Approval;
 use crate::protocol::clock;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
-use crate::protocol::frames::StateAfter;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_CALLS_LISTED;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
 use crate::session::news;
-use crate::session::outcome::CellStart;
+use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::recorded::record;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::tools::{Responses, ToolOutput};
@@ -28,7 +27,8 @@ struct Open {
     frozen: Duration,
     completed: Vec<String>,
     passed: bool,
-    died: Option<(i32, StateAfter)>,
+    to_end: Option<EndedBy>,
+    died: Option<Died>,
     /// Tool calls that it has made.
     calls: usize,
 }
@@ -106,9 +106,11 @@ impl Fold {
             // Without a record, too, nothing outside happens again.
             open.start.replay = Some(calls.map(Iterator::collect).unwrap_or_default());
         }
-        for (_, Open { start, began, frozen, completed, passed, died, .. }) in open {
+        for (_, Open { start, began, frozen, completed, passed, to_end, died, .. }) in open {
             match began {
-                Some(at) => past.running.push(Begun { start, at, frozen, completed, passed, died }),
+                Some(at) => {
+                    past.running.push(Begun { start, at, frozen, completed, passed, to_end, died });
+                }
                 None => past.queued.push(start),
             }
         }
@@ -127,15 +129,20 @@ impl Fold {
                 let start =
                     CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
                 let (frozen, completed, calls) = (Duration::ZERO, Vec::new(), 0);
-                let (replays, began, passed, died) = (*replays, None, false, None);
-                let open = Open { start, replays, began, frozen, completed, passed, died, calls };
+                let (replays, began, passed, to_end, died) = (*replays, None, false, None, None);
+                let open = Open { start, replays, began, frozen, completed, passed, to_end, died, calls };
                 self.open.insert(cell, open);
                 past.cells = past.cells.max(cell);
             }
             EventBody::CellStarted { cell, before } => self.started(*cell, *before, &event.at),
-            EventBody::CellDied { cell, exit_code, after } => {
+            EventBody::CellDied { cell, exit_code, after, killed } => {
                 if let Some(open) = self.open.get_mut(cell) {
-                    open.died = Some((*exit_code, *after));
+                    open.died = Some(Died { exit_code: *exit_code, after: *after, killed: *killed });
+                }
+            }
+            EventBody::Interrupting { cell } => {
+                if let Some(open) = self.open.get_mut(cell) {
+                    open.to_end.get_or_insert(EndedBy::Interrupt);
                 }
             }
             EventBody::CellFinished { result } => self.finished(result),
@@ -193,7 +200,6 @@ impl Fold {
             | EventBody::Output { .. }
             | EventBody::OutputCut { .. }
             | EventBody::Display { .. }
-            | EventBody::Interrupting { .. }
             | EventBody::SessionRemoved
             | EventBody::AdminActed { .. }
             | EventBody::ModelAsked { .. }
@@ -305,6 +311,9 @@ impl Fold {
 
     /// A fresh worker; these cells are to be run in it, if any.
     fn afresh(&mut self, kept: Vec<CellNumber>, replaying: bool) {
+        for open in self.open.values_mut() {
+            open.to_end.get_or_insert(EndedBy::Cancel);
+        }
         let past = &mut self.past;
         (past.kept, past.replaying, past.reset, past.news) = (kept, replaying, false, None);
         past.interrupted.clear();

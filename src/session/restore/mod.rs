@@ -17,7 +17,7 @@ use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::receipt::Receipt;
-use crate::session::outcome::CellStart;
+use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::tools::Responses;
 
@@ -74,8 +74,19 @@ pub struct Begun {
     /// A later cell had begun before it, or it had itself: that the kernel knows of later ones does not
     /// mean that it knows of this one.
     pub passed: bool,
-    /// How its process ended, and what was left of the state, if it did.
-    pub died: Option<(i32, StateAfter)>,
+    /// Why the daemon of before wanted it to end, as far as the journal knows.
+    pub to_end: Option<EndedBy>,
+    pub died: Option<Died>,
+}
+
+/// How the process of a cell ended that had no result yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Died {
+    pub exit_code: i32,
+    /// What was left of the state.
+    pub after: StateAfter,
+    /// The daemon had told the kernel to end it.
+    pub killed: bool,
 }
 
 impl Begun {

@@ -300,3 +300,20 @@ fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
     bodies.extend([EventBody::Reset, EventBody::ResetDone { cells: 1 }]);
     assert_eq!(bound(&bodies), CellRules::default());
 }
+
+#[test]
+fn what_the_daemon_of_before_wanted_of_a_cell_is_known() {
+    let died =
+        |killed| EventBody::CellDied { cell: 1, exit_code: -9, after: StateAfter::Restored(0), killed };
+    let began = [queued(1, Mode::Main), started(1)];
+    let only = |more: &[EventBody]| {
+        let past = past(&[&began[..], more].concat());
+        past.running.into_iter().map(|begun| (begun.to_end, begun.died)).next().expect("it runs")
+    };
+    let end = |killed| Some(Died { exit_code: -9, after: StateAfter::Restored(0), killed });
+    assert_eq!(only(&[]), (None, None));
+    assert_eq!(only(&[died(false)]), (None, end(false)));
+    assert_eq!(only(&[died(true)]), (None, end(true)));
+    assert_eq!(only(&[EventBody::Interrupting { cell: 1 }]), (Some(EndedBy::Interrupt), None));
+    assert_eq!(only(&[EventBody::Interrupting { cell: 2 }, EventBody::Reset]), (Some(EndedBy::Cancel), None));
+}

@@ -38,6 +38,49 @@ pub fn a_kill_for_memory_while_no_daemon_ran_is_told_as_one() {
     gapless(&daemon, S);
 }
 
+/// Ends the daemon as soon as it has told the kernel to kill the cell, which does not end before it has to, and starts
+/// the next one when the cell is gone.
+fn killed_over_a_restart(daemon: &mut Daemon, timeout_s: u64, begin: impl FnOnce(&Daemon)) -> Value {
+    let workspace = workspace(daemon);
+    let code = "\
+import signal, time
+def stays(number, frame):
+    open('told', 'w').close()
+    while True: pass
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, stays)
+print('busy')
+while True: pass";
+    let cell = queue(daemon, &json!({"code": code, "timeout_s": timeout_s}));
+    wait_for_line(daemon, cell, "busy");
+    begin(daemon);
+    let told = workspace.join("told");
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !told.exists() {
+        assert!(std::time::Instant::now() < deadline, "the kernel is told to kill the cell");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    end(daemon, "KILL");
+    std::thread::sleep(DOWN);
+    daemon.restart();
+    outcome(daemon, cell)
+}
+
+#[test]
+pub fn a_cell_that_the_daemon_of_before_ended_is_told_as_that() {
+    let Some(mut daemon) = base() else { return };
+    printed(&daemon, "x = 'before'");
+    let late = killed_over_a_restart(&mut daemon, 3, |_| ());
+    assert_ended(&late, "timeout", "cell_deadline", -9);
+    std::fs::remove_file(workspace(&daemon).join("told")).expect("removed");
+    let interrupted = killed_over_a_restart(&mut daemon, 600, |daemon| {
+        post(daemon, "interrupt", &json!({})).expect_status(200);
+    });
+    assert_ended(&interrupted, "interrupted", "by_user", -9);
+    assert_eq!(value(&daemon, "x"), "'before'");
+    gapless(&daemon, S);
+}
+
 #[test]
 pub fn files_tool_calls_and_threads_of_before_are_told_after() {
     let Some(mut daemon) = base() else { return };
