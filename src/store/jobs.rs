@@ -10,6 +10,7 @@ use super::journal::Journal;
 use super::rows::int;
 use super::sessions::seconds;
 use super::writer::{Durability, JournalError, Patience};
+use crate::controls;
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{AdminAct, JobEnd, JobState, JobView, NewJob};
@@ -47,6 +48,42 @@ impl Journal {
             file.query_row(query, [id.0.as_bytes()], |row| row.get::<_, String>(0)).optional()
         })?;
         Ok(text.as_deref().and_then(parse))
+    }
+
+    /// What is said of the jobs of one user, or of all, the newest first. Each is read after `room` took its bytes.
+    pub fn job_views<E: From<JournalError>>(
+        &self,
+        owner: Option<u32>,
+        limit: usize,
+        mut room: impl FnMut(u64) -> Result<(), E>,
+    ) -> Result<Vec<JobView>, E> {
+        #[derive(Deserialize)]
+        struct Said {
+            view: JobView,
+        }
+        let ids = self.core.read(|file, _| {
+            let query = "SELECT id, octet_length(record) FROM jobs
+                WHERE ?1 IS NULL OR owner = ?1 ORDER BY id DESC LIMIT ?2";
+            let mut statement = file.prepare(query)?;
+            let found = statement.query_map(params![owner, int(limit as u64)], |row| {
+                Ok((row.get::<_, [u8; 16]>(0)?, u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0)))
+            })?;
+            found.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let mut views = Vec::new();
+        for (id, bytes) in ids.map_err(JournalError::from)? {
+            if controls::holds("job_list_charge") {
+                room(bytes)?;
+            }
+            let text = self.core.read(|file, _| {
+                let query = "SELECT record FROM jobs WHERE id = ?1";
+                file.query_row(query, [id], |row| row.get::<_, String>(0)).optional()
+            });
+            let text = text.map_err(JournalError::from)?.unwrap_or_default();
+            // One that was forgotten meanwhile is not there; one that is not understood is told of where it is used.
+            views.extend(serde_json::from_str::<Said>(&text).ok().map(|said| said.view));
+        }
+        Ok(views)
     }
 
     /// Of one user, or of all; the newest first.

@@ -8,6 +8,8 @@ use super::recorder::{Pending, Recorder, Running, State};
 use super::rows::{Carry, Content, Recorded, Rest};
 use super::spill::{Range, Spill};
 use super::writer::JournalError;
+use crate::controls;
+use crate::memory::Use;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::result::{Display, Stream};
@@ -77,7 +79,7 @@ fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Re
                     }
                 }
             }
-            Content::Json(text) => take_event(running, text),
+            Content::Json(text) => take_event(running, log, text),
         }
         running.capture.skip(after[0], after[1]);
     })?;
@@ -95,10 +97,14 @@ fn skip_lost(running: &mut Running, carry: &Carry, after: [u64; 2]) {
     running.displays_dropped = carry.displays_dropped;
 }
 
-fn take_event(running: &mut Running, text: &str) {
+fn take_event(running: &mut Running, log: &EventLog, text: &str) {
     match serde_json::from_str::<Event>(text).map(|event| event.body) {
         Ok(EventBody::Display { mime, .. }) => {
-            running.display_bytes += serde_json::to_string(&mime).map_or(0, |text| text.len());
+            let bytes = serde_json::to_string(&mime).map_or(0, |text| text.len());
+            running.display_bytes += bytes;
+            // They are there already, and their cell is not to lose them: charged whether there is room or not.
+            let memory = log.memory().filter(|_| controls::holds("restored_display_charge"));
+            running.memory.extend(memory.map(|pool| pool.charge_anyway(Use::Displays, bytes as u64)));
             running.displays.push(Display { mime });
         }
         Ok(EventBody::OutputCut { .. }) => running.cut_said = true,

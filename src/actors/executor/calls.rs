@@ -11,7 +11,7 @@ use super::{ExecutorMsg, ExecutorRef, ExecutorState};
 use crate::bridge::{Refusal, Turn};
 use crate::controls;
 use crate::deaths::watched;
-use crate::memory::{Charge, NoRoom, TINY_BYTES, Use};
+use crate::memory::{Charge, NoRoom, Pool, TINY_BYTES, Use};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
@@ -19,6 +19,7 @@ use crate::protocol::limits::{
     APPROVAL_BYTES, EXCEPTION_CHARS, MARKERS_BYTES, TOOL_CALLS_LISTED, TOOL_NAME_CHARS,
 };
 use crate::protocol::result::{Display, ValueView};
+use crate::protocol::values;
 use crate::session::rules::{Call, Runs, Verdict};
 use crate::store::{Applied, CellRecord};
 use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
@@ -104,7 +105,7 @@ impl ExecutorState {
         self.args.log.append_durably_then(called, Some(paid), applied, move || {
             let _ = committed.send(());
         });
-        let guard = begun.spawn(myself, call, Some(written), memory);
+        let guard = begun.spawn(myself, call, Some(written), memory, self.args.memory.clone());
         self.calls.begin(call, cell, shown, guard);
     }
 
@@ -133,7 +134,7 @@ impl ExecutorState {
             return;
         }
         let begun = self.begin(myself, Some(cell), call, &name, arguments, None);
-        let guard = begun.spawn(myself, call, None, None);
+        let guard = begun.spawn(myself, call, None, None, self.args.memory.clone());
         self.calls.begin(call, Some(cell), name, guard);
     }
 
@@ -322,6 +323,21 @@ impl ExecutorState {
     }
 }
 
+/// What a tool has said takes memory until it is a frame. It is there already, and the code waits for it: so it is charged
+/// whether there is room or not.
+fn answer_in_memory(pool: &Pool, outcome: &Result<ToolOutput, ToolFailure>) -> Option<Charge> {
+    let bytes = match outcome {
+        Ok(ToolOutput::Value(value)) => values::parsed_bytes(&value.to_string()),
+        Ok(ToolOutput::Text(text)) => text.len() as u64,
+        Ok(ToolOutput::Parts { text, images }) => {
+            images.iter().map(|image| image.base64.len() as u64).fold(text.len() as u64, u64::saturating_add)
+        }
+        Err(failure) => failure.message.len() as u64,
+    };
+    let is_charged = bytes > TINY_BYTES && controls::holds("tool_answer_charge");
+    is_charged.then(|| pool.charge_anyway(Use::Calls, bytes))
+}
+
 /// Bytes of a call's arguments, as JSON.
 pub(in super::super) fn bytes_of(arguments: &Map<String, Value>) -> u64 {
     serde_json::to_string(arguments).map_or(u64::MAX, |json| json.len() as u64)
@@ -353,6 +369,7 @@ impl Begun {
         call: u64,
         written: Option<tokio::sync::oneshot::Receiver<()>>,
         memory: Option<Arc<Charge>>,
+        pool: Pool,
     ) -> CallGuard {
         let begins = matches!(&self, Self::Works { permit: None, is_program: true, .. });
         let program_runs = Arc::new(AtomicBool::new(begins));
@@ -371,7 +388,8 @@ impl Begun {
                 let message = "the tool failed inside of the daemon; how far it came is not known".into();
                 Err(ToolFailure { code: "failed".into(), message })
             });
-            let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome });
+            let memory = answer_in_memory(&pool, &outcome);
+            let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome, memory });
         });
         CallGuard { task, _memory: memory, program_runs }
     }
@@ -387,5 +405,31 @@ impl Begun {
                 work.await
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+    use crate::tools::Image;
+
+    #[test]
+    fn what_a_tool_says_is_charged_until_it_is_a_frame() {
+        let memory = Memory::new(Some(1), None);
+        let pool = memory.pool(1);
+        let large = "x".repeat(1 << 20);
+        let image = Image { mime: "image/png".into(), base64: large.clone() };
+        for said in [
+            ToolOutput::Text(large.clone()),
+            ToolOutput::Value(serde_json::json!([large.clone()])),
+            ToolOutput::Parts { text: String::new(), images: vec![image] },
+        ] {
+            let charge = answer_in_memory(&pool, &Ok(said));
+            assert!(memory.taken(1).0 >= 1 << 20, "{:?}", memory.taken(1));
+            drop(charge);
+            assert_eq!(memory.taken(1).0, 0);
+        }
+        assert!(answer_in_memory(&pool, &Ok(ToolOutput::Text("small".into()))).is_none());
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::super::launch::Ready;
 use crate::bridge::{Closed, Turn};
+use crate::memory::Charge;
 use crate::protocol::api::{Computed, VariableList, Which};
 use crate::protocol::frames::{KernelFrame, Live, ToolFailure};
 use crate::protocol::ids::CellNumber;
@@ -105,6 +106,8 @@ pub enum ExecutorMsg {
     ToolDone {
         call: u64,
         outcome: Result<ToolOutput, ToolFailure>,
+        /// What it takes of its owner's part of the memory.
+        memory: Option<Charge>,
     },
     /// A call of this cell waits for a person; no longer.
     PersonAsked(CellNumber),

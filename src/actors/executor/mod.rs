@@ -334,7 +334,10 @@ impl ExecutorState {
             }
             ExecutorMsg::OverQuota(exceeded) => state.over_quota(myself, &exceeded),
             ExecutorMsg::QuotaLooked(usage) => state.quota_looked(myself, usage),
-            ExecutorMsg::ToolDone { call, outcome } => state.tool_done(call, outcome),
+            ExecutorMsg::ToolDone { call, outcome, memory } => {
+                state.tool_done(call, outcome);
+                drop(memory);
+            }
             ExecutorMsg::PersonAsked(cell) => state.person_asked(cell),
             ExecutorMsg::PersonAnswered(cell) => state.person_answered(myself, cell),
             ExecutorMsg::Configure { seed, tools, given } => {

@@ -21,6 +21,7 @@ use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
 use crate::control::sse::{self, Until};
 use crate::controls;
+use crate::memory::{NoRoom, Use, work_on};
 use crate::protocol::api::Done;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
@@ -30,6 +31,8 @@ use crate::sandbox::workspace::gather;
 use crate::store::{JobRecord, JournalError};
 
 const CHUNK: usize = 64 * 1024;
+/// Copies of a job's record while a list is made of it: as text, as values, as the answer.
+const LIST_COPIES: u64 = 3;
 
 /// The whole stream is on disk and looked through before it is answered.
 pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> Answer<Json<JobInput>> {
@@ -80,17 +83,35 @@ pub async fn submit(
     Ok((StatusCode::ACCEPTED, Json(view.map_err(Refused)?)))
 }
 
-pub async fn list(
-    State(app): State<App>,
-    peer: Peer,
-    Query(query): Query<ListQuery>,
-) -> Answer<Json<JobList>> {
+pub async fn list(State(app): State<App>, peer: Peer, Query(query): Query<ListQuery>) -> Answer<Response> {
     if query.all {
         peer.require_admin(&app.settings.admin.group, "see what others have")?;
     }
     let meant = (!query.all).then_some(peer.uid);
-    let records = app.journal.jobs(meant, JOBS_LISTED).map_err(|error| storage(&error))?;
-    Ok(Json(JobList { jobs: records.into_iter().map(|record| record.view).collect() }))
+    let mut memory = app.ledger.memory(peer.uid).open(Use::Answers);
+    // Each record is charged before it is read, and so is the answer that all of them become.
+    let listed = app.journal.job_views(meant, JOBS_LISTED, |bytes| {
+        memory.try_grow(bytes.saturating_mul(LIST_COPIES)).map_err(Unlisted::NoRoom)
+    });
+    let jobs = listed.map_err(|unlisted| match unlisted {
+        Unlisted::NoRoom(no_room) => Problem::from(no_room),
+        Unlisted::Unread(error) => storage(&error),
+    })?;
+    let response = work_on(memory.bytes(), || Json(JobList { jobs }).into_response());
+    drop(memory);
+    Ok(response)
+}
+
+/// Why jobs cannot be listed.
+enum Unlisted {
+    NoRoom(NoRoom),
+    Unread(JournalError),
+}
+
+impl From<JournalError> for Unlisted {
+    fn from(error: JournalError) -> Self {
+        Self::Unread(error)
+    }
 }
 
 #[derive(Deserialize)]

@@ -131,3 +131,45 @@ async fn of_many_who_claim_a_key_at_once_one_gets_it() {
     }
     assert_eq!(new, 1);
 }
+
+#[tokio::test]
+async fn of_listed_jobs_each_takes_room_before_it_is_read() {
+    use crate::protocol::ids::JobId;
+    use crate::protocol::job::{JobState, JobView, NewJob};
+    use crate::store::JobRecord;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    for owner in [1, 2, 1, 1] {
+        let view = JobView {
+            id: JobId::fresh(),
+            name: "a".into(),
+            owner,
+            state: JobState::Queued,
+            script: "a.py".into(),
+            args: vec!["x".repeat(10_000)],
+            env: Vec::new(),
+            timeout_s: 1.0,
+            created_at: "2026-01-01T00:00:00.000Z".into(),
+            started_at: None,
+            ended_at: None,
+            receipt: None,
+            end: None,
+            admin_acts: Vec::new(),
+        };
+        let record = JobRecord { view, job: NewJob::default(), session: None, judged: None };
+        journal.put_job(&record).await.unwrap();
+    }
+    let listed = |owner, limit: usize, mut left: u64| {
+        journal.job_views(owner, limit, |bytes| {
+            assert!(bytes > 10_000);
+            left = left.checked_sub(bytes).ok_or(JournalError::Closed)?;
+            Ok::<(), JournalError>(())
+        })
+    };
+    assert_eq!(listed(Some(1), 10, u64::MAX).unwrap().len(), 3);
+    assert_eq!(listed(None, 10, u64::MAX).unwrap().len(), 4);
+    assert_eq!(listed(None, 2, 30_000).unwrap().len(), 2);
+    assert!(listed(None, 10, 30_000).is_err(), "without room nothing more is read");
+    let ids: Vec<_> = listed(None, 10, u64::MAX).unwrap().into_iter().map(|view| view.id.0).collect();
+    assert!(ids.is_sorted_by(|one, next| one > next), "the newest first");
+}

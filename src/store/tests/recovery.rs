@@ -188,3 +188,25 @@ async fn a_frame_in_several_events_is_committed_whole() {
     assert_eq!((log.newest(), log.received(&sandbox())), (3, 3));
     assert_eq!(text_of(&log), format!("a{}{}", "y".repeat(65_000), "ä".repeat(32_000)));
 }
+
+#[tokio::test]
+async fn what_a_cell_had_shown_before_is_charged_until_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = SessionId::fresh();
+    let old = first(folder.path(), session);
+    old.1.append(started(1));
+    old.2.begin(1);
+    let shown = Map::from_iter([("text/plain".to_owned(), json!("x".repeat(1_000)))]);
+    old.2.display(1, shown, 1);
+    old.1.flushed().await;
+    old.0.close();
+    drop(old);
+    let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
+    let memory = crate::memory::Memory::default();
+    log.charge_to(1, Arc::new(crate::store::account::Free), memory.pool(1));
+    let spill = Spill::open(log.spill_folder(), SPILL).unwrap();
+    let recorder = Recorder::recover(Arc::clone(&log), spill, CAPS, Some(sandbox()), &[1]).unwrap();
+    assert!(memory.taken(1).0 >= 1_000, "{:?}", memory.taken(1));
+    assert_eq!(recorder.finish(1).displays.len(), 1);
+    assert_eq!(memory.taken(1).0, 0);
+}
