@@ -96,19 +96,34 @@ fn times_out(daemon: &Daemon, code: &str) {
     is_as_it_was(daemon);
 }
 
-fn processes_that_send_for_ever_do_not_put_off_a_deadline() {
-    if !engine() {
-        return;
-    }
-    let daemon = daemon();
-    let code = "
+/// Four processes that send in the name of the worker, into the largest pipe that they can have: it is full again
+/// before a guardian that reads all of it comes to its end, however little time they get.
+const SEND_FOR_EVER: &str = "
+import fcntl
+fcntl.fcntl(900, fcntl.F_SETPIPE_SZ, 1 << 20)
 for _ in range(4):
     if os.fork() == 0:
         os.setsid()
         data = struct.pack('>IB', 0, ord('Q')) * 800
         while True: os.write(900, data)
-while True: pass";
-    times_out(&daemon, code);
+";
+
+fn processes_that_send_for_ever_do_not_put_off_a_deadline() {
+    if !engine() {
+        return;
+    }
+    let daemon = daemon();
+    times_out(&daemon, &format!("{SEND_FOR_EVER}while True: pass"));
+    // Nor the end of a worker that ends by itself and leaves them behind.
+    let begun = Instant::now();
+    let result = daemon.run("a", &format!("{SEND_FOR_EVER}time.sleep(1)\nos._exit(3)"));
+    assert!(begun.elapsed() < Duration::from_secs(1) + LATE, "{:?}", begun.elapsed());
+    assert_eq!(
+        (&result["reason"], &result["state"]["kind"]),
+        (&json!("exit_call"), &json!("restored")),
+        "{result}"
+    );
+    is_as_it_was(&daemon);
     daemon.assert_sound();
 }
 

@@ -231,7 +231,7 @@ fn what_an_ask_has_used_up_its_code_cannot_spend_in_the_name_of_a_later_one() {
 fn an_inner_session_is_never_less_isolated_than_the_one_around_it() {
     let (_folder, file) = notebook();
     let config = format!(
-        "{}[sandbox]\nbackend = \"process\"\n[model.script]\nprovider = \"script\"\nfile = \"script.toml\"\n",
+        "{}[agent]\napproval_deadline = \"3s\"\n[sandbox]\nbackend = \"process\"\n[model.script]\nprovider = \"script\"\nfile = \"script.toml\"\n",
         noting_tool("note", &file)
     );
     let daemon = Daemon::as_user_with(ANN, &config);
@@ -243,6 +243,7 @@ fn an_inner_session_is_never_less_isolated_than_the_one_around_it() {
     write_script(&daemon, &script);
     let memory: u64 = 256 << 20;
     daemon.cli(["new", "s", "--backend", "bubblewrap", "--memory", "256m"]).ok();
+    // In a session of the backend `process` a person would be asked first, and the deadline would pass.
     assert_eq!(daemon.cli(["exec", "-s", "s", "print(ask('the inner one'))"]).ok().stdout, "inner done\n");
     assert_eq!(notes(&file), ["False".to_owned(), memory.to_string()]);
 }
