@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use crate::protocol::limits::UNHELD;
+use crate::protocol::periods::period;
 
 /// Tells the actor of what it holds when it is dropped.
 pub struct Hold(Option<Box<dyn FnOnce() + Send + Sync>>);
@@ -51,6 +52,6 @@ impl Holders {
     }
 
     pub fn are_gone(&self) -> bool {
-        self.count == 0 && self.until.elapsed() >= UNHELD
+        self.count == 0 && self.until.elapsed() >= period("unheld", UNHELD)
     }
 }

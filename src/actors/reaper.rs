@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::protocol::ids::SessionId;
+use crate::protocol::periods::period;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::remove_tree;
 
@@ -38,7 +39,7 @@ impl Actor for Reaper {
         myself: ReaperRef,
         launcher: Arc<Launcher>,
     ) -> Result<Arc<Launcher>, ActorProcessingErr> {
-        myself.send_interval(EVERY, || ReaperMsg::Look);
+        myself.send_interval(period("reaper", EVERY), || ReaperMsg::Look);
         Ok(launcher)
     }
 

@@ -2,8 +2,7 @@
 //! sandbox that it has, and nothing is lost but perhaps the answer to the request that was being dealt with.
 //!
 //! `BELLJAR_PANIC_AT=KIND:n` is the n-th message of a kind. `make test` takes some of the numbers, with a stride that
-//! is coprime to the rhythm of the clocks; `make test-long` takes all. Actors of jobs die in `jail::jobs`. The
-//! reaper looks every 30 s, so that its death is seen only by `make test-long`.
+//! is coprime to the rhythm of the clocks; `make test-long` takes all. Actors of jobs die in `jail::jobs`.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -103,8 +102,8 @@ fn accept(daemon: &Daemon) -> Value {
     approval
 }
 
-/// In which the reaper has looked three times.
-const LOOKS: Duration = Duration::from_secs(100);
+/// For a daemon whose reaper looks every other second.
+const LOOKS_OFTEN: (&str, &str) = ("BELLJAR_PERIODS", "reaper:2");
 const LAST: &str = "x.append('last')";
 
 /// One run through all that a session does, with whatever dies in it.
@@ -260,27 +259,25 @@ fn a_writer_of_the_journal_that_panics_writes_what_it_had() {
 /// The reaper dies at its first look; what belongs to nobody goes all the same, and what belongs to somebody stays.
 #[test]
 fn a_reaper_that_panics_looks_again() {
-    if !every_message() || !crate::support::engine() {
+    if !crate::support::engine() {
         return;
     }
-    let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", "reaper:1")]);
+    let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", "reaper:1"), LOOKS_OFTEN]);
     daemon.session("s", json!({"image": "belljar/base"}));
     runs_well(&daemon, "first", "x = 'kept'");
     let instance = std::fs::read_to_string(daemon.home().join("instance")).expect("an id");
     let label = format!("belljar.instance={}", instance.trim());
     let stray = crate::support::docker(["create", "--label", &label, "belljar/base"]);
-    let began = Instant::now();
-    while crate::support::docker(["ps", "-aq", "--no-trunc"]).contains(&stray) {
-        assert!(began.elapsed() < LOOKS, "nobody looks any more\n{}", daemon.log());
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    eventually("what is nobody's is gone", || {
+        (!crate::support::docker(["ps", "-aq", "--no-trunc"]).contains(&stray)).then_some(())
+    });
     assert!(daemon.stderr().contains("was to be the last one"), "it did not die");
     assert_eq!(text(&runs_well(&daemon, "after", "x"), "/result/repr"), "'kept'");
 }
 
 /// A session with a variable, parked by three deaths in a row.
 fn parked() -> (Daemon, Value) {
-    let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", "session:25*3")]);
+    let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", "session:25*3"), LOOKS_OFTEN]);
     let (status, made) = ask(&daemon, "POST", "/v1/sessions", "new", &json!({"name": "s"}));
     assert_eq!(status, 201, "{made}\n{}", daemon.log());
     runs_well(&daemon, "first", "x = 'kept'");
@@ -306,7 +303,7 @@ fn a_session_that_dies_too_often_is_parked_with_its_sandbox() {
         assert_eq!(listed["sessions"][0]["state"], "parked", "{listed}");
         assert!(!daemon.events("s", 0).is_empty(), "its events can be read");
         // Longer than the reaper takes to find what is nobody's.
-        std::thread::sleep(Duration::from_secs(31));
+        std::thread::sleep(Duration::from_secs(4));
         assert_eq!(daemon.containers().len(), 1, "its sandbox is there\n{}", daemon.log());
         daemon.http("POST", "/v1/sessions/s/reset", b"").expect_status(200);
         assert_eq!(get(&daemon, "/v1/sessions/s/receipt")["container"], receipt["container"]);

@@ -24,6 +24,7 @@ use crate::control::problems::Answer;
 use crate::controls;
 use crate::protocol::api::{Done, FileEntry, FolderView, LEFT_OUT};
 use crate::protocol::limits::UNREAD;
+use crate::protocol::periods::period;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::sandbox::workspace::Workspace;
@@ -150,7 +151,8 @@ impl Outgoing {
 impl Write for Outgoing {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let chunk = bytes::Bytes::copy_from_slice(bytes);
-        let within = if controls::holds("unread_downloads_end") { UNREAD } else { Duration::MAX };
+        let unread = controls::setting("unread_downloads_end", period("unread", UNREAD));
+        let within = unread.unwrap_or(Duration::MAX);
         let taken =
             self.runtime.block_on(async { tokio::time::timeout(within, self.chunks.send(chunk)).await });
         match taken {

@@ -2,9 +2,15 @@
 
 use serde_json::{Value, json};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use super::helpers::{list, text};
 use crate::support::{Daemon, engine, eventually};
+
+/// For a daemon whose sessions live for 4 s without anybody who holds them.
+const PERIODS: (&str, &str) = ("BELLJAR_PERIODS", "unheld:4");
+/// Longer than that.
+const LONGER: Duration = Duration::from_secs(6);
 
 fn sessions(daemon: &Daemon) -> Vec<Value> {
     list(&daemon.http("GET", "/v1/sessions", b"").expect_status(200), "sessions").to_vec()
@@ -29,11 +35,11 @@ pub fn a_run_whose_client_was_killed_leaves_nothing() {
     if !engine() {
         return;
     }
-    let mut daemon = Daemon::start();
+    let mut daemon = Daemon::with_environment("", &[PERIODS]);
     for daemon_dies in [false, true] {
         let mut child = run(&daemon);
-        // Longer than a session lives that nobody holds: this one is held.
-        std::thread::sleep(std::time::Duration::from_secs(12));
+        // This one is held.
+        std::thread::sleep(LONGER);
         assert_eq!(sessions(&daemon).len(), 1);
         child.kill().expect("killed");
         child.wait().expect("it ended");
@@ -46,7 +52,7 @@ pub fn a_run_whose_client_was_killed_leaves_nothing() {
     }
     // One that was made to stay does.
     daemon.session("s", json!({"image": "belljar/base"}));
-    std::thread::sleep(std::time::Duration::from_secs(12));
+    std::thread::sleep(LONGER);
     assert_eq!(sessions(&daemon).len(), 1);
     daemon.assert_sound();
 }

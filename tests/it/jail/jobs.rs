@@ -290,7 +290,7 @@ fn administrators_see_and_end_the_jobs_of_others_and_that_is_noted() {
 
 #[test]
 fn jobs_go_with_the_command_that_was_killed_and_others_stay() {
-    let mut daemon = shared("[jobs]\nslots = 2\n");
+    let mut daemon = shared_with("[jobs]\nslots = 2\n", &[("BELLJAR_PERIODS", "unheld:4")]);
     let folder = scripts(&[("a.py", ENDLESS)]);
     let stays = submit_as(ALICE, &daemon, &folder, json!({"script": "a.py"}));
     for daemon_dies in [false, true] {
@@ -302,7 +302,7 @@ fn jobs_go_with_the_command_that_was_killed_and_others_stay() {
             (open == 4 && running(&daemon) == 2).then_some(())
         });
         // Longer than a job lives that nobody waits for.
-        std::thread::sleep(std::time::Duration::from_secs(12));
+        std::thread::sleep(std::time::Duration::from_secs(6));
         assert_eq!(running(&daemon), 2);
         if daemon_dies {
             daemon.kill();
