@@ -1,4 +1,4 @@
-"""Who goes when memory is short, with the figures at hand: moments that no real load meets on demand."""
+"""Who goes, and when, where memory or CPU time is short: moments that no real load meets on demand."""
 
 import sys
 import unittest
@@ -8,7 +8,7 @@ from unittest import mock
 from harness import KERNEL
 
 sys.path.insert(0, KERNEL)
-from belljar_kernel import keeper, mainline  # noqa: E402
+from belljar_kernel import keeper, mainline, runners  # noqa: E402
 from belljar_kernel.handle import CHECKPOINT, WORKER  # noqa: E402
 
 MIB = 2**20
@@ -50,3 +50,28 @@ class MemoryThatGrowsWhileItIsMeasured(unittest.TestCase):
     def test_a_cell_that_takes_too_much_itself_goes(self):
         self.watch(140, 250, 250)
         self.assertEqual(self.killed, [WORKER_PID])
+
+
+class ACrowdThatStandsStill(unittest.TestCase):
+    def setUp(self):
+        self.killed = []
+        poller = SimpleNamespace(within=lambda *_: None, patience=lambda seconds: seconds)
+        self.runners = runners.Runners(poller, None, None, "/nowhere", None)
+
+    def kill_strays(self, halted, crowded):
+        with (
+            mock.patch.object(runners.process, "is_halted", lambda: halted),
+            mock.patch.object(runners.process, "is_crowded", lambda: crowded),
+        ):
+            self.runners.kill_strays(lambda: self.killed.append(1) or [])
+
+    def test_it_is_killed_when_the_end_of_its_cell_is_told_and_before_anything_is_started(self):
+        self.kill_strays(halted=True, crowded=True)
+        self.assertEqual((self.killed, self.runners.has_room()), ([], False))
+        self.runners.bury()
+        self.assertEqual((self.killed, self.runners.has_room()), ([1], True))
+
+    def test_a_few_are_killed_at_once_and_so_is_what_runs(self):
+        self.kill_strays(halted=True, crowded=False)
+        self.kill_strays(halted=False, crowded=True)
+        self.assertEqual(self.killed, [1, 1])
