@@ -116,6 +116,8 @@ BURY_ROOM = 32
 BURY_FEW = 16
 # With more processes than these, all are stopped before strays are looked for.
 CROWD = 56
+# So many processes can be killed at once without making others wait; a dozen are ours.
+FEW = 24
 # What was stopped for the end of a cell goes on after this, should that end not come.
 HALT_S = 3.0
 # A crowd that stands still is killed when the daemon has all that it needs to tell the end of the cell, and after this

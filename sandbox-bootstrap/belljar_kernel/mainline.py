@@ -288,8 +288,8 @@ class MainLine:
             self.imports = None
             message = f"the process ended while it imported modules (exit code {exit_code})"
             self._runners.refuse("no_process", message, {"request": handle.preload_request})
-        if process.is_crowded():
-            process.halt()  # what dies takes CPU time too: a checkpoint has its own before strays are killed
+        # What it started takes the CPU time that a checkpoint needs, and so does what dies: strays are killed later.
+        process.halt()
         while self.ring and not was_reset:
             if self._promote(self.ring[-1]):
                 self._runners.kill_strays(lambda worker=self.worker: self._kill_younger(worker))

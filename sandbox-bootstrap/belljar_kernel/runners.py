@@ -12,6 +12,7 @@ from .limits import (
     BURY_ROOM,
     BURY_S,
     COPY_END_S,
+    FEW,
     HALT_S,
     NAMES_BYTES,
     ORPHANED_S,
@@ -355,7 +356,7 @@ class Runners:
 
     def kill_strays(self, kill):
         """`kill()` kills strays and says which. A crowd that stands still waits until the end of its cell is told."""
-        if not process.is_halted() or not process.is_crowded():
+        if not process.is_halted() or not process.is_crowded(FEW):
             self.killed(kill())
             return
         self._condemned.append(kill)

@@ -61,7 +61,7 @@ class ACrowdThatStandsStill(unittest.TestCase):
     def kill_strays(self, halted, crowded):
         with (
             mock.patch.object(runners.process, "is_halted", lambda: halted),
-            mock.patch.object(runners.process, "is_crowded", lambda: crowded),
+            mock.patch.object(runners.process, "is_crowded", lambda _most: crowded),
         ):
             self.runners.kill_strays(lambda: self.killed.append(1) or [])
 
