@@ -15,7 +15,8 @@ use crate::protocol::problem::Problem;
 use crate::session::outcome::Ending;
 use crate::session::restore::{Died, OpenCall, WaitingCall};
 
-/// Longest time in which a cell that nobody recorded is expected to be gone after it was killed.
+/// Longest time for the kernel to end a cell that is not in the journal, after this daemon told it to kill that cell.
+/// Until then the kernel may refuse other cells.
 const UNRECORDED_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Cells that the kernel knew of and did not run any more when it said hello.
@@ -81,8 +82,9 @@ impl ExecutorState {
         self.request(myself, Request::Fence(fence), frame, Duration::ZERO);
     }
 
-    /// A cell is sent to the kernel while its start is being written down, so a daemon may die between the two.
-    /// Nobody was promised such a cell and nobody knows its rules or its deadline: it is taken back.
+    /// A cell is sent to the kernel while its start is being written down, so the daemon may die in between and leave a
+    /// cell that runs and is not in the journal. Its client was not told that it began, and the next daemon knows neither
+    /// its rules nor its deadline: it kills the cell.
     fn kill_unrecorded(&mut self, myself: &ExecutorRef, running: &[CellNumber]) {
         for cell in
             running.iter().copied().filter(|cell| !self.running.contains_key(cell)).collect::<Vec<_>>()

@@ -86,7 +86,8 @@ impl Entry {
     }
 }
 
-/// How records of ended jobs stand among what uses a quota, until whoever looks at all that is kept has seen them.
+/// The name under which the record of an ended job counts against `quota.journal`, until the look over the journal
+/// (`daemon::journals`) has found the record and counts it itself.
 const ENDED: &str = "jobs that have ended";
 /// What is kept of a job's end: its verdict, its receipt, the names of what it left.
 const VERDICT_BYTES: u64 = 16 * 1024;

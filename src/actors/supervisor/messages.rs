@@ -25,7 +25,7 @@ pub enum SupervisorMsg {
         request: Box<NewSession>,
         /// A cell of the owner's wants it and waits for it.
         nested: bool,
-        /// The job that it is for; nobody but that job is told of it.
+        /// The job that the session serves. Lists of sessions leave such a session out; only its job uses it.
         job: Option<ForJob>,
         reply_to: Answer<SessionView>,
     },
@@ -33,7 +33,7 @@ pub enum SupervisorMsg {
     OfJobs {
         reply_to: RpcReplyPort<Vec<(JobId, SessionRef)>>,
     },
-    /// By name or id; somebody else's is not found, except by its id if `of_all`.
+    /// Finds a session of `peer` by its name or id. With `of_all`, an id also finds a session of another user.
     Find {
         peer: u32,
         key: String,
