@@ -16,8 +16,8 @@ use crate::protocol::ids::{JobId, SessionId, SessionName};
 pub const KEEP_REMOVED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Rows deleted in one transaction, so that nobody waits long behind a large session.
 const ROWS_DELETED: i64 = 5_000;
-/// Free pages given back to the disk after a clean-up.
-const PAGES_RETURNED: u32 = 10_000;
+/// Free pages given back to the disk in one transaction.
+const PAGES_RETURNED: u32 = 1_000;
 
 const BLOB_IS_USED: &str = "SELECT 1 FROM events WHERE blob = ?1 LIMIT 1";
 
@@ -123,6 +123,7 @@ impl Journal {
             Ok(file.execute("DELETE FROM sessions WHERE id = ?1", [id.0.as_bytes()])?)
         };
         self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await?;
+        self.give_pages_back().await?;
         let folder = self.spill_folder(id);
         // Up to a gigabyte in many files: not on the caller's thread.
         let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
@@ -132,6 +133,22 @@ impl Journal {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Makes the file smaller by the pages that nothing uses. Were they left for later rows, who then writes files
+    /// instead would have twice the quota on the disk. In small steps, so that others are written in between.
+    async fn give_pages_back(&self) -> Result<(), JournalError> {
+        let step = |file: &Connection, _: &Blobs| {
+            let free = || file.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0));
+            let before = free()?;
+            let mut vacuum = file.prepare(&format!("PRAGMA incremental_vacuum({PAGES_RETURNED})"))?;
+            let mut pages = vacuum.query([])?;
+            while pages.next()?.is_some() {}
+            let left = free()?;
+            Ok(left > 0 && left < before)
+        };
+        while self.core.queue.ask(Durability::Normal, Patience::Wait, step).await? {}
         Ok(())
     }
 
@@ -182,12 +199,10 @@ impl Journal {
             let mut used = file.prepare(BLOB_IS_USED)?;
             // On the writer's thread, so that no event with a new blob comes in between.
             let blobs = blobs.sweep(|name| used.exists([name]))?;
-            let mut vacuum = file.prepare(&format!("PRAGMA incremental_vacuum({PAGES_RETURNED})"))?;
-            let mut pages = vacuum.query([])?;
-            while pages.next()?.is_some() {}
             Ok((keys, blobs))
         };
         (tidied.keys, tidied.blobs) = self.core.queue.ask(Durability::Normal, Patience::Wait, clean).await?;
+        self.give_pages_back().await?;
         Ok(tidied)
     }
 }

@@ -135,3 +135,27 @@ async fn nothing_of_a_log_stays_in_memory_for_what_was_paid_before() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+#[tokio::test]
+async fn the_file_is_small_again_when_a_session_is_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let (large, small) = (SessionId::fresh(), SessionId::fresh());
+    let pages = || {
+        let count = |file: &rusqlite::Connection| file.query_row("PRAGMA page_count", [], |row| row.get(0));
+        journal.core.read(|file, _| count(file)).unwrap()
+    };
+    let log = journal.log(small).unwrap();
+    append(&log, 10);
+    log.flushed().await;
+    let before: i64 = pages();
+    let log = journal.log(large).unwrap();
+    for _ in 0..100 {
+        log.append(answer(100_000));
+    }
+    log.flushed().await;
+    assert!(pages() > before + 2_000, "rows are in the file");
+    journal.forget(large).await.unwrap();
+    assert!(pages() < before + 100, "{} pages are left of {before}", pages());
+    assert_eq!(bodies(&journal.log(small).unwrap()).len(), 10);
+}
