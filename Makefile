@@ -62,9 +62,7 @@ demo-list: ## list the examples; `make demo-NAME` runs one
 .PHONY: test
 test: setup openai-client job-packages property-packages lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
 	$(call heading,kernel tests)
-	python3 -m unittest discover -s tests/kernel
-	@if [ -e target/properties/requirements.txt ]; then set -x; $(PROPERTIES); \
-		else echo 'warning: NO PROPERTY TESTS of the kernel: `hypothesis` could not be installed' >&2; fi
+	tests/kernel/run.py
 	$(call heading,Rust and container tests)
 	@if [ "$${BELLJAR_TEST_NO_DOCKER:-}" = 1 ]; then \
 		echo 'warning: BELLJAR_TEST_NO_DOCKER=1: NOTHING THAT NEEDS A CONTAINER IS TESTED' >&2; fi
