@@ -50,9 +50,10 @@ impl Launcher {
     /// What keeps sandboxes from being made at all, one sentence for each backend that could serve.
     pub async fn troubles(&self) -> Vec<String> {
         let Err(engine) = self.docker.version().await else { return Vec::new() };
-        let jail = match self.settings.sandbox.needs_engine() {
-            true => None,
-            false => Some(self.backend(Backend::Bubblewrap).check(None).await),
+        let jail = if self.settings.sandbox.needs_engine() {
+            None
+        } else {
+            Some(self.backend(Backend::Bubblewrap).check(None).await)
         };
         match jail {
             Some(Ok(())) => Vec::new(),
