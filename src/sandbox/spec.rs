@@ -26,6 +26,9 @@ pub(in crate::sandbox) const HOSTNAME: &str = "belljar";
 pub(in crate::sandbox) const OOM_SCORE: i64 = 500;
 /// Sandboxes yield to the daemon and to other work of the host when CPUs are short.
 pub(in crate::sandbox) const CPU_SHARES: i64 = 256;
+/// Of the first process of a sandbox, as far as the daemon may give it one: hundreds of busy processes must not keep the
+/// guardian from ending them. Its workers step back.
+pub(in crate::sandbox) const GUARDIAN_PRIORITY: i32 = -15;
 pub(in crate::sandbox) const LOCKED_MEMORY_BYTES: i64 = 64 * 1024;
 
 /// Naming the list replaces the engine's own, so an old engine gets the newest one too.

@@ -1,6 +1,7 @@
 //! Hundreds of processes that take all the CPU time there is and fork as fast as they die.
 
 use serde_json::json;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -108,6 +109,31 @@ fn a_deadline_holds_for_a_fork_bomb_beside_other_load() {
     }
 }
 
+/// The priority of a process: the higher, the less CPU time it gets beside others.
+fn niceness(pid: u32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(16)?.parse().ok()
+}
+
+/// A daemon of root gives the guardian a priority that nothing else in the sandbox has.
+fn the_guardian_goes_first() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let of_root = std::fs::metadata(format!("/proc/{}", daemon.pid())).expect("it runs").uid() == 0;
+    daemon.session("a", json!({"image": "belljar/base"}));
+    let first = daemon.first_process("a");
+    let of_guardian = niceness(first).expect("it runs");
+    assert_eq!(of_guardian < 0, of_root, "{of_guardian}");
+    let worker = daemon.run("a", "open('/proc/self/stat').read().rpartition(')')[2].split()[16]");
+    let of_worker: i32 = worker["result"]["repr"]
+        .as_str()
+        .and_then(|text| text.trim_matches('\'').parse().ok())
+        .expect("a number");
+    assert!(of_worker >= 0, "{of_worker}");
+}
+
 /// What is killed one by one is never found in time.
 fn chains_of_forks_end_with_their_cell() {
     if !engine() {
@@ -148,6 +174,7 @@ fn all_stand_still_before_a_cell_is_killed() {
 
 on_every_ground!(
     all_stand_still_before_a_cell_is_killed,
+    the_guardian_goes_first,
     chains_of_forks_end_with_their_cell,
     a_deadline_holds_for_a_fork_bomb,
     a_deadline_holds_for_a_fork_bomb_in_a_copy,

@@ -15,7 +15,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::backend::{RunningSandbox, SandboxEnd};
-use crate::sandbox::spec::SandboxSpec;
+use crate::sandbox::spec::{GUARDIAN_PRIORITY, SandboxSpec};
 
 pub struct Container {
     engine: Arc<Engine>,
@@ -30,7 +30,14 @@ impl Container {
         engine.create(&name, config::session_container(spec)).await?;
         engine.start(&name).await?;
         let inspected = engine.inspect(&name).await?;
-        Ok(Self::seen(engine, name, inspected))
+        let started = Self::seen(engine, name, inspected);
+        if let Some(pid) = attest::container_pid(&started.inspected)
+            && controls::holds("container_guardian_goes_first")
+        {
+            let _ =
+                rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), GUARDIAN_PRIORITY);
+        }
+        Ok(started)
     }
 
     fn seen(engine: &Arc<Engine>, name: String, inspected: ContainerInspectResponse) -> Self {

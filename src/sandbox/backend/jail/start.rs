@@ -22,12 +22,11 @@ use crate::sandbox::backend::jail::root::{self, Root};
 use crate::sandbox::backend::jail::{Walls, scope, seccomp, status};
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
-    BRIDGE_SOCKET_NAME, GuestUser, SandboxSpec, compile_command, environment, kernel_command,
+    BRIDGE_SOCKET_NAME, GUARDIAN_PRIORITY, GuestUser, SandboxSpec, compile_command, environment,
+    kernel_command,
 };
 
 const BWRAP: &str = "bwrap";
-/// Of the first process of a jail, as far as the daemon may give it one.
-const GUARDIAN_PRIORITY: i32 = -15;
 /// Time for bubblewrap to build a jail.
 const BUILD: Duration = Duration::from_secs(20);
 const BUILD_POLL: Duration = Duration::from_millis(2);
@@ -209,7 +208,6 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         });
     };
     if tools.system && group.is_some() {
-        // Hundreds of busy processes must not keep the guardian from ending them; its workers step back.
         let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), GUARDIAN_PRIORITY);
     }
     // Until here it has done nothing but to build its walls.
