@@ -22,6 +22,12 @@ pub enum Job<W> {
     Variables { which: Which, patient: bool, reply_to: W },
 }
 
+/// What starts next; a cell is in the queue until it has ended.
+pub enum Next<W> {
+    Cell(CellNumber),
+    Variables { which: Which, reply_to: W },
+}
+
 pub struct Queue<W> {
     waiting: VecDeque<Job<W>>,
     running: BTreeMap<CellNumber, CellStart>,
@@ -84,11 +90,15 @@ impl<W> Queue<W> {
     }
 
     /// A job that has waited already goes to the front.
-    pub fn put_back(&mut self, job: Job<W>) {
-        if let Job::Cell { start, .. } = &job {
-            self.running.remove(&start.cell);
-        }
+    pub fn push_front(&mut self, job: Job<W>) {
         self.waiting.push_front(job);
+    }
+
+    /// A cell that runs waits again.
+    pub fn put_back(&mut self, cell: CellNumber, patient: bool) {
+        if let Some(start) = self.running.remove(&cell) {
+            self.waiting.push_front(Job::Cell { start, patient });
+        }
     }
 
     /// Whether the job that may start now is a cell; none if no job may.
@@ -96,13 +106,16 @@ impl<W> Queue<W> {
         self.waiting.get(self.next_place()?).map(|job| matches!(job, Job::Cell { .. }))
     }
 
-    /// Takes the first job that may start now. A cell counts as running from here on.
-    pub fn next(&mut self) -> Option<Job<W>> {
-        let job = self.waiting.remove(self.next_place()?)?;
-        if let Job::Cell { start, .. } = &job {
-            self.running.insert(start.cell, start.clone());
+    /// The first job that may start now. A cell counts as running from here on.
+    pub fn next(&mut self) -> Option<Next<W>> {
+        match self.waiting.remove(self.next_place()?)? {
+            Job::Cell { start, .. } => {
+                let cell = start.cell;
+                self.running.insert(cell, start);
+                Some(Next::Cell(cell))
+            }
+            Job::Variables { which, reply_to, .. } => Some(Next::Variables { which, reply_to }),
         }
-        Some(job)
     }
 
     fn next_place(&self) -> Option<usize> {
@@ -127,12 +140,21 @@ impl<W> Queue<W> {
         self.running.insert(start.cell, start);
     }
 
-    pub fn ended(&mut self, cell: CellNumber) {
-        self.running.remove(&cell);
+    /// A cell that runs.
+    pub fn running(&mut self, cell: CellNumber) -> Option<&mut CellStart> {
+        self.running.get_mut(&cell)
     }
 
-    /// Takes back a cell that waits.
+    /// All cells that run.
+    pub fn runs(&self) -> impl DoubleEndedIterator<Item = CellNumber> {
+        self.running.keys().copied()
+    }
+
+    /// Takes a cell out, whether it waits or runs.
     pub fn take(&mut self, cell: CellNumber) -> Option<CellStart> {
+        if let Some(start) = self.running.remove(&cell) {
+            return Some(start);
+        }
         let is_it = |job: &Job<W>| matches!(job, Job::Cell { start, .. } if start.cell == cell);
         let place = self.waiting.iter().position(is_it)?;
         match self.waiting.remove(place)? {
@@ -146,11 +168,15 @@ impl<W> Queue<W> {
         std::mem::take(&mut self.running).into_values().collect()
     }
 
-    /// The jobs that wait and are meant, in their order.
-    pub fn take_waiting_if(&mut self, is_meant: impl Fn(&Job<W>) -> bool) -> Vec<Job<W>> {
-        let (taken, left): (Vec<Job<W>>, Vec<Job<W>>) =
-            std::mem::take(&mut self.waiting).into_iter().partition(is_meant);
-        self.waiting = left.into();
+    /// The cells of an ask that wait, in their order.
+    pub fn take_waiting_of(&mut self, ask: AskNumber) -> Vec<CellStart> {
+        let mut taken = Vec::new();
+        for job in std::mem::take(&mut self.waiting) {
+            match job {
+                Job::Cell { start, .. } if start.ask == Some(ask) => taken.push(start),
+                job => self.waiting.push_back(job),
+            }
+        }
         taken
     }
 
@@ -177,7 +203,7 @@ mod tests {
 
     fn start(queue: &mut Queue<()>) -> Vec<CellNumber> {
         std::iter::from_fn(|| queue.next())
-            .filter_map(|job| if let Job::Cell { start, .. } = job { Some(start.cell) } else { None })
+            .filter_map(|next| if let Next::Cell(cell) = next { Some(cell) } else { None })
             .collect()
     }
 
@@ -187,7 +213,7 @@ mod tests {
         (1..=3).for_each(|n| queue.push(cell(n, Mode::Main, false)));
         assert_eq!(start(&mut queue), [1]);
         assert_eq!(start(&mut queue), Vec::<CellNumber>::new());
-        queue.ended(1);
+        queue.take(1);
         assert_eq!(start(&mut queue), [2]);
         assert_eq!((queue.main(), queue.waiting()), (Some(2), 1));
     }
@@ -210,7 +236,7 @@ mod tests {
         assert_eq!(start(&mut queue), [1]);
         queue.push(cell(2, Mode::Fork, true));
         assert_eq!(start(&mut queue), Vec::<CellNumber>::new());
-        queue.ended(1);
+        queue.take(1);
         assert_eq!(start(&mut queue), [2]);
         (3..20).for_each(|n| queue.push(cell(n, Mode::Fork, false)));
         assert_eq!(start(&mut queue).len(), COPIES - 1);

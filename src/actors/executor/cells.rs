@@ -425,9 +425,10 @@ impl ExecutorState {
 
     /// The kernel could not take a cell now: it waits for the main line.
     pub(super) fn put_back(&mut self, cell: CellNumber) {
-        let Some(running) = self.running.remove(&cell) else { return };
-        let _ = self.args.recorder.finish(cell);
-        self.tell(SessionMsg::PutBack(running.start.clone()));
+        if self.running.remove(&cell).is_some() {
+            let _ = self.args.recorder.finish(cell);
+            self.tell(SessionMsg::PutBack(cell));
+        }
     }
 
     /// One look at a time: a guest decides how long it takes. The longer it took, the later is the next, and

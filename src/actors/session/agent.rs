@@ -1,13 +1,11 @@
-//! The session's part in asks: its tools, the variables that an ask brings along, and cells that
-//! an ask no longer wants.
+//! The session's part in asks: its tools, and the variables that an ask brings along.
 
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::asks::{Asks, AsksArgs, AsksRef, Port, PortCaller};
 use super::super::executor::ExecutorMsg;
-use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionArgs, SessionMsg, SessionRef};
-use crate::protocol::ask::AskNumber;
+use super::{Answer, OwnSession, SessionActorState, SessionArgs, SessionMsg, SessionRef};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
@@ -15,7 +13,6 @@ use crate::protocol::receipt::Backend;
 use crate::protocol::result::ExecutionResult;
 use crate::protocol::tool::ClientTool;
 use crate::sandbox::kernel::files as kernel_files;
-use crate::session::queue::Job;
 use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry, RegistryError};
 
@@ -156,7 +153,7 @@ impl SessionActorState {
     /// Tells the kernel of the seed and the tools as they are now; the present worker gets the values of
     /// these names.
     pub(super) fn configure(&self, given: Vec<String>) {
-        if let SandboxPhase::Ready { executor, .. } | SandboxPhase::Starting(executor) = &self.sandbox {
+        if let Some(executor) = &self.executor {
             let (seed, tools) = (self.args.seed.clone(), self.tools());
             let _ = executor.cast(ExecutorMsg::Configure { seed, tools, given });
         }
@@ -172,17 +169,11 @@ impl SessionActorState {
                 | SessionMsg::Receipt { .. }
                 | SessionMsg::Interrupt { .. }
         );
-        if about_sandbox && self.attaching && !self.removing {
+        if about_sandbox && self.machine.is_attaching() && !self.machine.is_ending() {
             self.deferred.push(message);
             return None;
         }
         Some(message)
-    }
-
-    /// It is known what became of the sandbox of before.
-    pub(super) fn attached_or_gone(&mut self) {
-        self.attaching = false;
-        self.resume_deferred();
     }
 
     /// What waited for a sandbox goes on.
@@ -211,24 +202,5 @@ impl SessionActorState {
             }
         });
         let _ = reply_to.send(lease);
-    }
-
-    /// An ask has ended: what it still had in the queue is not run, and what runs is interrupted.
-    pub(super) fn cancel_cells(&mut self, ask: AskNumber) {
-        let waiting = self.queue.take_waiting_if(|job| match job {
-            Job::Cell { start, .. } => start.ask == Some(ask),
-            Job::Variables { .. } => false,
-        });
-        for job in waiting {
-            if let Job::Cell { mut start, .. } = job {
-                start.note = Some("The ask that wanted this cell has ended.".into());
-                self.conclude_unrun(start);
-            }
-        }
-        if let SandboxPhase::Ready { executor, .. } = &self.sandbox {
-            for cell in self.queue.running_of(ask) {
-                let _ = executor.cast(ExecutorMsg::Interrupt(cell));
-            }
-        }
     }
 }

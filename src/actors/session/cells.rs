@@ -1,17 +1,11 @@
 //! Cells of a session: into the queue, to the executor, to their end.
 
-use ractor::MessagingErr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::super::asks::AsksMsg;
 use super::super::charge::ROOM_TO_BEGIN_BYTES;
-use super::super::executor::ExecutorMsg;
-use super::written::JOURNALLED;
-use super::{
-    Answer, CellRequest, OwnSession, Pending, SandboxPhase, SessionActorState, SessionMsg, Standing, Ticket,
-};
+use super::{Answer, CellRequest, OwnSession, Pending, SessionActorState, SessionMsg, Standing, Ticket};
 use crate::bridge::Turn;
 use crate::config::show_size;
 use crate::controls;
@@ -21,38 +15,27 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::DISK_TOLERANCE;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::protocol::result::{ExecutionResult, Mode};
-use crate::sandbox::attest::cgroup::Cgroup;
-use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
-use crate::session::queue::Job;
-use crate::store::{Applied, CellRecord};
+use crate::protocol::result::ExecutionResult;
+use crate::session::machine::Input;
+use crate::session::outcome::CellStart;
+use crate::store::Applied;
 
 /// Copies of a cell's code while it runs: in the queue, in the executor.
 const CODE_COPIES: u64 = 2;
-/// Told with a cell that a full disk kept from running.
-const UNWRITTEN: &str = "The journal could not be written, so the cell was not run.";
-
-/// It owns the main line until it is over.
-pub(super) fn a_replay_goes_on() -> Problem {
-    Problem::new(Code::Busy, "a replay goes on").hint("wait until it has ended, or interrupt it")
-}
 
 impl SessionActorState {
-    pub(super) fn enqueue(&mut self, myself: &OwnSession, request: CellRequest, reply_to: Answer<Ticket>) {
+    pub(super) async fn enqueue(
+        &mut self,
+        myself: &OwnSession,
+        request: CellRequest,
+        reply_to: Answer<Ticket>,
+    ) {
         self.touch();
-        let refused = match (request.mode, &request.replay) {
-            (_, Some(_)) if !self.replaying => {
-                Err(Problem::new(Code::Busy, "the session was reset, which ended the replay"))
-            }
-            // In between, it would find variables half rebuilt, and what it changes would be overwritten.
-            (Mode::Main, None) if self.replaying => Err(a_replay_goes_on()),
-            _ => self.takes_cells(),
-        };
-        if let Err(problem) = refused {
+        if let Err(problem) = self.takes_cell(&request) {
             let _ = reply_to.send(Err(problem));
             return;
         }
-        let cell = self.cells + 1;
+        let cell = self.machine.cells() + 1;
         let events_after = self.log.newest();
         let queued = EventBody::CellQueued {
             cell,
@@ -78,7 +61,6 @@ impl SessionActorState {
                 return;
             }
         };
-        self.cells = cell;
         let (done, receiver) = oneshot::channel();
         self.tickets.insert(cell, Pending { events_after, done });
         let start = CellStart {
@@ -93,7 +75,6 @@ impl SessionActorState {
             memory,
             ..CellStart::default()
         };
-        self.queue.push(Job::Cell { start, patient: false });
         let aim = request.keyed.map(|keyed| keyed.aim(self.args.id, cell, events_after));
         let (session, ticket) =
             (myself.clone(), Ticket { session: self.args.id, cell, events_after, done: receiver });
@@ -104,6 +85,7 @@ impl SessionActorState {
                 let _ = session.cast(SessionMsg::Unwritten { ticket, reply_to });
             }
         });
+        self.apply(Input::Cell(start)).await;
     }
 
     /// Code is kept from when it is taken into the queue until its cell has ended.
@@ -116,19 +98,12 @@ impl SessionActorState {
         pool.try_charge(Use::Cells, bytes).map(|charge| Some(Arc::new(charge)))
     }
 
-    fn takes_cells(&self) -> Result<(), Problem> {
-        if self.removing {
-            return Err(Problem::new(Code::NoSuchSession, "the session is being removed"));
-        }
+    fn takes_cell(&self, request: &CellRequest) -> Result<(), Problem> {
+        let limit = self.args.launcher.settings.cells.queue;
+        self.machine.may_run(request.mode, request.replay.is_some(), limit)?;
         self.can_write()?;
         self.args.gauge.fits(Kind::Journal, ROOM_TO_BEGIN_BYTES)?;
-        self.has_disk()?;
-        let limit = self.args.launcher.settings.cells.queue;
-        if self.queue.waiting() >= limit {
-            return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
-                .hint("wait for one to end, or `belljar interrupt` the session"));
-        }
-        Ok(())
+        self.has_disk()
     }
 
     /// A cell that grows what is too large already is ended, but each could add what it writes until then.
@@ -156,89 +131,25 @@ impl SessionActorState {
     }
 
     /// Nobody was told of the cell, so it does not run, unless it does already.
-    pub(super) fn unwritten(&mut self, ticket: Ticket, reply_to: Answer<Ticket>) {
-        if self.queue.is_running(ticket.cell) {
+    pub(super) async fn unwritten(&mut self, ticket: Ticket, reply_to: Answer<Ticket>) {
+        if self.machine.runs(ticket.cell) {
             let _ = reply_to.send(Ok(ticket));
             return;
         }
-        if let Some(mut start) = self.queue.take(ticket.cell) {
-            start.note = Some(UNWRITTEN.into());
-            self.conclude_unrun(start);
-        }
+        self.apply(Input::CellUnwritten(ticket.cell)).await;
         let _ = reply_to.send(Err(self.unwritable("the cell was not run")));
     }
 
-    /// Starts what waits, as far as the sandbox can take it.
-    pub(super) async fn pump(&mut self, myself: &OwnSession) {
-        if !self.queue.has_waiting() || self.removing || self.going_back > 0 {
-            return;
+    pub(super) async fn finished(&mut self, result: ExecutionResult, turn: Option<Turn>) {
+        let cell = result.cell;
+        if self.machine.is_open(cell) {
+            self.tell_end(result, turn);
         }
-        let executor = match &self.sandbox {
-            SandboxPhase::Ready { executor, .. } => executor.clone(),
-            SandboxPhase::Starting(_) => return,
-            SandboxPhase::None => {
-                self.start_sandbox(myself).await;
-                return;
-            }
-        };
-        self.thaw();
-        while let Some(is_cell) = self.queue.next_is_cell() {
-            let permit = match is_cell.then(|| self.turn(myself)).transpose() {
-                Ok(None) => None,
-                Ok(Some(Some(permit))) => Some(permit),
-                Ok(Some(None)) => break,
-                Err(problem) => {
-                    self.cancel_queue(&format!("The cell was not run: {}.", problem.message), &problem);
-                    break;
-                }
-            };
-            let Some(job) = self.queue.next() else { break };
-            if let (Job::Cell { start, .. }, Some(permit)) = (&job, permit) {
-                self.turns.begin(start.cell, permit);
-            }
-            let sent = match job {
-                Job::Variables { which, reply_to, .. } => {
-                    executor.cast(ExecutorMsg::Variables { which, reply_to })
-                }
-                Job::Cell { mut start, .. } => {
-                    start.before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
-                    self.log.append(EventBody::CellStarted { cell: start.cell, before: start.before });
-                    // First in the journal: a kernel that ran a cell which nobody knows of would give
-                    // its result to the next one of that number.
-                    if tokio::time::timeout(JOURNALLED, self.log.flushed()).await.is_err() {
-                        start.note = Some(UNWRITTEN.into());
-                        self.conclude_unrun(start);
-                        continue;
-                    }
-                    // A copy tells it too, but whoever goes on with the variables has to hear of it.
-                    start.note = if start.mode == Mode::Main { self.note.take() } else { self.note.clone() };
-                    executor.cast(ExecutorMsg::Run(start))
-                }
-            };
-            if let Err(unsent) = sent {
-                // The executor has just ended, of which the session is about to hear.
-                if let MessagingErr::SendErr(ExecutorMsg::Variables { which, reply_to }) = unsent {
-                    self.queue.put_back(Job::Variables { which, patient: false, reply_to });
-                }
-                break;
-            }
-        }
+        self.apply(Input::Finished(cell)).await;
     }
 
-    pub(super) fn conclude_lost(&mut self, ended_by: Option<EndedBy>) {
-        for start in self.queue.take_running() {
-            let record = self.recorder.finish(start.cell);
-            let changes = Changes { artifacts: Vec::new(), cut: false };
-            let ending = Ending::SandboxGone { end: None };
-            let cause = Cause { ended_by: ended_by.clone(), ..Cause::default() };
-            self.finished(conclude(start, ending, cause, record, changes, Duration::ZERO), None);
-        }
-    }
-
-    pub(super) fn finished(&mut self, result: ExecutionResult, turn: Option<Turn>) {
-        self.touch();
-        self.queue.ended(result.cell);
-        self.turns.ended(result.cell);
+    /// The end of a cell, for everybody who waits for it.
+    pub(super) fn tell_end(&mut self, result: ExecutionResult, turn: Option<Turn>) {
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
         let _ = self.asks.cast(AsksMsg::CellEnded { cell: result.cell });
         let result = Arc::new(result);
@@ -254,31 +165,12 @@ impl SessionActorState {
         Some(Applied { sandbox, received: turn.number })
     }
 
-    /// Ends every queued cell unrun.
-    pub(super) fn cancel_queue(&mut self, note: &str, problem: &Problem) {
-        for job in self.queue.take_waiting() {
-            match job {
-                Job::Cell { mut start, .. } => {
-                    start.note = Some(note.to_owned());
-                    self.conclude_unrun(start);
-                }
-                Job::Variables { reply_to, .. } => drop(reply_to.send(Err(problem.clone()))),
-            }
-        }
-    }
-
     pub(super) fn standing(&self, cell: CellNumber) -> Standing {
         match self.tickets.get(&cell) {
-            Some(ticket) if self.queue.is_running(cell) => Standing::Running(ticket.events_after),
+            Some(ticket) if self.machine.queue().is_running(cell) => Standing::Running(ticket.events_after),
             Some(ticket) => Standing::Queued(ticket.events_after),
-            None if (1..=self.cells).contains(&cell) => Standing::Ended,
+            None if (1..=self.machine.cells()).contains(&cell) => Standing::Ended,
             None => Standing::Unknown,
         }
-    }
-
-    pub(super) fn conclude_unrun(&mut self, start: CellStart) {
-        let changes = Changes { artifacts: Vec::new(), cut: false };
-        let (record, cause) = (CellRecord::default(), Cause::default());
-        self.finished(conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO), None);
     }
 }

@@ -6,14 +6,13 @@ use tokio::sync::{oneshot, watch};
 
 use super::super::executor::ExecutorMsg;
 use super::super::supervisor::SupervisorMsg;
-use super::{Answer, OwnSession, SandboxPhase, SessionActorState, SessionMsg};
+use super::{Answer, OwnSession, SessionActorState, SessionMsg};
 use crate::controls;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::Workspace;
-use crate::session::news;
-use crate::session::outcome::EndedBy;
+use crate::session::machine::Input;
 use crate::store::Journal;
 
 /// A guest may have left a million files; other actors go on meanwhile.
@@ -65,81 +64,48 @@ pub fn forget(journal: &Journal, id: SessionId) {
 }
 
 impl SessionActorState {
-    pub(super) fn reset(
+    pub(super) async fn reset(
         &mut self,
         myself: &OwnSession,
         replay: Option<Vec<CellNumber>>,
         reply_to: Answer<()>,
     ) {
         self.touch();
-        let busy = match replay {
-            Some(_) if self.replaying => Some("a replay goes on already"),
-            Some(_) if !self.queue.is_idle() || self.going_back > 0 => Some("a cell runs or waits"),
-            Some(_) | None => None,
-        };
-        if let Some(why) = busy {
-            let problem = Problem::new(Code::Busy, why);
-            let _ = reply_to.send(Err(problem.hint("wait for it, or interrupt it, before you replay")));
-            return;
-        }
-        if let Err(problem) = self.can_write() {
+        let may = self.machine.may_reset(replay.is_some()).and_then(|()| self.can_write());
+        if let Err(problem) = may {
             let _ = reply_to.send(Err(problem));
             return;
         }
-        self.thaw();
-        let cancelled = Problem::new(Code::Busy, "the session was reset");
-        self.cancel_queue("The session was reset before this cell ran.", &cancelled);
-        self.replaying = replay.is_some();
+        self.apply(Input::Reset { replay: replay.is_some() }).await;
         let event = match replay {
             Some(cells) => EventBody::ReplayStarted { cells },
             None => EventBody::Reset,
         };
-        self.note = None;
-        self.going_back += 1;
         let session = myself.any_life().clone();
         self.append_and(event, move |_| drop(session.cast(SessionMsg::ResetNoted { reply_to })));
     }
 
-    pub(super) fn reset_noted(&mut self, reply_to: Answer<()>) {
-        self.going_back = self.going_back.saturating_sub(1);
-        // One that is being attached to is told when it is there.
-        self.reset_again |= self.attaching;
-        let SandboxPhase::Ready { executor, .. } = &self.sandbox else {
-            return drop(reply_to.send(Ok(())));
-        };
-        // Before any cell that has waited for it.
-        let (done, is_done) = oneshot::channel();
-        let _ = executor.cast(ExecutorMsg::Reset { reply_to: done.into() });
-        tokio::spawn(async move {
-            // If the sandbox ended meanwhile, the next one is as fresh as can be.
-            let _ = reply_to.send(is_done.await.unwrap_or(Ok(())));
-        });
-    }
-
-    pub(super) fn replay_ended(&mut self, finished: bool) {
-        // A reset ends a replay as well, and leaves nothing of it.
-        if !std::mem::take(&mut self.replaying) {
-            return;
-        }
-        if finished {
-            self.log.append(EventBody::ReplayFinished);
+    pub(super) async fn reset_noted(&mut self, reply_to: Answer<()>) {
+        if let Some(executor) = self.ready() {
+            // Before any cell that has waited for it.
+            let (done, is_done) = oneshot::channel();
+            let _ = executor.cast(ExecutorMsg::Reset { reply_to: done.into() });
+            tokio::spawn(async move {
+                // If the sandbox ended meanwhile, the next one is as fresh as can be.
+                let _ = reply_to.send(is_done.await.unwrap_or(Ok(())));
+            });
         } else {
-            self.note = Some(news::REPLAY_CUT.into());
+            let _ = reply_to.send(Ok(()));
         }
+        self.apply(Input::ResetNoted).await;
     }
 
-    pub(super) fn remove(&mut self, myself: &OwnSession, reply_to: Option<Answer<()>>) {
-        self.removing = true;
-        let cancelled = Problem::new(Code::NoSuchSession, "the session was removed");
-        self.cancel_queue("The session was removed before this cell ran.", &cancelled);
-        self.conclude_lost(Some(EndedBy::Cancel));
+    pub(super) async fn remove(&mut self, myself: &OwnSession, reply_to: Option<Answer<()>>) {
+        self.apply(Input::Remove).await;
         if let Some(created) = self.args.created.take() {
-            let _ = created.send(Err(cancelled));
+            let _ = created.send(Err(Problem::new(Code::NoSuchSession, "the session was removed")));
         }
-        let executor = match std::mem::replace(&mut self.sandbox, SandboxPhase::None) {
-            SandboxPhase::None => None,
-            SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),
-        };
+        let executor = self.executor.take();
         let session = myself.any_life().clone();
         let (journal, id) = (self.args.journal.clone(), self.args.id);
         let making = self.making.take();

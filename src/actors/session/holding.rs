@@ -15,6 +15,6 @@ impl SessionActorState {
         if self.args.created.is_some() {
             self.holders.renew();
         }
-        self.args.ephemeral && !self.removing && self.holders.are_gone()
+        self.args.ephemeral && !self.machine.is_ending() && self.holders.are_gone()
     }
 }

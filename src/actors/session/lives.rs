@@ -19,8 +19,7 @@ use super::agent::Common;
 use super::ending::{Noted, remove_workspace};
 use super::messages::Answer;
 use super::{
-    Before, Handles, OwnSession, Pending, SandboxPhase, SessionActorState, SessionArgs, SessionMsg,
-    SessionRef, Standing,
+    Before, Handles, OwnSession, Pending, SessionActorState, SessionArgs, SessionMsg, SessionRef, Standing,
 };
 use crate::controls;
 use crate::deaths::{Deaths, TOO_MANY, WITHIN};
@@ -29,6 +28,7 @@ use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
+use crate::session::machine::Input;
 use crate::session::queue::Job;
 use crate::tools::ClientTools;
 
@@ -47,7 +47,7 @@ pub(super) struct Estate {
     pub unanswered: Vec<Answer<Handles>>,
     pub deferred: Vec<SessionMsg>,
     /// Lists of variables that wait.
-    pub views: Vec<Job<Answer<VariableList>>>,
+    pub views: Vec<Input<Answer<VariableList>>>,
     pub place: Option<(Arc<Workspace>, Option<UserSlot>)>,
     /// Somebody runs the cells of before again, and goes on with it.
     pub replaying: bool,
@@ -214,8 +214,8 @@ impl Lives {
             let _ = reply_to.send(Err(problem.clone()));
         }
         estate.deferred.drain(..).for_each(|message| message.refuse(problem.clone()));
-        for job in estate.views.drain(..) {
-            if let Job::Variables { reply_to, .. } = job {
+        for view in estate.views.drain(..) {
+            if let Input::Variables { reply_to, .. } = view {
                 let _ = reply_to.send(Err(problem.clone()));
             }
         }
@@ -304,10 +304,7 @@ impl SessionActorState {
         let view = self.view();
         // Before the executor, whose open calls would take their questions back.
         stopped(self.asks.kill_and_wait(Some(PARTS_END)).await.is_ok());
-        let executor = match std::mem::replace(&mut self.sandbox, SandboxPhase::None) {
-            SandboxPhase::None => None,
-            SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),
-        };
+        let executor = self.executor.take();
         let is_new = self.args.created.is_some();
         if let Some(executor) = executor.as_ref().filter(|_| !is_new) {
             let left = executor.call(|reply_to| ExecutorMsg::Leave { reply_to }, Some(PARTS_END)).await;
@@ -317,7 +314,12 @@ impl SessionActorState {
         }
         self.recorder.seal();
         self.log.flushed().await;
-        let views = self.queue.take_waiting().into_iter();
+        let views = self.machine.take_waiting().into_iter().filter_map(|job| match job {
+            Job::Variables { which, patient, reply_to } => {
+                Some(Input::Variables { which, patient, reply_to })
+            }
+            Job::Cell { .. } => None,
+        });
         let place = self.workspace.map(|workspace| (workspace, self.slot));
         let slot = match &place {
             Some((_, slot)) => slot.as_ref().map(|slot| slot.uid),
@@ -327,7 +329,7 @@ impl SessionActorState {
         Ended {
             view,
             sandbox: self.receipt.as_ref().map(|receipt| receipt.sandbox.clone()),
-            removing: self.removing,
+            removing: self.machine.is_ending(),
             leaving: self.leaving,
             executor: executor.filter(|_| is_new),
             estate: Estate {
@@ -338,9 +340,9 @@ impl SessionActorState {
                 tickets: self.tickets,
                 unanswered: self.waiting_for_handles,
                 deferred: self.deferred,
-                views: views.filter(|job| matches!(job, Job::Variables { .. })).collect(),
+                views: views.collect(),
                 place,
-                replaying: self.replaying,
+                replaying: self.machine.is_replaying(),
             },
         }
     }

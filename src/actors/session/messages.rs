@@ -30,7 +30,7 @@ use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::room::{Payer, Room};
 use crate::sandbox::workspace::{Root, Workspace};
-use crate::session::outcome::{CellStart, Replay};
+use crate::session::outcome::Replay;
 use crate::session::rules::CellRules;
 use crate::store::EventLog;
 use crate::tools::Lease;
@@ -347,8 +347,13 @@ pub enum SessionMsg {
         ticket: Ticket,
         reply_to: Answer<Ticket>,
     },
+    /// Whether the start of a cell got into the journal in time.
+    Started {
+        begin: u64,
+        written: bool,
+    },
     /// The kernel cannot run this copy now.
-    PutBack(CellStart),
+    PutBack(CellNumber),
     /// The turn is given back when the journal has been told.
     UndoDone {
         outcome: Result<Back, Problem>,
@@ -422,6 +427,7 @@ impl SessionMsg {
             | Self::SandboxGone { .. }
             | Self::NotAttached { .. }
             | Self::WorkerReplaced { .. }
+            | Self::Started { .. }
             | Self::PutBack(_)
             | Self::UndoneBefore { .. }
             | Self::ReplayEnded { .. }

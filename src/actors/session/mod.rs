@@ -27,7 +27,7 @@ use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::launch::{Launcher, UserSlot, Wanted};
 use crate::sandbox::workspace::Workspace;
-use crate::session::queue::{Job, Queue};
+use crate::session::machine::{Expiry, Input, Machine};
 use crate::session::restore::Restored;
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, Journal, OutputCaps, Recorder, Spill};
@@ -35,8 +35,9 @@ use crate::tools;
 
 mod agent;
 mod cells;
+mod effects;
 mod ending;
-mod frost;
+mod freeze;
 mod holding;
 mod keyed;
 mod lives;
@@ -63,8 +64,8 @@ use sandbox::make_workspace;
 
 /// How often idleness and age are looked at.
 const TICK: Duration = Duration::from_secs(1);
-/// Lists of variables that wait for the main line.
-const VIEWS_WAITING: usize = 16;
+/// Computations that wait for a sandbox.
+const COMPUTATIONS_WAITING: usize = 16;
 
 pub struct SessionArgs {
     pub id: SessionId,
@@ -108,7 +109,6 @@ pub struct Before {
     pub slot: Option<u32>,
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct SessionActorState {
     args: SessionArgs,
     myself: OwnSession,
@@ -117,8 +117,10 @@ pub struct SessionActorState {
     common: agent::Common,
     /// Of cells that clients send.
     client_rules: Arc<CellRules>,
-    /// A sandbox of before may be there; whether it is, is not known yet.
-    attaching: bool,
+    /// What it does next.
+    machine: Machine<Answer<VariableList>>,
+    /// Of the sandbox that is there, or is being started.
+    executor: Option<ExecutorRef>,
     /// Requests that need a sandbox and came while there was none.
     deferred: Vec<SessionMsg>,
     log: Arc<EventLog>,
@@ -128,26 +130,12 @@ pub struct SessionActorState {
     workspace: Option<Arc<Workspace>>,
     /// Held for the life of the session, so that nobody else gets its user id.
     slot: Option<UserSlot>,
-    sandbox: SandboxPhase,
     receipt: Option<Arc<Receipt>>,
     preloaded: Option<Preloaded>,
-    queue: Queue<Answer<VariableList>>,
     tickets: HashMap<CellNumber, Pending>,
-    /// Of a life before this one, until it is known which of these cells are to come.
-    inherited: HashMap<CellNumber, Pending>,
-    cells: CellNumber,
-    /// To be told with the next cell's result.
-    note: Option<String>,
-    active_at: Instant,
     holders: Holders,
-    removing: bool,
     /// The daemon ends.
     leaving: bool,
-    /// Undos and resets that are under way; cells that come meanwhile wait.
-    going_back: usize,
-    /// Somebody runs the cells of before again.
-    replaying: bool,
-    frozen: bool,
     /// Of the sandbox, for what it counts.
     cgroup: Option<Cgroup>,
     turns: turns::Turns,
@@ -155,19 +143,16 @@ pub struct SessionActorState {
     waiting_for_handles: Vec<Answer<Handles>>,
     /// What was going on when the daemon ended, until the sandbox is attached or gone.
     restored: Option<Restored>,
-    /// The kernel has to be told of the last reset once more.
-    reset_again: bool,
-}
-
-enum SandboxPhase {
-    None,
-    Starting(ExecutorRef),
-    Ready { executor: ExecutorRef, since: Instant },
 }
 
 struct Pending {
     events_after: Seq,
     done: oneshot::Sender<Arc<ExecutionResult>>,
+}
+
+/// When the sandboxes of a session are let go.
+fn expiry(args: &SessionArgs) -> Expiry {
+    Expiry { idle: args.idle, life: args.launcher.settings.sandbox.life }
 }
 
 pub struct Session;
@@ -248,7 +233,10 @@ impl SessionActorState {
         let making = place.is_none().then(|| make_workspace(&myself, &args, held_by));
         let (workspace, slot) = place.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
         let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, events).await?;
-        let goes_on = replaying && past.replaying;
+        let machine = match args.before {
+            Some(_) => restore::machine(&args, &past, replaying),
+            None => Machine::new(expiry(&args), Instant::now()),
+        };
         let mut state = Self {
             args,
             myself,
@@ -256,37 +244,27 @@ impl SessionActorState {
             clients,
             common,
             client_rules,
-            attaching: past.sandbox.is_some(),
+            machine,
+            executor: None,
             deferred,
             log,
             recorder,
             making,
             workspace,
             slot,
-            sandbox: SandboxPhase::None,
             receipt: None,
             preloaded: None,
-            queue: Queue::default(),
             tickets: HashMap::new(),
-            inherited: tickets,
-            cells: 0,
-            note: None,
-            active_at: Instant::now(),
             holders,
-            removing: false,
             leaving: false,
-            going_back: 0,
-            replaying: goes_on,
-            frozen: false,
             cgroup: None,
             turns: turns::Turns::default(),
             waiting_for_handles: unanswered,
             restored: None,
-            reset_again: false,
         };
-        state.recall(past);
+        state.recall(past, tickets);
         for view in views {
-            state.queue.push(view);
+            state.apply(view).await;
         }
         if state.workspace.is_some() {
             state.is_placed().await;
@@ -301,66 +279,37 @@ impl SessionActorState {
         let myself = &state.myself.clone();
         let Some(message) = state.ready_for(message) else { return };
         match message {
-            SessionMsg::Run { request, reply_to } => {
-                state.enqueue(myself, request, reply_to);
-                state.pump(myself).await;
-            }
-            SessionMsg::Unwritten { ticket, reply_to } => state.unwritten(ticket, reply_to),
+            SessionMsg::Run { request, reply_to } => state.enqueue(myself, request, reply_to).await,
+            SessionMsg::Unwritten { ticket, reply_to } => state.unwritten(ticket, reply_to).await,
+            SessionMsg::Started { begin, written } => state.apply(Input::Started { begin, written }).await,
             SessionMsg::Standing { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
             SessionMsg::Interrupt { reply_to } => {
-                state.touch();
-                state.thaw();
-                // Without a sandbox nothing is told, so nothing is claimed either.
-                let cell = match &state.sandbox {
-                    SandboxPhase::Ready { executor, .. } => state
-                        .queue
-                        .foremost()
-                        .filter(|cell| executor.cast(ExecutorMsg::Interrupt(*cell)).is_ok()),
-                    SandboxPhase::None | SandboxPhase::Starting(_) => None,
-                };
+                let cell = state.machine.interruptible();
+                state.apply(Input::Interrupt).await;
                 let _ = reply_to.send(Ok(Interrupted { cell }));
             }
             SessionMsg::Variables { which, patient, reply_to } => {
-                state.touch();
-                if state.queue.views() >= VIEWS_WAITING {
-                    let problem =
-                        Problem::new(Code::Busy, format!("{VIEWS_WAITING} such requests wait already"));
-                    let _ = reply_to.send(Err(problem.hint("wait for one of them to be answered")));
-                } else {
-                    state.queue.push(Job::Variables { which, patient, reply_to });
-                    state.pump(myself).await;
+                state.apply(Input::Variables { which, patient, reply_to }).await;
+            }
+            SessionMsg::Compute { expression, values, timeout, reply_to } => match state.ready() {
+                Some(executor) => {
+                    state.apply(Input::SandboxWanted).await;
+                    let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
                 }
-            }
-            SessionMsg::Compute { expression, values, timeout, reply_to } => {
-                state.touch();
-                state.thaw();
-                match &state.sandbox {
-                    SandboxPhase::Ready { executor, .. } => {
-                        let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
-                    }
-                    SandboxPhase::None | SandboxPhase::Starting(_)
-                        if state.deferred.len() < VIEWS_WAITING =>
-                    {
-                        state.deferred.push(SessionMsg::Compute { expression, values, timeout, reply_to });
-                        if matches!(state.sandbox, SandboxPhase::None) {
-                            state.start_sandbox(myself).await;
-                        }
-                    }
-                    SandboxPhase::None | SandboxPhase::Starting(_) => {
-                        let problem = Problem::new(Code::Busy, "the session has no sandbox yet");
-                        let _ = reply_to.send(Err(problem.hint("try again when it is there")));
-                    }
+                None if state.deferred.len() < COMPUTATIONS_WAITING => {
+                    state.deferred.push(SessionMsg::Compute { expression, values, timeout, reply_to });
+                    state.apply(Input::SandboxWanted).await;
                 }
-            }
-            SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to),
-            SessionMsg::ResetNoted { reply_to } => {
-                state.reset_noted(reply_to);
-                state.pump(myself).await;
-            }
+                None => {
+                    let problem = Problem::new(Code::Busy, "the session has no sandbox yet");
+                    let _ = reply_to.send(Err(problem.hint("try again when it is there")));
+                }
+            },
+            SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to).await,
+            SessionMsg::ResetNoted { reply_to } => state.reset_noted(reply_to).await,
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
             SessionMsg::Receipt { reply_to } => {
-                let receipt =
-                    state.receipt.clone().filter(|_| matches!(state.sandbox, SandboxPhase::Ready { .. }));
+                let receipt = state.receipt.clone().filter(|_| state.machine.is_ready());
                 let _ = reply_to.send(receipt.ok_or_else(|| {
                     Problem::new(
                         Code::Busy,
@@ -383,10 +332,7 @@ impl SessionActorState {
             SessionMsg::Seed { values, anew } => state.seed(values, anew),
             SessionMsg::Given { reply_to } => drop(reply_to.send(state.args.seed.clone())),
             SessionMsg::Touch => state.touch(),
-            SessionMsg::CancelCells { ask } => {
-                state.cancel_cells(ask);
-                state.pump(myself).await;
-            }
+            SessionMsg::CancelCells { ask } => state.apply(Input::CancelCells(ask)).await,
             SessionMsg::Lend { tools, reply_to } => state.lend(tools, reply_to),
             SessionMsg::AnswerCall { call, answer, reply_to } => {
                 let answered = state.clients.answer(&call, answer);
@@ -394,31 +340,27 @@ impl SessionActorState {
                     .send(answered.map_err(|error| Problem::new(Code::NoSuchCall, error.to_string())));
             }
             SessionMsg::ToolsChanged => state.configure(Vec::new()),
-            SessionMsg::FilesChanged => match &state.sandbox {
-                SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => {
-                    let _ = executor.cast(ExecutorMsg::FilesChanged);
-                }
-                SandboxPhase::None => state.measure_workspace(),
+            SessionMsg::FilesChanged => match &state.executor {
+                Some(executor) => drop(executor.cast(ExecutorMsg::FilesChanged)),
+                None => state.measure_workspace(),
             },
             // Unwrapped before, where it is of this life.
             SessionMsg::Own { .. } => {}
-            SessionMsg::MayRun(permit) => state.may_run(myself, permit).await,
+            SessionMsg::MayRun(permit) => state.may_run(permit).await,
             SessionMsg::ActedOn { admin, act } => {
                 state.log.append(EventBody::AdminActed { admin, act });
             }
-            SessionMsg::Remove { reply_to } => state.remove(myself, reply_to),
-            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(myself, *outcome).await,
+            SessionMsg::Remove { reply_to } => state.remove(myself, reply_to).await,
+            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(*outcome).await,
             SessionMsg::SandboxReady { receipt, preloaded } => {
-                state.sandbox_ready(myself, *receipt, preloaded);
+                state.sandbox_ready(myself, *receipt, preloaded).await;
                 state.resume_deferred();
-                state.pump(myself).await;
             }
             SessionMsg::SandboxAttached(receipt) => {
-                state.sandbox_attached(*receipt);
-                state.attached_or_gone();
-                state.pump(myself).await;
+                state.sandbox_attached(*receipt).await;
+                state.resume_deferred();
             }
-            SessionMsg::Leave { within } => state.leave(myself, within),
+            SessionMsg::Leave { within } => state.leave(myself, within).await,
             SessionMsg::Left => {
                 state.log.flushed().await;
                 state.log.close();
@@ -427,58 +369,54 @@ impl SessionActorState {
                 myself.any_life().stop(None);
             }
             SessionMsg::SandboxFailed(problem) => {
-                state.sandbox_failed(problem);
-                state.attached_or_gone();
+                let failed = state.sandbox_failed(problem);
+                state.apply(failed).await;
             }
             SessionMsg::SandboxGone { reason } => {
-                state.sandbox_gone(reason);
-                state.pump(myself).await;
+                state.forgo_sandbox();
+                state.apply(Input::SandboxGone { reason }).await;
             }
             SessionMsg::NotAttached { reason } => {
-                state.conclude_lost(None);
-                state.sandbox_gone(reason);
-                state.attached_or_gone();
-                state.pump(myself).await;
+                state.forgo_sandbox();
+                state.apply(Input::NotAttached { reason }).await;
+                state.resume_deferred();
             }
             SessionMsg::WorkerReplaced { exit_code, after, gone, turn } => {
-                state.worker_replaced(exit_code, after, gone, &turn);
+                state.worker_replaced(exit_code, after, gone, &turn).await;
             }
-            SessionMsg::PutBack(start) => {
-                state.turns.ended(start.cell);
-                state.queue.put_back(Job::Cell { start, patient: true });
-                state.pump(myself).await;
-            }
-            SessionMsg::Freeze { reply_to } => state.freeze(myself, reply_to),
-            SessionMsg::FreezeDone { outcome, reply_to } => state.freeze_done(outcome, reply_to),
+            SessionMsg::PutBack(cell) => state.apply(Input::PutBack(cell)).await,
+            SessionMsg::Freeze { reply_to } => state.freeze(myself, reply_to).await,
+            SessionMsg::FreezeDone { outcome, reply_to } => state.freeze_done(outcome, reply_to).await,
             SessionMsg::Thaw { reply_to } => {
-                state.touch();
-                state.thaw();
+                state.apply(Input::Thaw).await;
                 let _ = reply_to.send(Ok(()));
             }
-            SessionMsg::Undo { cells, reply_to } => state.undo(myself, cells, reply_to),
+            SessionMsg::Undo { cells, reply_to } => state.undo(myself, cells, reply_to).await,
             SessionMsg::UndoDone { outcome, reply_to } => {
                 state.undo_done(outcome, reply_to);
-                state.pump(myself).await;
+                state.apply(Input::UndoDone).await;
             }
             SessionMsg::UndoneBefore { state_of, turn } => {
                 state.log.append_then(EventBody::Undone { state_of }, state.applied(&turn), || {});
             }
-            SessionMsg::ReplayEnded { finished } => state.replay_ended(finished),
-            SessionMsg::CellFinished(result, turn) => {
-                state.finished(*result, turn);
-                state.pump(myself).await;
-            }
+            SessionMsg::ReplayEnded { finished } => state.apply(Input::ReplayEnded { finished }).await,
+            SessionMsg::CellFinished(result, turn) => state.finished(*result, turn).await,
             SessionMsg::Removed { reply_to, noted } => {
                 state.removed(reply_to, noted).await;
                 myself.any_life().stop(None);
             }
             SessionMsg::Hold { reply_to } => drop(reply_to.send(Ok(state.hold(myself)))),
             SessionMsg::Released => state.holders.release(),
-            SessionMsg::Tick => state.tick(myself),
+            SessionMsg::Tick => state.tick(myself).await,
         }
     }
 
     pub(super) fn touch(&mut self) {
-        self.active_at = Instant::now();
+        self.machine.touch(Instant::now());
+    }
+
+    /// Of a sandbox that can be asked something.
+    fn ready(&self) -> Option<ExecutorRef> {
+        self.executor.clone().filter(|_| self.machine.is_ready())
     }
 }

@@ -5,16 +5,18 @@ use tokio::sync::oneshot;
 
 use super::super::asks::AsksMsg;
 use super::super::executor::{Attach, ExecutorMsg, Resumed};
-use super::{OwnSession, Pending, SandboxPhase, SessionActorState, SessionMsg};
+use super::{Answer, OwnSession, Pending, SessionActorState, SessionArgs, SessionMsg, expiry};
+use crate::protocol::api::VariableList;
 use crate::protocol::clock;
-use crate::protocol::event::{Event, EventBody};
-use crate::protocol::ids::Seq;
+use crate::protocol::event::Event;
+use crate::protocol::ids::CellNumber;
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::cgroup::Cgroup;
+use crate::session::machine::{Before, Input, Machine, Phase};
 use crate::session::news;
-use crate::session::queue::Job;
 use crate::session::restore::{Begun, Restored};
 use crate::store::EventLog;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,45 +35,45 @@ pub(in crate::actors) fn events(log: &EventLog) -> Vec<Event> {
     found
 }
 
+/// What a session does next that was there before. `replays`: somebody goes on with the replay.
+pub(super) fn machine(args: &SessionArgs, past: &Restored, replays: bool) -> Machine<Answer<VariableList>> {
+    let before = Before {
+        cells: past.cells,
+        queued: past.queued.clone(),
+        running: past.running.iter().map(|begun| begun.start.clone()).collect(),
+        note: if past.replaying { Some(news::REPLAY_CUT.into()) } else { past.news.clone() },
+        idle: past.active_at.as_deref().map_or(Duration::ZERO, clock::since),
+        frozen: past.frozen_since.is_some(),
+        replaying: replays && past.replaying,
+        sandbox: past.sandbox.is_some(),
+        reset: past.reset,
+    };
+    Machine::restored(expiry(args), before, Instant::now())
+}
+
 impl SessionActorState {
-    /// Takes up cells that had not ended.
-    pub(super) fn recall(&mut self, past: Restored) {
-        self.cells = past.cells;
-        let idle = past.active_at.as_deref().map_or(Duration::ZERO, clock::since);
-        self.active_at = self.active_at.checked_sub(idle).unwrap_or(self.active_at);
-        for start in &past.queued {
-            self.expect_end(start.cell, self.log.newest());
-            self.queue.push(Job::Cell { start: start.clone(), patient: false });
+    /// Takes up what waits for cells that had not ended. Of those that wait since an earlier life, some wait for cells
+    /// that never got into the journal.
+    pub(super) fn recall(&mut self, past: Restored, mut waiting: HashMap<CellNumber, Pending>) {
+        let events_after = self.log.newest();
+        let running = past.running.iter().map(|begun| begun.start.cell);
+        for cell in past.queued.iter().map(|start| start.cell).chain(running.clone()) {
+            let nobody = || Pending { events_after, done: oneshot::channel().0 };
+            self.tickets.insert(cell, waiting.remove(&cell).unwrap_or_else(nobody));
         }
-        for begun in &past.running {
-            self.expect_end(begun.start.cell, self.log.newest());
-            self.queue.resume(begun.start.clone());
-            self.keep_turn(begun.start.cell);
-        }
-        // Of cells that never got into the journal.
-        self.inherited.clear();
-        self.note = if past.replaying { Some(news::REPLAY_CUT.into()) } else { past.news.clone() };
+        running.for_each(|cell| self.keep_turn(cell));
         if self.args.before.is_some() {
             self.receipt = past.last_sandbox.clone().map(Arc::new);
             self.keep_image();
             self.preloaded.clone_from(&past.preloaded);
-            self.frozen = past.frozen_since.is_some();
             self.restored = Some(past);
         }
-    }
-
-    /// Its result will be in the events; somebody may still wait for it since an earlier life of the session.
-    fn expect_end(&mut self, cell: u64, events_after: Seq) {
-        let nobody = || Pending { events_after, done: oneshot::channel().0 };
-        let pending = self.inherited.remove(&cell).unwrap_or_else(nobody);
-        self.tickets.insert(cell, pending);
     }
 
     /// The sandbox to take over, if there was one.
     pub(super) fn take_attach(&mut self) -> Option<Attach> {
         let past = self.restored.take()?;
         let receipt = past.sandbox?;
-        self.reset_again = past.reset;
         let ran = |begun: Begun| Resumed {
             ran: begun.ran(past.frozen_since.as_deref()),
             start: begun.start,
@@ -87,46 +89,31 @@ impl SessionActorState {
             open_calls: past.open_calls,
             said: past.said,
             bound: past.bound,
-            frozen: self.frozen,
+            frozen: self.machine.is_frozen(),
         })
     }
 
-    /// The workspace is there again: attach to the sandbox, or say that it is gone.
-    pub(super) async fn go_on(&mut self, myself: &OwnSession) {
-        if self.removing {
+    pub(super) async fn sandbox_attached(&mut self, receipt: Receipt) {
+        if self.machine.phase() != Phase::Starting {
             return;
         }
-        if self.restored.as_ref().is_some_and(|past| past.sandbox.is_some()) {
-            self.start_sandbox(myself).await;
-            return;
-        }
-        self.restored = None;
-        self.conclude_lost(None);
-        self.resume_deferred();
-        self.pump(myself).await;
-    }
-
-    pub(super) fn sandbox_attached(&mut self, receipt: Receipt) {
-        let SandboxPhase::Starting(executor) = &self.sandbox else { return };
-        let executor = executor.clone();
-        if std::mem::take(&mut self.reset_again) {
+        if self.machine.takes_reset_again()
+            && let Some(executor) = &self.executor
+        {
             // A fresh state can be made fresh once more, so nobody has to know how far it came.
             let (reply_to, _) = oneshot::channel();
             let _ = executor.cast(ExecutorMsg::Reset { reply_to: reply_to.into() });
         }
-        self.sandbox = SandboxPhase::Ready { executor, since: Instant::now() };
-        self.log.append(EventBody::SandboxAttached);
         self.cgroup = Cgroup::of_sandbox(&receipt);
         self.receipt = Some(Arc::new(receipt));
+        self.apply(Input::SandboxAttached).await;
     }
 
     /// Ends the actor and leaves everything else as it is.
-    pub(super) fn leave(&mut self, myself: &OwnSession, within: Duration) {
-        (self.removing, self.leaving) = (true, true);
-        let executor = match std::mem::replace(&mut self.sandbox, SandboxPhase::None) {
-            SandboxPhase::None => None,
-            SandboxPhase::Starting(executor) | SandboxPhase::Ready { executor, .. } => Some(executor),
-        };
+    pub(super) async fn leave(&mut self, myself: &OwnSession, within: Duration) {
+        self.leaving = true;
+        self.apply(Input::Leave).await;
+        let executor = self.executor.take();
         let (session, asks) = (myself.any_life().clone(), self.asks.clone());
         tokio::spawn(async move {
             let of_asks = asks.call(|reply_to| AsksMsg::Leave { reply_to }, None);

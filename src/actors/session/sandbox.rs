@@ -1,15 +1,15 @@
 //! The sandbox of a session: from the workspace to the end, with everything that is told about it.
 
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::task::JoinHandle;
 
 use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
 use super::super::supervisor::SupervisorMsg;
 use super::ending::Noted;
-use super::{Handles, OwnSession, SandboxPhase, SessionActorState, SessionArgs, SessionMsg};
+use super::{Answer, Handles, OwnSession, SessionActorState, SessionArgs, SessionMsg};
 use crate::bridge::Turn;
 use crate::deaths::watched;
+use crate::protocol::api::{SessionState, SessionView, VariableList};
 use crate::protocol::event::EventBody;
 use crate::protocol::exit_codes::signal_name;
 use crate::protocol::frames::{Live, StateAfter};
@@ -25,13 +25,10 @@ use crate::sandbox::spec::Choice;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::owner::{self as folders, Lane};
+use crate::session::machine::{Input, Phase};
 use crate::session::news;
 use crate::session::outcome;
-use crate::session::queue::Job;
 use crate::store::{JournalError, SessionRecord};
-
-/// Sandboxes that may end just before they take a cell, until it is given up.
-const SANDBOXES_MISSED: u32 = 3;
 
 /// What a sandbox can take at most.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
@@ -161,27 +158,20 @@ impl SessionArgs {
 
 impl SessionActorState {
     pub(super) fn is_current(&self, executor: ractor::ActorId) -> bool {
-        match &self.sandbox {
-            SandboxPhase::None => false,
-            SandboxPhase::Starting(current) | SandboxPhase::Ready { executor: current, .. } => {
-                current.get_id() == executor
-            }
-        }
+        self.executor.as_ref().is_some_and(|current| current.get_id() == executor)
     }
 
-    pub(super) async fn start_sandbox(&mut self, myself: &OwnSession) {
-        let Some(workspace) = self.workspace.clone() else { return };
+    pub(super) async fn start_sandbox(&mut self) -> Result<(), Problem> {
+        let unplaced = || Problem::new(Code::Internal, "a sandbox without a workspace");
+        let workspace = self.workspace.clone().ok_or_else(unplaced)?;
         let attach = self.take_attach();
-        let permit = match self.sandbox_permit(attach.is_some()) {
-            Ok(permit) => permit,
-            Err(problem) => return self.sandbox_failed(problem),
-        };
+        let permit = self.sandbox_permit(attach.is_some())?;
         if attach.is_none() {
             let image = self.args.wanted.image.clone().unwrap_or_else(|| "default".into());
             self.log.append(EventBody::SandboxStarting { backend: workspace.choice.backend, image });
         }
         let args = ExecutorArgs {
-            session: myself.clone(),
+            session: self.myself.clone(),
             launcher: Arc::clone(&self.args.launcher),
             workspace,
             wanted: self.args.wanted.clone(),
@@ -199,10 +189,9 @@ impl SessionActorState {
             gauge: self.args.workspace.is_none().then(|| self.args.gauge.clone()),
             memory: self.args.ledger.memory(self.args.owner),
         };
-        match Executor::spawn(args).await {
-            Ok(executor) => self.sandbox = SandboxPhase::Starting(executor),
-            Err(error) => self.sandbox_failed(Problem::new(Code::Internal, format!("no executor: {error}"))),
-        }
+        let no_executor = |error| Problem::new(Code::Internal, format!("no executor: {error}"));
+        self.executor = Some(Executor::spawn(args).await.map_err(no_executor)?);
+        Ok(())
     }
 
     /// Memory and CPUs of a sandbox, for as long as it is there. One of an earlier daemon has them.
@@ -233,11 +222,7 @@ impl SessionActorState {
         });
     }
 
-    pub(super) async fn workspace_ready(
-        &mut self,
-        myself: &OwnSession,
-        outcome: Result<(Workspace, Option<UserSlot>), Problem>,
-    ) {
+    pub(super) async fn workspace_ready(&mut self, outcome: Result<(Workspace, Option<UserSlot>), Problem>) {
         match outcome {
             Ok((workspace, slot)) => {
                 self.workspace = Some(Arc::new(workspace));
@@ -248,10 +233,10 @@ impl SessionActorState {
                 }
                 self.measure_workspace();
                 self.give_handles();
-                if !self.removing {
+                if !self.machine.is_ending() {
                     self.log.append(EventBody::SessionCreated { name: self.args.name.to_string() });
-                    self.start_sandbox(myself).await;
                 }
+                self.apply(Input::Placed).await;
             }
             Err(problem) => {
                 for reply_to in std::mem::take(&mut self.waiting_for_handles) {
@@ -262,7 +247,8 @@ impl SessionActorState {
                     // The engine may not be there yet. Until it is, nothing of the past is given up.
                     tracing::warn!(session = %self.args.id, problem = problem.message, "a session cannot go on yet");
                 } else {
-                    self.sandbox_failed(problem);
+                    let failed = self.sandbox_failed(problem);
+                    self.apply(failed).await;
                 }
             }
         }
@@ -272,8 +258,14 @@ impl SessionActorState {
     pub(super) async fn is_placed(&mut self) {
         self.measure_workspace();
         self.give_handles();
-        let myself = self.myself.clone();
-        self.go_on(&myself).await;
+        let attaches = self.machine.is_attaching();
+        if !attaches {
+            self.restored = None;
+        }
+        self.apply(Input::Placed).await;
+        if !attaches {
+            self.resume_deferred();
+        }
     }
 
     fn give_handles(&mut self) {
@@ -289,14 +281,15 @@ impl SessionActorState {
         self.workspace.clone().map(|workspace| Handles { log: Arc::clone(&self.log), workspace, gauge })
     }
 
-    pub(super) fn sandbox_ready(
+    pub(super) async fn sandbox_ready(
         &mut self,
         myself: &OwnSession,
         receipt: Receipt,
         preloaded: Option<Preloaded>,
     ) {
-        let SandboxPhase::Starting(executor) = &self.sandbox else { return };
-        self.sandbox = SandboxPhase::Ready { executor: executor.clone(), since: Instant::now() };
+        if self.machine.phase() != Phase::Starting {
+            return;
+        }
         let ready = EventBody::SandboxReady {
             backend: receipt.backend,
             image: receipt.image.clone(),
@@ -311,12 +304,19 @@ impl SessionActorState {
         self.common.image_is(&receipt.image.id);
         self.receipt = Some(Arc::new(receipt));
         self.keep_image();
-        self.touch();
-        let Some(created) = self.args.created.take() else {
-            self.log.append(ready);
-            return;
-        };
-        let (view, session) = (self.view(), myself.any_life().clone());
+        match self.args.created.take() {
+            Some(created) => self.is_made(myself, ready, created),
+            None => {
+                self.log.append(ready);
+            }
+        }
+        self.apply(Input::SandboxReady).await;
+    }
+
+    /// Tells whoever wanted the session that it is there.
+    fn is_made(&self, myself: &OwnSession, ready: EventBody, created: Answer<SessionView>) {
+        let view = SessionView { state: SessionState::Idle, ..self.view() };
+        let session = myself.any_life().clone();
         let late = self.unwritable("the session was not made");
         let (journal, id) = (self.args.journal.clone(), self.args.id);
         // Without this event the next daemon takes the session for one that nobody was told of.
@@ -347,52 +347,39 @@ impl SessionActorState {
         }
     }
 
-    pub(super) fn sandbox_failed(&mut self, problem: Problem) {
-        self.sandbox = SandboxPhase::None;
+    /// There is no sandbox, and there will be none. What it means for the session.
+    pub(super) fn sandbox_failed(&mut self, problem: Problem) -> Input<Answer<VariableList>> {
+        self.executor = None;
+        self.refuse_deferred(&problem);
         if let Some(created) = self.args.created.take() {
             // It never lived: its name and its room are free before the caller hears of it.
             self.args.permit = None;
-            self.removing = true;
             let (id, problem) = (self.args.id, problem);
             let (supervisor, journal) = (self.args.supervisor.clone(), self.args.journal.clone());
             tokio::spawn(async move {
                 Noted::begin(&journal, id).is_written().await;
                 let _ = supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
             });
-            return;
+            return Input::Remove;
         }
-        self.refuse_deferred(&problem);
-        self.log.append(EventBody::SandboxGone { reason: problem.message.clone() });
-        self.cancel_queue(&format!("No sandbox could be started: {}.", problem.message), &problem);
-    }
-
-    pub(super) fn sandbox_gone(&mut self, reason: String) {
-        self.sandbox = SandboxPhase::None;
-        self.forgo_sandbox();
-        self.frozen = false;
-        self.note = Some(news::new_sandbox(&reason));
-        self.log.append(EventBody::SandboxGone { reason });
-        // What is not reported never reached the kernel: the next one gets it.
-        for mut start in self.queue.take_running().into_iter().rev() {
-            start.missed += 1;
-            if start.missed < SANDBOXES_MISSED {
-                self.queue.put_back(Job::Cell { start, patient: false });
-            } else {
-                start.note =
-                    Some("Again and again the sandbox ended before the cell could run in it.".into());
-                self.conclude_unrun(start);
-            }
-        }
+        Input::SandboxFailed(problem)
     }
 
     /// It is nobody's from now on; what is left of it goes to the reaper.
-    pub(super) fn forgo_sandbox(&self) {
+    pub(super) fn forgo_sandbox(&mut self) {
+        self.executor = None;
         if let Some(receipt) = &self.receipt {
             self.args.launcher.forgo(&receipt.sandbox);
         }
     }
 
-    pub(super) fn worker_replaced(&mut self, exit_code: i32, after: StateAfter, gone: Live, turn: &Turn) {
+    pub(super) async fn worker_replaced(
+        &mut self,
+        exit_code: i32,
+        after: StateAfter,
+        gone: Live,
+        turn: &Turn,
+    ) {
         let by_signal = signal_name(exit_code).filter(|_| exit_code < 0);
         let how = by_signal.unwrap_or_else(|| format!("exit code {exit_code}"));
         let reason = format!("the process that held the variables ended between cells ({how})");
@@ -404,12 +391,11 @@ impl SessionActorState {
         if let Some(gone) = outcome::gone(gone) {
             note = format!("{note} {gone}");
         }
-        self.note = Some(note);
         self.log.append_then(EventBody::StateLost { reason, restored_to }, self.applied(turn), || {});
+        self.apply(Input::Changed { note }).await;
     }
 
-    /// Lets the sandbox go when it was not used for long, or is old.
-    pub(super) fn tick(&mut self, myself: &OwnSession) {
+    pub(super) async fn tick(&mut self, myself: &OwnSession) {
         if self.workspace.is_none()
             && self.args.before.is_some()
             && self.making.as_ref().is_none_or(JoinHandle::is_finished)
@@ -419,25 +405,19 @@ impl SessionActorState {
             self.making = Some(make_workspace(myself, &self.args, held_by));
         }
         if self.is_forsaken() {
-            self.remove(myself, None);
+            self.remove(myself, None).await;
             return;
         }
-        let SandboxPhase::Ready { executor, since } = &self.sandbox else { return };
-        if !self.queue.is_idle() || self.removing {
-            return;
-        }
-        // Whoever froze it means to come back to it.
-        let reason = if !self.frozen && self.active_at.elapsed() >= self.args.idle {
-            format!("it was not used for {} s", self.args.idle.as_secs())
-        } else if since.elapsed() >= self.args.launcher.settings.sandbox.life {
-            format!("it was older than {} s", self.args.launcher.settings.sandbox.life.as_secs())
-        } else {
-            return;
-        };
-        let executor = executor.clone();
-        self.sandbox_gone(reason);
+        self.apply(Input::Tick).await;
+    }
+
+    /// Nobody uses it any more.
+    pub(super) fn end_sandbox(&mut self) {
+        let executor = self.executor.take();
+        self.forgo_sandbox();
         let session = self.args.id;
         tokio::spawn(async move {
+            let Some(executor) = executor else { return };
             let ended = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
             tracing::debug!(%session, ok = ended.is_ok(), "an idle sandbox was removed");
         });

@@ -4,29 +4,21 @@
 use std::collections::HashMap;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{OwnSession, SessionActorState, SessionMsg};
+use super::{Answer, SessionActorState, SessionMsg};
+use crate::protocol::api::VariableList;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Permit};
+use crate::session::machine::Input;
 
 #[derive(Default)]
 pub(super) struct Turns {
     /// Of the cells that run.
-    held: HashMap<CellNumber, Permit>,
-    /// Came after a wait, for whichever cell is first by now.
-    spare: Option<Permit>,
+    pub held: HashMap<CellNumber, Permit>,
+    /// For whichever cell is first by now.
+    pub spare: Option<Permit>,
     waiting: Option<AbortOnDropHandle<()>>,
-}
-
-impl Turns {
-    pub fn begin(&mut self, cell: CellNumber, permit: Permit) {
-        self.held.insert(cell, permit);
-    }
-
-    pub fn ended(&mut self, cell: CellNumber) {
-        self.held.remove(&cell);
-    }
 }
 
 fn a_cell() -> Amounts {
@@ -34,24 +26,20 @@ fn a_cell() -> Amounts {
 }
 
 impl SessionActorState {
-    /// A permit for one more cell. None: it comes with a message.
-    pub(super) fn turn(&mut self, myself: &OwnSession) -> Result<Option<Permit>, Problem> {
-        if let Some(permit) = self.turns.spare.take() {
-            return Ok(Some(permit));
-        }
-        if self.turns.waiting.is_some() {
-            return Ok(None);
-        }
+    /// Asks for one more cell. None: the answer comes with a message.
+    pub(super) fn turn(&mut self) -> Result<Option<Input<Answer<VariableList>>>, Problem> {
         let (owner, name) = (self.args.owner, self.args.name.as_str());
         if self.args.nested {
             // The cell that wants it holds one already and does nothing but wait.
-            return Ok(Some(self.args.ledger.keep(owner, name, a_cell())));
+            self.turns.spare = Some(self.args.ledger.keep(owner, name, a_cell()));
+            return Ok(Some(Input::MayRun));
         }
         let mut turn = self.args.ledger.wait(owner, name, a_cell())?;
         if let Some(permit) = turn.try_take() {
-            return Ok(Some(permit));
+            self.turns.spare = Some(permit);
+            return Ok(Some(Input::MayRun));
         }
-        let session = myself.clone();
+        let session = self.myself.clone();
         self.turns.waiting = Some(AbortOnDropHandle::new(tokio::spawn(async move {
             if let Some(permit) = turn.taken().await {
                 let _ = session.cast(SessionMsg::MayRun(permit));
@@ -60,17 +48,15 @@ impl SessionActorState {
         Ok(None)
     }
 
-    pub(super) async fn may_run(&mut self, myself: &OwnSession, permit: Permit) {
+    pub(super) async fn may_run(&mut self, permit: Permit) {
         self.turns.waiting = None;
         self.turns.spare = Some(permit);
-        self.pump(myself).await;
-        // What it was for may be gone; somebody else waits.
-        self.turns.spare = None;
+        self.apply(Input::MayRun).await;
     }
 
     /// Runs since an earlier daemon.
     pub(super) fn keep_turn(&mut self, cell: CellNumber) {
         let permit = self.args.ledger.keep(self.args.owner, self.args.name.as_str(), a_cell());
-        self.turns.begin(cell, permit);
+        self.turns.held.insert(cell, permit);
     }
 }

@@ -1,23 +1,26 @@
 //! A session as its owner sees it.
 
-use super::{SandboxPhase, SessionActorState};
+use std::time::Instant;
+
+use super::SessionActorState;
 use crate::protocol::api::{SessionLimits, SessionState, SessionView};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
+use crate::session::machine::Phase;
 
 impl SessionActorState {
     pub(super) fn view(&self) -> SessionView {
-        let wanted = &self.args.wanted;
+        let (wanted, queue) = (&self.args.wanted, self.machine.queue());
         SessionView {
             id: self.args.id,
             name: self.args.name.clone(),
             owner: self.args.owner,
-            state: match (&self.sandbox, self.queue.foremost()) {
-                (SandboxPhase::None, _) => SessionState::Asleep,
-                (SandboxPhase::Starting(_), _) => SessionState::Starting,
-                (SandboxPhase::Ready { .. }, _) if self.frozen => SessionState::Frozen,
-                (SandboxPhase::Ready { .. }, Some(_)) => SessionState::Busy,
-                (SandboxPhase::Ready { .. }, None) => SessionState::Idle,
+            state: match (self.machine.phase(), queue.foremost()) {
+                (Phase::None, _) => SessionState::Asleep,
+                (Phase::Starting, _) => SessionState::Starting,
+                (Phase::Ready { .. }, _) if self.machine.is_frozen() => SessionState::Frozen,
+                (Phase::Ready { .. }, Some(_)) => SessionState::Busy,
+                (Phase::Ready { .. }, None) => SessionState::Idle,
             },
             backend: self.receipt.as_ref().map_or(self.args.backend, |receipt| receipt.backend),
             image: self.receipt.as_ref().map(|receipt| receipt.image.clone()),
@@ -31,16 +34,13 @@ impl SessionActorState {
             },
             preloaded: self.preloaded.clone(),
             workspace: self.workspace.as_ref().map(|w| w.path.display().to_string()).unwrap_or_default(),
-            cells: self.cells,
-            running: self.queue.foremost(),
-            queued: self.queue.waiting(),
+            cells: self.machine.cells(),
+            running: queue.foremost(),
+            queued: queue.waiting(),
             created_at: self.args.created_at.clone(),
-            idle_for_s: self.active_at.elapsed().as_secs(),
+            idle_for_s: self.machine.idle_for(Instant::now()).as_secs(),
             last_event: self.log.newest(),
-            load: match &self.sandbox {
-                SandboxPhase::Ready { .. } => self.cgroup.as_ref().and_then(Cgroup::load),
-                SandboxPhase::None | SandboxPhase::Starting(_) => None,
-            },
+            load: self.cgroup.as_ref().filter(|_| self.machine.is_ready()).and_then(Cgroup::load),
         }
     }
 }

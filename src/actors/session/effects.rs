@@ -1,0 +1,100 @@
+//! Carries out what the machine of a session wants.
+
+use ractor::MessagingErr;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::super::executor::ExecutorMsg;
+use super::{Answer, SessionActorState, SessionMsg};
+use crate::protocol::api::VariableList;
+use crate::protocol::event::EventBody;
+use crate::sandbox::attest::cgroup::Cgroup;
+use crate::session::machine::{Effect, Input};
+use crate::session::outcome::{Cause, Changes, Ending, conclude};
+use crate::store::CellRecord;
+
+type Waiting = Answer<VariableList>;
+
+impl SessionActorState {
+    pub(super) async fn apply(&mut self, input: Input<Waiting>) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let has_turn = matches!(input, Input::MayRun);
+            for effect in self.machine.step(input, Instant::now()) {
+                inputs.extend(self.carry_out(effect).await);
+            }
+            if has_turn {
+                // What it was for may be gone; somebody else waits.
+                self.turns.spare = None;
+            }
+        }
+        let queue = self.machine.queue();
+        self.turns.held.retain(|cell, _| queue.is_running(*cell));
+    }
+
+    /// What is known at once of what comes of it.
+    async fn carry_out(&mut self, effect: Effect<Waiting>) -> Option<Input<Waiting>> {
+        match effect {
+            Effect::StartSandbox => {
+                let started = Box::pin(self.start_sandbox()).await;
+                return started.err().map(|problem| self.sandbox_failed(problem));
+            }
+            Effect::EndSandbox => self.end_sandbox(),
+            Effect::WantTurn => {
+                return self.turn().unwrap_or_else(|problem| Some(Input::MayNotRun(problem)));
+            }
+            Effect::Begin { cell, begin } => {
+                if let Some(permit) = self.turns.spare.take() {
+                    self.turns.held.insert(cell, permit);
+                }
+                let before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
+                self.machine.counted(cell, before);
+                let session = self.myself.clone();
+                // First in the journal: a kernel that ran a cell which nobody knows of would give its result to the
+                // next one of that number.
+                self.append_and(EventBody::CellStarted { cell, before }, move |written| {
+                    let _ = session.cast(SessionMsg::Started { begin, written });
+                });
+            }
+            Effect::Run(start) => self.tell_executor(ExecutorMsg::Run(start)),
+            Effect::Show { which, reply_to } => {
+                let executor = self.executor.as_ref()?;
+                // Of the end of an executor that does not take it the session is about to hear.
+                if let Err(MessagingErr::SendErr(ExecutorMsg::Variables { which, reply_to })) =
+                    executor.cast(ExecutorMsg::Variables { which, reply_to })
+                {
+                    return Some(Input::NotShown { which, reply_to });
+                }
+            }
+            Effect::Interrupt(cell) => self.tell_executor(ExecutorMsg::Interrupt(cell)),
+            Effect::Thaw => self.tell_executor(ExecutorMsg::Thaw),
+            Effect::Append(event) => {
+                self.log.append(event);
+            }
+            Effect::Unrun(start) => {
+                let (record, cause) = (CellRecord::default(), Cause::default());
+                let unrun = conclude(start, Ending::Cancelled, cause, record, unchanged(), Duration::ZERO);
+                self.tell_end(unrun, None);
+            }
+            Effect::Lost(start, ended_by) => {
+                let record = self.recorder.finish(start.cell);
+                let (ending, cause) =
+                    (Ending::SandboxGone { end: None }, Cause { ended_by, ..Cause::default() });
+                let lost = conclude(start, ending, cause, record, unchanged(), Duration::ZERO);
+                self.tell_end(lost, None);
+            }
+            Effect::Refuse(reply_to, problem) => drop(reply_to.send(Err(problem))),
+        }
+        None
+    }
+
+    fn tell_executor(&self, message: ExecutorMsg) {
+        if let Some(executor) = &self.executor {
+            let _ = executor.cast(message);
+        }
+    }
+}
+
+fn unchanged() -> Changes {
+    Changes { artifacts: Vec::new(), cut: false }
+}

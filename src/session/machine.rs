@@ -1,0 +1,490 @@
+//! What a session does next, as a pure machine: inputs in, effects out.
+//!
+//! It owns the queue, the phase of the sandbox, the turns that cells wait for, and whatever holds cells back: an undo
+//! or a reset under way, a replay, a freeze, the end. A cell begins in three steps: its owner may run one more
+//! (`WantTurn`), its start is in the journal (`Begin`), and then it goes to the sandbox (`Run`).
+
+mod effects;
+mod questions;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use super::news;
+use super::outcome::{CellStart, EndedBy};
+use super::queue::{Job, Next, Queue};
+use crate::protocol::ask::AskNumber;
+use crate::protocol::event::EventBody;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::result::Mode;
+
+pub use effects::{Before, Effect, Expiry, Input};
+
+/// Lists of variables that wait for the main line.
+const VIEWS_WAITING: usize = 16;
+/// Sandboxes that may end just before they take a cell, until it is given up.
+const SANDBOXES_MISSED: u32 = 3;
+/// Told with a cell that a full disk kept from running.
+const UNWRITTEN: &str = "The journal could not be written, so the cell was not run.";
+const RESET: &str = "The session was reset before this cell ran.";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    None,
+    Starting,
+    Ready { since: Instant },
+}
+
+/// A cell on its way into the journal.
+struct Beginning {
+    cell: CellNumber,
+    /// It is in the journal, and waits for a frozen sandbox.
+    written: bool,
+    /// Somebody interrupted it meanwhile.
+    interrupted: bool,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
+pub struct Machine<W> {
+    expiry: Expiry,
+    phase: Phase,
+    queue: Queue<W>,
+    /// Cells that have not ended.
+    open: BTreeSet<CellNumber>,
+    /// By the order in which they began.
+    beginning: BTreeMap<u64, Beginning>,
+    begun: u64,
+    cells: CellNumber,
+    /// To be told with the next cell's result.
+    note: Option<String>,
+    wants_turn: bool,
+    active_at: Instant,
+    placed: bool,
+    /// A sandbox is to be there as soon as the workspace is.
+    wants_sandbox: bool,
+    /// A sandbox of before may be there; whether it is, is not known yet.
+    attaching: bool,
+    /// The kernel has to be told of the last reset once more.
+    reset_again: bool,
+    /// It is being removed, or left.
+    ending: bool,
+    /// Undos and resets that are under way; cells that come meanwhile wait.
+    going_back: usize,
+    /// Somebody runs the cells of before again.
+    replaying: bool,
+    frozen: bool,
+}
+
+impl<W> Machine<W> {
+    #[must_use]
+    pub fn new(expiry: Expiry, now: Instant) -> Self {
+        Self {
+            expiry,
+            phase: Phase::None,
+            queue: Queue::default(),
+            open: BTreeSet::new(),
+            beginning: BTreeMap::new(),
+            begun: 0,
+            cells: 0,
+            note: None,
+            wants_turn: false,
+            active_at: now,
+            placed: false,
+            wants_sandbox: true,
+            attaching: false,
+            reset_again: false,
+            ending: false,
+            going_back: 0,
+            replaying: false,
+            frozen: false,
+        }
+    }
+
+    /// Takes up what had not ended. What ran counts as running until its sandbox is known to be gone.
+    #[must_use]
+    pub fn restored(expiry: Expiry, before: Before, now: Instant) -> Self {
+        let mut machine = Self::new(expiry, now);
+        for start in before.queued {
+            machine.open.insert(start.cell);
+            machine.queue.push(Job::Cell { start, patient: false });
+        }
+        for start in before.running {
+            machine.open.insert(start.cell);
+            machine.queue.resume(start);
+        }
+        Self {
+            cells: before.cells,
+            note: before.note,
+            active_at: now.checked_sub(before.idle).unwrap_or(now),
+            wants_sandbox: before.sandbox,
+            attaching: before.sandbox,
+            reset_again: before.sandbox && before.reset,
+            replaying: before.replaying,
+            frozen: before.frozen,
+            ..machine
+        }
+    }
+
+    /// Takes what happened and says what has to be done, in this order.
+    #[expect(clippy::too_many_lines, reason = "one arm an input; most of the work is in the methods")]
+    pub fn step(&mut self, input: Input<W>, now: Instant) -> Vec<Effect<W>> {
+        let mut effects = Vec::new();
+        let out = &mut effects;
+        match input {
+            Input::Placed => self.placed(out),
+            Input::SandboxWanted => {
+                self.touch(now);
+                self.thaw(out);
+                self.start_sandbox(out);
+            }
+            Input::SandboxReady if self.phase == Phase::Starting => {
+                self.phase = Phase::Ready { since: now };
+                self.attaching = false;
+                self.touch(now);
+            }
+            Input::SandboxAttached if self.phase == Phase::Starting => {
+                self.phase = Phase::Ready { since: now };
+                self.attaching = false;
+                out.push(Effect::Append(EventBody::SandboxAttached));
+            }
+            Input::SandboxReady | Input::SandboxAttached => {}
+            Input::SandboxFailed(problem) => self.sandbox_failed(&problem, out),
+            Input::SandboxGone { reason } => self.sandbox_gone(reason, out),
+            Input::NotAttached { reason } => {
+                self.attaching = false;
+                self.lose_running(None, out);
+                self.sandbox_gone(reason, out);
+            }
+            Input::Changed { note } => self.note = Some(note),
+            Input::Cell(start) => {
+                self.touch(now);
+                self.thaw(out);
+                self.cells = self.cells.max(start.cell);
+                self.open.insert(start.cell);
+                self.queue.push(Job::Cell { start, patient: false });
+            }
+            Input::CellUnwritten(cell) => {
+                if !self.runs(cell) {
+                    self.give_up(cell, UNWRITTEN, out);
+                }
+            }
+            Input::Variables { which, patient, reply_to } => {
+                self.touch(now);
+                if self.queue.views() >= VIEWS_WAITING {
+                    let problem =
+                        Problem::new(Code::Busy, format!("{VIEWS_WAITING} such requests wait already"));
+                    out.push(Effect::Refuse(reply_to, problem.hint("wait for one of them to be answered")));
+                } else if self.ending {
+                    out.push(Effect::Refuse(reply_to, removed()));
+                } else {
+                    self.thaw(out);
+                    self.queue.push(Job::Variables { which, patient, reply_to });
+                }
+            }
+            // What has just been refused by a sandbox that ends would be refused again.
+            Input::NotShown { which, reply_to } => {
+                self.queue.push_front(Job::Variables { which, patient: false, reply_to });
+                return effects;
+            }
+            Input::MayRun => {
+                self.wants_turn = false;
+                self.pump(true, out);
+                return effects;
+            }
+            Input::MayNotRun(problem) => {
+                self.wants_turn = false;
+                self.cancel_queue(&format!("The cell was not run: {}.", problem.message), &problem, out);
+            }
+            Input::Started { begin, written } => self.started(begin, written, out),
+            Input::PutBack(cell) => self.queue.put_back(cell, true),
+            Input::Finished(cell) => {
+                self.touch(now);
+                self.open.remove(&cell);
+                drop(self.queue.take(cell));
+                self.beginning.retain(|_, beginning| beginning.cell != cell);
+            }
+            Input::Interrupt => {
+                self.touch(now);
+                self.thaw(out);
+                if let Some(cell) = self.interruptible() {
+                    self.interrupt(cell, out);
+                }
+            }
+            Input::CancelCells(ask) => self.cancel_cells(ask, out),
+            Input::Undo => {
+                self.touch(now);
+                self.going_back += 1;
+            }
+            Input::UndoDone => self.going_back = self.going_back.saturating_sub(1),
+            Input::ResetNoted => {
+                self.going_back = self.going_back.saturating_sub(1);
+                // One that is being attached to is told when it is there.
+                self.reset_again |= self.attaching;
+            }
+            Input::Reset { replay } => {
+                self.touch(now);
+                self.thaw(out);
+                self.cancel_queue(RESET, &Problem::new(Code::Busy, "the session was reset"), out);
+                // They would come to the sandbox after the reset.
+                for cell in self.not_sent(|_| true) {
+                    self.give_up(cell, RESET, out);
+                }
+                self.replaying = replay;
+                self.note = None;
+                self.going_back += 1;
+            }
+            Input::ReplayEnded { finished } => {
+                // A reset ends a replay as well, and leaves nothing of it.
+                if std::mem::take(&mut self.replaying) {
+                    if finished {
+                        out.push(Effect::Append(EventBody::ReplayFinished));
+                    } else {
+                        self.note = Some(news::REPLAY_CUT.into());
+                    }
+                }
+            }
+            Input::Freeze => {
+                if !std::mem::replace(&mut self.frozen, true) {
+                    out.push(Effect::Append(EventBody::Frozen));
+                }
+                // What starts next would thaw it.
+                return effects;
+            }
+            Input::FreezeFailed => {
+                if self.not_frozen(out) {
+                    self.run_written(out);
+                }
+            }
+            Input::Thaw => {
+                self.touch(now);
+                self.thaw(out);
+            }
+            Input::Remove => {
+                self.ending = true;
+                self.cancel_queue("The session was removed before this cell ran.", &removed(), out);
+                self.lose_running(Some(&EndedBy::Cancel), out);
+                self.phase = Phase::None;
+            }
+            Input::Leave => {
+                self.ending = true;
+                self.beginning.clear();
+                self.phase = Phase::None;
+            }
+            Input::Tick => self.expire(now, out),
+        }
+        self.pump(false, out);
+        effects
+    }
+
+    fn placed(&mut self, out: &mut Vec<Effect<W>>) {
+        if std::mem::replace(&mut self.placed, true) || self.ending {
+            return;
+        }
+        if self.wants_sandbox {
+            self.start_sandbox(out);
+        } else {
+            self.lose_running(None, out);
+        }
+    }
+
+    fn start_sandbox(&mut self, out: &mut Vec<Effect<W>>) {
+        if self.phase == Phase::None && self.placed && !self.ending {
+            self.phase = Phase::Starting;
+            self.wants_sandbox = false;
+            out.push(Effect::StartSandbox);
+        }
+    }
+
+    fn sandbox_failed(&mut self, problem: &Problem, out: &mut Vec<Effect<W>>) {
+        self.phase = Phase::None;
+        self.attaching = false;
+        self.lose_running(None, out);
+        out.push(Effect::Append(EventBody::SandboxGone { reason: problem.message.clone() }));
+        self.cancel_queue(&format!("No sandbox could be started: {}.", problem.message), problem, out);
+    }
+
+    fn sandbox_gone(&mut self, reason: String, out: &mut Vec<Effect<W>>) {
+        self.phase = Phase::None;
+        self.frozen = false;
+        self.beginning.clear();
+        self.note = Some(news::new_sandbox(&reason));
+        out.push(Effect::Append(EventBody::SandboxGone { reason }));
+        // What is not reported never reached the kernel: the next one gets it.
+        for cell in self.queue.runs().rev().collect::<Vec<_>>() {
+            let Some(start) = self.queue.running(cell) else { continue };
+            start.missed += 1;
+            if start.missed < SANDBOXES_MISSED {
+                self.queue.put_back(cell, false);
+            } else {
+                self.give_up(cell, "Again and again the sandbox ended before the cell could run in it.", out);
+            }
+        }
+    }
+
+    /// Starts what waits, as far as the sandbox can take it. `turn`: one more cell may run.
+    fn pump(&mut self, mut turn: bool, out: &mut Vec<Effect<W>>) {
+        if !self.queue.has_waiting() || self.ending || self.going_back > 0 {
+            return;
+        }
+        match self.phase {
+            Phase::Ready { .. } => {}
+            Phase::Starting => return,
+            Phase::None => return self.start_sandbox(out),
+        }
+        while let Some(is_cell) = self.queue.next_is_cell() {
+            if is_cell && !std::mem::take(&mut turn) {
+                if !std::mem::replace(&mut self.wants_turn, true) {
+                    out.push(Effect::WantTurn);
+                }
+                return;
+            }
+            self.thaw(out);
+            match self.queue.next() {
+                Some(Next::Variables { which, reply_to }) => out.push(Effect::Show { which, reply_to }),
+                Some(Next::Cell(cell)) => {
+                    self.begun += 1;
+                    let beginning = Beginning { cell, written: false, interrupted: false };
+                    self.beginning.insert(self.begun, beginning);
+                    out.push(Effect::Begin { cell, begin: self.begun });
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// The journal keeps the order: what began before this is written as well.
+    fn started(&mut self, begin: u64, written: bool, out: &mut Vec<Effect<W>>) {
+        if !written {
+            if let Some(beginning) = self.beginning.remove(&begin) {
+                self.give_up(beginning.cell, UNWRITTEN, out);
+            }
+            return;
+        }
+        self.beginning.range_mut(..=begin).for_each(|(_, beginning)| beginning.written = true);
+        if !self.frozen {
+            self.run_written(out);
+        }
+    }
+
+    fn run_written(&mut self, out: &mut Vec<Effect<W>>) {
+        while let Some(first) = self.beginning.first_entry().filter(|first| first.get().written) {
+            let Beginning { cell, interrupted, .. } = first.remove();
+            let Some(start) = self.queue.running(cell) else { continue };
+            let mut start = start.clone();
+            // A copy tells it too, but whoever goes on with the variables has to hear of it.
+            start.note = if start.mode == Mode::Main { self.note.take() } else { self.note.clone() };
+            out.push(Effect::Run(start));
+            if interrupted {
+                out.push(Effect::Interrupt(cell));
+            }
+        }
+    }
+
+    /// Cells that have begun and were not sent to the sandbox.
+    fn not_sent(&self, is_meant: impl Fn(CellNumber) -> bool) -> Vec<CellNumber> {
+        self.beginning.values().map(|beginning| beginning.cell).filter(|cell| is_meant(*cell)).collect()
+    }
+
+    fn interrupt(&mut self, cell: CellNumber, out: &mut Vec<Effect<W>>) {
+        match self.beginning.values_mut().find(|beginning| beginning.cell == cell) {
+            Some(beginning) => beginning.interrupted = true,
+            None => out.push(Effect::Interrupt(cell)),
+        }
+    }
+
+    /// An ask has ended: what it still had in the queue is not run, and what runs is interrupted.
+    fn cancel_cells(&mut self, ask: AskNumber, out: &mut Vec<Effect<W>>) {
+        const ENDED: &str = "The ask that wanted this cell has ended.";
+        for start in self.queue.take_waiting_of(ask) {
+            self.unrun(start, ENDED, out);
+        }
+        let running = self.queue.running_of(ask);
+        for cell in self.not_sent(|cell| running.contains(&cell)) {
+            self.give_up(cell, ENDED, out);
+        }
+        if self.is_ready() {
+            let sent = running.into_iter().filter(|cell| self.queue.is_running(*cell));
+            out.extend(sent.map(Effect::Interrupt));
+        }
+    }
+
+    /// Ends every queued cell unrun.
+    fn cancel_queue(&mut self, note: &str, problem: &Problem, out: &mut Vec<Effect<W>>) {
+        for job in self.queue.take_waiting() {
+            match job {
+                Job::Cell { start, .. } => self.unrun(start, note, out),
+                Job::Variables { reply_to, .. } => out.push(Effect::Refuse(reply_to, problem.clone())),
+            }
+        }
+    }
+
+    /// Ends a cell that counts as running and never came to the sandbox.
+    fn give_up(&mut self, cell: CellNumber, note: &str, out: &mut Vec<Effect<W>>) {
+        self.beginning.retain(|_, beginning| beginning.cell != cell);
+        if let Some(start) = self.queue.take(cell) {
+            self.unrun(start, note, out);
+        }
+    }
+
+    fn unrun(&mut self, mut start: CellStart, note: &str, out: &mut Vec<Effect<W>>) {
+        if self.open.remove(&start.cell) {
+            start.note = Some(note.to_owned());
+            out.push(Effect::Unrun(start));
+        }
+    }
+
+    fn lose_running(&mut self, ended_by: Option<&EndedBy>, out: &mut Vec<Effect<W>>) {
+        self.beginning.clear();
+        for start in self.queue.take_running() {
+            if self.open.remove(&start.cell) {
+                out.push(Effect::Lost(start, ended_by.cloned()));
+            }
+        }
+    }
+
+    /// Before anything is asked of a frozen sandbox. What is sent meanwhile waits in its socket.
+    fn thaw(&mut self, out: &mut Vec<Effect<W>>) {
+        if !self.not_frozen(out) {
+            return;
+        }
+        if self.phase != Phase::None {
+            out.push(Effect::Thaw);
+        }
+        self.run_written(out);
+    }
+
+    /// True if it was.
+    fn not_frozen(&mut self, out: &mut Vec<Effect<W>>) -> bool {
+        let was = std::mem::take(&mut self.frozen);
+        if was {
+            out.push(Effect::Append(EventBody::Thawed));
+        }
+        was
+    }
+
+    /// Lets the sandbox go when it was not used for long, or is old.
+    fn expire(&mut self, now: Instant, out: &mut Vec<Effect<W>>) {
+        let Phase::Ready { since } = self.phase else { return };
+        if !self.queue.is_idle() || self.ending {
+            return;
+        }
+        let Expiry { idle, life } = self.expiry;
+        // Whoever froze it means to come back to it.
+        let reason = if !self.frozen && self.idle_for(now) >= idle {
+            format!("it was not used for {} s", idle.as_secs())
+        } else if now.saturating_duration_since(since) >= life {
+            format!("it was older than {} s", life.as_secs())
+        } else {
+            return;
+        };
+        out.push(Effect::EndSandbox);
+        self.sandbox_gone(reason, out);
+    }
+}
+
+fn removed() -> Problem {
+    Problem::new(Code::NoSuchSession, "the session was removed")
+}

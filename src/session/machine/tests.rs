@@ -1,0 +1,448 @@
+//! Whatever happens in whatever order: every cell ends once, every list of variables is answered once, the sandbox
+//! never gets what it must not, and from everywhere a way leads on.
+
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::*;
+use crate::protocol::api::Which;
+
+const IDLE: Duration = Duration::from_secs(60);
+const LIFE: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Debug)]
+enum Op {
+    Cell {
+        copy: bool,
+        ask: Option<AskNumber>,
+    },
+    View {
+        patient: bool,
+        taken: bool,
+    },
+    Place,
+    /// The sandbox is there, or cannot be.
+    Ready(bool),
+    /// What it ran is reported, or never came to it.
+    Dies {
+        reported: bool,
+    },
+    Turn(bool),
+    Written {
+        which: usize,
+        in_time: bool,
+    },
+    Finish(usize),
+    PutBack(usize),
+    CellUnwritten(usize),
+    Interrupt,
+    CancelCells(AskNumber),
+    Undo,
+    UndoDone,
+    Reset {
+        replay: bool,
+    },
+    ResetNoted,
+    ReplayEnded,
+    Freeze,
+    FreezeFailed,
+    Thaw,
+    Tick(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (any::<bool>(), prop::option::of(1..3_u64)).prop_map(|(copy, ask)| Op::Cell { copy, ask }),
+        2 => (any::<bool>(), prop::bool::weighted(0.9)).prop_map(|(patient, taken)| Op::View { patient, taken }),
+        1 => Just(Op::Place),
+        4 => prop::bool::weighted(0.9).prop_map(Op::Ready),
+        1 => any::<bool>().prop_map(|reported| Op::Dies { reported }),
+        5 => prop::bool::weighted(0.95).prop_map(Op::Turn),
+        5 => (0..3_usize, prop::bool::weighted(0.9)).prop_map(|(which, in_time)| Op::Written { which, in_time }),
+        4 => (0..5_usize).prop_map(Op::Finish),
+        1 => (0..5_usize).prop_map(Op::PutBack),
+        1 => (0..5_usize).prop_map(Op::CellUnwritten),
+        1 => Just(Op::Interrupt),
+        1 => (1..3_u64).prop_map(Op::CancelCells),
+        1 => Just(Op::Undo),
+        1 => Just(Op::UndoDone),
+        1 => any::<bool>().prop_map(|replay| Op::Reset { replay }),
+        1 => Just(Op::ResetNoted),
+        1 => Just(Op::ReplayEnded),
+        1 => Just(Op::Freeze),
+        1 => Just(Op::FreezeFailed),
+        1 => Just(Op::Thaw),
+        1 => (0..100_u64).prop_map(Op::Tick),
+    ]
+}
+
+/// All that the machine is not: what was asked of it, and what it may rely on.
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
+struct World {
+    machine: Machine<u32>,
+    now: Instant,
+    /// Who waits, and how often each was answered.
+    cells: BTreeMap<CellNumber, u32>,
+    /// Cells that run since before, if their sandbox is found.
+    resumed: BTreeMap<CellNumber, Mode>,
+    views: BTreeMap<u32, u32>,
+    starting: bool,
+    there: bool,
+    /// False: it is about to end, and takes nothing any more.
+    takes: bool,
+    frozen: bool,
+    wants_turn: bool,
+    turn: bool,
+    begins: Vec<(u64, CellNumber)>,
+    written: BTreeSet<CellNumber>,
+    in_sandbox: BTreeMap<CellNumber, Mode>,
+    undoing: usize,
+    resetting: usize,
+}
+
+/// A session that begins, or one that a daemon left with so many cells that wait, and that ran.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
+struct Left {
+    queued: u64,
+    copies: u64,
+    main: bool,
+    sandbox: bool,
+    frozen: bool,
+    reset: bool,
+}
+
+fn left() -> impl Strategy<Value = Option<Left>> {
+    let left = (0..3_u64, 0..3_u64, any::<[bool; 4]>());
+    prop::option::of(left.prop_map(|(queued, copies, [main, sandbox, frozen, reset])| Left {
+        queued,
+        copies,
+        main,
+        sandbox,
+        frozen: frozen && sandbox,
+        reset,
+    }))
+}
+
+fn restored(left: &Left, now: Instant) -> Machine<u32> {
+    let cells = |from: u64, to: u64, mode| {
+        (from + 1..=to).map(move |cell| CellStart { cell, mode, ..CellStart::default() }).collect::<Vec<_>>()
+    };
+    let (main, all) = (u64::from(left.main), u64::from(left.main) + left.copies);
+    let mut running = cells(0, main, Mode::Main);
+    running.extend(cells(main, all, Mode::Fork));
+    let before = Before {
+        cells: all + left.queued,
+        queued: cells(all, all + left.queued, Mode::Main),
+        running,
+        note: None,
+        idle: Duration::ZERO,
+        frozen: left.frozen,
+        replaying: false,
+        sandbox: left.sandbox,
+        reset: left.reset,
+    };
+    Machine::restored(Expiry { idle: IDLE, life: LIFE }, before, now)
+}
+
+impl World {
+    fn new(left: Option<&Left>) -> Self {
+        let now = Instant::now();
+        let machine = match left {
+            Some(left) => restored(left, now),
+            None => Machine::new(Expiry { idle: IDLE, life: LIFE }, now),
+        };
+        let main = left.is_some_and(|left| left.main);
+        let mode = |cell| if main && cell == 1 { Mode::Main } else { Mode::Fork };
+        Self {
+            cells: (1..=machine.cells()).map(|cell| (cell, 0)).collect(),
+            resumed: machine.queue().runs().map(|cell| (cell, mode(cell))).collect(),
+            machine,
+            now,
+            views: BTreeMap::new(),
+            starting: false,
+            there: false,
+            takes: true,
+            frozen: left.is_some_and(|left| left.frozen),
+            wants_turn: false,
+            turn: false,
+            begins: Vec::new(),
+            written: BTreeSet::new(),
+            in_sandbox: BTreeMap::new(),
+            undoing: 0,
+            resetting: 0,
+        }
+    }
+
+    fn ended(&mut self, cell: CellNumber) {
+        let times = self.cells.get_mut(&cell).expect("nobody wanted this cell");
+        *times += 1;
+        assert_eq!(*times, 1, "cell {cell} ended twice");
+    }
+
+    fn take(&mut self, input: Input<u32>) {
+        for effect in self.machine.step(input, self.now) {
+            self.carry_out(effect);
+        }
+        self.turn = false;
+    }
+
+    fn carry_out(&mut self, effect: Effect<u32>) {
+        match effect {
+            Effect::StartSandbox => {
+                assert!(!self.starting && !self.there, "two sandboxes");
+                self.starting = true;
+            }
+            Effect::EndSandbox => {
+                assert!(self.there && self.in_sandbox.is_empty(), "a sandbox in use is let go");
+                self.there = false;
+            }
+            Effect::WantTurn => {
+                assert!(!self.wants_turn, "two turns are wanted");
+                self.wants_turn = true;
+            }
+            Effect::Begin { cell, begin } => {
+                assert!(std::mem::take(&mut self.turn), "cell {cell} has no turn");
+                self.written.remove(&cell);
+                self.begins.push((begin, cell));
+            }
+            Effect::Run(start) => {
+                assert!(self.there && !self.frozen, "cell {} has no sandbox that runs", start.cell);
+                assert!(self.written.contains(&start.cell), "cell {} is not in the journal", start.cell);
+                let main = self.in_sandbox.values().any(|mode| *mode == Mode::Main);
+                assert!(start.mode == Mode::Fork || !main, "two cells of the main line");
+                assert_eq!(self.undoing + self.resetting, 0, "cell {} is in the way", start.cell);
+                if self.takes {
+                    assert_eq!(self.in_sandbox.insert(start.cell, start.mode), None, "sent twice");
+                }
+            }
+            Effect::Show { which, reply_to } => {
+                assert!(self.there && !self.frozen, "nothing is there to be shown");
+                if self.takes {
+                    *self.views.get_mut(&reply_to).unwrap() += 1;
+                } else {
+                    self.machine.step(Input::NotShown { which, reply_to }, self.now);
+                }
+            }
+            Effect::Interrupt(cell) => {
+                assert!(!self.takes || self.in_sandbox.contains_key(&cell), "cell {cell} is not there");
+            }
+            Effect::Thaw => assert!(self.there || self.starting),
+            Effect::Append(EventBody::Frozen) => self.frozen = true,
+            Effect::Append(EventBody::Thawed | EventBody::SandboxGone { .. }) => self.frozen = false,
+            Effect::Append(_) => {}
+            Effect::Unrun(start) => {
+                assert!(!self.in_sandbox.contains_key(&start.cell), "cell {} did run", start.cell);
+                self.ended(start.cell);
+            }
+            Effect::Lost(start, _) => {
+                assert!(!self.there || self.machine.is_ending(), "cell {} has its sandbox", start.cell);
+                self.in_sandbox.remove(&start.cell);
+                self.ended(start.cell);
+            }
+            Effect::Refuse(view, _) => *self.views.get_mut(&view).unwrap() += 1,
+        }
+    }
+
+    fn nth(&self, which: usize) -> Option<CellNumber> {
+        self.in_sandbox.keys().nth(which).copied()
+    }
+
+    fn finish(&mut self, cell: CellNumber) {
+        self.in_sandbox.remove(&cell);
+        self.ended(cell);
+        self.take(Input::Finished(cell));
+    }
+
+    fn written(&mut self, place: usize, in_time: bool) {
+        let (begin, _) = self.begins[place];
+        if in_time {
+            // The journal keeps the order of what it is given.
+            let before = self.begins.iter().filter(|(other, _)| *other <= begin);
+            self.written.extend(before.map(|(_, cell)| *cell));
+        }
+        self.begins.remove(place);
+        self.take(Input::Started { begin, written: in_time });
+    }
+
+    fn attaches(&mut self, good: bool) {
+        if good {
+            self.in_sandbox = std::mem::take(&mut self.resumed);
+            self.take(Input::SandboxAttached);
+        } else {
+            self.take(Input::NotAttached { reason: "it is gone".into() });
+        }
+    }
+
+    fn dies(&mut self, reported: bool) {
+        self.takes = false;
+        for cell in std::mem::take(&mut self.in_sandbox).into_keys() {
+            if reported {
+                self.finish(cell);
+            }
+        }
+        (self.there, self.takes) = (false, true);
+        self.take(Input::SandboxGone { reason: "it died".into() });
+    }
+
+    fn happens(&mut self, op: &Op) {
+        match *op {
+            Op::Cell { copy, ask } => {
+                let mode = if copy { Mode::Fork } else { Mode::Main };
+                let replays = self.machine.is_replaying() && !copy;
+                if self.machine.may_run(mode, replays, 8).is_ok() {
+                    let cell = self.machine.cells() + 1;
+                    self.cells.insert(cell, 0);
+                    let start = CellStart { cell, mode, ask, ..CellStart::default() };
+                    self.take(Input::Cell(start));
+                }
+            }
+            Op::View { patient, taken } => {
+                let view = u32::try_from(self.views.len()).unwrap();
+                self.views.insert(view, 0);
+                self.takes = taken;
+                self.take(Input::Variables { which: Which::default(), patient, reply_to: view });
+                self.takes = true;
+            }
+            Op::Place => self.take(Input::Placed),
+            Op::Ready(good) if self.starting => {
+                (self.starting, self.there) = (false, good);
+                if self.machine.is_attaching() {
+                    return self.attaches(good);
+                }
+                self.take(if good {
+                    Input::SandboxReady
+                } else {
+                    Input::SandboxFailed(Problem::new(Code::SandboxFailed, "no"))
+                });
+            }
+            Op::Dies { reported } if self.there => self.dies(reported),
+            Op::Turn(may) if self.wants_turn => {
+                (self.wants_turn, self.turn) = (false, may);
+                self.take(if may { Input::MayRun } else { Input::MayNotRun(Problem::new(Code::Busy, "no")) });
+            }
+            Op::Written { which, in_time } if which < self.begins.len() => self.written(which, in_time),
+            Op::Finish(which) => {
+                if let Some(cell) = self.nth(which).filter(|_| !self.frozen) {
+                    self.finish(cell);
+                }
+            }
+            Op::PutBack(which) => {
+                if let Some(cell) = self.nth(which).filter(|cell| self.in_sandbox[cell] == Mode::Fork) {
+                    self.in_sandbox.remove(&cell);
+                    self.take(Input::PutBack(cell));
+                }
+            }
+            Op::CellUnwritten(which) => {
+                let open = self.cells.iter().filter(|(_, times)| **times == 0).nth(which);
+                if let Some(cell) = open.map(|(cell, _)| *cell) {
+                    self.take(Input::CellUnwritten(cell));
+                }
+            }
+            Op::Interrupt => self.take(Input::Interrupt),
+            Op::CancelCells(ask) => self.take(Input::CancelCells(ask)),
+            Op::Undo if self.machine.may_undo().is_ok() => {
+                self.take(Input::Undo);
+                self.undoing += 1;
+            }
+            Op::UndoDone if self.undoing > 0 => {
+                self.undoing -= 1;
+                self.take(Input::UndoDone);
+            }
+            Op::Reset { replay } if self.machine.may_reset(replay).is_ok() => {
+                self.take(Input::Reset { replay });
+                self.resetting += 1;
+            }
+            Op::ResetNoted if self.resetting > 0 => {
+                self.resetting -= 1;
+                // The sandbox ends what runs.
+                for cell in self.in_sandbox.keys().copied().collect::<Vec<_>>() {
+                    self.finish(cell);
+                }
+                self.take(Input::ResetNoted);
+            }
+            Op::ReplayEnded => self.take(Input::ReplayEnded { finished: true }),
+            Op::Freeze if self.machine.may_freeze().is_ok() => self.take(Input::Freeze),
+            Op::FreezeFailed if self.frozen => self.take(Input::FreezeFailed),
+            Op::Thaw => self.take(Input::Thaw),
+            Op::Tick(seconds) => {
+                self.now += Duration::from_secs(seconds);
+                self.take(Input::Tick);
+            }
+            Op::Ready(_)
+            | Op::Dies { .. }
+            | Op::Turn(_)
+            | Op::Written { .. }
+            | Op::Undo
+            | Op::UndoDone
+            | Op::Reset { .. }
+            | Op::ResetNoted
+            | Op::Freeze
+            | Op::FreezeFailed => {}
+        }
+    }
+
+    /// Everything that was begun comes to its end, and nothing new is asked for.
+    fn calms_down(&mut self) {
+        let ways = [
+            Op::Place,
+            Op::Ready(true),
+            Op::Turn(true),
+            Op::Written { which: 0, in_time: true },
+            Op::Finish(0),
+            Op::UndoDone,
+            Op::ResetNoted,
+            Op::Thaw,
+        ];
+        for _ in 0..self.cells.len() * 2 + self.views.len() + 4 {
+            for way in &ways {
+                self.happens(way);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_order_of_events_loses_a_cell_or_ends_one_twice(left in left(), ops in prop::collection::vec(op(), 0..120)) {
+        let mut world = World::new(left.as_ref());
+        for op in &ops {
+            world.happens(op);
+        }
+        world.calms_down();
+        prop_assert!(world.machine.queue().is_idle(), "something is stuck");
+        prop_assert!(world.cells.values().all(|times| *times == 1), "{:?}", world.cells);
+        prop_assert!(world.views.values().all(|times| *times == 1), "{:?}", world.views);
+    }
+
+    #[test]
+    fn a_removal_ends_everything(left in left(), ops in prop::collection::vec(op(), 0..60)) {
+        let mut world = World::new(left.as_ref());
+        for op in &ops {
+            world.happens(op);
+        }
+        world.in_sandbox.clear();
+        world.take(Input::Remove);
+        prop_assert!(world.cells.values().all(|times| *times == 1), "{:?}", world.cells);
+        prop_assert!(world.views.values().all(|times| *times == 1), "{:?}", world.views);
+        for way in [Op::Place, Op::Turn(true), Op::Written { which: 0, in_time: true }, Op::Thaw] {
+            world.happens(&way);
+        }
+        prop_assert!(world.machine.queue().is_idle());
+    }
+
+    #[test]
+    fn a_daemon_that_leaves_ends_nothing(left in left(), ops in prop::collection::vec(op(), 0..60)) {
+        let mut world = World::new(left.as_ref());
+        for op in &ops {
+            world.happens(op);
+        }
+        let before = world.cells.clone();
+        world.take(Input::Leave);
+        for way in [Op::Place, Op::Turn(true), Op::Written { which: 0, in_time: true }] {
+            world.happens(&way);
+        }
+        prop_assert_eq!(world.cells, before);
+    }
+}
