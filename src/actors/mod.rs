@@ -6,6 +6,7 @@
 pub mod asks;
 pub mod calls;
 mod charge;
+pub mod directory;
 pub mod executor;
 pub mod holding;
 pub mod jobs;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::charge::{ROOM_TO_BEGIN_BYTES, record_bytes, seed_bytes};
+use super::directory::{Directory, Listed};
 use super::llm::Models;
 use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef, a_sandbox, forget};
 use crate::config::{self, MIN_MEMORY_BYTES, show_size};
-use crate::controls;
 use crate::memory::{Charge, Use};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::clock;
@@ -26,7 +26,7 @@ use crate::store::{Journal, JournalError, SessionRecord};
 use crate::tools;
 
 use messages::Answer;
-pub use messages::{ForJob, Found, SupervisorMsg};
+pub use messages::{ForJob, SupervisorMsg};
 
 pub type SupervisorRef = ActorRef<SupervisorMsg>;
 
@@ -36,6 +36,8 @@ pub struct SupervisorArgs {
     pub tools: Arc<tools::Registry>,
     pub models: Models,
     pub ledger: Ledger,
+    /// Kept here, read by everybody.
+    pub directory: Directory,
 }
 
 pub struct SupervisorState {
@@ -128,28 +130,9 @@ impl Actor for Supervisor {
                 let found = sessions.filter_map(|entry| Some((entry.job?, entry.session.clone())));
                 let _ = reply_to.send(found.collect());
             }
-            SupervisorMsg::Find { peer, key, of_all, reply_to } => {
-                let is_meant = |id: &SessionId, entry: &Entry| {
-                    if entry.job.is_some() {
-                        return false;
-                    }
-                    let is_own = entry.owner == peer || !controls::holds("sessions_have_an_owner");
-                    is_own && entry.name.as_str() == key || (is_own || of_all) && id.to_string() == key
-                };
-                let found = state.sessions.iter().find(|(id, entry)| is_meant(id, entry));
-                let found =
-                    found.map(|(_, entry)| Found { session: entry.session.clone(), owner: entry.owner });
-                let _ = reply_to.send(found);
-            }
-            SupervisorMsg::List { peer, reply_to } => {
-                let meant = state
-                    .sessions
-                    .values()
-                    .filter(|entry| entry.job.is_none() && peer.is_none_or(|peer| peer == entry.owner));
-                let _ = reply_to.send(meant.map(|entry| entry.session.clone()).collect());
-            }
             SupervisorMsg::Count { reply_to } => drop(reply_to.send(state.sessions.len())),
             SupervisorMsg::NotCreated { id, problem, reply_to } => {
+                state.args.directory.remove(id);
                 // Nothing is kept of it, so it gives back all that it held.
                 if let Some(entry) = state.sessions.remove(&id) {
                     let _ = entry.session.cast(SessionMsg::Remove { reply_to: None });
@@ -300,6 +283,7 @@ impl SupervisorState {
             permit: first,
             nested,
             supervisor: myself.clone(),
+            directory: self.args.directory.clone(),
             launcher: Arc::clone(&self.args.launcher),
             tools: Arc::clone(&self.args.tools),
             models: self.args.models.clone(),
@@ -316,6 +300,8 @@ impl SupervisorState {
         };
         match Session::spawn(args).await {
             Ok(session) => {
+                let listed = Listed { owner: peer, name: name.clone(), job, session: session.clone() };
+                self.args.directory.add(id, listed);
                 let entry = Entry { owner: peer, name, job, session, permit, _seed: seed };
                 self.sessions.insert(id, entry);
             }
@@ -387,6 +373,7 @@ impl SupervisorState {
 
     /// What it wrote stays on the disk.
     fn forget(&mut self, id: SessionId) {
+        self.args.directory.remove(id);
         if let Some(entry) = self.sessions.remove(&id) {
             entry.permit.leave(REMOVED, Kind::Journal);
         }

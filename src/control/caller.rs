@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::identity::{REMEMBERED, Who};
 use super::peer::Peer;
 use super::routes::App;
-use crate::actors::supervisor::SupervisorMsg;
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 
@@ -40,7 +39,7 @@ impl Caller {
         {
             return Ok(peer);
         }
-        let peer = recognise(&self.app, self.uid, &who).await?;
+        let peer = recognise(&self.app, self.uid, &who)?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((who, peer.clone()));
         Ok(peer)
     }
@@ -57,10 +56,10 @@ impl Caller {
     }
 }
 
-async fn recognise(app: &App, uid: u32, who: &Who) -> Result<Peer, Problem> {
+fn recognise(app: &App, uid: u32, who: &Who) -> Result<Peer, Problem> {
     if app.launcher.service.system && uid != 0 {
         is_a_user(app, uid, who)?;
-        is_the_same_account(app, uid, who).await?;
+        is_the_same_account(app, uid, who)?;
     }
     app.ledger.set_limits(uid, app.settings.quota.of(uid, who.name.as_deref(), &who.groups));
     let admin = !controls::holds("administrators_are_few")
@@ -89,12 +88,12 @@ fn is_a_user(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
 }
 
 /// A number that was given to another account does not inherit what is here.
-async fn is_the_same_account(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
+fn is_the_same_account(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
     if !controls::holds("reused_ids_inherit_nothing") {
         return Ok(());
     }
     if let Some(before) = app.accounts.other_before(uid, who.name.as_deref())
-        && has_something(app, uid).await?
+        && has_something(app, uid)?
     {
         return Err(app.accounts.refusal(uid, before.as_deref()));
     }
@@ -102,10 +101,8 @@ async fn is_the_same_account(app: &App, uid: u32, who: &Who) -> Result<(), Probl
 }
 
 /// Sessions that live, or jobs that are kept.
-async fn has_something(app: &App, uid: u32) -> Result<bool, Problem> {
+fn has_something(app: &App, uid: u32) -> Result<bool, Problem> {
     let unknown = || Problem::new(Code::Internal, "nobody knows what a user has");
-    let sessions =
-        ractor::call!(app.supervisor, |reply_to| SupervisorMsg::List { peer: Some(uid), reply_to });
     let jobs = app.journal.jobs(Some(uid), 1).map_err(|_| unknown())?;
-    Ok(!sessions.map_err(|_| unknown())?.is_empty() || !jobs.is_empty())
+    Ok(!app.directory.list(Some(uid)).is_empty() || !jobs.is_empty())
 }

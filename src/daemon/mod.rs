@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, Jobs, JobsArgs};
 use crate::actors::kept::Kept;
 use crate::actors::llm::Models;
@@ -136,7 +137,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let tools = Arc::new(registry(&launcher.settings)?);
     let models = Models::new(Arc::clone(&launcher.settings));
     let ledger = Ledger::new(&launcher.settings.quota);
-    let identities = Identities::default();
+    let (identities, directory) = (Identities::default(), Directory::default());
     let living = || journal.sessions().map_err(|error| DaemonError::Start(error.to_string()));
     let waiting = journal.open_jobs().map_err(|error| DaemonError::Start(error.to_string()))?;
     let of_jobs = waiting.into_iter().map(|record| record.view.owner);
@@ -150,6 +151,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         tools: Arc::clone(&tools),
         models: models.clone(),
         ledger: ledger.clone(),
+        directory: directory.clone(),
     };
     // Sessions of before claim their sandboxes first; what nobody claims is left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
@@ -173,10 +175,10 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let reaps = Arc::clone(&launcher);
     let reaper = Kept::start("reaper", shutdown.clone(), move |_| Reaper::spawn(Arc::clone(&reaps)));
     let reaper = reaper.await.map_err(failed)?;
-    let remove_all = Arc::new(AtomicBool::new(false));
-    let journals = journal.clone();
+    let (remove_all, journals) = (Arc::new(AtomicBool::new(false)), journal.clone());
     let app = App {
         supervisor: supervisor.clone(),
+        directory,
         jobs,
         inputs,
         launcher: Arc::clone(&launcher),

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::calls;
+use super::directory::Directory;
 use super::llm::Models;
 use super::session::{OwnSession, SessionMsg};
 use super::supervisor::SupervisorRef;
@@ -63,6 +64,7 @@ const TICK: Duration = Duration::from_millis(250);
 pub struct AsksArgs {
     pub session: OwnSession,
     pub supervisor: SupervisorRef,
+    pub directory: Directory,
     pub id: SessionId,
     pub name: SessionName,
     pub owner: u32,

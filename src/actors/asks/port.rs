@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use super::super::calls::{answer, ask};
+use super::super::directory::Directory;
 use super::super::session::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use super::super::supervisor::{SupervisorMsg, SupervisorRef};
 use super::ledger::Above;
@@ -57,6 +58,7 @@ pub struct Port {
     pub session: OwnSession,
     pub asks: AsksRef,
     pub supervisor: SupervisorRef,
+    pub directory: Directory,
     pub owner: u32,
     pub language: Language,
     pub told_chars: usize,
@@ -73,6 +75,7 @@ impl AsksState {
             session: self.args.session.clone(),
             asks: myself.clone(),
             supervisor: self.args.supervisor.clone(),
+            directory: self.args.directory.clone(),
             owner: self.args.owner,
             language: self.current.as_ref().map_or(agent.language, |current| current.spec.language),
             told_chars: agent.told_chars,
@@ -230,10 +233,8 @@ impl Port {
             reply_to,
         })
         .await?;
-        let key = made.id.to_string();
-        let find = |reply_to| SupervisorMsg::Find { peer, key, of_all: false, reply_to };
-        let found = self.supervisor.call(find, None).await;
-        let inner = answer(found)?
+        let found = self.directory.find(peer, &made.id.to_string(), false);
+        let inner = found
             .map(|found| Inner(found.session))
             .ok_or_else(|| Problem::new(Code::SandboxFailed, "the session of the inner ask is gone"))?;
         let _held = ask(&inner.0, |reply_to| SessionMsg::Hold { reply_to }).await?;

@@ -65,6 +65,7 @@ pub(super) async fn spawn_asks(
     Asks::spawn(AsksArgs {
         session: myself.clone(),
         supervisor: args.supervisor.clone(),
+        directory: args.directory.clone(),
         id: args.id,
         name: args.name.clone(),
         owner: args.owner,
@@ -121,6 +122,7 @@ impl SessionActorState {
             session: self.myself.clone(),
             asks: self.asks.clone(),
             supervisor: self.args.supervisor.clone(),
+            directory: self.args.directory.clone(),
             owner: self.args.owner,
             language: agent.language,
             told_chars: agent.told_chars,

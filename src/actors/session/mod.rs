@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::asks::AsksRef;
 use super::charge::JournalAccount;
+use super::directory::Directory;
 use super::executor::{ExecutorMsg, ExecutorRef};
 use super::holding::Holders;
 use super::llm::Models;
@@ -83,6 +84,8 @@ pub struct SessionArgs {
     /// A cell of another session wants it and waits for it.
     pub nested: bool,
     pub supervisor: SupervisorRef,
+    /// Where an ask finds the session that it makes for an ask within it.
+    pub directory: Directory,
     pub launcher: Arc<Launcher>,
     pub tools: Arc<tools::Registry>,
     pub models: Models,

@@ -127,6 +127,7 @@ impl SessionArgs {
             permit: None,
             nested: self.nested,
             supervisor: self.supervisor.clone(),
+            directory: self.directory.clone(),
             launcher: Arc::clone(&self.launcher),
             tools: Arc::clone(&self.tools),
             models: self.models.clone(),

@@ -33,18 +33,6 @@ pub enum SupervisorMsg {
     OfJobs {
         reply_to: RpcReplyPort<Vec<(JobId, SessionRef)>>,
     },
-    /// Finds a session of `peer` by its name or id. With `of_all`, an id also finds a session of another user.
-    Find {
-        peer: u32,
-        key: String,
-        of_all: bool,
-        reply_to: RpcReplyPort<Option<Found>>,
-    },
-    /// Of one user, or of all.
-    List {
-        peer: Option<u32>,
-        reply_to: RpcReplyPort<Vec<SessionRef>>,
-    },
     Count {
         reply_to: RpcReplyPort<usize>,
     },
@@ -67,9 +55,4 @@ pub enum SupervisorMsg {
         within: Duration,
         reply_to: RpcReplyPort<()>,
     },
-}
-
-pub struct Found {
-    pub session: SessionRef,
-    pub owner: u32,
 }

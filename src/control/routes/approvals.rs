@@ -7,7 +7,6 @@ use super::sessions::ListQuery;
 use super::{App, ask, ask_patiently};
 use crate::actors::asks::AsksMsg;
 use crate::actors::session::SessionMsg;
-use crate::actors::supervisor::SupervisorMsg;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::{Answer, Refused};
@@ -24,9 +23,8 @@ pub async fn list(
         peer.require_admin(&app.settings.admin.group, "see what others have")?;
     }
     let meant = (!query.all).then_some(peer.uid);
-    let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: meant, reply_to }).await?;
     let mut approvals = Vec::new();
-    for session in found {
+    for session in app.directory.list(meant) {
         // One that ends meanwhile wants nothing any more.
         let Ok(asks) = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
             continue;

@@ -5,8 +5,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use super::{App, ask};
-use crate::actors::supervisor::SupervisorMsg;
+use super::App;
 use crate::control::body::JsonBody;
 use crate::control::peer::Peer;
 use crate::control::problems::Answer;
@@ -16,7 +15,7 @@ use crate::protocol::problem::{Code, Problem};
 
 pub async fn health(State(app): State<App>, peer: Peer) -> Answer<Json<Health>> {
     let seen = (!peer.admin).then_some(peer.uid);
-    let sessions = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: seen, reply_to }).await?.len();
+    let sessions = app.directory.list(seen).len();
     let mut problems = app.launcher.troubles().await;
     let journal = app.journal.healthy().err();
     problems.extend(journal.map(|trouble| format!("the journal cannot be written: {trouble}")));

@@ -38,11 +38,12 @@ use super::problems::{Answer, Refused};
 use super::unread;
 use crate::actors::asks::{AsksMsg, AsksRef};
 use crate::actors::calls::lost;
+use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::kept::Kept;
 use crate::actors::llm::Models;
 use crate::actors::session::{SessionMsg, SessionRef};
-use crate::actors::supervisor::{SupervisorMsg, SupervisorRef};
+use crate::actors::supervisor::SupervisorRef;
 use crate::config::Settings;
 use crate::controls;
 use crate::memory::SMALL_BYTES;
@@ -56,6 +57,7 @@ use crate::tools::Registry;
 #[derive(Clone)]
 pub struct App {
     pub supervisor: SupervisorRef,
+    pub directory: Directory,
     pub jobs: Kept<JobsMsg>,
     pub inputs: Inputs,
     pub launcher: Arc<Launcher>,
@@ -144,13 +146,7 @@ impl App {
                 (owner.ok_or_else(none)?, name, false)
             }
         };
-        let found = ask(&self.supervisor, |reply_to| SupervisorMsg::Find {
-            peer: owner,
-            key: name.to_owned(),
-            of_all,
-            reply_to,
-        });
-        let found = found.await?.ok_or_else(none)?;
+        let found = self.directory.find(owner, name, of_all).ok_or_else(none)?;
         let roots = found.owner == ROOT && peer.uid != ROOT;
         if roots && !peer.looks_or_stops && controls::holds("only_root_acts_in_sessions_of_root") {
             return Err(Problem::new(Code::Forbidden, "only root has something done in a session of root")

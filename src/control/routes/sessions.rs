@@ -66,9 +66,8 @@ pub async fn list(
         peer.require_admin(&app.settings.admin.group, "see what others have")?;
     }
     let meant = (!query.all).then_some(peer.uid);
-    let found = ask(&app.supervisor, |reply_to| SupervisorMsg::List { peer: meant, reply_to }).await?;
     let mut sessions = Vec::new();
-    for session in found {
+    for session in app.directory.list(meant) {
         let view = || ask(&session, |reply_to| SessionMsg::View { reply_to });
         // One that dies over the question lives on and can be asked again; one that ends is simply not listed.
         let answer = match view().await {
