@@ -255,6 +255,13 @@ class MainLine:
         """After the answer, so that it need not wait."""
         self._take_checkpoint()
 
+    def _let_arrive(self, checkpoint):
+        """One that was asked for and has not been heard of must not stand still with all others: nobody could wake it."""
+        if checkpoint.pid is None:
+            checkpoint.control.receive()  # the word that it is there may wait to be read
+        if checkpoint.pid is None:
+            process.resume()
+
     def _promote(self, checkpoint):
         """Make it the worker. False if it does not answer; then it is given up."""
         self.ring.remove(checkpoint)
@@ -288,10 +295,12 @@ class MainLine:
             self.imports = None
             message = f"the process ended while it imported modules (exit code {exit_code})"
             self._runners.refuse("no_process", message, {"request": handle.preload_request})
-        # What it started takes the CPU time that a checkpoint needs, and so does what dies: strays are killed later.
-        process.halt()
+        if process.is_crowded():
+            process.halt()  # what dies takes CPU time too: a checkpoint has its own before strays are killed
         while self.ring and not was_reset:
-            if self._promote(self.ring[-1]):
+            newest = self.ring[-1]
+            self._let_arrive(newest)
+            if newest in self.ring and self._promote(newest):
                 self._runners.kill_strays(lambda worker=self.worker: self._kill_younger(worker))
                 after = {"restored": self.worker.state_of}
                 unrun = self._unrun(handle, cell)
