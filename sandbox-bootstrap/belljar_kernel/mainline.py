@@ -18,6 +18,7 @@ from .limits import (
     CHECKPOINT_RETRY_S,
     CHECKPOINT_TRIES,
     NAMES_BYTES,
+    PROMOTE_HALTED_S,
     PROMOTE_LEAST_S,
     PROMOTE_S,
     TURN_S,
@@ -255,19 +256,15 @@ class MainLine:
         """After the answer, so that it need not wait."""
         self._take_checkpoint()
 
-    def _let_arrive(self, checkpoint):
-        """One that was asked for and has not been heard of must not stand still with all others: nobody could wake it."""
-        if checkpoint.pid is None:
-            checkpoint.control.receive()  # the word that it is there may wait to be read
-        if checkpoint.pid is None:
-            process.resume()
-
     def _promote(self, checkpoint):
         """Make it the worker. False if it does not answer; then it is given up."""
         self.ring.remove(checkpoint)
         checkpoint.role = WORKER
         checkpoint.signal(signal.SIGCONT)  # user code may have stopped it
         checkpoint.control.send(wire.pack(wire.PROMOTE))
+        # It may be on its way still, or make a copy of itself: then it waits for others that stand still.
+        if process.is_halted() and not checkpoint.wait_for(lambda: checkpoint.promoted, PROMOTE_HALTED_S):
+            process.resume()
         patience = PROMOTE_S
         patience = min(PROMOTE_S, self._poller.patience(TURN_S) / 2)  # control: waits_have_one_budget
         if checkpoint.wait_for(lambda: checkpoint.promoted, max(patience, PROMOTE_LEAST_S)):
@@ -298,9 +295,7 @@ class MainLine:
         if process.is_crowded():
             process.halt()  # what dies takes CPU time too: a checkpoint has its own before strays are killed
         while self.ring and not was_reset:
-            newest = self.ring[-1]
-            self._let_arrive(newest)
-            if newest in self.ring and self._promote(newest):
+            if self._promote(self.ring[-1]):
                 self._runners.kill_strays(lambda worker=self.worker: self._kill_younger(worker))
                 after = {"restored": self.worker.state_of}
                 unrun = self._unrun(handle, cell)

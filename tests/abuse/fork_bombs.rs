@@ -1,11 +1,12 @@
 //! Hundreds of processes that take all the CPU time there is and fork as fast as they die.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use super::grounds::on_every_ground;
+use crate::docker::helpers::{outcome, printed, queue, session_with};
 use crate::support::{Daemon, engine, eventually};
 
 const BOMB: &str = "while True:\n    try:\n        os.fork()\n    except OSError:\n        pass";
@@ -28,6 +29,17 @@ if os.fork() == 0:
 while True:
     time.sleep(600)
 "#;
+/// Leaves a crowd that does nothing, and ends its worker.
+const CROWD: &str = "\
+for _ in range(80):
+    if os.fork() == 0:
+        time.sleep(20)
+        os._exit(0)
+print('crowded', flush=True)
+time.sleep(0.03)
+os._exit(3)";
+/// Deaths of a crowd while copies are made. One in thirty used to cost the variables of a cell.
+const CROWDS: usize = 25;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The end of a cell comes this long after its deadline at the latest, also while other tests take the machine. On
 /// one that has nothing else to do it is less than a second.
@@ -172,7 +184,32 @@ fn all_stand_still_before_a_cell_is_killed() {
     eventually("its child was stopped", || is_there("stopped"));
 }
 
+/// A checkpoint that makes a copy of itself while all stand still could not take the worker's place.
+fn a_crowd_that_ends_while_copies_are_made_costs_no_variables() {
+    let Some(daemon) = session_with("", json!({"image": "belljar/base", "pids": 256})) else { return };
+    printed(&daemon, "import os, time; ran = []");
+    for round in 1..=CROWDS {
+        let cells: Vec<u64> = [
+            json!({"code": "ran.append(1)"}),
+            json!({"code": CROWD}),
+            json!({"code": "len(ran)", "mode": "fork"}),
+            json!({"code": "len(ran)", "mode": "fork"}),
+        ]
+        .iter()
+        .map(|request| queue(&daemon, request))
+        .collect();
+        let results: Vec<Value> = cells.iter().map(|cell| outcome(&daemon, *cell)).collect();
+        assert_eq!(results[1]["state"]["restored_to"], cells[0], "round {round}: {:#}", results[1]);
+        for copy in &results[2..] {
+            // One that is asked of a worker that is just ending may not come to be, and is told so.
+            let reason = copy["reason"].as_str();
+            assert!(matches!(reason, Some("ok" | "pids")), "round {round}: {copy:#}");
+        }
+    }
+}
+
 on_every_ground!(
+    a_crowd_that_ends_while_copies_are_made_costs_no_variables,
     all_stand_still_before_a_cell_is_killed,
     the_guardian_goes_first,
     chains_of_forks_end_with_their_cell,
