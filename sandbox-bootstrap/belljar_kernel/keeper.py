@@ -12,7 +12,7 @@ _TIMER = "memory"
 
 
 class MemoryKeeper:
-    """Of the runners whose main line that is."""
+    """Holds the runners of a sandbox to its memory: first checkpoints go, then the largest process."""
 
     def __init__(self, line, runners, poller):
         self._line = line
@@ -23,7 +23,7 @@ class MemoryKeeper:
         self._ending = set()  # pids that were killed for their memory, and may still have it
 
     def watch_soon(self):
-        """While a cell runs, and where nobody else looks at it, also between cells."""
+        """Look at the memory while a cell runs, and also between cells where the system does not hold the sandbox to it."""
         self._poller.within(_TIMER, MEMORY_CHECK_S, self.watch)
 
     def watch(self):

@@ -176,7 +176,7 @@ class Runners:
             self.bridge.send_said(own, payload[wire.CALL.size :])
 
     def tool_answered(self, call, text):
-        """To a call that nobody knows of any more, nobody is told."""
+        """Pass the answer to the runner that made the call. An answer to a call that has ended is dropped."""
         any(handle.calls.answer(call, text) for handle in self.all())
 
     def _displayed(self, handle, payload):

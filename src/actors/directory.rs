@@ -1,5 +1,5 @@
-//! All sessions of the daemon, by id, for whoever looks one up. The supervisor keeps it; everybody else reads it, so
-//! that no request waits for the supervisor's mailbox.
+//! The map of all sessions of the daemon, by id. The supervisor writes it; requests and asks read it, so that none of
+//! them waits for the supervisor's mailbox.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};

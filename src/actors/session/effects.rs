@@ -24,7 +24,7 @@ impl SessionActorState {
                 inputs.extend(self.carry_out(effect).await);
             }
             if has_turn {
-                // What it was for may be gone; somebody else waits.
+                // The cell that this turn was for may be gone, and other users wait for a turn: it is given back.
                 self.turns.spare = None;
             }
         }
@@ -32,7 +32,7 @@ impl SessionActorState {
         self.turns.held.retain(|cell, _| queue.is_running(*cell));
     }
 
-    /// What is known at once of what comes of it.
+    /// Carries out one effect. Gives the input that follows from it at once, if any does.
     async fn carry_out(&mut self, effect: Effect<Waiting>) -> Option<Input<Waiting>> {
         match effect {
             Effect::StartSandbox => {
@@ -50,8 +50,8 @@ impl SessionActorState {
                 let before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
                 self.machine.counted(cell, before);
                 let session = self.myself.clone();
-                // First in the journal: a kernel that ran a cell which nobody knows of would give its result to the
-                // next one of that number.
+                // The journal has the start first: a kernel that ran a cell which the journal does not know would give
+                // its result to the next cell of that number.
                 self.append_and(EventBody::CellStarted { cell, before }, move |written| {
                     let _ = session.cast(SessionMsg::Started { begin, written });
                 });
@@ -59,7 +59,7 @@ impl SessionActorState {
             Effect::Run(start) => self.tell_executor(ExecutorMsg::Run(start)),
             Effect::Show { which, reply_to } => {
                 let executor = self.executor.as_ref()?;
-                // Of the end of an executor that does not take it the session is about to hear.
+                // An executor that does not take the message has ended, and the session is about to be told.
                 if let Err(MessagingErr::SendErr(ExecutorMsg::Variables { which, reply_to })) =
                     executor.cast(ExecutorMsg::Variables { which, reply_to })
                 {
