@@ -23,7 +23,7 @@ class MemoryKeeper:
         self._ending = set()  # pids that were killed for their memory, and may still have it
 
     def watch_soon(self):
-        """Look at the memory while a cell runs, and also between cells where the system does not hold the sandbox to it."""
+        """Look while a cell runs, and between cells where the system does not hold the sandbox to its memory."""
         self._poller.within(_TIMER, MEMORY_CHECK_S, self.watch)
 
     def watch(self):
