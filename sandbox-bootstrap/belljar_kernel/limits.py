@@ -51,8 +51,9 @@ SETTLE_S = 4.0
 # but not less than the second: one that answers at all does so in less.
 PROMOTE_S = 4.0
 PROMOTE_LEAST_S = 0.1
-# For one that is alone awake: then all others are let go on, because it may wait for one of them.
-PROMOTE_HALTED_S = 0.1
+# For one that is alone awake, also if the sandbox has used up its CPU time: then all others are let go on, because it may
+# wait for one of them.
+PROMOTE_HALTED_S = 1.0
 # All that is waited for in one turn of the guardian's loop takes no longer than this together, so that the end of a
 # cell is told before the daemon gives the sandbox up.
 TURN_S = 8.0
