@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Most bytes of a body that are read for nobody: twice the largest body that is not a file, by default.
+/// Most bytes of a refused body that are read and dropped: twice the largest body that is not a file, by default.
 const UNREAD_BYTES: u64 = 32 * 1024 * 1024;
 /// Longest time for that.
 const UNREAD_WITHIN: Duration = Duration::from_secs(10);

@@ -122,7 +122,7 @@ pub struct SessionActorState {
     client_rules: Arc<CellRules>,
     /// What it does next.
     machine: Machine<Answer<VariableList>>,
-    /// Of the sandbox that is there, or is being started.
+    /// The executor of the sandbox that runs, or that is being started.
     executor: Option<ExecutorRef>,
     /// Requests that need a sandbox and came while there was none.
     deferred: Vec<SessionMsg>,
@@ -418,7 +418,7 @@ impl SessionActorState {
         self.machine.touch(Instant::now());
     }
 
-    /// Of a sandbox that can be asked something.
+    /// The executor, if its sandbox can be asked something.
     fn ready(&self) -> Option<ExecutorRef> {
         self.executor.clone().filter(|_| self.machine.is_ready())
     }

@@ -314,7 +314,7 @@ impl SessionActorState {
         self.apply(Input::SandboxReady).await;
     }
 
-    /// Tells whoever wanted the session that it is there.
+    /// Answers the request that made the session: its sandbox is there.
     fn is_made(&self, myself: &OwnSession, ready: EventBody, created: Answer<SessionView>) {
         let view = SessionView { state: SessionState::Idle, ..self.view() };
         let session = myself.any_life().clone();

@@ -51,7 +51,7 @@ pub async fn resolve(
     Err(missing)
 }
 
-/// Images of Belljar's own are built here: whoever has that name on a registry is somebody else.
+/// Images named `belljar/…` are built on this machine, so an image of that name on a registry is a stranger's.
 fn may_be_pulled(reference: &str) -> bool {
     let mut parts = reference.rsplit('/').skip(1);
     !controls::holds("own_images_are_not_pulled") || parts.next() != Some("belljar")

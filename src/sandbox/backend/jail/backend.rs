@@ -112,7 +112,7 @@ impl Jails {
         Ok(jail)
     }
 
-    /// Those whose notes lie in folders that nobody owns. The folder goes with them.
+    /// Ends the jails whose notes lie in folders of no live sandbox, and removes those folders.
     async fn reap_jails(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let mut reaped = 0;
         for entry in std::fs::read_dir(self.paths.sandboxes_dir()).into_iter().flatten().flatten() {
