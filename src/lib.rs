@@ -2,9 +2,9 @@
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `agent`, `session` → `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `memory` → `config` → `schema` → `protocol`.
-//! `controls` is beside them: which security controls hold, for the build that proves each of them; and `deaths`:
-//! what dies is heard of; and `processes`:
-//! those of the host, told from all others, with what they have started.
+//! Beside them are `controls` (which security controls hold, for the build that proves each of them), `panics` (they are
+//! reported to the owner, counted, and provoked by tests) and `processes` (tells processes of the host apart although
+//! their numbers are used again, and finds what they have started).
 
 pub mod actors;
 pub mod agent;
@@ -14,9 +14,9 @@ pub mod config;
 pub mod control;
 pub mod controls;
 pub mod daemon;
-pub mod deaths;
 pub mod llm;
 pub mod memory;
+pub mod panics;
 pub mod processes;
 pub mod protocol;
 pub mod quota;

@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import termios
+import time
 
 from .limits import CONTROL_READ_BYTES, RUNNER_QUEUE_BYTES
 from .poller import READ, WRITE
@@ -65,6 +66,18 @@ class Channel:
     def handled(self):
         """Bytes that it had sent by the end of the message that is being handled, or was last."""
         return self._received - self._reader.unread()
+
+    def is_whole_by(self, deadline):
+        """Whether the message that the runner has begun to send is whole by then; what follows it does not count."""
+        if not self._reader.unread():
+            return True
+        begun = self.handled()
+        self.receive()  # the rest may be there
+        while self._reader.unread() and self.handled() == begun:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self.wait(left):
+                return not self._reader.unread() or self.handled() != begun
+        return True
 
     def send(self, message, descriptors=None):
         """Queue a message; descriptors go with its first byte and stay the caller's to close.

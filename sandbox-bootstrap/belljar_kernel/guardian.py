@@ -12,7 +12,7 @@ import sys
 
 from . import process, websocket, wire
 from .bridge import Bridge
-from .computes import Computes
+from .code_checks import CodeChecks
 from .limits import FIRST_HELLO_S, PROTOCOL_VERSION, Limits
 from .poller import Poller
 from .probe import probe
@@ -24,8 +24,8 @@ class Guardian:
         self._findings = findings
         self._poller = Poller()
         self._bridge = Bridge(self._poller, bridge_path, self._host_frame, self._bridge_lost, self._pressure)
-        self._computes = Computes(self._poller, self._send)
-        self._runners = Runners(self._poller, self._bridge, self._computes, workspace, self._stop)
+        self._code_checks = CodeChecks(self._poller, self._send)
+        self._runners = Runners(self._poller, self._bridge, self._code_checks, workspace, self._stop)
         self._line = self._runners.line
         self._greeted = False
         self._running = True
@@ -135,7 +135,7 @@ class Guardian:
 
     def _can_serve(self, frame, from_checkpoint=False):
         """Whether the main line is idle, or the state before its cell can be copied. If not, refuse."""
-        self._runners.bury()  # what is asked for may need a process
+        self._runners.wait_for_room()  # what is asked for may need a process
         if self._line.worker is None:
             self._refuse("no_process", "there is no worker", frame)
         elif self._line.is_idle() or (from_checkpoint and self._line.has_source()):
@@ -168,7 +168,7 @@ class Guardian:
 
     def _compute(self, frame, _text):
         self._runners.kill_condemned()
-        if not self._computes.start(frame, self._runners.limits):
+        if not self._code_checks.start(frame, self._runners.limits):
             self._refuse("busy", "too many expressions are being evaluated", frame)
 
     def _names(self, frame, _text):
@@ -176,7 +176,7 @@ class Guardian:
         if known is not None:
             self._send({"type": "names", "request": int(frame["request"]), "names": known})
         self._runners.kill_condemned()  # all is told
-        if known is None and not self._computes.start_names(frame, self._runners.limits):
+        if known is None and not self._code_checks.start_names(frame, self._runners.limits):
             self._refuse("busy", "too many expressions are being evaluated", frame)
 
     def _variables(self, frame, text):
@@ -232,7 +232,7 @@ class Guardian:
         self._bridge.finish()
         for handle in self._runners.all():
             handle.kill()
-        self._computes.stop()
+        self._code_checks.stop()
         process.kill_all()
 
     def _refuse(self, code, message, frame=None):

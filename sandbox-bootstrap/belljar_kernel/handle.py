@@ -179,6 +179,11 @@ class RunnerHandle:
                 return condition()
         return True
 
+    def is_whole_within(self, seconds):
+        """False if it has begun to send something, and that is not whole after so long."""
+        deadline = time.monotonic() + seconds
+        return all(channel.is_whole_by(deadline) for channel in self._channels())
+
     def take_last_words(self):
         """After its end: messages that it had sent."""
         for channel in (self.tools, self.control):

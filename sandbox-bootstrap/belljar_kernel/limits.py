@@ -42,8 +42,8 @@ COMPUTE_OOM_SCORE = 1000
 WORKER_OOM_SCORE = 980
 CHECKPOINT_OOM_MARGIN = 50  # above the guardian's
 # What is put by, from this part of the memory in use on: enough to put a checkpoint in the worker's place.
-BALLAST_BYTES = 16 * 1024 * 1024
-BALLAST_FROM = 0.5
+RESERVE_BYTES = 16 * 1024 * 1024
+RESERVE_FROM = 0.5
 # A copy that a runner was asked for when it died shows up within this, or never came to be. That is
 # known at once where nobody holds its end of a socket, so this is for one that gets no CPU time.
 SETTLE_S = 4.0
@@ -65,6 +65,9 @@ CHECKPOINT_RETRY_S = 0.2
 CHECKPOINT_TRIES = 10
 # A worker that said that a cell is done takes the next one within this, or is put back to a checkpoint.
 BACK_S = 10.0
+# What it has begun to send before then is whole within this, or it is put back at once: what follows would be read as
+# the rest of that.
+HALF_S = 1.0
 # A copy that has answered what it was made for is gone within this, or is killed.
 COPY_END_S = 1.0
 # A checkpoint shows its size within this, or counts in full.
@@ -109,14 +112,16 @@ REAPED_REMEMBERED = 256
 # A copy that has ended is a child of the guardian within this, or never was to be one.
 ORPHANED_S = 1.0
 KILL_ROUNDS = 50
+# Between two looks at whether all that was told to stop has stopped.
+STAND_POLL_S = 0.001
 # A copy is no further below the guardian than this.
 DEPTH = 64
 # What was killed is waited for so long, before something is started that may need its place: until so many of a
 # crowd are gone, and not for so few. What takes long is to die, on a machine that has other things to do.
-BURY_S = 5.0
-BURY_POLL_S = 0.02
-BURY_ROOM = 32
-BURY_FEW = 16
+KILLED_WAIT_S = 5.0
+KILLED_POLL_S = 0.02
+KILLED_ROOM = 32
+KILLED_FEW = 16
 # With more processes than these, all are stopped before strays are looked for.
 CROWD = 56
 # So many processes can be killed at once without making others wait; a dozen are ours.

@@ -10,22 +10,24 @@ import signal
 
 from . import process, runner, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
-from .keeper import MemoryKeeper
 from .limits import (
     BACK_S,
-    BURY_POLL_S,
     CHECKPOINT_PAUSE_S,
     CHECKPOINT_RETRY_S,
     CHECKPOINT_TRIES,
+    HALF_S,
+    KILLED_POLL_S,
     NAMES_BYTES,
     PROMOTE_HALTED_S,
     PROMOTE_LEAST_S,
     PROMOTE_S,
+    SETTLE_S,
     TURN_S,
     VIEW_S,
     WORKER_START_RETRY_S,
     WORKER_START_TRIES,
 )
+from .memory_limit import MemoryLimit
 
 _CHECKPOINT_TIMER = "checkpoint"
 LOST = "lost"
@@ -43,7 +45,7 @@ class MainLine:
         self._poller = poller
         self._workspace = workspace
         self._on_hopeless = on_hopeless
-        self.keeper = MemoryKeeper(self, runners, poller)
+        self.memory_limit = MemoryLimit(self, runners, poller)
         self.hello = None
         self.configure = None
         self.imports = None
@@ -104,8 +106,13 @@ class MainLine:
             # It said that the last cell is done, and may still run it.
             self._poller.after(("back", worker.index), BACK_S, worker.kill)  # control: done_is_done
         worker.begin_cell(cell)
-        self.worker.forward(text)
-        self.keeper.watch_soon()
+        is_whole = True
+        is_whole = worker.is_whole_within(self._poller.patience(HALF_S))  # control: half_a_message_ends_its_runner
+        if not is_whole and self._newest_is_there():
+            worker.kill()  # the checkpoint takes its place, and the cell
+            return
+        worker.forward(text)
+        self.memory_limit.watch_soon()
 
     def cell_done(self, cell):
         """It has been answered. Soon, off its way, the state that it left is put by."""
@@ -129,9 +136,18 @@ class MainLine:
         """Whether a copy of the state before the present cell is there, or on its way."""
         return bool(self.ring) and self.ring[-1].position == self.worker.position
 
+    def _newest_is_there(self):
+        """Whether a copy of the state before the present cell can take the worker's place, or can soon."""
+        if not self._has_newest():
+            return False
+        newest = self.ring[-1]
+        newest.wait_for(lambda: newest.pid is not None, self._poller.patience(SETTLE_S))
+        # It may have ended meanwhile, or been given up because memory is short.
+        return newest.pid is not None and self.ring[-1:] == [newest]
+
     def copy_for_cell(self, cell, text):
         """False if there is nothing to copy or no process to be had."""
-        self.keeper.watch_soon()
+        self.memory_limit.watch_soon()
         return self._copy(FORK, text, lambda copy: copy.begin_cell(cell))
 
     def copy_for_view(self, request, text):
@@ -171,7 +187,7 @@ class MainLine:
         if self._runners.has_room():
             self._protect()
         else:
-            self._poller.after(_CHECKPOINT_TIMER, BURY_POLL_S, self._protect_if_there_is_room)
+            self._poller.after(_CHECKPOINT_TIMER, KILLED_POLL_S, self._protect_if_there_is_room)
 
     def _protect(self):
         """Put the present state by, unless that was done."""
@@ -192,7 +208,7 @@ class MainLine:
     def checkpoint_present(self):
         self._failed_checkpoints = 0
         self._trim()
-        self.keeper.check()
+        self.memory_limit.check()
 
     def forget_checkpoint(self, handle):
         """It has ended, or never came to be."""
@@ -263,7 +279,9 @@ class MainLine:
         checkpoint.signal(signal.SIGCONT)  # user code may have stopped it
         checkpoint.control.send(wire.pack(wire.PROMOTE))
         # It may be on its way still, or make a copy of itself: then it waits for others that stand still.
-        if process.is_halted() and not checkpoint.wait_for(lambda: checkpoint.promoted, PROMOTE_HALTED_S):
+        if process.is_halted() and not checkpoint.wait_for(
+            lambda: checkpoint.promoted, self._poller.patience(PROMOTE_HALTED_S)
+        ):
             process.resume()
         patience = PROMOTE_S
         patience = min(PROMOTE_S, self._poller.patience(TURN_S) / 2)  # control: waits_have_one_budget
@@ -282,7 +300,7 @@ class MainLine:
 
     def worker_ended(self, handle, exit_code):
         """Its last words were taken. The daemon is told when another can take cells."""
-        self.keeper.ballast.release()
+        self.memory_limit.reserve.release()
         cell, was_reset = handle.cell, bool(handle.resets)
         handle.end_cell()
         self.worker = None

@@ -5,8 +5,9 @@ import os
 import posix  # for what runs in a runner: user code may replace functions of `os`
 import resource
 import signal
+import time
 
-from .limits import CROWD, DEPTH, KILL_ROUNDS, RUNNER_INDEXES
+from .limits import CROWD, DEPTH, KILL_ROUNDS, RUNNER_INDEXES, STAND_POLL_S
 
 _PR_SET_PDEATHSIG = 1
 _PR_GET_DUMPABLE = 3
@@ -281,6 +282,7 @@ def _kill_rounds(select, at_once):
 
     What is told to stop in the middle of a fork still makes its child, and may get the time for it when we have
     looked. The child stops as it begins; what is killed makes none. So where all can be halted, this ends soon.
+    It ends when all that stays stands still: a copy that is just being forked would stop unseen, and for ever.
     If not `at_once`, others are disturbed only for a crowd, or for one that is faster than we are. Gives back
     what was killed, and may not be gone yet.
     """
@@ -294,13 +296,20 @@ def _kill_rounds(select, at_once):
         for pid in found:
             killed[pid] = processes[pid].started
             send_signal(pid, signal.SIGKILL)
-        if not found:
+        if not found and (not _halted or _all_stand(processes, killed)):
             break
+        if not found:
+            time.sleep(STAND_POLL_S)
     if _halted:
         for pid in set(processes).difference(killed):
             send_signal(pid, signal.SIGCONT)
         _halted = False
     return list(killed)
+
+
+def _all_stand(processes, killed):
+    """Whether none of these can be in the middle of a fork."""
+    return all(row.stands for pid, row in processes.items() if pid not in killed and pid != os.getpid())
 
 
 def is_there(pid):
@@ -317,9 +326,10 @@ def is_crowded(most=CROWD):
 
 
 class _Row:
-    __slots__ = ("parent", "session", "started")
+    __slots__ = ("parent", "session", "stands", "started")
 
-    def __init__(self, parent, session, started):
+    def __init__(self, state, parent, session, started):
+        self.stands = state in b"Tt"
         self.parent = parent
         self.session = session
         self.started = started  # in clock ticks since the machine's start
@@ -353,7 +363,7 @@ def _row(name, with_zombies=False):
         return None
     if fields[0] in (b"Z", b"X") and not with_zombies:
         return None
-    return _Row(int(fields[1]), int(fields[3]), int(fields[19]))
+    return _Row(fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def _processes():

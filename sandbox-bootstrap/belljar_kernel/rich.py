@@ -88,7 +88,7 @@ class Displays:
 def bounded_repr(value, chars):
     """The start of `repr(value)`, without building all of it for huge built-in values."""
     kind = type(value)
-    if kind is str or kind is bytes:
+    if kind is str or kind is bytes or kind is bytearray:
         value = value[: chars + 1]
     elif kind in _CONTAINERS and len(value) > chars:
         # Every element takes more than one character, so the cut lies before the last one kept.

@@ -11,7 +11,7 @@ import types
 import warnings
 from collections import deque
 
-from . import copies, descriptors, fonts, preload, process, steady, variables, wire
+from . import copies, descriptor_io, descriptors, fonts, preload, process, variables, wire
 from .cells import CellRunner
 from .channel import bytes_waiting
 from .interrupts import Interrupts
@@ -134,7 +134,7 @@ class Runner:
         if not self.is_own_process():
             raise RuntimeError("a child process of a cell cannot speak for it")
         with self.interrupts, self._send_lock:
-            steady.send_all(self._place + _CONTROL, wire.pack(kind, payload), write)
+            descriptor_io.send_all(self._place + _CONTROL, wire.pack(kind, payload), write)
 
     def send_in_order(self, kind, payload):
         """Likewise, at its place in the output."""
@@ -181,7 +181,7 @@ class Runner:
 
     def _receive_some(self):
         room = socket.CMSG_SPACE(_DESCRIPTORS * 4)
-        data, ancillary, flags, _ = steady.receive(
+        data, ancillary, flags, _ = descriptor_io.receive(
             self._control, lambda: self._control.recvmsg(CONTROL_READ_BYTES, room, socket.MSG_CMSG_CLOEXEC)
         )
         if not data:

@@ -8,12 +8,12 @@ from . import memory, process, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER, RunnerHandle
 from .inbox import Inbox
 from .limits import (
-    BURY_FEW,
-    BURY_ROOM,
-    BURY_S,
     COPY_END_S,
     FEW,
     HALT_S,
+    KILLED_FEW,
+    KILLED_ROOM,
+    KILLED_WAIT_S,
     NAMES_BYTES,
     ORPHANED_S,
     REAP_BUSY_S,
@@ -35,10 +35,10 @@ from .mainline import MainLine
 class Runners:
     """All runners of the sandbox; `line` says which of them are the main line's."""
 
-    def __init__(self, poller, bridge, computes, workspace, on_hopeless):
+    def __init__(self, poller, bridge, code_checks, workspace, on_hopeless):
         self._poller = poller
         self.bridge = bridge
-        self._computes = computes
+        self._code_checks = code_checks
         self.limits = Limits()
         self.inbox = Inbox(poller)
         self.call_numbers = itertools.count()
@@ -59,7 +59,7 @@ class Runners:
         }
         self._condemned = []  # what kills strays that stand still
         self._killed = []  # pids of strays, which may not be gone yet
-        self._killed_most = BURY_FEW  # so many of them may be left where something else needs room
+        self._killed_most = KILLED_FEW  # so many of them may be left where something else needs room
         self._reaped = {}  # pid -> exit code of orphans, in case one turns out to be a runner
 
     def send(self, frame):
@@ -91,7 +91,7 @@ class Runners:
     def living(self):
         """Pids of what shall live on."""
         runners = (pid for pid, handle in self._by_pid.items() if handle.role != RETIRED)
-        return self._computes.pids().union(runners, self.inbox.pids())
+        return self._code_checks.pids().union(runners, self.inbox.pids())
 
     def kept(self, but=None):
         """What shall live on when strays are killed."""
@@ -332,7 +332,7 @@ class Runners:
         The end of the worker is left to the caller: its exit code, or None if it had ended before.
         """
         worker, of_worker, deadline = self.line.worker, None, time.monotonic() + RESET_S
-        self._computes.stop()
+        self._code_checks.stop()
         self._condemned.clear()
         for handle in self.all():
             handle.killed = True
@@ -371,7 +371,7 @@ class Runners:
     def killed(self, pids):
         """They may not be gone yet."""
         self._killed += pids
-        self._killed_most = max(len(self._killed) - BURY_ROOM, BURY_FEW)
+        self._killed_most = max(len(self._killed) - KILLED_ROOM, KILLED_FEW)
 
     def has_room(self):
         """False as long as too few of a crowd that was killed are gone: no process can be had before."""
@@ -385,10 +385,10 @@ class Runners:
         self._killed.clear()
         return True
 
-    def bury(self):
+    def wait_for_room(self):
         """Wait until there is room, but not for ever."""
         self.kill_condemned()
-        deadline = time.monotonic() + self._poller.patience(BURY_S)
+        deadline = time.monotonic() + self._poller.patience(KILLED_WAIT_S)
         while not self.has_room():
             if time.monotonic() > deadline:
                 self._killed.clear()
@@ -428,7 +428,7 @@ class Runners:
             self.kill_strays(lambda: self._kill_left_behind(handle))
         self._copy_lost(handle, exit_code)
         if handle.role in (CHECKPOINT, RETIRED):
-            self.line.keeper.check()
+            self.line.memory_limit.check()
 
     def _kill_left_behind(self, copy):
         found = []
@@ -468,7 +468,7 @@ class Runners:
         if handle is not None:
             self._runner_ended(handle, exit_code)
             return
-        if self._computes.ended(pid, exit_code) or self.inbox.ended(pid) or self.line.keeper.ballast.ended(pid):
+        if self._code_checks.ended(pid, exit_code) or self.inbox.ended(pid) or self.line.memory_limit.reserve.ended(pid):
             return
         memory.let_go(pid)
         self._reaped.pop(pid, None)

@@ -9,7 +9,7 @@ import keyword
 import threading
 from collections import deque
 
-from . import steady, wire
+from . import descriptor_io, wire
 from .late_imports import from_stdlib
 from .limits import CONTROL_READ_BYTES, SAID_BYTES
 from .rich import check_json
@@ -134,7 +134,7 @@ class ToolBox:
 
     def _send(self, call):
         self._in_flight[call.number] = call
-        steady.send_all(self._speaks_on, call.message)
+        descriptor_io.send_all(self._speaks_on, call.message)
         call.message = None
 
     def _read(self):
@@ -143,7 +143,7 @@ class ToolBox:
         while True:
             message = reader.next()
             if message is None:
-                data = steady.receive(socket, lambda: socket.recv(CONTROL_READ_BYTES))
+                data = descriptor_io.receive(socket, lambda: socket.recv(CONTROL_READ_BYTES))
                 if not data:
                     return
                 reader.feed(data)

@@ -13,7 +13,7 @@ use crate::protocol::limits::{
 };
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
-use crate::sandbox::launch::{Launcher, Sandbox, Wanted};
+use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
 use crate::sandbox::workspace::Workspace;
 
 /// Tries to reach an engine that does not answer, before a sandbox in it is given up.
@@ -33,7 +33,7 @@ pub struct Ready {
 /// Every step is undone when a later one fails.
 pub async fn launch(
     launcher: Arc<Launcher>,
-    wanted: Wanted,
+    wanted: SandboxRequest,
     workspace: Arc<Workspace>,
     progress: impl Fn(String) + Sync,
 ) -> Result<Ready, Problem> {
@@ -95,7 +95,7 @@ fn last_words(sandbox: &Sandbox) -> String {
 pub async fn attach(
     launcher: Arc<Launcher>,
     before: Receipt,
-    wanted: Wanted,
+    wanted: SandboxRequest,
     workspace: Arc<Workspace>,
     received: u64,
 ) -> Result<Option<Ready>, Problem> {
@@ -104,13 +104,19 @@ pub async fn attach(
         sandbox.undo().await;
         return Ok(None);
     };
-    let greeted = async {
+    let greet = || async {
         let listener = Listener::bind(sandbox.bridge_dir())?;
         let stream = listener.accept(pid, KERNEL_HELLO).await?;
         let limits = kernel_limits(&launcher.settings, &wanted);
         bridge::connect(stream, sandbox.id(), limits, received, KERNEL_HELLO).await
     };
-    let greeted = greeted.await.map_err(|error| bridge_problem(&error)).and_then(|(socket, hello)| {
+    let mut greeted = greet().await;
+    if greeted.is_err() && sandbox.is_frozen() {
+        // Somebody froze it after it was taken over, and no kernel could have answered.
+        let _ = sandbox.thaw().await;
+        greeted = greet().await;
+    }
+    let greeted = greeted.map_err(|error| bridge_problem(&error)).and_then(|(socket, hello)| {
         sandbox.attest_again(&before, hello.python.clone(), hello.probe.clone())?;
         Ok((socket, hello))
     });
@@ -131,7 +137,7 @@ pub async fn attach(
 async fn adopt(
     launcher: &Arc<Launcher>,
     before: &Receipt,
-    wanted: &Wanted,
+    wanted: &SandboxRequest,
     workspace: &Workspace,
 ) -> Result<Option<Sandbox>, Problem> {
     for _ in 0..ADOPT_TRIES {
@@ -156,7 +162,7 @@ fn bridge_problem(error: &BridgeError) -> Problem {
     }
 }
 
-fn kernel_limits(settings: &Settings, wanted: &Wanted) -> KernelLimits {
+fn kernel_limits(settings: &Settings, wanted: &SandboxRequest) -> KernelLimits {
     KernelLimits {
         output_bytes: settings.cells.spill,
         output_tail_bytes: settings.cells.output_tail,

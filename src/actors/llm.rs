@@ -1,9 +1,10 @@
 //! The LLM actor: one model of the configuration. Requests come as messages and are worked on in
 //! tasks of their own, so that one that hangs holds up no other; whoever asked and leaves cancels.
 
+use parking_lot::RwLock;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -17,7 +18,7 @@ const REQUESTS: usize = 256;
 pub type LlmRef = ActorRef<LlmMsg>;
 
 /// What can be told before the reply is there.
-pub enum News {
+pub enum ChatProgress {
     Text(String),
     /// What was told so far does not count.
     Retries {
@@ -29,11 +30,11 @@ pub enum News {
 pub enum LlmMsg {
     Chat {
         request: Box<ChatRequest>,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::UnboundedSender<ChatProgress>,
         reply_to: oneshot::Sender<Result<ChatReply, ModelFailure>>,
     },
     /// A request is over, however it ended.
-    Over,
+    RequestDone,
 }
 
 pub struct LlmState {
@@ -58,7 +59,7 @@ impl Actor for Llm {
         message: LlmMsg,
         state: &mut LlmState,
     ) -> Result<(), ActorProcessingErr> {
-        crate::deaths::on_demand("llm");
+        crate::panics::panic_if_requested("llm");
         match message {
             LlmMsg::Chat { reply_to, .. } if state.under_way >= REQUESTS => {
                 let message = format!("{REQUESTS} requests to this model are under way already");
@@ -68,7 +69,7 @@ impl Actor for Llm {
                 state.under_way += 1;
                 let client = Arc::clone(&state.client);
                 tokio::spawn(async move {
-                    let over = Over(myself);
+                    let over = DoneGuard(myself);
                     let outcome = tokio::select! {
                         () = reply_to.closed() => None,
                         outcome = client.chat(&request, |delta| tell(&news, delta)) => Some(outcome),
@@ -79,27 +80,27 @@ impl Actor for Llm {
                     }
                 });
             }
-            LlmMsg::Over => state.under_way = state.under_way.saturating_sub(1),
+            LlmMsg::RequestDone => state.under_way = state.under_way.saturating_sub(1),
         }
         Ok(())
     }
 }
 
 /// Gives the place back, also if the work panics.
-struct Over(LlmRef);
+struct DoneGuard(LlmRef);
 
-impl Drop for Over {
+impl Drop for DoneGuard {
     fn drop(&mut self) {
-        let _ = self.0.cast(LlmMsg::Over);
+        let _ = self.0.cast(LlmMsg::RequestDone);
     }
 }
 
-fn tell(news: &mpsc::UnboundedSender<News>, delta: Delta) {
+fn tell(news: &mpsc::UnboundedSender<ChatProgress>, delta: Delta) {
     let piece = match delta {
         // What a reasoning model thinks aloud comes with the reply.
         Delta::Reasoning(_) => return,
-        Delta::Text(text) => News::Text(text),
-        Delta::Restarted { failure, wait } => News::Retries { failure, pause: wait },
+        Delta::Text(text) => ChatProgress::Text(text),
+        Delta::Retry { failure, wait } => ChatProgress::Retries { failure, pause: wait },
     };
     let _ = news.send(piece);
 }
@@ -138,14 +139,14 @@ impl Models {
             }
         };
         let (actor, _) = Actor::spawn_linked(None, Llm, client, supervisor.clone()).await?;
-        self.actors.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), actor);
+        self.actors.write().insert(name.to_owned(), actor);
         Ok(())
     }
 
     /// Starts the actor of a model anew, if this was one. Its requests have failed.
     pub async fn revive(&self, dead: ractor::ActorId, supervisor: &ActorCell) {
         let found = {
-            let actors = self.actors.read().unwrap_or_else(PoisonError::into_inner);
+            let actors = self.actors.read();
             actors.iter().find(|(_, actor)| actor.get_id() == dead).map(|(name, _)| name.clone())
         };
         let Some(name) = found else { return };
@@ -156,12 +157,12 @@ impl Models {
         }
     }
 
-    pub fn get(&self, name: &str) -> Option<Asked> {
-        self.actor(name).map(|_| Asked { models: self.clone(), name: name.to_owned() })
+    pub fn get(&self, name: &str) -> Option<ModelHandle> {
+        self.actor(name).map(|_| ModelHandle { models: self.clone(), name: name.to_owned() })
     }
 
     fn actor(&self, name: &str) -> Option<LlmRef> {
-        self.actors.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.actors.read().get(name).cloned()
     }
 
     /// The variable that has to hold the model's key and does not.
@@ -173,7 +174,7 @@ impl Models {
 }
 
 /// A model that can be asked.
-pub struct Asked {
+pub struct ModelHandle {
     models: Models,
     name: String,
 }
@@ -182,12 +183,12 @@ pub struct Asked {
 const TRIES: u32 = 4;
 const REVIVED: Duration = Duration::from_millis(100);
 
-impl Asked {
+impl ModelHandle {
     /// Dropping the future cancels the request.
     pub async fn chat(
         self,
         request: ChatRequest,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::UnboundedSender<ChatProgress>,
     ) -> Result<ChatReply, ModelFailure> {
         let gone = || failure(ModelFailureKind::Interrupted, "the request was lost inside the daemon");
         for attempt in 1..=TRIES {
@@ -199,7 +200,7 @@ impl Asked {
                 return outcome;
             }
             if attempt < TRIES {
-                let _ = news.send(News::Retries { failure: gone(), pause: REVIVED });
+                let _ = news.send(ChatProgress::Retries { failure: gone(), pause: REVIVED });
                 tokio::time::sleep(REVIVED).await;
             }
         }

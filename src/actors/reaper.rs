@@ -49,7 +49,7 @@ impl Actor for Reaper {
         message: ReaperMsg,
         launcher: &mut Arc<Launcher>,
     ) -> Result<(), ActorProcessingErr> {
-        crate::deaths::on_demand("reaper");
+        crate::panics::panic_if_requested("reaper");
         match message {
             ReaperMsg::Look => {
                 let launcher = Arc::clone(launcher);

@@ -1,8 +1,9 @@
 //! Rebuilding a session's variables: the cells that made them run again, in a fresh worker, with the
 //! recorded answers of tools instead of calls, and what comes out differently is told.
 
-use super::calls::ask;
-use super::session::{CellRequest, ReplayOf, SessionMsg, SessionRef, events_of};
+use crate::actors::calls::ask;
+use crate::actors::session::messages::{CellRequest, ReplayOf, SessionMsg, SessionRef};
+use crate::actors::session::restore::events as events_of;
 use crate::protocol::api::{ReplayReport, ReplayedCell};
 use crate::protocol::problem::Problem;
 use crate::protocol::result::{ExecutionResult, Mode, Status};
@@ -14,13 +15,14 @@ use crate::store::EventLog;
 /// all have run, what is left stays on the list for the next replay.
 pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport, Problem> {
     let events = events_of(log);
-    let Restored { kept, interrupted, rules_of_asks, .. } = Restored::of(&events, &std::sync::Arc::default());
+    let Restored { replayable, interrupted, rules_of_asks, .. } =
+        Restored::of(&events, &std::sync::Arc::default());
     let mut recorded = record(&events);
     drop(events);
-    let replay = Some(kept.clone());
+    let replay = Some(replayable.clone());
     ask(session, |reply_to| SessionMsg::Reset { replay, reply_to }).await?;
     let mut under_way = UnderWay { session, finished: false };
-    let mut report = ReplayReport { cells: Vec::new(), not_run: kept, left_out: interrupted };
+    let mut report = ReplayReport { cells: Vec::new(), not_run: replayable, left_out: interrupted };
     for cell in report.not_run.clone() {
         report.not_run.remove(0);
         let Some(was) = recorded.remove(&cell) else { continue };

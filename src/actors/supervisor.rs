@@ -1,18 +1,23 @@
 //! The supervisor: the tree of sessions, who may have how many, and the order of the end.
 
-mod messages;
+pub mod messages;
 
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
+use ractor::{Actor, ActorProcessingErr, RpcReplyPort, SpawnErr, SupervisionEvent};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::charge::{ROOM_TO_BEGIN_BYTES, record_bytes, seed_bytes};
-use super::directory::{Directory, Listed};
-use super::llm::Models;
-use super::session::{Before, Noted, Session, SessionArgs, SessionMsg, SessionRef, a_sandbox, forget};
+use crate::actors::calls::Reply;
+use crate::actors::charge::{ROOM_TO_BEGIN_BYTES, record_bytes, seed_bytes};
+use crate::actors::directory::{Directory, Listed};
+use crate::actors::llm::Models;
+use crate::actors::session::actor::Session;
+use crate::actors::session::journalled::{RemovalRecord, forget};
+use crate::actors::session::messages::{SessionMsg, SessionRef};
+use crate::actors::session::sandbox::a_sandbox;
+use crate::actors::session::state::{PriorSession, SessionArgs};
 use crate::config::{self, MIN_MEMORY_BYTES, show_size};
-use crate::memory::{Charge, Use};
+use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId, SessionName};
@@ -21,14 +26,11 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::values;
 use crate::quota::{Amounts, Ledger, Permit};
-use crate::sandbox::launch::{Launcher, Wanted};
+use crate::sandbox::launch::{Launcher, SandboxRequest};
 use crate::store::{Journal, JournalError, SessionRecord};
 use crate::tools;
 
-use messages::Answer;
-pub use messages::{ForJob, SupervisorMsg};
-
-pub type SupervisorRef = ActorRef<SupervisorMsg>;
+use messages::{ForJob, SupervisorMsg, SupervisorRef};
 
 pub struct SupervisorArgs {
     pub journal: Journal,
@@ -36,7 +38,7 @@ pub struct SupervisorArgs {
     pub tools: Arc<tools::Registry>,
     pub models: Models,
     pub ledger: Ledger,
-    /// Kept here, read by everybody.
+    /// Written by the supervisor; request handlers and asks read it without asking the supervisor.
     pub directory: Directory,
 }
 
@@ -60,17 +62,17 @@ struct Entry {
 /// What was checked of a request for a session.
 struct Admitted {
     name: SessionName,
-    wanted: Wanted,
+    wanted: SandboxRequest,
     idle: Duration,
     permit: Permit,
-    /// Of the first sandbox.
+    /// What the first sandbox may take, reserved before the session is made.
     first: Permit,
     seed: Charge,
 }
 
 /// What a new session has beside what one of before has.
 struct Begin {
-    reply_to: Answer<SessionView>,
+    reply_to: Reply<SessionView>,
     first: Permit,
     seed: Charge,
     nested: bool,
@@ -140,9 +142,9 @@ impl Actor for Supervisor {
                 state.answer_shutdown();
                 let _ = reply_to.send(Err(problem));
             }
-            SupervisorMsg::Ended { id, reply_to } => {
+            SupervisorMsg::Ended { id, removers } => {
                 state.forget(id);
-                if let Some(reply_to) = reply_to {
+                for reply_to in removers {
                     let _ = reply_to.send(Ok(()));
                 }
             }
@@ -191,7 +193,7 @@ impl SupervisorState {
         (id, peer): (SessionId, u32),
         request: NewSession,
         (nested, job): (bool, Option<ForJob>),
-        reply_to: Answer<SessionView>,
+        reply_to: Reply<SessionView>,
     ) {
         let (job, room) = job.map_or((None, None), |job| (Some(job.id), job.room));
         let admitted = self.admit(peer, &request, job, room);
@@ -231,7 +233,7 @@ impl SupervisorState {
         for record in self.args.journal.sessions()? {
             if !self.args.journal.was_ready(record.id)? {
                 // The daemon died over its making, so nobody knows of it.
-                Noted::begin(&self.args.journal, record.id).is_written().await;
+                RemovalRecord::begin(&self.args.journal, record.id).is_written().await;
                 forget(&self.args.journal, record.id);
                 continue;
             }
@@ -253,7 +255,7 @@ impl SupervisorState {
         myself: &SupervisorRef,
         record: SessionRecord,
         request: NewSession,
-        (wanted, idle): (Wanted, Duration),
+        (wanted, idle): (SandboxRequest, Duration),
         permit: Permit,
         begin: Option<Begin>,
     ) {
@@ -269,7 +271,8 @@ impl SupervisorState {
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
         let pool = self.args.ledger.memory(peer);
         // One that was there before is there again.
-        let seed = begun_seed.unwrap_or_else(|| pool.charge_anyway(Use::Seeds, seed_bytes(&request.seed)));
+        let seed =
+            begun_seed.unwrap_or_else(|| pool.charge_anyway(MemoryPurpose::Seeds, seed_bytes(&request.seed)));
         let args = SessionArgs {
             id,
             name: name.clone(),
@@ -277,7 +280,7 @@ impl SupervisorState {
             journal: self.args.journal.clone(),
             request: record.request,
             created_at: record.created_at,
-            before: (!is_new).then_some(Before { slot: record.slot }),
+            before: (!is_new).then_some(PriorSession { slot: record.slot }),
             ledger: self.args.ledger.clone(),
             gauge: permit.gauge(),
             permit: first,
@@ -359,11 +362,11 @@ impl SupervisorState {
             Some(room) => room,
             None => ledger.take(peer, name.as_str(), a_sandbox(&wanted, &settings.sandbox))?,
         };
-        let seed = ledger.memory(peer).try_charge(Use::Seeds, seed_bytes(&request.seed))?;
+        let seed = ledger.memory(peer).try_charge(MemoryPurpose::Seeds, seed_bytes(&request.seed))?;
         Ok(Admitted { name, wanted, idle, permit, first, seed })
     }
 
-    fn wishes(&self, request: &NewSession, job: Option<JobId>) -> (Wanted, Duration) {
+    fn wishes(&self, request: &NewSession, job: Option<JobId>) -> (SandboxRequest, Duration) {
         let settings = &self.args.launcher.settings;
         let idle = request
             .idle_s
@@ -399,8 +402,8 @@ impl SupervisorState {
 }
 
 /// What is asked for, completed by the settings.
-pub(super) fn wanted(settings: &config::Sandbox, request: &NewSession, is_job: bool) -> Wanted {
-    Wanted {
+pub(super) fn wanted(settings: &config::Sandbox, request: &NewSession, is_job: bool) -> SandboxRequest {
+    SandboxRequest {
         image: request.image.clone(),
         first_image: None,
         memory_bytes: request.memory_bytes.unwrap_or(settings.memory_bytes),

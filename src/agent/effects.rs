@@ -3,11 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::protocol::ask::{AskEnd, AskSpec, Decision, Subject};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelTool, Usage};
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::result::ExecutionResult;
+use crate::protocol::timeout::Timeouts;
 use crate::schema;
 
 /// What happened. `id` and `step` are those of the effect that it answers; an input that answers
@@ -189,6 +191,11 @@ pub enum SetupProblem {
 }
 
 impl Setup {
+    pub fn cell_timeouts(&self) -> Timeouts {
+        let time = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Timeouts { default: time(self.cell_timeout_s), most: time(self.max_cell_timeout_s) }
+    }
+
     /// Whether everything that the ask allows is there and can be checked. To be asked before an
     /// ask is accepted; a machine that starts with such a problem ends at once.
     pub fn check(&self, spec: &AskSpec) -> Result<(), SetupProblem> {

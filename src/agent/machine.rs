@@ -10,11 +10,11 @@ use super::answer;
 use super::arguments::{PLAN_TOOL, Toolbox, Work};
 use super::budget::one_line;
 use super::conversation::Conversation;
-use super::dialect::{Call, Format, Intent, Said, Scene, Speech, Wish, speech};
+use super::dialect::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, speech};
 use super::effects::{Effect, Input, Setup};
 use super::ids::Ids;
 use super::prompts;
-use super::turn::{Answered, Rules, Turn, Verdict};
+use super::turn::{Answered, CallVerdict, Rules, Turn};
 use super::words::Words;
 use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec};
 use crate::protocol::chat::{
@@ -237,7 +237,7 @@ impl Machine {
         if !reply.message.content.is_empty() {
             self.last_said = Some(reply.message.content.clone());
         }
-        let Said { message, intent, after } = self.speech.parse(reply, self.steps, self.scene());
+        let ParsedReply { message, intent, after } = self.speech.parse(reply, self.steps, self.scene());
         match intent {
             Intent::Answer { text, value } => self.final_answer(message, text, value.as_ref()),
             Intent::Calls(calls) => self.act(message, after, calls),
@@ -306,12 +306,12 @@ impl Machine {
                 Ok(work) if work.is_python() && !self.python => {
                     let told = self.words.python_off();
                     effects.push(not_made(&name, &told));
-                    turn.add_answered(id, name, legacy, told, Verdict::Neither);
+                    turn.add_answered(id, name, legacy, told, CallVerdict::Neither);
                 }
                 Ok(work) => turn.add(id, name, legacy, work),
                 Err(told) => {
                     effects.push(not_made(&name, &told));
-                    turn.add_answered(id, name, legacy, told, Verdict::Bad);
+                    turn.add_answered(id, name, legacy, told, CallVerdict::Bad);
                 }
             }
         }
@@ -329,7 +329,7 @@ impl Machine {
         effects
     }
 
-    fn answered(&mut self, id: &str, text: String, verdict: Verdict) -> Vec<Effect> {
+    fn answered(&mut self, id: &str, text: String, verdict: CallVerdict) -> Vec<Effect> {
         let rules = Rules::of(&self.spec, &self.setup);
         let Phase::Acting { turn } = &mut self.phase else { return Vec::new() };
         turn.answer(id, text, verdict);
@@ -346,7 +346,7 @@ impl Machine {
             return self.finish(AskOutcome::FailureLimit, None, Some(message));
         }
         let mut effects = Vec::new();
-        if answered.iter().any(|answer| answer.verdict == Verdict::Bad) {
+        if answered.iter().any(|answer| answer.verdict == CallVerdict::Bad) {
             effects.extend(self.advise());
         }
         effects.extend(self.ask_model());
@@ -434,7 +434,7 @@ impl Machine {
 /// The calls of one reply count once: the model made them before it knew of any failure.
 fn in_a_row<'a>(before: u32, answered: impl Iterator<Item = &'a Answered> + Clone) -> u32 {
     let has = |verdict| answered.clone().any(|answer| answer.verdict == verdict);
-    if has(Verdict::Good) { 0 } else { before + u32::from(has(Verdict::Bad)) }
+    if has(CallVerdict::Good) { 0 } else { before + u32::from(has(CallVerdict::Bad)) }
 }
 
 /// Nothing else shows people a call of which nothing comes.

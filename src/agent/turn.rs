@@ -8,10 +8,11 @@ use super::effects::{Effect, Setup};
 use crate::controls;
 use crate::protocol::ask::{ApprovalPolicy, AskSpec, Subject};
 use crate::protocol::chat::Message;
+use crate::protocol::timeout::Timeouts;
 
 /// Whether a call counts as a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CallVerdict {
     Good,
     Bad,
     /// It says nothing about how the work goes: a person answered, Python is off.
@@ -27,7 +28,7 @@ pub(super) struct Answered {
     /// Came as `function_call`.
     pub legacy: bool,
     pub text: String,
-    pub verdict: Verdict,
+    pub verdict: CallVerdict,
     pub python: bool,
 }
 
@@ -37,7 +38,7 @@ enum State {
     /// A person is asked.
     Asked(Work),
     Running(Work),
-    Done(String, Verdict),
+    Done(String, CallVerdict),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +77,7 @@ pub(super) struct Rules<'a> {
     /// Tools that act outside of the sandbox.
     outside: &'a BTreeSet<String>,
     restricted: bool,
-    timeout_s: f64,
-    max_timeout_s: f64,
+    timeouts: Timeouts,
 }
 
 impl<'a> Rules<'a> {
@@ -87,8 +87,7 @@ impl<'a> Rules<'a> {
             also: &spec.also_approve,
             outside: &setup.outside,
             restricted: spec.restricted,
-            timeout_s: setup.cell_timeout_s,
-            max_timeout_s: setup.max_cell_timeout_s,
+            timeouts: setup.cell_timeouts(),
         }
     }
 
@@ -110,9 +109,8 @@ impl<'a> Rules<'a> {
         outside && controls::holds("host_tools_of_models_are_asked")
     }
 
-    fn timeout(&self, wanted: Option<f64>) -> f64 {
-        let wanted = wanted.filter(|seconds| seconds.is_finite() && *seconds > 0.0);
-        wanted.unwrap_or(self.timeout_s).min(self.max_timeout_s)
+    fn timeout_s(&self, wanted: Option<f64>) -> f64 {
+        self.timeouts.nearest(wanted).as_secs_f64()
     }
 }
 
@@ -132,7 +130,14 @@ impl Turn {
     }
 
     /// A call that is answered without running anything.
-    pub fn add_answered(&mut self, id: String, name: String, legacy: bool, text: String, verdict: Verdict) {
+    pub fn add_answered(
+        &mut self,
+        id: String,
+        name: String,
+        legacy: bool,
+        text: String,
+        verdict: CallVerdict,
+    ) {
         let state = State::Done(text, verdict);
         self.slots.push(Slot { id, name, legacy, kind: Kind::Other, is_edited: false, state });
     }
@@ -189,7 +194,7 @@ impl Turn {
         self.slot(id).is_some_and(|slot| slot.is_edited)
     }
 
-    pub fn answer(&mut self, id: &str, text: String, verdict: Verdict) {
+    pub fn answer(&mut self, id: &str, text: String, verdict: CallVerdict) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) {
             slot.state = State::Done(text, verdict);
         }
@@ -210,7 +215,7 @@ impl Turn {
             let (text, verdict) = match slot.state {
                 State::Done(text, verdict) => (text, verdict),
                 State::Waiting(_) | State::Asked(_) | State::Running(_) => {
-                    (unanswered.to_owned(), Verdict::Neither)
+                    (unanswered.to_owned(), CallVerdict::Neither)
                 }
             };
             let python = slot.kind != Kind::Other;
@@ -232,7 +237,7 @@ impl Slot {
             State::Waiting(_) | State::Done(..) => None,
             State::Asked(Work::Cell { code, timeout_s }) => Some(Effect::AskPerson {
                 id,
-                subject: Subject::Cell { code: code.clone(), timeout_s: rules.timeout(*timeout_s) },
+                subject: Subject::Cell { code: code.clone(), timeout_s: rules.timeout_s(*timeout_s) },
             }),
             State::Asked(Work::Tool { name, arguments }) => Some(Effect::AskPerson {
                 id,
@@ -241,7 +246,7 @@ impl Slot {
             State::Running(Work::Cell { code, timeout_s }) => Some(Effect::RunCell {
                 id,
                 code: code.clone(),
-                timeout_s: rules.timeout(*timeout_s),
+                timeout_s: rules.timeout_s(*timeout_s),
                 restricted: rules.restricted,
             }),
             State::Running(Work::Tool { name, arguments }) => {

@@ -2,7 +2,7 @@
 //!
 //! Frames are dealt with strictly one after the other. Output and displays go straight to a
 //! [`Sink`], so that a flood of them never becomes a flood of actor messages; every other frame is
-//! handed on with its [`Turn`], and the next frame is only read when the turn is given back. So at
+//! handed on with its [`FrameGuard`], and the next frame is only read when the turn is given back. So at
 //! any moment a number says exactly which frames have had their effect: that number is what the
 //! kernel is told (`ack`), and what it goes on from if this daemon dies.
 
@@ -19,8 +19,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::meter::{Meter, Metered};
 use crate::controls;
-use crate::deaths::watched;
-use crate::memory::{Charge, NoRoom, OVERDRAFT_AFTER, Pool, SMALL_BYTES, TINY_BYTES, Use, work_on};
+use crate::memory::{
+    Charge, MemoryPurpose, NoRoom, OVERDRAFT_AFTER, Pool, SMALL_BYTES, TINY_BYTES, offload_if_large,
+};
+use crate::panics::spawn_reporting;
 use crate::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{ACKNOWLEDGE_AFTER, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN};
@@ -57,7 +59,7 @@ struct InMemory {
 
 /// The right to deal with one frame; the next one waits until it is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct FrameGuard {
     /// Of the frame, counted from the start of the sandbox.
     pub number: u64,
     memory: InMemory,
@@ -66,7 +68,7 @@ pub struct Turn {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Turn {
+impl FrameGuard {
     /// What the frame takes as values.
     #[must_use]
     pub fn parsed_bytes(&self) -> u64 {
@@ -80,7 +82,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for FrameGuard {
     fn drop(&mut self) {
         // Whoever dealt with the frame died over it. It has had no effect that anybody knows of, so the kernel must
         // not hear that it had: it tells it again on the next connection.
@@ -93,7 +95,7 @@ impl Drop for Turn {
 /// What arrives for the owner of the link.
 #[derive(Debug)]
 pub enum Incoming {
-    Frame(Box<KernelFrame>, Turn),
+    Frame(Box<KernelFrame>, FrameGuard),
     /// The last that arrives.
     Closed(Closed),
 }
@@ -181,7 +183,7 @@ impl Link {
             pool: pool.clone(),
         };
         let (ender, ended) = (cancel.clone(), Arc::clone(&unwritable));
-        let writing = watched(write(writer, queue, cancel.clone()), move |_| {
+        let writing = spawn_reporting(write(writer, queue, cancel.clone()), move |_| {
             if !ender.is_cancelled() {
                 ended.store(true, Ordering::Release);
                 ender.cancel();
@@ -190,7 +192,7 @@ impl Link {
         let writing = AbortOnDropHandle::new(writing);
         let (deliver, ender) = (Arc::new(deliver), cancel.clone());
         let told = Arc::clone(&deliver);
-        watched(async move { driver.read(&*deliver).await }, move |closed| {
+        spawn_reporting(async move { driver.read(&*deliver).await }, move |closed| {
             drop(writing);
             ender.cancel();
             if closed.is_some() || controls::holds("end_of_a_bridge_is_told") {
@@ -214,7 +216,7 @@ impl Link {
         let delivery = Delivery::default();
         let bytes = text.len() as u64;
         // In any case: whoever waits for it waits for good. What follows is refused while it is not read.
-        let memory = (bytes > TINY_BYTES).then(|| self.pool.charge_anyway(Use::Outgoing, bytes));
+        let memory = (bytes > TINY_BYTES).then(|| self.pool.charge_anyway(MemoryPurpose::Outgoing, bytes));
         self.outgoing.try_send(Outgoing { text, delivery: delivery.clone(), memory }).map_err(|_| {
             self.unwritable.store(true, Ordering::Release);
             self.cancel.cancel();
@@ -310,13 +312,13 @@ impl<S: Sink> Driver<S> {
                 Some(Ok(message @ (Message::Binary(_) | Message::Text(_)))) => {
                     let Some(memory) = self.make_room(&message).await else { break self.cancelled() };
                     let Some(permit) = self.turn().await else { break self.cancelled() };
-                    crate::deaths::on_demand("bridge");
+                    crate::panics::panic_if_requested("bridge");
                     self.received = self.received.saturating_add(1);
                     self.acknowledge_at.get_or_insert(Instant::now() + ACKNOWLEDGE_AFTER);
                     let (number, cancel) = (self.received, self.cancel.clone());
-                    let turn = Turn { number, memory, cancel, _permit: permit };
+                    let turn = FrameGuard { number, memory, cancel, _permit: permit };
                     let bytes = turn.parsed_bytes();
-                    if let Err(what) = work_on(bytes, || self.deal_with(message, turn, deliver)) {
+                    if let Err(what) = offload_if_large(bytes, || self.deal_with(message, turn, deliver)) {
                         break Closed::Violation(what);
                     }
                 }
@@ -361,7 +363,7 @@ impl<S: Sink> Driver<S> {
         if parsed <= SMALL_BYTES || !controls::holds("frame_memory_charge") {
             return Some(InMemory { _charge: charge, parsed, refused: None });
         }
-        let mut charge = charge.unwrap_or_else(|| self.pool.open(Use::Frames));
+        let mut charge = charge.unwrap_or_else(|| self.pool.open(MemoryPurpose::Frames));
         let bytes = bytes as u64;
         let is_plain = bytes <= SMALL_BYTES || parsed <= bytes.saturating_mul(PLAIN_COPIES);
         let growing = async {
@@ -390,7 +392,7 @@ impl<S: Sink> Driver<S> {
     fn deal_with(
         &mut self,
         message: Message,
-        turn: Turn,
+        turn: FrameGuard,
         deliver: &(impl Fn(Incoming) + Sync),
     ) -> Result<(), String> {
         let number = turn.number;
@@ -416,7 +418,7 @@ impl<S: Sink> Driver<S> {
         Ok(())
     }
 
-    fn take(&mut self, frame: KernelFrame, turn: Turn, deliver: &(impl Fn(Incoming) + Sync)) {
+    fn take(&mut self, frame: KernelFrame, turn: FrameGuard, deliver: &(impl Fn(Incoming) + Sync)) {
         match frame {
             KernelFrame::Display { cell, mime } => self.sink.display(cell, mime, turn.number),
             KernelFrame::OutputGap { cell, stdout_bytes, stderr_bytes } => {
@@ -452,7 +454,7 @@ impl<S: Sink> Driver<S> {
 }
 
 /// What a runner said, or what stands for it where there was no room.
-fn said(bytes: &[u8], turn: &Turn) -> Result<Option<KernelFrame>, String> {
+fn said(bytes: &[u8], turn: &FrameGuard) -> Result<Option<KernelFrame>, String> {
     if turn.refused().is_some() { KernelFrame::unread(bytes) } else { KernelFrame::of_runner(bytes) }
 }
 

@@ -70,8 +70,9 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
     use std::io::Write;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn only_the_expected_process_is_let_in_and_only_once() {
@@ -101,7 +102,7 @@ mod tests {
 
     impl Write for Log {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> std::io::Result<()> {
@@ -123,7 +124,7 @@ mod tests {
         let pid = i32::try_from(std::process::id()).unwrap();
         let refused = listener.accept(pid + 1, Duration::from_millis(500)).await;
         assert!(matches!(refused, Err(BridgeError::Strangers(_))));
-        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(log.0.lock().clone()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");
         assert!(lines[0].contains("a stranger on a bridge"), "{text}");

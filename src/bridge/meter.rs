@@ -1,15 +1,16 @@
 //! Charges what comes from a sandbox as it is read: without room the sandbox is not read from.
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
 use crate::controls;
-use crate::memory::{Charge, OVERDRAFT_AFTER, Pool, Use};
+use crate::memory::{Charge, MemoryPurpose, OVERDRAFT_AFTER, Pool};
 use crate::protocol::limits::OUTPUT_FRAME_BYTES;
 
 /// What is read of a frame without a charge: frames of output, and the word that a cell has ended, fit into it, with what
@@ -66,18 +67,14 @@ impl Meter {
 
     /// A frame is whole: what it takes, and the next one begins.
     pub fn take(&self) -> Option<Charge> {
-        let mut count = self.count();
+        let mut count = self.count.lock();
         count.read = 0;
         count.charge.take()
     }
 
     /// Whether the next bytes wait for room.
     pub fn is_waiting(&self) -> bool {
-        self.count().waiting.is_some()
-    }
-
-    fn count(&self) -> MutexGuard<'_, Count> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+        self.count.lock().waiting.is_some()
     }
 
     /// Ready when there is room for another piece.
@@ -85,12 +82,12 @@ impl Meter {
         let Some(pool) = self.pool.get().filter(|_| controls::holds("frame_memory_charge")) else {
             return Poll::Ready(());
         };
-        let mut count = self.count();
+        let mut count = self.count.lock();
         if count.read < FREE_BYTES && count.waiting.is_none() {
             return Poll::Ready(());
         }
         if count.waiting.is_none() {
-            let mut charge = count.charge.take().unwrap_or_else(|| pool.open(Use::Frames));
+            let mut charge = count.charge.take().unwrap_or_else(|| pool.open(MemoryPurpose::Frames));
             let more = (count.read + PIECE_BYTES as u64).saturating_sub(charge.bytes());
             count.waiting = Some(Box::pin(async move {
                 charge.grow_or_overdraw(more, OVERDRAFT_AFTER).await;
@@ -116,7 +113,7 @@ impl AsyncRead for Metered {
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
         let read = piece.filled().len();
         buffer.advance(read);
-        self.meter.count().read += read as u64;
+        self.meter.count.lock().read += read as u64;
         Poll::Ready(Ok(()))
     }
 }
@@ -193,7 +190,9 @@ mod tests {
         )
     }
 
-    async fn next(arrivals: &mut Arrivals) -> (crate::protocol::frames::KernelFrame, crate::bridge::Turn) {
+    async fn next(
+        arrivals: &mut Arrivals,
+    ) -> (crate::protocol::frames::KernelFrame, crate::bridge::FrameGuard) {
         match tokio::time::timeout(SOON, arrivals.recv()).await.expect("in time").expect("it arrives") {
             Incoming::Frame(frame, turn) => (*frame, turn),
             Incoming::Closed(closed) => panic!("{closed:?}"),
@@ -217,7 +216,7 @@ mod tests {
     #[tokio::test]
     async fn without_room_what_is_plain_goes_on_in_the_end_and_what_is_made_of_small_values_does_not() {
         let memory = Memory::new(Some(LIMIT), None);
-        let full = memory.pool(1).charge_anyway(Use::Calls, LIMIT);
+        let full = memory.pool(1).charge_anyway(MemoryPurpose::Calls, LIMIT);
         let (mut kernel, _link, mut arrivals) = connected(&memory.pool(1)).await;
         let (text, zeros) = (format!("\"{}\"", "x".repeat(1 << 20)), format!("[{}0]", "0,".repeat(1 << 19)));
         let sent = tokio::spawn(async move {

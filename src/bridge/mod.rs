@@ -9,7 +9,7 @@ mod listener;
 mod meter;
 
 pub use calls::{Calls, Refusal};
-pub use connection::{Closed, Delivery, Incoming, Link, SendError, Sink, Turn};
+pub use connection::{Closed, Delivery, FrameGuard, Incoming, Link, SendError, Sink};
 pub use handshake::{Hello, connect};
 pub use listener::Listener;
 pub use meter::Metered;

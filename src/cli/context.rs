@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::client::autostart::Starter;
-use super::client::http::{Answer, Client};
+use super::client::http::{Client, JsonResponse};
 use super::failure::Failure;
 use super::render::screen::Screen;
 use crate::config::Paths;
@@ -45,7 +45,7 @@ impl Context {
     /// Shows what the daemon answered: as it came for programs, else as `render` tells it to people.
     pub fn show<T: DeserializeOwned>(
         &mut self,
-        answer: &Answer,
+        answer: &JsonResponse,
         render: impl FnOnce(&mut Screen, T) -> Result<(), Failure>,
     ) -> Result<u8, Failure> {
         if self.json {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::agent::{Agent, CommandTool, Model, Named, Template};
 use super::quota::Quota;
 use crate::protocol::receipt::{Backend, Isolation};
+use crate::protocol::timeout::Timeouts;
 
 /// Python with a kernel around it does not fit into less.
 pub const MIN_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
@@ -85,6 +86,13 @@ pub struct Cells {
     pub output_tail: u64,
     /// Bytes of a cell's output on disk.
     pub spill: u64,
+}
+
+impl Cells {
+    #[must_use]
+    pub fn timeouts(&self) -> Timeouts {
+        Timeouts { default: self.timeout, most: self.max_timeout }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Sizes and times as people write them.
 
+use crate::protocol::text::quotable;
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +60,7 @@ const TIME_UNITS: [(&str, u64); 16] = [
 /// # Errors
 /// Says what is wrong with the text and what it could look like.
 pub fn parse_size(text: &str) -> Result<u64, UnitError> {
-    let error = |reason: String| UnitError { what: "size", text: shown(text), reason };
+    let error = |reason: String| UnitError { what: "size", text: quotable(text), reason };
     let total =
         scaled(text, &SIZE_UNITS, "use `KiB`, `MiB`, `GiB` or `TiB`, as in `512MiB`").map_err(error)?;
     u64::try_from(total).map_err(|_| error("it is too large".into()))
@@ -70,7 +71,7 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
 /// # Errors
 /// Says what is wrong with the text and what it could look like.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
-    let error = |reason: String| UnitError { what: "duration", text: shown(text), reason };
+    let error = |reason: String| UnitError { what: "duration", text: quotable(text), reason };
     let total = scaled(text, &TIME_UNITS, "use `ms`, `s`, `min`, `h` or `d`, as in `30s`").map_err(error)?;
     u64::try_from(total).map(Duration::from_nanos).map_err(|_| error("it is too long".into()))
 }
@@ -93,7 +94,7 @@ fn scaled(text: &str, units: &[(&str, u64)], usage: &str) -> Result<u128, String
     }
     let unit = unit.trim().to_ascii_lowercase();
     let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) else {
-        return Err(format!("there is no unit `{}`; {usage}", shown(&unit)));
+        return Err(format!("there is no unit `{}`; {usage}", quotable(&unit)));
     };
     let factor = u128::from(*factor);
     let whole: u128 =
@@ -105,11 +106,6 @@ fn scaled(text: &str, units: &[(&str, u64)], usage: &str) -> Result<u128, String
     }
     let whole = whole.checked_mul(factor).ok_or("it is too large")?;
     Ok(whole.checked_add(rest * factor / divisor).ok_or("it is too large")?)
-}
-
-/// Short and printable, whatever was typed.
-fn shown(text: &str) -> String {
-    text.chars().take(40).flat_map(char::escape_debug).collect()
 }
 
 /// `512 B`, `12 KiB`, `1.5 GiB`.

@@ -1,13 +1,14 @@
 //! Which account a user id was when it was last seen here. A number that was given to another account since does
 //! not inherit what the first one has left; nor what was left by a number that was no account.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use crate::protocol::problem::{Code, Problem};
+use crate::protocol::problem::{Code, FREE_SPACE, Problem};
 
 /// What each number was.
 type Names = BTreeMap<u32, Option<String>>;
@@ -40,14 +41,14 @@ impl Accounts {
     /// The account of before, if this one is another. Who has no account now and had none before is the same.
     #[must_use]
     pub fn other_before(&self, uid: u32, name: Option<&str>) -> Option<Option<String>> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.names.lock();
         names.get(&uid).filter(|before| before.as_deref() != name).cloned()
     }
 
     /// Whether anything is known of that number.
     #[must_use]
     pub fn knows(&self, uid: u32) -> bool {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&uid)
+        self.names.lock().contains_key(&uid)
     }
 
     /// From now on the number is this account, or none.
@@ -55,7 +56,7 @@ impl Accounts {
     /// # Errors
     /// The list cannot be written.
     pub fn note(&self, uid: u32, name: Option<&str>) -> Result<(), Problem> {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.lock();
         if names.get(&uid).is_some_and(|before| before.as_deref() == name) {
             return Ok(());
         }
@@ -63,7 +64,7 @@ impl Accounts {
         noted.insert(uid, name.map(ToOwned::to_owned));
         write(&self.file, &noted).map_err(|error| {
             Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", self.file.display()))
-                .hint("free some space where the daemon's home is")
+                .hint(FREE_SPACE)
         })?;
         *names = noted;
         Ok(())

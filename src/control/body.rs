@@ -5,8 +5,9 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use futures_util::{Stream, TryStreamExt, stream};
 use http_body_util::BodyExt;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -14,7 +15,7 @@ use super::peer::{Peer, Place};
 use super::problems::Refused;
 use super::routes::App;
 use crate::controls;
-use crate::memory::{Charge, Pool, SMALL_BYTES, Use, work_on};
+use crate::memory::{Charge, MemoryPurpose, Pool, SMALL_BYTES, offload_if_large};
 use crate::protocol::limits::REQUEST_BODY;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values;
@@ -32,7 +33,7 @@ impl ReadBefore {
     }
 
     fn take(&self) -> Option<Charge> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 
@@ -45,7 +46,7 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
         let (mut parts, body) = request.into_parts();
         let peer = Peer::from_request_parts(&mut parts, app).await?;
         let charge = parts.extensions.get::<ReadBefore>().and_then(ReadBefore::take);
-        let charge = charge.unwrap_or_else(|| app.ledger.memory(peer.uid).open(Use::Requests));
+        let charge = charge.unwrap_or_else(|| app.ledger.memory(peer.uid).open(MemoryPurpose::Requests));
         let (bytes, mut charge) = read(body, limit, charge).await?;
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             Problem::new(Code::BadRequest, format!("the body is not UTF-8: {error}"))
@@ -56,7 +57,7 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
             charge.grow(parsed, REQUEST_BODY).await.map_err(Problem::from)?;
         }
         let text = if text.trim().is_empty() { "{}" } else { text };
-        let value = work_on(text.len() as u64, || parse(text))?;
+        let value = offload_if_large(text.len() as u64, || parse(text))?;
         drop(bytes);
         charge.shrink_to(parsed);
         Ok(Self(value, charge))
@@ -99,19 +100,19 @@ pub fn charged(pool: &Pool, bytes: bytes::Bytes) -> Result<Body, Problem> {
     if bytes.len() as u64 <= SMALL_BYTES || !controls::holds("answer_memory_charge") {
         return Ok(Body::from(bytes));
     }
-    let charge = pool.try_charge(Use::Answers, bytes.len() as u64)?;
+    let charge = pool.try_charge(MemoryPurpose::Answers, bytes.len() as u64)?;
     Ok(Body::from(keep_with(bytes, charge)))
 }
 
 /// Bytes that give their charge back when nobody has them any more.
 pub fn keep_with(bytes: bytes::Bytes, charge: Charge) -> bytes::Bytes {
-    struct Kept(bytes::Bytes, #[expect(dead_code, reason = "dropped with the bytes")] Charge);
-    impl AsRef<[u8]> for Kept {
+    struct ChargedBytes(bytes::Bytes, #[expect(dead_code, reason = "dropped with the bytes")] Charge);
+    impl AsRef<[u8]> for ChargedBytes {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    bytes::Bytes::from_owner(Kept(bytes, charge))
+    bytes::Bytes::from_owner(ChargedBytes(bytes, charge))
 }
 
 /// A body that is read bit by bit, each in time: whoever stops sending holds nothing for long.

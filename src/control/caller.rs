@@ -1,7 +1,8 @@
 //! Who is at the other end of a connection: the kernel says the number once, the machine's lists say the rest,
 //! at each request and for as long as an answer goes on.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 use super::identity::{REMEMBERED, Who};
 use super::peer::Peer;
@@ -22,7 +23,7 @@ impl Caller {
     }
 
     fn last(&self) -> Option<(Arc<Who>, Peer)> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last.lock().clone()
     }
 
     /// Who it is now, what it may have, and whether it may see what others have.
@@ -40,7 +41,7 @@ impl Caller {
             return Ok(peer);
         }
         let peer = recognise(&self.app, self.uid, &who)?;
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((who, peer.clone()));
+        *self.last.lock() = Some((who, peer.clone()));
         Ok(peer)
     }
 

@@ -7,20 +7,21 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, Limited};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
 use super::body::{self, ReadBefore};
 use super::peer::Peer;
-use super::problems::{Answer, Refused};
+use super::problems::{ApiResult, Refused};
 use super::routes::{App, cells, sessions};
-use crate::actors::session::CellTarget;
-use crate::memory::Use;
+use crate::actors::session::keyed::CellTarget;
+use crate::memory::MemoryPurpose;
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
@@ -71,7 +72,7 @@ impl InWork {
     /// In one step, before the journal is asked: of two that come at once, one waits.
     fn enter(&self, owner: u32, key: &str, hash: &str) -> Entry {
         let at = (owner, key.to_owned());
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         match waiting.get(&at) {
             Some(first) if first.hash == hash => Entry::Repetition(first.done.clone()),
             Some(_) => Entry::Conflict,
@@ -81,10 +82,6 @@ impl InWork {
                 Entry::First(Work { all: self.clone(), at, _done: sender })
             }
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,7 +94,7 @@ struct Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        self.all.lock().remove(&self.at);
+        self.all.0.lock().remove(&self.at);
     }
 }
 
@@ -105,11 +102,11 @@ impl Drop for Work {
 const FREED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Around every route. Without the header it does nothing.
-pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Next) -> Answer<Response> {
+pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Next) -> ApiResult<Response> {
     let Some(key) = key_of(&request)? else { return Ok(next.run(request).await) };
     let (parts, body) = request.into_parts();
     let limit = usize::try_from(app.settings.api.body).unwrap_or(usize::MAX);
-    let charge = app.ledger.memory(peer.uid).open(Use::Requests);
+    let charge = app.ledger.memory(peer.uid).open(MemoryPurpose::Requests);
     let (bytes, charge) = body::read(body, limit, charge).await?;
     let hash = hash(parts.method.as_str(), &parts.uri.to_string(), &bytes);
     let work = loop {
@@ -125,7 +122,7 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
     if !matches!(claim, Ok(Claim::New)) {
         app.key_accounts.refund(peer.uid, KEY_BYTES);
     }
-    match claim.map_err(|error| storage(&error))? {
+    match claim.map_err(Problem::from)? {
         Claim::Conflict => return Err(conflict(&key).into()),
         Claim::Known { answer: Some(answer), .. } => return Ok(again(answer)),
         Claim::Known { answer: None, target } if parts.uri.path() == sessions::PATH => {
@@ -153,7 +150,7 @@ async fn act(
     request: Request,
     next: Next,
     work: Work,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let makes_session = request.uri().path() == sessions::PATH;
     let is_cell = cells::is_path(request.uri().path());
     let response = next.run(request).await;
@@ -176,7 +173,7 @@ async fn act(
         }
         let answer: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
         let kept = app.journal.answer(peer.uid, &key, parts.status.as_u16(), &answer, None).await;
-        kept.map_err(|error| storage(&error))?;
+        kept.map_err(Problem::from)?;
         drop(work);
     } else {
         // Nothing was done, so the key may be used for a better try as soon as the client knows. A disk that is full
@@ -219,7 +216,7 @@ fn hash(method: &str, uri: &str, body: &[u8]) -> String {
         digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
     }
-    digest.finalize().iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    hex::encode(digest.finalize())
 }
 
 fn again(answer: Answered) -> Response {
@@ -230,7 +227,7 @@ fn again(answer: Answered) -> Response {
 }
 
 /// The daemon died over the first request. What it was about to make may tell the answer.
-async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response> {
+async fn resume(app: &App, peer: Peer, target: Option<Value>) -> ApiResult<Response> {
     let target = target.and_then(|target| serde_json::from_value::<CellTarget>(target).ok());
     if let Some(CellTarget { session, cell, result, events_after }) = target {
         let session = app.session(&peer, &session).await?;
@@ -254,10 +251,10 @@ async fn resume(app: &App, peer: Peer, target: Option<Value>) -> Answer<Response
 
 /// The session that the first request made. None if it came to nothing: one that was never ready did not
 /// outlive the daemon, one that was taken back is gone, and what had no target was not begun.
-async fn made_before(app: &App, peer: &Peer, target: Option<Value>) -> Answer<Option<Response>> {
+async fn made_before(app: &App, peer: &Peer, target: Option<Value>) -> ApiResult<Option<Response>> {
     let target = target.and_then(|target| serde_json::from_value::<NewTarget>(target).ok());
     let Some(NewTarget { new_session: id }) = target else { return Ok(None) };
-    let (journal, failed) = (&app.journal, |error| storage(&error));
+    let (journal, failed) = (&app.journal, Problem::from);
     if !journal.was_ready(id).map_err(failed)? || !journal.is_living(id).map_err(failed)? {
         return Ok(None);
     }
@@ -268,8 +265,4 @@ async fn made_before(app: &App, peer: &Peer, target: Option<Value>) -> Answer<Op
 fn conflict(key: &str) -> Problem {
     Problem::new(Code::KeyReused, format!("the key `{}` was used for another request", key.escape_default()))
         .hint("use a new key for each request, and the same one only to repeat it")
-}
-
-pub fn storage(error: &JournalError) -> Problem {
-    Problem::new(Code::Storage, error.to_string()).hint("free some space where the daemon's home is")
 }

@@ -6,9 +6,10 @@
 //! nothing is taken for granted, not even that there are no limits: such a user is refused.
 
 use nix::unistd::{Group, Uid, User, getgrouplist};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
@@ -57,7 +58,7 @@ impl Identities {
     /// # Errors
     /// The machine's lists do not answer, and nothing is known of that user.
     pub async fn of(&self, uid: u32) -> Result<Arc<Who>, Problem> {
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.known.lock();
         let before = known().get(&uid).cloned();
         if let Some((at, who)) = &before
             && at.elapsed() < REMEMBERED
@@ -183,9 +184,9 @@ mod tests {
         let identities = Identities { look_up: sometimes, ..Identities::default() };
         let known = identities.of(7).await.unwrap();
         ANSWERS.store(false, Ordering::Relaxed);
-        let (at, who) = identities.known.lock().unwrap().get(&7).cloned().unwrap();
+        let (at, who) = identities.known.lock().get(&7).cloned().unwrap();
         let Some(long_ago) = at.checked_sub(2 * REMEMBERED) else { return };
-        identities.known.lock().unwrap().insert(7, (long_ago, who));
+        identities.known.lock().insert(7, (long_ago, who));
         assert_eq!(identities.of(7).await.unwrap(), known);
         let refused = identities.of(8).await.unwrap_err();
         assert_eq!(refused.code, Code::Forbidden);

@@ -1,7 +1,8 @@
 //! What is kept for the keys of requests is charged to whoever sent them.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::controls;
@@ -41,7 +42,7 @@ impl KeyAccounts {
 
     /// Before so many bytes are written.
     pub fn charge(&self, owner: u32, bytes: u64) -> Result<(), Problem> {
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = self.accounts.lock();
         let account = accounts.entry(owner).or_insert_with(|| Account {
             permit: self.ledger.keep(owner, NAME, Amounts::default()),
             counted: Instant::now(),
@@ -61,7 +62,7 @@ impl KeyAccounts {
 
     /// For what was not written, or is gone.
     pub fn refund(&self, owner: u32, bytes: u64) {
-        let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let accounts = self.accounts.lock();
         if let Some(account) = accounts.get(&owner) {
             account.permit.gauge().shrink(Kind::Journal, bytes);
         }

@@ -1,7 +1,8 @@
 //! Who calls: told by the kernel for each connection, never by the message.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::controls;
 use crate::protocol::limits::{
@@ -64,7 +65,7 @@ impl Places {
     /// None if there are too many.
     #[must_use]
     pub fn take(&self, uid: u32) -> Option<Place> {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.lock();
         let all: usize = counts.values().sum();
         let own = counts.entry(uid).or_default();
         let taken = *own >= self.per_user || (all >= self.all && *own >= self.sure);
@@ -78,7 +79,7 @@ impl Places {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.places.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.places.counts.lock();
         if let Some(own) = counts.get_mut(&self.uid) {
             *own -= 1;
             if *own == 0 {

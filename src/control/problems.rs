@@ -30,4 +30,4 @@ impl IntoResponse for Refused {
     }
 }
 
-pub type Answer<T> = Result<T, Refused>;
+pub type ApiResult<T> = Result<T, Refused>;

@@ -7,17 +7,17 @@ use bytes::Bytes;
 use futures_util::stream;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::body::keep_with;
 use crate::actors::holding::Hold;
 use crate::controls;
-use crate::memory::{Charge, NoRoom, Pool, SMALL_BYTES, Use, work_on};
+use crate::memory::{Charge, MemoryPurpose, NoRoom, Pool, SMALL_BYTES, offload_if_large};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::{AskScope, Event, EventBody};
 use crate::protocol::ids::{CellNumber, Seq};
+use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::sse;
@@ -27,9 +27,6 @@ use crate::store::{EventLog, Gone, Rendered};
 const BATCH: usize = 64;
 /// Copies of an event while it is looked at and made ready to be sent.
 const COPIES: u64 = 4;
-
-/// Time without an event after which it is asked whether events can be written at all.
-const JOURNALLED: Duration = Duration::from_secs(2);
 
 /// Where a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +42,7 @@ pub enum Until {
 }
 
 /// Whether the next event may be read.
-enum Room {
+enum ReadAdmission {
     /// It is small.
     Free,
     Charged(Charge),
@@ -167,17 +164,17 @@ impl Feed {
             self.watch.borrow_and_update();
             let closed = self.log.is_closed();
             let mut charge = match self.room_for_next().await {
-                Room::Free => None,
-                Room::Charged(charge) => Some(charge),
-                Room::Waits => return Some(Bytes::from_static(sse::KEEPALIVE.as_bytes())),
-                Room::Never(no_room) => {
+                ReadAdmission::Free => None,
+                ReadAdmission::Charged(charge) => Some(charge),
+                ReadAdmission::Waits => return Some(Bytes::from_static(sse::KEEPALIVE.as_bytes())),
+                ReadAdmission::Never(no_room) => {
                     self.ended = true;
                     return Some(problem(&no_room.into()));
                 }
-                Room::Ends => return None,
+                ReadAdmission::Ends => return None,
             };
             let bytes = charge.as_ref().map_or(0, Charge::bytes);
-            let read = work_on(bytes, || self.log.read_within(self.after, BATCH, SMALL_BYTES));
+            let read = offload_if_large(bytes, || self.log.read_within(self.after, BATCH, SMALL_BYTES));
             let Ok(events) = read else {
                 // The reader was too slow; it can see from the numbers that something is missing.
                 return None;
@@ -211,7 +208,7 @@ impl Feed {
                 biased;
                 changed = self.watch.changed() => changed.ok()?,
                 () = self.shutdown.cancelled(), if lasting => return None,
-                () = tokio::time::sleep(JOURNALLED), if !lasting => {
+                () = tokio::time::sleep(JOURNAL_TIMEOUT), if !lasting => {
                     if let Some(trouble) = self.log.stuck() {
                         self.ended = true;
                         return Some(problem(&unwritable(&trouble)));
@@ -223,21 +220,21 @@ impl Feed {
     }
 
     /// Takes room for the next event before it is read, if it is large. Who does not read is not read for.
-    async fn room_for_next(&self) -> Room {
+    async fn room_for_next(&self) -> ReadAdmission {
         let size = self.log.next_size(self.after).unwrap_or(0);
         if size <= SMALL_BYTES || !controls::holds("stream_charge") {
-            return Room::Free;
+            return ReadAdmission::Free;
         }
-        let mut charge = self.pool.open(Use::Streams);
+        let mut charge = self.pool.open(MemoryPurpose::Streams);
         let grown = tokio::select! {
             biased;
             grown = charge.grow(size.saturating_mul(COPIES), STREAM_KEEPALIVE) => grown,
-            () = self.shutdown.cancelled() => return Room::Ends,
+            () = self.shutdown.cancelled() => return ReadAdmission::Ends,
         };
         match grown {
-            Ok(()) => Room::Charged(charge),
-            Err(no_room) if no_room.is_for_ever() => Room::Never(no_room),
-            Err(_) => Room::Waits,
+            Ok(()) => ReadAdmission::Charged(charge),
+            Err(no_room) if no_room.is_for_ever() => ReadAdmission::Never(no_room),
+            Err(_) => ReadAdmission::Waits,
         }
     }
 

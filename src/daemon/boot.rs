@@ -6,6 +6,7 @@ use std::path::Path;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::log_limit::LogLimit;
 use super::{DaemonError, trust};
 use crate::config::{Paths, Settings};
 
@@ -130,7 +131,7 @@ pub fn start_log(paths: &Paths, settings: &Settings) -> Option<tracing_appender:
         .max_log_files(LOG_FILES)
         .build(paths.logs_dir())
         .ok()?;
-    let (writer, guard) = tracing_appender::non_blocking(appender);
+    let (writer, guard) = tracing_appender::non_blocking(LogLimit::new(appender));
     let filter =
         tracing_subscriber::EnvFilter::new(format!("warn,belljar={}", settings.daemon.log_level.name()));
     let terminal = std::io::stderr()

@@ -20,7 +20,7 @@ const LOOKS_APART: Duration = Duration::from_millis(200);
 /// How it stands among what uses a quota.
 const NAME: &str = "removed sessions and ended jobs";
 
-struct Kept {
+struct RetainedUsage {
     permit: Permit,
     bytes: u64,
 }
@@ -54,7 +54,7 @@ async fn look(
     journal: &Journal,
     ledger: &Ledger,
     sizes: &mut HashMap<SessionId, u64>,
-    kept: &mut BTreeMap<u32, Kept>,
+    kept: &mut BTreeMap<u32, RetainedUsage>,
 ) -> Result<(), JournalError> {
     let left = ledger.left_until_now();
     let mut owners: BTreeMap<u32, Vec<(Thing, u64)>> = BTreeMap::new();
@@ -80,7 +80,7 @@ async fn look(
     // What was left behind until now is among what was found.
     ledger.drop_left(left);
     for (owner, oldest_first) in owners {
-        let mine = kept.entry(owner).or_insert_with(|| Kept {
+        let mine = kept.entry(owner).or_insert_with(|| RetainedUsage {
             permit: ledger.keep(owner, NAME, Amounts::default()).spare(),
             bytes: 0,
         });

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use crate::actors::supervisor::{SupervisorMsg, SupervisorRef};
+use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 
 pub struct Notifier {
     to: Option<(UnixDatagram, SocketAddr)>,

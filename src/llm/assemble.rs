@@ -12,7 +12,7 @@ use crate::protocol::chat::{ChatReply, Finish, FunctionCall, Message, Role, Tool
 /// More than any context holds.
 const USAGE_TOKENS: u64 = 16 << 20;
 /// Bytes of all texts and arguments of one reply together.
-const REPLY_BYTES: usize = 16 * 1024 * 1024;
+pub const REPLY_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of one call's arguments.
 const ARGUMENTS_BYTES: usize = 4 * 1024 * 1024;
 /// Tool calls of one reply.

@@ -4,6 +4,7 @@
 //! ids are numbered in the order of their first use, tools are their names and a hash. Requests that
 //! are equal are answered in the order they were recorded, the last one for ever.
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::io::AsyncReadExt as _;
 
 use super::failure::{AttemptFailure, clean};
@@ -170,7 +171,7 @@ impl Recorder {
         };
         let (file, turn) = (self.file.clone(), self.turn.clone());
         let written = tokio::task::spawn_blocking(move || {
-            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let _turn = turn.lock();
             // A conversation is its owner's business.
             let mut file = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
             file.write_all(format!("{text}\n").as_bytes())
@@ -222,7 +223,7 @@ impl Replayer {
             return Err(miss(format!("the cassette does not know this request; {nearest}")));
         };
         let key = serde_json::to_string(&wanted).unwrap_or_default();
-        let mut played = self.played.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut played = self.played.lock();
         let count = played.entry(hash(&key)).or_default();
         let place = (*count).min(last);
         *count += 1;

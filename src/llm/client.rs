@@ -21,7 +21,7 @@ pub enum Delta {
     Text(String),
     Reasoning(String),
     /// The attempt failed and the next one begins after `wait`: what came so far is not of the reply.
-    Restarted {
+    Retry {
         failure: ModelFailure,
         wait: Duration,
     },
@@ -107,10 +107,10 @@ impl Client {
         let file = self.model.file.as_deref();
         let reply = match &self.source {
             Source::Http(http) => {
-                let mut veil = Veil { key: self.key.as_ref(), ..Veil::default() };
-                let mut without_key = |delta| veil.through(delta).into_iter().for_each(&mut deltas);
+                let mut redactor = KeyRedactor { key: self.key.as_ref(), ..KeyRedactor::default() };
+                let mut without_key = |delta| redactor.through(delta).into_iter().for_each(&mut deltas);
                 let reply = self.ask(http, request, &mut without_key).await?;
-                veil.rest().for_each(&mut deltas);
+                redactor.rest().for_each(&mut deltas);
                 self.without_key(reply)
             }
             Source::Script => script::play(file, request, &mut deltas).await.map_err(alone)?,
@@ -159,7 +159,7 @@ impl Client {
                 return Err(failure);
             }
             tracing::info!(model = self.name, kind = ?failure.kind, message = failure.message, ?wait, "a request is sent again");
-            deltas(Delta::Restarted { failure, wait });
+            deltas(Delta::Retry { failure, wait });
             sleep(wait).await;
         }
     }
@@ -207,22 +207,22 @@ impl Client {
 
 /// Before the pieces of a reply: they are shown, and put into the journal, before the whole is known.
 #[derive(Default)]
-struct Veil<'a> {
+struct KeyRedactor<'a> {
     key: Option<&'a Secret>,
     text: Pieces,
     reasoning: Pieces,
 }
 
-impl Veil<'_> {
+impl KeyRedactor<'_> {
     fn through(&mut self, delta: Delta) -> Option<Delta> {
         let Some(key) = self.key else { return Some(delta) };
         match delta {
             Delta::Text(text) => shown(self.text.next(&text, key), Delta::Text),
             Delta::Reasoning(text) => shown(self.reasoning.next(&text, key), Delta::Reasoning),
-            restarted @ Delta::Restarted { .. } => {
+            retry @ Delta::Retry { .. } => {
                 // What is held back is of no reply.
                 (self.text, self.reasoning) = Default::default();
-                Some(restarted)
+                Some(retry)
             }
         }
     }

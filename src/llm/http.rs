@@ -21,7 +21,7 @@ use crate::protocol::sse::SseDecoder;
 const STREAM_BYTES: usize = 512 * 1024 * 1024;
 /// Bytes of a token where the provider has not counted yet: rather too many than too few, so that no
 /// reply is cut that would fit.
-const BYTES_PER_TOKEN: usize = 4;
+const BYTES_PER_TOKEN: u64 = 4;
 /// Bytes of one event of a stream. The arguments of a whole tool call may come as one.
 const EVENT_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes of an answer that comes in one piece.
@@ -88,8 +88,8 @@ impl Http {
             return Err(refused(response).await);
         }
         let kind = content_type(&response);
-        let most = reply_tokens.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
-        let reply_bytes = most.map_or(usize::MAX, |tokens| tokens.saturating_mul(BYTES_PER_TOKEN));
+        let reply_bytes = reply_tokens
+            .map_or(usize::MAX, |tokens| usize::try_from(reply_bytes(tokens)).unwrap_or(usize::MAX));
         let mut body = Body { http: self, begin_by: Some(begin_by), read: 0, reply_bytes };
         match kind.as_str() {
             "text/event-stream" | "" => body.stream(&mut response, deltas).await,
@@ -223,6 +223,12 @@ impl Body<'_> {
         }
         Ok(assembler)
     }
+}
+
+/// A reply of so many tokens is cut short after this.
+#[must_use]
+pub fn reply_bytes(tokens: u64) -> u64 {
+    tokens.saturating_mul(BYTES_PER_TOKEN)
 }
 
 fn whole(assembler: Assembler) -> Result<Assembler, AttemptFailure> {

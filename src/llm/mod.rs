@@ -14,5 +14,7 @@ mod retry;
 mod script;
 mod secret;
 
+pub use assemble::REPLY_BYTES;
 pub use client::{Client, Delta};
+pub use http::reply_bytes;
 pub use secret::Secret;

@@ -1,11 +1,12 @@
 //! The pools, shared. A charge gives back what it holds when it is dropped.
 
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-use super::pool::{NoRoom, Taken, Use};
+use super::pool::{MemoryPurpose, NoRoom, Taken};
 use crate::protocol::quota::Share;
 
 /// All pools. Clones share them.
@@ -38,7 +39,7 @@ pub struct Pool {
 #[derive(Debug)]
 pub struct Charge {
     pool: Pool,
-    what: Use,
+    what: MemoryPurpose,
     bytes: u64,
     overdraws: bool,
 }
@@ -48,7 +49,7 @@ impl Memory {
     pub fn new(everyone: Option<u64>, machine: Option<u64>) -> Self {
         let memory = Self::default();
         {
-            let mut inner = memory.inner();
+            let mut inner = memory.inner.lock();
             (inner.everyone, inner.machine) = (everyone, machine);
         }
         memory
@@ -61,7 +62,7 @@ impl Memory {
 
     pub fn set_limit(&self, uid: u32, limit: Option<u64>) {
         {
-            let mut inner = self.inner();
+            let mut inner = self.inner.lock();
             if limit == inner.everyone {
                 inner.limits.remove(&uid);
             } else {
@@ -74,13 +75,8 @@ impl Memory {
     /// What a user has taken, and for what, the largest first.
     #[must_use]
     pub fn taken(&self, uid: u32) -> (u64, Vec<Share>) {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         inner.taken.get(&uid).map(|taken| (taken.sum(), taken.shares())).unwrap_or_default()
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        // Every change is one step, so a panic elsewhere leaves it whole.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -98,13 +94,13 @@ impl Inner {
         Err(NoRoom { wanted: bytes, used, limit, by: Vec::new() })
     }
 
-    fn add(&mut self, uid: u32, what: Use, bytes: u64) {
+    fn add(&mut self, uid: u32, what: MemoryPurpose, bytes: u64) {
         if bytes > 0 {
             self.taken.entry(uid).or_default().add(what, bytes);
         }
     }
 
-    fn give_back(&mut self, uid: u32, what: Use, bytes: u64) {
+    fn give_back(&mut self, uid: u32, what: MemoryPurpose, bytes: u64) {
         let Some(taken) = self.taken.get_mut(&uid) else { return };
         taken.give_back(what, bytes);
         if taken.is_empty() {
@@ -116,12 +112,12 @@ impl Inner {
 impl Pool {
     /// Of nothing yet.
     #[must_use]
-    pub fn open(&self, what: Use) -> Charge {
+    pub fn open(&self, what: MemoryPurpose) -> Charge {
         Charge { pool: self.clone(), what, bytes: 0, overdraws: false }
     }
 
     /// Now or never.
-    pub fn try_charge(&self, what: Use, bytes: u64) -> Result<Charge, NoRoom> {
+    pub fn try_charge(&self, what: MemoryPurpose, bytes: u64) -> Result<Charge, NoRoom> {
         let mut charge = self.open(what);
         charge.try_grow(bytes)?;
         Ok(charge)
@@ -129,7 +125,7 @@ impl Pool {
 
     /// What is there already, or has to be, whatever the limits say.
     #[must_use]
-    pub fn charge_anyway(&self, what: Use, bytes: u64) -> Charge {
+    pub fn charge_anyway(&self, what: MemoryPurpose, bytes: u64) -> Charge {
         let mut charge = self.open(what);
         charge.grow_anyway(bytes);
         charge
@@ -149,7 +145,7 @@ impl Charge {
     }
 
     pub fn try_grow(&mut self, more: u64) -> Result<(), NoRoom> {
-        let mut inner = self.pool.memory.inner();
+        let mut inner = self.pool.memory.inner.lock();
         inner.fits(self.pool.uid, more)?;
         inner.add(self.pool.uid, self.what, more);
         drop(inner);
@@ -158,7 +154,7 @@ impl Charge {
     }
 
     pub fn grow_anyway(&mut self, more: u64) {
-        self.pool.memory.inner().add(self.pool.uid, self.what, more);
+        self.pool.memory.inner.lock().add(self.pool.uid, self.what, more);
         self.bytes = self.bytes.saturating_add(more);
     }
 
@@ -192,7 +188,7 @@ impl Charge {
         }
         let mut patience = after;
         while self.grow(more, patience).await.is_err() {
-            if self.pool.memory.inner().overdrawn.insert(self.pool.uid) {
+            if self.pool.memory.inner.lock().overdrawn.insert(self.pool.uid) {
                 self.overdraws = true;
                 self.grow_anyway(more);
                 return;
@@ -217,7 +213,7 @@ impl Charge {
         }
         self.bytes -= less;
         {
-            let mut inner = self.pool.memory.inner();
+            let mut inner = self.pool.memory.inner.lock();
             inner.give_back(self.pool.uid, self.what, less);
             if self.overdraws && self.bytes == 0 {
                 inner.overdrawn.remove(&self.pool.uid);
@@ -245,10 +241,10 @@ mod tests {
     async fn who_has_filled_a_pool_waits_until_something_is_given_back_and_nobody_else_does() {
         let memory = Memory::new(Some(100), None);
         let (own, other) = (memory.pool(1), memory.pool(2));
-        let mut first = own.try_charge(Use::Requests, 90).unwrap();
-        let mut second = own.open(Use::Calls);
+        let mut first = own.try_charge(MemoryPurpose::Requests, 90).unwrap();
+        let mut second = own.open(MemoryPurpose::Calls);
         assert_eq!(second.grow(20, HASTY).await.unwrap_err().used, 90);
-        other.try_charge(Use::Requests, 100).unwrap();
+        other.try_charge(MemoryPurpose::Requests, 100).unwrap();
         let waiting = tokio::spawn(async move {
             second.grow(20, PATIENT).await.unwrap();
             second
@@ -259,44 +255,44 @@ mod tests {
         assert_eq!(memory.taken(1).0, 90);
         drop((first, second));
         assert_eq!(memory.taken(1), (0, Vec::new()));
-        assert!(memory.inner().taken.is_empty(), "nothing is kept of who has nothing");
+        assert!(memory.inner.lock().taken.is_empty(), "nothing is kept of who has nothing");
     }
 
     #[tokio::test]
     async fn what_can_never_be_had_is_refused_at_once() {
         let memory = Memory::new(Some(100), None);
-        let no_room = memory.pool(1).open(Use::Requests).grow(101, PATIENT).await.unwrap_err();
+        let no_room = memory.pool(1).open(MemoryPurpose::Requests).grow(101, PATIENT).await.unwrap_err();
         assert!(no_room.is_for_ever());
         memory.set_limit(1, Some(101));
-        memory.pool(1).open(Use::Requests).grow(101, HASTY).await.unwrap();
+        memory.pool(1).open(MemoryPurpose::Requests).grow(101, HASTY).await.unwrap();
     }
 
     #[tokio::test]
     async fn all_users_together_have_a_bound_too_and_do_not_hear_of_each_other() {
         let memory = Memory::new(Some(100), Some(150));
-        let held = memory.pool(1).try_charge(Use::Streams, 100).unwrap();
-        let no_room = memory.pool(2).try_charge(Use::Streams, 60).unwrap_err();
+        let held = memory.pool(1).try_charge(MemoryPurpose::Streams, 100).unwrap();
+        let no_room = memory.pool(2).try_charge(MemoryPurpose::Streams, 60).unwrap_err();
         assert_eq!((no_room.used, no_room.limit, no_room.by), (100, 150, vec![]));
         drop(held);
-        memory.pool(2).try_charge(Use::Streams, 60).unwrap();
+        memory.pool(2).try_charge(MemoryPurpose::Streams, 60).unwrap();
     }
 
     #[tokio::test]
     async fn of_those_who_have_to_go_on_one_at_a_time_does() {
         let memory = Memory::new(Some(100), None);
         let pool = memory.pool(1);
-        let full = pool.charge_anyway(Use::Calls, 120);
-        let mut first = pool.open(Use::Frames);
+        let full = pool.charge_anyway(MemoryPurpose::Calls, 120);
+        let mut first = pool.open(MemoryPurpose::Frames);
         first.grow_or_overdraw(50, HASTY).await;
         first.grow_or_overdraw(50, HASTY).await;
         assert!(first.overdraws());
-        let mut second = pool.open(Use::Frames);
+        let mut second = pool.open(MemoryPurpose::Frames);
         let waits = tokio::time::timeout(HASTY * 5, second.grow_or_overdraw(50, HASTY)).await;
         assert!(waits.is_err(), "one is enough");
         drop(first);
         tokio::time::timeout(PATIENT, second.grow_or_overdraw(50, HASTY)).await.expect("its turn");
         drop((full, second));
         assert_eq!(memory.taken(1).0, 0);
-        pool.open(Use::Frames).grow_or_overdraw(100, HASTY).await;
+        pool.open(MemoryPurpose::Frames).grow_or_overdraw(100, HASTY).await;
     }
 }

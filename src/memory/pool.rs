@@ -8,7 +8,7 @@ use crate::protocol::quota::Share;
 
 /// What memory is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Use {
+pub enum MemoryPurpose {
     /// Bodies of requests while they are read, parsed and handled.
     Requests,
     /// Answers that their clients have not read.
@@ -35,7 +35,7 @@ pub enum Use {
     Conversations,
 }
 
-impl Use {
+impl MemoryPurpose {
     /// As it is told to whoever fills the pool.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -80,7 +80,7 @@ pub struct NoRoom {
     pub used: u64,
     pub limit: u64,
     /// Largest first.
-    pub by: Vec<(Use, u64)>,
+    pub by: Vec<(MemoryPurpose, u64)>,
 }
 
 impl NoRoom {
@@ -123,7 +123,7 @@ impl From<NoRoom> for Problem {
 
 /// What one user has taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken(BTreeMap<Use, u64>);
+pub(super) struct Taken(BTreeMap<MemoryPurpose, u64>);
 
 impl Taken {
     pub fn sum(&self) -> u64 {
@@ -143,14 +143,14 @@ impl Taken {
         Err(NoRoom { wanted: bytes, used, limit, by: self.by() })
     }
 
-    pub fn add(&mut self, what: Use, bytes: u64) {
+    pub fn add(&mut self, what: MemoryPurpose, bytes: u64) {
         if bytes > 0 {
             let taken = self.0.entry(what).or_default();
             *taken = taken.saturating_add(bytes);
         }
     }
 
-    pub fn give_back(&mut self, what: Use, bytes: u64) {
+    pub fn give_back(&mut self, what: MemoryPurpose, bytes: u64) {
         let Some(taken) = self.0.get_mut(&what) else { return };
         *taken = taken.saturating_sub(bytes);
         if *taken == 0 {
@@ -158,7 +158,7 @@ impl Taken {
         }
     }
 
-    fn by(&self) -> Vec<(Use, u64)> {
+    fn by(&self) -> Vec<(MemoryPurpose, u64)> {
         let mut by: Vec<_> = self.0.iter().map(|(what, bytes)| (*what, *bytes)).collect();
         by.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         by
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_told_with_what_fills_the_pool() {
         let mut taken = Taken::default();
-        taken.add(Use::Streams, 10 << 20);
-        taken.add(Use::Requests, 200 << 20);
+        taken.add(MemoryPurpose::Streams, 10 << 20);
+        taken.add(MemoryPurpose::Requests, 200 << 20);
         taken.fits(46 << 20, Some(256 << 20)).unwrap();
         let no_room = taken.fits(47 << 20, Some(256 << 20)).unwrap_err();
         assert!(!no_room.is_for_ever());
@@ -200,10 +200,10 @@ mod tests {
     #[test]
     fn what_is_given_back_is_gone_and_never_less_than_nothing() {
         let mut taken = Taken::default();
-        taken.add(Use::Calls, 5);
-        taken.give_back(Use::Calls, 9);
-        taken.give_back(Use::Cells, 9);
-        taken.add(Use::Cells, 0);
+        taken.add(MemoryPurpose::Calls, 5);
+        taken.give_back(MemoryPurpose::Calls, 9);
+        taken.give_back(MemoryPurpose::Cells, 9);
+        taken.add(MemoryPurpose::Cells, 0);
         assert_eq!(taken, Taken::default());
     }
 }

@@ -229,7 +229,7 @@ pub struct ReplayedCell {
 /// Which names `GET /v1/sessions/{s}/variables` lists beside those that cells gave to values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Which {
+pub struct VariablesFilter {
     /// Those that start with `_`.
     pub private: bool,
     /// Modules, tools and what was preloaded.

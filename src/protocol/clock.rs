@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// What the machine's clock says. It may jump, and a test lets it: `BELLJAR_CLOCK` names a file with the seconds by
 /// which it is wrong. Release builds do not look.
@@ -53,35 +55,15 @@ pub fn between(from: &str, to: &str) -> Duration {
 
 /// The inverse of [`rfc3339`], since the epoch.
 fn parse(at: &str) -> Option<Duration> {
-    let number = |range: std::ops::Range<usize>| at.get(range)?.parse::<u64>().ok();
-    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
-    let (hour, minute, second, millis) = (number(11..13)?, number(14..16)?, number(17..19)?, number(20..23)?);
-    // Years from March on, so that the leap day comes last.
-    let (from_march, year) = if month > 2 { (month - 3, year) } else { (month + 9, year.checked_sub(1)?) };
-    let (era, of_era) = (year / 400, year % 400);
-    let of_year = (153 * from_march + 2) / 5 + day.checked_sub(1)?;
-    let days = (era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year).checked_sub(719_468)?;
-    Some(Duration::from_millis(((days * 24 + hour) * 60 + minute) * 60_000 + second * 1_000 + millis))
+    let at = OffsetDateTime::parse(at, &Rfc3339).ok()?;
+    (at - OffsetDateTime::UNIX_EPOCH).try_into().ok()
 }
 
 fn rfc3339(seconds: u64, millis: u32) -> String {
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
-}
-
-/// Date of a day since 1970-01-01, by counting in years that begin in March, so that the leap day
-/// comes last.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+    let since = Duration::new(seconds, millis.saturating_mul(1_000_000));
+    let at = OffsetDateTime::UNIX_EPOCH.saturating_add(since.try_into().unwrap_or(time::Duration::MAX));
+    let (date, (hour, minute, second, millis)) = (at.date(), at.to_hms_milli());
+    format!("{date}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
 #[cfg(test)]

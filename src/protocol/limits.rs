@@ -145,6 +145,15 @@ pub const FOLDER_ENTRIES: usize = 10_000;
 pub const DISK_TOLERANCE: u64 = 2;
 /// Time sessions have to end after SIGTERM before the daemon exits anyway.
 pub const DRAIN: Duration = Duration::from_secs(10);
-/// Backtracking that a pattern of a JSON Schema may do, and bytes that it takes compiled.
+/// Backtracking that a pattern of a JSON Schema may do, bytes that it takes compiled, and bytes of all texts and of all
+/// names of fields that are held against patterns in one check.
 pub const PATTERN_STEPS: usize = 100_000;
 pub const PATTERN_BYTES: usize = 1024 * 1024;
+pub const PATTERN_TEXT_BYTES: usize = 16 * 1024;
+pub const PATTERN_NAME_BYTES: u64 = 64 * 1024;
+/// Parts of a schema, with its references written out, times parts of the value that is held against it.
+pub const CHECK_STEPS: u64 = 100_000_000;
+
+/// Time for an event to get into the journal. It takes some tens of microseconds; a disk that hangs longer than this must
+/// not hold a session or a client.
+pub const JOURNAL_TIMEOUT: Duration = Duration::from_secs(2);

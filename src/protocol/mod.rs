@@ -23,5 +23,6 @@ pub mod receipt;
 pub mod result;
 pub mod sse;
 pub mod text;
+pub mod timeout;
 pub mod tool;
 pub mod values;

@@ -3,6 +3,9 @@
 
 use crate::controls;
 
+/// Characters of something that was sent that an error quotes.
+const QUOTED_CHARS: usize = 200;
+
 /// Works on a stream of chunks; how the stream is cut makes no difference.
 #[derive(Clone, Debug, Default)]
 pub struct Sanitizer {
@@ -98,6 +101,11 @@ pub fn sanitized(text: &str) -> String {
 /// As [`sanitized`], on one line.
 pub fn one_line(text: &str) -> String {
     sanitized(text).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Something that was sent, as an error quotes it: short, and printable whatever it is.
+pub fn quotable(text: &str) -> String {
+    text.chars().take(QUOTED_CHARS).collect::<String>().escape_default().to_string()
 }
 
 /// At most `chars` characters, with a mark where something is missing.

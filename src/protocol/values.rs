@@ -1,6 +1,7 @@
 //! JSON values that people, programs and models hand in: what they are called, and that they arrive
 //! as they were written.
 
+use super::text::quotable;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -22,16 +23,13 @@ const OBJECT_BYTES: u64 = 768;
 /// The longest integer that is sure to fit.
 const SHORT_DIGITS: usize = 18;
 
-/// Characters of a wrong name or number that are shown.
-const SHOWN_CHARS: usize = 64;
-
 /// They become variables, so their names have to be names.
 pub fn check_names(values: &Map<String, Value>) -> Result<(), Problem> {
     match values.keys().find(|name| !is_variable_name(name)) {
         None => Ok(()),
         Some(bad) => Err(Problem::new(
             Code::BadRequest,
-            format!("`{}` cannot be the name of a variable", shown(bad)),
+            format!("`{}` cannot be the name of a variable", quotable(bad)),
         )
         .hint(
             "use Python names: letters, digits and `_`, no keyword such as `class`, nothing like `__name__`",
@@ -109,11 +107,7 @@ fn fits(number: &str) -> Result<(), String> {
     if !is_integer || number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok() {
         return Ok(());
     }
-    Err(format!("the integer {} does not fit into 64 bits; write it as a string", shown(number)))
-}
-
-fn shown(text: &str) -> String {
-    text.chars().take(SHOWN_CHARS).collect::<String>().escape_default().to_string()
+    Err(format!("the integer {} does not fit into 64 bits; write it as a string", quotable(number)))
 }
 
 #[cfg(test)]

@@ -226,7 +226,9 @@ impl Books {
 
     /// What is measured and not asked for: it is noted in any case, and an error if it is too much.
     pub fn measure(&mut self, uid: u32, id: HoldId, kind: Kind, amount: u64) -> Result<(), Refusal> {
-        if let Some(hold) = self.hold(uid, id) {
+        // A look that began before its holder went may end after it.
+        if let Some(hold) = self.hold(uid, id).filter(|hold| !hold.left || hold.amounts.0.contains_key(&kind))
+        {
             hold.amounts.0.insert(kind, amount);
         }
         self.check_kind(uid, kind, 0)

@@ -13,5 +13,5 @@ mod refusal;
 
 pub use books::{Amounts, Books, HoldId};
 pub use fair::{FairQueue, Full, Place};
-pub use ledger::{Gauge, Ledger, Permit, Turn};
+pub use ledger::{Gauge, Ledger, Permit, PermitWaiter};
 pub use refusal::{Refusal, Whose, show_amount};

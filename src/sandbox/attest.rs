@@ -40,13 +40,5 @@ pub(in crate::sandbox) fn same_folder(pid: i32, checked: (u64, u64)) -> Option<b
 
 /// What a receipt says of a seccomp profile.
 pub(in crate::sandbox) fn fingerprint(profile: &str) -> String {
-    format!("sha256:{}", hex(&Sha256::digest(profile.as_bytes())))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    format!("sha256:{}", hex::encode(Sha256::digest(profile.as_bytes())))
 }

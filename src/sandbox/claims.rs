@@ -1,7 +1,8 @@
 //! Which sandboxes are somebody's, so that the reaper leaves them alone.
 
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::ids::SandboxId;
@@ -25,37 +26,33 @@ pub struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        lock(&self.claims.live).remove(&self.sandbox);
+        self.claims.live.lock().remove(&self.sandbox);
     }
 }
 
 impl Claims {
     pub fn claim(self: &Arc<Self>, sandbox: &SandboxId) -> Claim {
-        lock(&self.live).insert(sandbox.clone());
+        self.live.lock().insert(sandbox.clone());
         Claim { claims: Arc::clone(self), sandbox: sandbox.clone() }
     }
 
     pub fn is_live(&self, sandbox: &str) -> bool {
         let sandbox = SandboxId(sandbox.to_owned());
-        lock(&self.live).contains(&sandbox) || lock(&self.expected).contains(&sandbox)
+        self.live.lock().contains(&sandbox) || self.expected.lock().contains(&sandbox)
     }
 
     pub fn expect(&self, sandbox: &SandboxId) {
-        lock(&self.expected).insert(sandbox.clone());
+        self.expected.lock().insert(sandbox.clone());
     }
 
     pub fn forgo(&self, sandbox: &SandboxId) {
-        lock(&self.expected).remove(sandbox);
+        self.expected.lock().remove(sandbox);
     }
 
     /// Waits until no sandbox is held or being made.
     pub async fn all_let_go(&self) {
-        while !lock(&self.live).is_empty() {
+        while !self.live.lock().is_empty() {
             tokio::time::sleep(LET_GO_POLL).await;
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

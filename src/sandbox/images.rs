@@ -1,6 +1,7 @@
 //! Which images sessions may name, whatever backend makes sandboxes of them.
 
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::text::quotable;
 
 /// The images that may be tried for a request, in order.
 pub(in crate::sandbox) fn candidates<'a>(
@@ -13,7 +14,7 @@ pub(in crate::sandbox) fn candidates<'a>(
     if allowed.iter().any(|image| tagged(image) == tagged(requested)) {
         return Ok(vec![requested]);
     }
-    Err(Problem::new(Code::ImageForbidden, format!("the image `{}` is not allowed", printable(requested)))
+    Err(Problem::new(Code::ImageForbidden, format!("the image `{}` is not allowed", quotable(requested)))
         .hint(format!(
             "use one of `{}`, or add it to `sandbox.images` in the configuration",
             allowed.join("`, `")
@@ -24,10 +25,6 @@ pub(in crate::sandbox) fn candidates<'a>(
 pub(in crate::sandbox) fn tagged(reference: &str) -> String {
     let name_part = reference.rsplit('/').next().unwrap_or(reference);
     if name_part.contains(':') { reference.to_owned() } else { format!("{reference}:latest") }
-}
-
-pub(in crate::sandbox) fn printable(text: &str) -> String {
-    text.chars().take(200).collect::<String>().escape_default().to_string()
 }
 
 #[cfg(test)]

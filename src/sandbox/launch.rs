@@ -21,9 +21,9 @@ use crate::sandbox::spec::{Limits, SandboxSpec, hardware};
 use crate::sandbox::workspace::{Service, Workspace};
 
 pub use crate::sandbox::backend::SandboxEnd;
-pub use crate::sandbox::running::Sandbox;
+pub use crate::sandbox::running::{CpuLimitLifted, Sandbox};
 pub use crate::sandbox::slots::UserSlot;
-pub use crate::sandbox::spec::Wanted;
+pub use crate::sandbox::spec::SandboxRequest;
 
 /// Makes sandboxes; one for the whole daemon.
 pub struct Launcher {
@@ -117,7 +117,7 @@ impl Launcher {
     /// Picks the image and makes the host's side: folders and the compiled kernel.
     pub async fn prepare(
         self: &Arc<Self>,
-        wanted: &Wanted,
+        wanted: &SandboxRequest,
         workspace: &Workspace,
         progress: Progress<'_>,
     ) -> Result<Prepared, Problem> {
@@ -144,7 +144,7 @@ impl Launcher {
     fn spec(
         &self,
         sandbox: &SandboxId,
-        wanted: &Wanted,
+        wanted: &SandboxRequest,
         workspace: &Workspace,
         image: ImageFact,
     ) -> std::io::Result<SandboxSpec> {
@@ -170,7 +170,7 @@ impl Launcher {
     pub async fn adopt(
         self: &Arc<Self>,
         receipt: &Receipt,
-        wanted: &Wanted,
+        wanted: &SandboxRequest,
         workspace: &Workspace,
     ) -> Result<Option<Sandbox>, Problem> {
         let path = self.paths.sandboxes_dir().join(&receipt.sandbox.0);
@@ -186,8 +186,10 @@ impl Launcher {
                 return Err(storage_problem(&workspace.path, &error));
             }
         };
-        spec.backend = receipt.backend;
-        Ok(Some(Sandbox::new(held, spec, String::new(), folder, claim)))
+        (spec.backend, spec.limits.cpus) = (receipt.backend, receipt.limits.cpus);
+        let sandbox = Sandbox::new(held, spec, String::new(), folder, claim);
+        sandbox.limit_cpus_again();
+        Ok(Some(sandbox))
     }
 }
 

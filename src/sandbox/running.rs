@@ -1,9 +1,12 @@
 //! A sandbox that runs, whichever backend holds it.
 
+use parking_lot::Mutex;
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::controls;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
@@ -21,6 +24,7 @@ pub struct Sandbox {
     /// Why this backend.
     why: String,
     folder: Folder,
+    lifted: Mutex<Lifted>,
     _claim: Claim,
 }
 
@@ -40,7 +44,34 @@ impl Sandbox {
         folder: Folder,
         claim: Claim,
     ) -> Self {
-        Self { held, removed: AtomicBool::new(false), spec, why, folder, _claim: claim }
+        Self {
+            held,
+            removed: AtomicBool::new(false),
+            spec,
+            why,
+            folder,
+            lifted: Mutex::default(),
+            _claim: claim,
+        }
+    }
+
+    /// Lifts the limit of its CPU time until the last of what this gives is dropped.
+    ///
+    /// The guardian shares the limit with all that code has started. Processes that fork as fast as they can use it
+    /// up in every period before the guardian, whatever its priority, could end them.
+    #[must_use]
+    pub fn lift_cpu_limit(self: &Arc<Self>) -> CpuLimitLifted {
+        let mut lifted = self.lifted.lock();
+        lifted.times += 1;
+        if lifted.times == 1 && controls::holds("cpu_limit_is_lifted_to_kill") {
+            lifted.done = self.held.limit_cpus(None);
+        }
+        CpuLimitLifted(Arc::clone(self))
+    }
+
+    /// Puts the limit of its CPU time back, also where a daemon had lifted it and died.
+    pub(super) fn limit_cpus_again(&self) -> bool {
+        self.held.limit_cpus(Some(self.spec.limits.cpus))
     }
 
     #[must_use]
@@ -95,6 +126,27 @@ impl Sandbox {
         let outcome = self.held.remove().await;
         self.removed.store(outcome.is_ok(), Ordering::Relaxed);
         outcome
+    }
+}
+
+#[derive(Default)]
+struct Lifted {
+    /// How many `CpuLimitLifted` there are.
+    times: usize,
+    /// The backend could do it.
+    done: bool,
+}
+
+/// The limit of a sandbox's CPU time is back when this is dropped, unless there is another one.
+pub struct CpuLimitLifted(Arc<Sandbox>);
+
+impl Drop for CpuLimitLifted {
+    fn drop(&mut self) {
+        let mut lifted = self.0.lifted.lock();
+        lifted.times -= 1;
+        if lifted.times == 0 && std::mem::take(&mut lifted.done) && !self.0.limit_cpus_again() {
+            tracing::warn!(sandbox = %self.0.id(), "the CPU limit of a sandbox cannot be put back");
+        }
     }
 }
 

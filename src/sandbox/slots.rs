@@ -1,7 +1,8 @@
 //! User ids of the configured range: no two sessions have the same at one time.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::config::Sandbox as Settings;
 use crate::protocol::problem::{Code, Problem};
@@ -22,7 +23,7 @@ pub struct UserSlot {
 
 impl Drop for UserSlot {
     fn drop(&mut self) {
-        let mut taken = self.slots.taken();
+        let mut taken = self.slots.taken.lock();
         match taken.get_mut(&self.uid) {
             Some(users) if *users > 1 => *users -= 1,
             _ => drop(taken.remove(&self.uid)),
@@ -39,13 +40,13 @@ impl UserSlots {
 
     /// The user id that a session had before the daemon was started anew.
     pub fn keep(self: &Arc<Self>, uid: u32) -> UserSlot {
-        *self.taken().entry(uid).or_default() += 1;
+        *self.taken.lock().entry(uid).or_default() += 1;
         UserSlot { slots: Arc::clone(self), uid }
     }
 
     /// A user id that no other session has.
     pub fn take(self: &Arc<Self>) -> Result<UserSlot, Problem> {
-        let mut taken = self.taken();
+        let mut taken = self.taken.lock();
         let free = (self.first..self.last).find(|uid| !taken.contains_key(uid));
         let uid = free.ok_or_else(|| {
             Problem::new(Code::TooMany, "all user ids for guests are in use")
@@ -57,7 +58,7 @@ impl UserSlots {
 
     /// The user id that compiles kernels, unless a session has it from before it was kept for that.
     pub fn for_compiling(&self) -> Result<u32, Problem> {
-        if self.taken().contains_key(&self.last) {
+        if self.taken.lock().contains_key(&self.last) {
             return Err(Problem::new(
                 Code::TooMany,
                 format!("user id {}, which compiles kernels, is in use", self.last),
@@ -65,9 +66,5 @@ impl UserSlots {
             .hint("remove sessions, or raise `sandbox.uid_count`"));
         }
         Ok(self.last)
-    }
-
-    fn taken(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -97,13 +97,9 @@ pub struct Limits {
 impl Limits {
     /// What the settings and a session's wishes make of it.
     #[must_use]
-    pub fn new(settings: &Settings, wanted: &Wanted) -> Self {
+    pub fn new(settings: &Settings, wanted: &SandboxRequest) -> Self {
         Self {
-            // Checkpoints share pages with the worker until one of them writes.
-            memory_bytes: wanted.memory_bytes.saturating_add(match wanted.checkpoints {
-                0 => 0,
-                _ => settings.checkpoint_bytes,
-            }),
+            memory_bytes: wanted.memory_in_all(settings),
             cpus: wanted.cpus,
             pids: wanted.pids,
             open_files: settings.open_files,
@@ -117,7 +113,7 @@ impl Limits {
 
 /// What a session wants of its sandboxes.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct SandboxRequest {
     pub image: Option<String>,
     /// What the first container of the session was made from; the later ones are too.
     pub first_image: Option<ImageFact>,
@@ -126,6 +122,16 @@ pub struct Wanted {
     pub pids: u64,
     /// Checkpoints of its state; 0 for none.
     pub checkpoints: u64,
+}
+
+impl SandboxRequest {
+    /// With the part for checkpoints, which share pages with the worker until one of them writes. So much is charged to
+    /// the owner, and so much the sandbox can take.
+    #[must_use]
+    pub fn memory_in_all(&self, settings: &Settings) -> u64 {
+        let checkpoints = if self.checkpoints == 0 { 0 } else { settings.checkpoint_bytes };
+        self.memory_bytes.saturating_add(checkpoints)
+    }
 }
 
 #[derive(Clone, Debug)]

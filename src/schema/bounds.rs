@@ -6,34 +6,119 @@ use serde_json::Value;
 use std::collections::HashMap;
 
 use super::circles;
+use super::patterns::is_small;
+use super::problem::excerpt;
 use super::references::target;
-use crate::protocol::limits::JSON_DEPTH;
+use crate::protocol::limits::{CHECK_STEPS, JSON_DEPTH, PATTERN_NAME_BYTES};
 
 const SCHEMA_BYTES: usize = 64 * 1024;
 /// Parts of a schema with every reference written out, each circle once.
 const PARTS: u64 = 10_000;
 
+/// What a pattern of names counts for: each name of a field is held against it.
+const NAME_PATTERN_PARTS: u64 = 500;
+/// Bytes of a text that count as one more part of a value, or of a schema.
+const BYTES_A_PART: u64 = 32;
+/// What `unevaluatedProperties` and `unevaluatedItems` multiply the parts below them with.
+const UNEVALUATED_TIMES: u64 = 3;
+/// Parts of a schema times parts of a value, beyond which it is not told in detail what is wrong.
+const DETAIL_STEPS: u64 = 1_000_000;
+
 /// Ways to refer to something by other than its place in this schema.
 const REFUSED: [&str; 5] = ["$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"];
 
-pub(super) fn check(schema: &Value) -> Result<(), String> {
+/// What it takes to hold a value against a schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    parts: u64,
+    /// Names of fields are held against patterns.
+    has_name_patterns: bool,
+}
+
+impl Size {
+    /// An error if that would take too long, whatever the value is.
+    pub fn affords(self, value: &Value) -> Result<(), String> {
+        let mut weight = Weight::default();
+        weight.add(value);
+        if self.parts.saturating_mul(weight.nodes.saturating_add(weight.text_parts)) > CHECK_STEPS {
+            return Err(
+                "it is too large to be held against this schema; send less, or make the schema smaller"
+                    .into(),
+            );
+        }
+        if self.has_name_patterns && weight.name_bytes > PATTERN_NAME_BYTES {
+            return Err(format!(
+                "names of fields that a pattern is for may have {PATTERN_NAME_BYTES} bytes in all"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether there is room for all that can be wrong with it.
+    pub fn affords_details(self, value: &Value) -> bool {
+        let mut weight = Weight::default();
+        weight.add(value);
+        self.parts.saturating_mul(weight.nodes) <= DETAIL_STEPS
+    }
+}
+
+/// What there is of a value. Its depth is bounded where it was read.
+#[derive(Default)]
+struct Weight {
+    nodes: u64,
+    text_parts: u64,
+    name_bytes: u64,
+}
+
+impl Weight {
+    fn add(&mut self, value: &Value) {
+        self.nodes += 1;
+        match value {
+            Value::String(text) => self.text_parts += text.len() as u64 / BYTES_A_PART,
+            Value::Array(items) => items.iter().for_each(|item| self.add(item)),
+            Value::Object(map) => {
+                for (name, value) in map {
+                    self.name_bytes += name.len() as u64;
+                    self.add(value);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+}
+
+pub(super) fn check(schema: &Value) -> Result<Size, String> {
     if !schema.is_object() {
         return Err("it is no JSON Schema: it has to be an object".to_owned());
     }
     if schema.to_string().len() > SCHEMA_BYTES {
         return Err(format!("the schema has more than {SCHEMA_BYTES} bytes"));
     }
-    let mut counted = Counted { root: schema, references: HashMap::new() };
-    if counted.parts(schema, JSON_DEPTH)? > PARTS {
+    let mut counted = Counted {
+        root: schema,
+        references: HashMap::new(),
+        has_name_patterns: false,
+        has_unevaluated: false,
+    };
+    let parts = counted.parts(schema, JSON_DEPTH)?;
+    if parts > PARTS {
         return Err(format!("the schema has more than {PARTS} parts, with its references written out"));
     }
-    circles::check(schema)
+    if counted.has_unevaluated && counted.has_name_patterns {
+        return Err(
+            "`patternProperties` is not supported in a schema with `unevaluatedProperties`".to_owned()
+        );
+    }
+    circles::check(schema)?;
+    Ok(Size { parts, has_name_patterns: counted.has_name_patterns })
 }
 
 struct Counted<'a> {
     root: &'a Value,
     /// How many parts each reference stands for; one while they are being counted.
     references: HashMap<&'a str, u64>,
+    has_name_patterns: bool,
+    has_unevaluated: bool,
 }
 
 impl<'a> Counted<'a> {
@@ -46,11 +131,26 @@ impl<'a> Counted<'a> {
                 if let Some(keyword) = REFUSED.iter().find(|keyword| map.contains_key(**keyword)) {
                     return Err(format!("`{keyword}` is not supported in a schema"));
                 }
+                if let Some(Value::Object(patterns)) = map.get("patternProperties") {
+                    self.has_name_patterns = true;
+                    sum = sum.saturating_add(NAME_PATTERN_PARTS.saturating_mul(patterns.len() as u64));
+                    if let Some(large) = patterns.keys().find(|pattern| !is_small(pattern)) {
+                        return Err(format!(
+                            "the pattern {:?} is too large for names of fields",
+                            excerpt(large)
+                        ));
+                    }
+                }
                 for value in map.values() {
                     sum = sum.saturating_add(self.parts(value, depth)?);
                 }
                 if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
                     sum = sum.saturating_add(self.parts_of_reference(reference, depth)?);
+                }
+                if map.keys().any(|keyword| keyword.starts_with("unevaluated")) {
+                    self.has_unevaluated = true;
+                    // The validator makes all that lies below once more for it.
+                    sum = sum.saturating_mul(UNEVALUATED_TIMES);
                 }
             }
             Value::Array(items) => {
@@ -58,6 +158,7 @@ impl<'a> Counted<'a> {
                     sum = sum.saturating_add(self.parts(item, depth)?);
                 }
             }
+            Value::String(text) => sum = sum.saturating_add(text.len() as u64 / BYTES_A_PART),
             _ => {}
         }
         Ok(sum)

@@ -7,6 +7,7 @@ mod checker;
 mod circles;
 mod generate;
 mod nulls;
+mod patterns;
 mod problem;
 mod references;
 mod strict;

@@ -37,6 +37,11 @@ impl Problem {
         Self { path: format!("/{name}"), kind: Kind::Missing }
     }
 
+    /// What is wrong with the value as a whole.
+    pub(super) fn of_all(why: String) -> Self {
+        Self { path: String::new(), kind: Kind::Other(why) }
+    }
+
     /// What one error of the validator comes to: more than one problem for several fields too many.
     pub(super) fn from_error(error: &ValidationError) -> Vec<Self> {
         let path = error.instance_path.as_str().to_owned();

@@ -1,8 +1,8 @@
 //! What a session does next, as a pure machine: inputs in, effects out.
 //!
-//! It owns the queue, the phase of the sandbox, the turns that cells wait for, and whatever holds cells back: an undo
+//! It owns the queue, the phase of the sandbox, the permits that cells wait for, and whatever holds cells back: an undo
 //! or a reset under way, a replay, a freeze, the end. A cell begins in three steps: its owner may run one more
-//! (`WantTurn`), its start is in the journal (`Begin`), and then it goes to the sandbox (`Run`).
+//! (`WantPermit`), its start is in the journal (`Begin`), and then it goes to the sandbox (`Run`).
 
 mod effects;
 mod questions;
@@ -12,16 +12,16 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::news;
+use super::notices;
 use super::outcome::{CellStart, EndedBy};
-use super::queue::{Job, Next, Queue};
+use super::queue::{Next, Queue, QueueItem};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
 
-pub use effects::{Before, Effect, Expiry, Input};
+pub use effects::{Effect, Expiry, Input, Unfinished};
 
 /// Lists of variables that wait for the main line.
 const VIEWS_WAITING: usize = 16;
@@ -60,7 +60,7 @@ pub struct Machine<W> {
     cells: CellNumber,
     /// To be told with the next cell's result.
     note: Option<String>,
-    wants_turn: bool,
+    wants_permit: bool,
     active_at: Instant,
     placed: bool,
     /// A sandbox is to be there as soon as the workspace is.
@@ -69,6 +69,8 @@ pub struct Machine<W> {
     attaching: bool,
     /// The kernel has to be told of the last reset once more.
     reset_again: bool,
+    /// Cells that are to be interrupted as soon as their sandbox is attached to.
+    cancelled: BTreeSet<CellNumber>,
     /// It is being removed, or left.
     ending: bool,
     /// Undos and resets that are under way; cells that come meanwhile wait.
@@ -90,12 +92,13 @@ impl<W> Machine<W> {
             begun: 0,
             cells: 0,
             note: None,
-            wants_turn: false,
+            wants_permit: false,
             active_at: now,
             placed: false,
             wants_sandbox: true,
             attaching: false,
             reset_again: false,
+            cancelled: BTreeSet::new(),
             ending: false,
             going_back: 0,
             replaying: false,
@@ -105,11 +108,11 @@ impl<W> Machine<W> {
 
     /// Takes up what had not ended. What ran counts as running until its sandbox is known to be gone.
     #[must_use]
-    pub fn restored(expiry: Expiry, before: Before, now: Instant) -> Self {
+    pub fn restored(expiry: Expiry, before: Unfinished, now: Instant) -> Self {
         let mut machine = Self::new(expiry, now);
         for start in before.queued {
             machine.open.insert(start.cell);
-            machine.queue.push(Job::Cell { start, patient: false });
+            machine.queue.push(QueueItem::Cell { start, patient: false });
         }
         for start in before.running {
             machine.open.insert(start.cell);
@@ -149,6 +152,8 @@ impl<W> Machine<W> {
                 self.phase = Phase::Ready { since: now };
                 self.attaching = false;
                 out.push(Effect::Append(EventBody::SandboxAttached));
+                let cancelled = std::mem::take(&mut self.cancelled);
+                out.extend(cancelled.into_iter().filter(|cell| self.runs(*cell)).map(Effect::Interrupt));
             }
             Input::SandboxReady | Input::SandboxAttached => {}
             Input::SandboxFailed(problem) => self.sandbox_failed(&problem, out),
@@ -164,7 +169,7 @@ impl<W> Machine<W> {
                 self.thaw(out);
                 self.cells = self.cells.max(start.cell);
                 self.open.insert(start.cell);
-                self.queue.push(Job::Cell { start, patient: false });
+                self.queue.push(QueueItem::Cell { start, patient: false });
             }
             Input::CellUnwritten(cell) => {
                 if !self.runs(cell) {
@@ -181,21 +186,21 @@ impl<W> Machine<W> {
                     out.push(Effect::Refuse(reply_to, removed()));
                 } else {
                     self.thaw(out);
-                    self.queue.push(Job::Variables { which, patient, reply_to });
+                    self.queue.push(QueueItem::Variables { which, patient, reply_to });
                 }
             }
             // What has just been refused by a sandbox that ends would be refused again.
             Input::NotShown { which, reply_to } => {
-                self.queue.push_front(Job::Variables { which, patient: false, reply_to });
+                self.queue.push_front(QueueItem::Variables { which, patient: false, reply_to });
                 return effects;
             }
             Input::MayRun => {
-                self.wants_turn = false;
+                self.wants_permit = false;
                 self.pump(true, out);
                 return effects;
             }
             Input::MayNotRun(problem) => {
-                self.wants_turn = false;
+                self.wants_permit = false;
                 self.cancel_queue(&format!("The cell was not run: {}.", problem.message), &problem, out);
             }
             Input::Started { begin, written } => self.started(begin, written, out),
@@ -242,7 +247,7 @@ impl<W> Machine<W> {
                     if finished {
                         out.push(Effect::Append(EventBody::ReplayFinished));
                     } else {
-                        self.note = Some(news::REPLAY_CUT.into());
+                        self.note = Some(notices::REPLAY_CUT.into());
                     }
                 }
             }
@@ -310,7 +315,7 @@ impl<W> Machine<W> {
         self.phase = Phase::None;
         self.frozen = false;
         self.beginning.clear();
-        self.note = Some(news::new_sandbox(&reason));
+        self.note = Some(notices::new_sandbox(&reason));
         out.push(Effect::Append(EventBody::SandboxGone { reason }));
         // What is not reported never reached the kernel: the next one gets it.
         for cell in self.queue.runs().rev().collect::<Vec<_>>() {
@@ -324,8 +329,8 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Starts what waits, as far as the sandbox can take it. `turn`: one more cell may run.
-    fn pump(&mut self, mut turn: bool, out: &mut Vec<Effect<W>>) {
+    /// Starts what waits, as far as the sandbox can take it. `permit`: one more cell may run.
+    fn pump(&mut self, mut permit: bool, out: &mut Vec<Effect<W>>) {
         if !self.queue.has_waiting() || self.ending || self.going_back > 0 {
             return;
         }
@@ -335,9 +340,9 @@ impl<W> Machine<W> {
             Phase::None => return self.start_sandbox(out),
         }
         while let Some(is_cell) = self.queue.next_is_cell() {
-            if is_cell && !std::mem::take(&mut turn) {
-                if !std::mem::replace(&mut self.wants_turn, true) {
-                    out.push(Effect::WantTurn);
+            if is_cell && !std::mem::take(&mut permit) {
+                if !std::mem::replace(&mut self.wants_permit, true) {
+                    out.push(Effect::WantPermit);
                 }
                 return;
             }
@@ -405,9 +410,11 @@ impl<W> Machine<W> {
         for cell in self.not_sent(|cell| running.contains(&cell)) {
             self.give_up(cell, ENDED, out);
         }
+        let sent = running.into_iter().filter(|cell| self.queue.is_running(*cell));
         if self.is_ready() {
-            let sent = running.into_iter().filter(|cell| self.queue.is_running(*cell));
             out.extend(sent.map(Effect::Interrupt));
+        } else if self.attaching {
+            self.cancelled.extend(sent.collect::<Vec<_>>());
         }
     }
 
@@ -415,8 +422,8 @@ impl<W> Machine<W> {
     fn cancel_queue(&mut self, note: &str, problem: &Problem, out: &mut Vec<Effect<W>>) {
         for job in self.queue.take_waiting() {
             match job {
-                Job::Cell { start, .. } => self.unrun(start, note, out),
-                Job::Variables { reply_to, .. } => out.push(Effect::Refuse(reply_to, problem.clone())),
+                QueueItem::Cell { start, .. } => self.unrun(start, note, out),
+                QueueItem::Variables { reply_to, .. } => out.push(Effect::Refuse(reply_to, problem.clone())),
             }
         }
     }

@@ -2,7 +2,7 @@
 //! events of a session say about its present. Nothing here does anything; `actors::session` does.
 
 pub mod machine;
-pub mod news;
+pub mod notices;
 pub mod outcome;
 pub mod queue;
 pub mod recorded;

@@ -7,7 +7,7 @@ use super::rules::CellRules;
 use crate::memory::Charge;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::Counters;
-use crate::protocol::frames::{DoneReason, DoneStatus, Live, StateAfter};
+use crate::protocol::frames::{DoneReason, DoneStatus, LiveResources, StateAfter};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{EXCEPTION_CHARS, REPR_CHARS, TRACEBACK_CHARS};
 use crate::protocol::result::{
@@ -107,7 +107,7 @@ pub struct Cause {
     /// Names of those that ended with the cell.
     pub unanswered_tool_calls: Vec<String>,
     /// What earlier cells had left running in the worker.
-    pub live: Live,
+    pub live: LiveResources,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,7 +227,7 @@ fn counted(number: u32, what: &str) -> String {
 
 /// What is said of threads and tasks that another process does not have.
 #[must_use]
-pub fn gone(live: Live) -> Option<String> {
+pub fn gone(live: LiveResources) -> Option<String> {
     (live.threads > 0 || live.tasks > 0).then(|| {
         format!(
             "What earlier cells had left running is gone: {} and {}, with their connections. Locks, queues and open files that they were using may be stuck: make new ones.",

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::outcome::CellStart;
-use crate::protocol::api::Which;
+use crate::protocol::api::VariablesFilter;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::Mode;
@@ -17,19 +17,19 @@ use crate::protocol::result::Mode;
 const COPIES: usize = 4;
 
 /// `W` is whoever waits for a list of variables.
-pub enum Job<W> {
+pub enum QueueItem<W> {
     Cell { start: CellStart, patient: bool },
-    Variables { which: Which, patient: bool, reply_to: W },
+    Variables { which: VariablesFilter, patient: bool, reply_to: W },
 }
 
 /// What starts next; a cell is in the queue until it has ended.
 pub enum Next<W> {
     Cell(CellNumber),
-    Variables { which: Which, reply_to: W },
+    Variables { which: VariablesFilter, reply_to: W },
 }
 
 pub struct Queue<W> {
-    waiting: VecDeque<Job<W>>,
+    waiting: VecDeque<QueueItem<W>>,
     running: BTreeMap<CellNumber, CellStart>,
 }
 
@@ -39,7 +39,7 @@ impl<W> Default for Queue<W> {
     }
 }
 
-impl<W> Job<W> {
+impl<W> QueueItem<W> {
     fn is_main(&self) -> bool {
         matches!(self, Self::Cell { start, .. } if start.mode == Mode::Main)
     }
@@ -54,7 +54,7 @@ impl<W> Job<W> {
 impl<W> Queue<W> {
     /// Cells that wait.
     pub fn waiting(&self) -> usize {
-        self.waiting.iter().filter(|job| matches!(job, Job::Cell { .. })).count()
+        self.waiting.iter().filter(|job| matches!(job, QueueItem::Cell { .. })).count()
     }
 
     /// Lists of variables that wait.
@@ -85,36 +85,36 @@ impl<W> Queue<W> {
         self.running.contains_key(&cell)
     }
 
-    pub fn push(&mut self, job: Job<W>) {
+    pub fn push(&mut self, job: QueueItem<W>) {
         self.waiting.push_back(job);
     }
 
     /// A job that has waited already goes to the front.
-    pub fn push_front(&mut self, job: Job<W>) {
+    pub fn push_front(&mut self, job: QueueItem<W>) {
         self.waiting.push_front(job);
     }
 
     /// A cell that runs waits again.
     pub fn put_back(&mut self, cell: CellNumber, patient: bool) {
         if let Some(start) = self.running.remove(&cell) {
-            self.waiting.push_front(Job::Cell { start, patient });
+            self.waiting.push_front(QueueItem::Cell { start, patient });
         }
     }
 
     /// Whether the job that may start now is a cell; none if no job may.
     pub fn next_is_cell(&self) -> Option<bool> {
-        self.waiting.get(self.next_place()?).map(|job| matches!(job, Job::Cell { .. }))
+        self.waiting.get(self.next_place()?).map(|job| matches!(job, QueueItem::Cell { .. }))
     }
 
     /// The first job that may start now. A cell counts as running from here on.
     pub fn next(&mut self) -> Option<Next<W>> {
         match self.waiting.remove(self.next_place()?)? {
-            Job::Cell { start, .. } => {
+            QueueItem::Cell { start, .. } => {
                 let cell = start.cell;
                 self.running.insert(cell, start);
                 Some(Next::Cell(cell))
             }
-            Job::Variables { which, reply_to, .. } => Some(Next::Variables { which, reply_to }),
+            QueueItem::Variables { which, reply_to, .. } => Some(Next::Variables { which, reply_to }),
         }
     }
 
@@ -155,11 +155,11 @@ impl<W> Queue<W> {
         if let Some(start) = self.running.remove(&cell) {
             return Some(start);
         }
-        let is_it = |job: &Job<W>| matches!(job, Job::Cell { start, .. } if start.cell == cell);
+        let is_it = |job: &QueueItem<W>| matches!(job, QueueItem::Cell { start, .. } if start.cell == cell);
         let place = self.waiting.iter().position(is_it)?;
         match self.waiting.remove(place)? {
-            Job::Cell { start, .. } => Some(start),
-            Job::Variables { .. } => None,
+            QueueItem::Cell { start, .. } => Some(start),
+            QueueItem::Variables { .. } => None,
         }
     }
 
@@ -173,7 +173,7 @@ impl<W> Queue<W> {
         let mut taken = Vec::new();
         for job in std::mem::take(&mut self.waiting) {
             match job {
-                Job::Cell { start, .. } if start.ask == Some(ask) => taken.push(start),
+                QueueItem::Cell { start, .. } if start.ask == Some(ask) => taken.push(start),
                 job => self.waiting.push_back(job),
             }
         }
@@ -185,7 +185,7 @@ impl<W> Queue<W> {
         self.running.values().filter(|start| start.ask == Some(ask)).map(|start| start.cell).collect()
     }
 
-    pub fn take_waiting(&mut self) -> Vec<Job<W>> {
+    pub fn take_waiting(&mut self) -> Vec<QueueItem<W>> {
         std::mem::take(&mut self.waiting).into()
     }
 }
@@ -195,10 +195,10 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn cell(cell: CellNumber, mode: Mode, patient: bool) -> Job<()> {
+    fn cell(cell: CellNumber, mode: Mode, patient: bool) -> QueueItem<()> {
         let timeout = Duration::from_secs(1);
         let start = CellStart { cell, mode, timeout, ..CellStart::default() };
-        Job::Cell { start, patient }
+        QueueItem::Cell { start, patient }
     }
 
     fn start(queue: &mut Queue<()>) -> Vec<CellNumber> {

@@ -11,7 +11,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::result::ExecutionResult;
 
 /// A cell as it once was.
-pub struct Recorded {
+pub struct RecordedCell {
     pub code: String,
     pub timeout: Duration,
     pub calls: Replay,
@@ -20,8 +20,8 @@ pub struct Recorded {
     pub ask: Option<AskNumber>,
 }
 
-pub fn record(events: &[Event]) -> BTreeMap<CellNumber, Recorded> {
-    let mut cells: BTreeMap<CellNumber, Recorded> = BTreeMap::new();
+pub fn record(events: &[Event]) -> BTreeMap<CellNumber, RecordedCell> {
+    let mut cells: BTreeMap<CellNumber, RecordedCell> = BTreeMap::new();
     let mut open: HashMap<u64, (CellNumber, usize)> = HashMap::new();
     for event in events {
         match &event.body {
@@ -29,7 +29,7 @@ pub fn record(events: &[Event]) -> BTreeMap<CellNumber, Recorded> {
                 let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
                 let ask = origin.as_ref().map(|origin| origin.ask).or(*bound_by);
                 let (code, calls) = (code.clone(), Replay::new());
-                let recorded = Recorded { code, timeout, calls, result: None, ask };
+                let recorded = RecordedCell { code, timeout, calls, result: None, ask };
                 cells.insert(*cell, recorded);
             }
             EventBody::ToolCalled { cell: Some(cell), call, name, arguments, refused_bytes } => {

@@ -117,16 +117,16 @@ impl Call<'_> {
 
 /// In whose name a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Runs {
+pub enum CallOrigin {
     /// No cell runs: something that one left behind calls.
-    Nothing,
+    Leftover,
     /// A cell of that source.
     Cell(Source),
 }
 
 /// What becomes of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CallDecision {
     Free,
     /// A person has to allow it; named is an ask whose rules want that and of which the cell that runs is not.
     Person {
@@ -140,137 +140,138 @@ pub enum Verdict {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxRules {
     /// Of code that no cell brought along, such as modules that the sandbox begins with.
-    floor: Arc<CellRules>,
-    bound: BTreeMap<Source, Bound>,
+    base: Arc<CellRules>,
+    by_source: BTreeMap<Source, SourceRules>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Bound {
+struct SourceRules {
     rules: CellRules,
     /// The newest cell that brought it.
     newest: CellNumber,
     /// It stands for later asks as well.
-    gathered: bool,
+    merged: bool,
 }
 
 impl SandboxRules {
     /// Of a sandbox in which nothing has run yet.
     #[must_use]
     pub fn new(of_client: Arc<CellRules>) -> Self {
-        Self { floor: of_client, bound: BTreeMap::new() }
+        Self { base: of_client, by_source: BTreeMap::new() }
     }
 
     /// From now on the code of this cell may be what speaks.
     pub fn bind(&mut self, source: Source, rules: &CellRules, cell: CellNumber) {
-        let before = self.bound.remove(&source);
+        let before = self.by_source.remove(&source);
         let bound = match before {
-            Some(before) => Bound {
+            Some(before) => SourceRules {
                 rules: before.rules.tightened(rules),
                 newest: before.newest.max(cell),
-                gathered: before.gathered,
+                merged: before.merged,
             },
-            None => Bound { rules: rules.clone(), newest: cell, gathered: false },
+            None => SourceRules { rules: rules.clone(), newest: cell, merged: false },
         };
-        self.bound.insert(source, bound);
+        self.by_source.insert(source, bound);
         if self.asks().count() > ASKS_APART {
-            self.gather();
+            self.merge();
         }
     }
 
     /// The two oldest asks become one.
-    fn gather(&mut self) {
+    fn merge(&mut self) {
         let mut asks = self.asks();
         let (Some(first), Some(second)) = (asks.next(), asks.next()) else { return };
         drop(asks);
         if let (Some(second), Some(first)) =
-            (self.bound.remove(&Some(second)), self.bound.get_mut(&Some(first)))
+            (self.by_source.remove(&Some(second)), self.by_source.get_mut(&Some(first)))
         {
             first.rules = first.rules.tightened(&second.rules);
             first.newest = first.newest.max(second.newest);
-            first.gathered = true;
+            first.merged = true;
         }
     }
 
     /// A reset is done: nothing is left of the cells up to this one.
     pub fn free(&mut self, up_to: CellNumber) {
-        self.bound.retain(|_, bound| bound.newest > up_to);
+        self.by_source.retain(|_, bound| bound.newest > up_to);
     }
 
     /// The newest cell that is bound.
     #[must_use]
     pub fn newest(&self) -> CellNumber {
-        self.bound.values().map(|bound| bound.newest).max().unwrap_or_default()
+        self.by_source.values().map(|bound| bound.newest).max().unwrap_or_default()
     }
 
     /// Asks whose code may speak.
     pub fn asks(&self) -> impl Iterator<Item = AskNumber> {
-        self.bound.keys().copied().flatten()
+        self.by_source.keys().copied().flatten()
     }
 
     /// Those of them that stand for others, too, of which nothing else is known.
-    pub fn gathered(&self) -> impl Iterator<Item = AskNumber> {
-        self.bound.iter().filter(|(_, bound)| bound.gathered).filter_map(|(source, _)| *source)
+    pub fn merged(&self) -> impl Iterator<Item = AskNumber> {
+        self.by_source.iter().filter(|(_, bound)| bound.merged).filter_map(|(source, _)| *source)
     }
 
     /// Whether some code of an ask has to have a person allow a tool of this name.
     #[must_use]
     pub fn an_ask_names(&self, name: &str) -> bool {
-        let of_asks = self.bound.iter().filter(|(source, _)| source.is_some());
+        let of_asks = self.by_source.iter().filter(|(source, _)| source.is_some());
         of_asks.map(|(_, bound)| bound).any(|bound| bound.rules.approve.contains(name))
     }
 
     /// What something keeps to that the code of a cell of this source begins: never wider than any of them.
     #[must_use]
     pub fn combined(&self, runs: Source) -> CellRules {
-        let floor = if runs.is_none() { (*self.floor).clone() } else { CellRules::default() };
-        let bound = self.bound.iter().filter(|(source, _)| binds(**source, Runs::Cell(runs)));
-        bound.fold(floor, |rules, (_, bound)| rules.tightened(&bound.rules))
+        let base = if runs.is_none() { (*self.base).clone() } else { CellRules::default() };
+        let bound = self.by_source.iter().filter(|(source, _)| binds(**source, CallOrigin::Cell(runs)));
+        bound.fold(base, |rules, (_, bound)| rules.tightened(&bound.rules))
     }
 
     /// Whether a call may be made. What the cell that runs may do by its own rules and those of earlier code
     /// forbid, a person may allow; when no cell runs there is nobody to wait for that.
     #[must_use]
-    pub fn judge(&self, call: Call<'_>, runs: Runs) -> Verdict {
-        let floor = Some((None, &*self.floor)).filter(|_| matches!(runs, Runs::Nothing | Runs::Cell(None)));
-        let bound = self.bound.iter().map(|(source, bound)| (*source, &bound.rules));
-        let bound = floor.into_iter().chain(bound).filter(|(source, _)| binds(*source, runs));
+    pub fn judge(&self, call: Call<'_>, origin: CallOrigin) -> CallDecision {
+        let base = Some((None, &*self.base))
+            .filter(|_| matches!(origin, CallOrigin::Leftover | CallOrigin::Cell(None)));
+        let bound = self.by_source.iter().map(|(source, bound)| (*source, &bound.rules));
+        let bound = base.into_iter().chain(bound).filter(|(source, _)| binds(*source, origin));
         let mut person = None;
         let mut others = None;
         for (source, rules) in bound {
-            let own = runs == Runs::Cell(source);
+            let own = origin == CallOrigin::Cell(source);
             if !rules.allows(call) {
                 if own || source.is_none() {
-                    return Verdict::Never(not_among(call, rules));
+                    return CallDecision::Never(not_among(call, rules));
                 }
                 others = others.or(source);
             }
             if rules.wants_person(call) {
                 if own { person = Some(None) } else { person = person.or(Some(source)) }
             }
-            if call.nests() && !matches!(runs, Runs::Cell(Some(_))) {
+            if call.nests() && !matches!(origin, CallOrigin::Cell(Some(_))) {
                 others = others.or(source);
             }
         }
-        match (runs, others, person) {
-            (Runs::Nothing, Some(ask), _) => Verdict::Never(format!(
+        match (origin, others, person) {
+            (CallOrigin::Leftover, Some(ask), _) => CallDecision::Never(format!(
                 "code of ask {ask} may still run here, and it may not use `{}` when no cell runs; `belljar reset` \
                  ends the rules of that ask",
                 call.name
             )),
-            (Runs::Nothing, None, Some(_)) => Verdict::Never(format!(
+            (CallOrigin::Leftover, None, Some(_)) => CallDecision::Never(format!(
                 "a person has to allow `{}`, for which only a running cell can wait",
                 call.name
             )),
-            (_, Some(ask), _) => Verdict::Person { bound_by: Some(ask) },
-            (_, None, Some(bound_by)) => Verdict::Person { bound_by },
-            (_, None, None) => Verdict::Free,
+            (_, Some(ask), _) => CallDecision::Person { bound_by: Some(ask) },
+            (_, None, Some(bound_by)) => CallDecision::Person { bound_by },
+            (_, None, None) => CallDecision::Free,
         }
     }
 }
 
 /// Whether rules of this source concern what is done in that name: all do.
-fn binds(source: Source, runs: Runs) -> bool {
-    runs == Runs::Cell(source) || controls::holds("rules_of_all_code_hold")
+fn binds(source: Source, origin: CallOrigin) -> bool {
+    origin == CallOrigin::Cell(source) || controls::holds("rules_of_all_code_hold")
 }
 
 fn not_among(call: Call<'_>, rules: &CellRules) -> String {

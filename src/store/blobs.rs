@@ -1,7 +1,6 @@
 //! Large values as files named by the hash of their content, so that rows stay small.
 
 use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -23,11 +22,7 @@ impl Blobs {
 
     #[must_use]
     pub fn name(content: &[u8]) -> String {
-        let mut name = String::with_capacity(64);
-        for byte in Sha256::digest(content) {
-            let _ = write!(name, "{byte:02x}");
-        }
-        name
+        hex::encode(Sha256::digest(content))
     }
 
     /// Whole and on the disk when this returns: the row that names it is committed after.

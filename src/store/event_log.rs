@@ -1,23 +1,28 @@
 //! The events of one session: appended in order, visible once the journal has them, read by
 //! sequence number. Whoever waits for more watches the newest number.
 
+mod payment;
+mod read;
+
+use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
-use super::account::{Account, Exceeded, Free, ROW_BYTES, SESSION_RESERVE_BYTES};
-use super::idempotency::Aim;
+use super::account::{Account, Exceeded, Free, ROW_BYTES};
+use super::idempotency::KeyTarget;
 use super::journal::Core;
-use super::lane::Lane;
-use super::rows::{self, Applied, Carry, Content, Entry, Recorded, Rendered, Row};
+use super::lane::WriteBacklog;
+use super::rows::{AppliedFrame, Content, Entry, RecorderState, Row};
 use super::spill::Range;
-use super::writer::{self, Durability, Group, JournalError};
-use crate::controls;
-use crate::memory::{Charge, Pool, TINY_BYTES, Use};
+use super::writer::{self, Durability, Group};
+use crate::memory::{Charge, MemoryPurpose, Pool, TINY_BYTES};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
 use crate::protocol::result::Stream;
+
+pub use payment::Paid;
 
 /// Events and their bytes of one session that are served from memory; older ones come from the file.
 const TAIL_EVENTS: usize = 1_024;
@@ -43,7 +48,7 @@ pub(super) struct LogState {
     newest: watch::Sender<Seq>,
     bill: Mutex<Bill>,
     /// Where its events wait, together with those of its owner's other sessions.
-    lane: OnceLock<Arc<Lane>>,
+    lane: OnceLock<Arc<WriteBacklog>>,
     /// Whose memory its events take.
     memory: OnceLock<Pool>,
     /// The last time that something of the sandbox's was too much, as it is told.
@@ -74,31 +79,6 @@ struct Inner {
     abandoned: bool,
 }
 
-/// An event that is charged and not appended yet.
-pub struct Paid {
-    state: Arc<LogState>,
-    bytes: u64,
-}
-
-impl Paid {
-    /// What was charged.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The event is appended: what was charged for it stays charged.
-    fn keep(mut self) {
-        self.bytes = 0;
-    }
-}
-
-impl Drop for Paid {
-    fn drop(&mut self) {
-        self.state.bill().refund(self.bytes);
-    }
-}
-
 /// The events asked for are no longer kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("events up to {} are no longer kept", first - 1)]
@@ -109,8 +89,8 @@ pub struct Gone {
 /// An event that has no number yet.
 pub(super) struct Draft {
     pub body: DraftBody,
-    pub applied: Option<Applied>,
-    pub carry: Option<Carry>,
+    pub applied: Option<AppliedFrame>,
+    pub carry: Option<RecorderState>,
 }
 
 pub(super) enum DraftBody {
@@ -119,7 +99,7 @@ pub(super) enum DraftBody {
 }
 
 impl Draft {
-    fn of(body: EventBody, applied: Option<Applied>) -> Self {
+    fn of(body: EventBody, applied: Option<AppliedFrame>) -> Self {
         Self { body: DraftBody::Event(body), applied, carry: None }
     }
 
@@ -143,7 +123,7 @@ impl Draft {
 /// How events are appended.
 struct How {
     durability: Durability,
-    aim: Option<Aim>,
+    aim: Option<KeyTarget>,
     paid: Option<Paid>,
     on_commit: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -179,90 +159,6 @@ impl EventLog {
         Self { state, core, spill }
     }
 
-    /// From here on whatever is written is charged to the account of its owner, and what is there already.
-    pub fn charge_to(&self, owner: u32, account: Arc<dyn Account>, memory: Pool) {
-        let _ = self.state.lane.set(self.core.lane(owner));
-        let _ = self.state.memory.set(memory);
-        let mut bill = self.state.bill();
-        account.open(bill.bytes);
-        bill.account = account;
-    }
-
-    /// Its owner's part of the memory, if it has an owner.
-    #[must_use]
-    pub fn memory(&self) -> Option<&Pool> {
-        self.state.memory.get()
-    }
-
-    /// Whether more of its owner waits to be written than may.
-    #[must_use]
-    pub fn is_crowded(&self) -> bool {
-        self.state.lane.get().is_some_and(|lane| lane.is_full())
-            && !self.state.lock().abandoned
-            && controls::holds("writer_lane")
-    }
-
-    /// Waits until less of its owner waits to be written, or never will be.
-    pub async fn room(&self) {
-        let Some(lane) = self.state.lane.get() else { return };
-        let (mut waiting, mut newest) = (lane.watch(), self.watch());
-        while self.is_crowded() {
-            let changed = tokio::select! {
-                changed = waiting.changed() => changed.is_ok(),
-                changed = newest.changed() => changed.is_ok(),
-            };
-            if !changed {
-                return;
-            }
-        }
-    }
-
-    /// For bytes that are about to be written beside the log, such as output. An error if it is too much.
-    pub fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
-        if controls::holds("journal_charge") {
-            self.state.bill().charge(bytes)
-        } else {
-            self.state.bill().charge_anyway(bytes);
-            Ok(())
-        }
-    }
-
-    /// Whether so many bytes could be written now.
-    pub fn has_room(&self, bytes: u64) -> Result<(), Exceeded> {
-        self.charge(bytes)?;
-        self.refund(bytes);
-        Ok(())
-    }
-
-    /// For bytes that are not on the disk any more, or never came to be.
-    pub fn refund(&self, bytes: u64) {
-        self.state.bill().refund(bytes);
-    }
-
-    /// Whether anything but an end can still be written of this session.
-    pub fn has_reserve(&self) -> Result<(), Exceeded> {
-        let used = self.state.lock().reserve_used;
-        if used <= SESSION_RESERVE_BYTES / 2 { Ok(()) } else { self.charge(0) }
-    }
-
-    /// Charges an event before anything is done for it. What is paid and not appended is given back.
-    pub fn pay_for(&self, body: &EventBody) -> Result<Paid, Exceeded> {
-        let bytes = serde_json::to_string(body).map_or(0, |json| json.len() as u64) + HEAD_BYTES + ROW_BYTES;
-        self.charge(bytes)?;
-        Ok(Paid { state: Arc::clone(&self.state), bytes })
-    }
-
-    /// Something that the sandbox sent was too much: whoever watches over it hears of that.
-    pub fn tell_exceeded(&self, exceeded: Exceeded) {
-        self.state.exceeded.send_replace(Some(exceeded));
-    }
-
-    /// Marks each time that something of the sandbox's was too much.
-    #[must_use]
-    pub fn watch_exceeded(&self) -> watch::Receiver<Option<Exceeded>> {
-        self.state.exceeded.subscribe()
-    }
-
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.state.session
@@ -280,7 +176,7 @@ impl EventLog {
     }
 
     /// Likewise, as the effect of a kernel's frame.
-    pub fn append_applied(&self, body: EventBody, applied: Applied) -> Seq {
+    pub fn append_applied(&self, body: EventBody, applied: AppliedFrame) -> Seq {
         self.push(vec![Draft::of(body, Some(applied))], How::default())
     }
 
@@ -289,7 +185,7 @@ impl EventLog {
     pub fn append_then(
         &self,
         body: EventBody,
-        applied: Option<Applied>,
+        applied: Option<AppliedFrame>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
         self.push(vec![Draft::of(body, applied)], How::then(on_commit))
@@ -297,11 +193,11 @@ impl EventLog {
 
     /// Like [`Self::append_then`], for an event that begins what a request is about and was paid for. If the
     /// request has a key, that leads there as soon as there is anything to be found, and not before.
-    pub fn append_aimed_then(
+    pub fn append_keyed_then(
         &self,
         body: EventBody,
         paid: Paid,
-        aim: Option<Aim>,
+        aim: Option<KeyTarget>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
         self.push(vec![Draft::of(body, None)], How { aim, paid: Some(paid), ..How::then(on_commit) })
@@ -313,7 +209,7 @@ impl EventLog {
         &self,
         body: EventBody,
         paid: Option<Paid>,
-        applied: Option<Applied>,
+        applied: Option<AppliedFrame>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
         let how = How { durability: Durability::Full, paid, ..How::then(on_commit) };
@@ -332,7 +228,7 @@ impl EventLog {
 
     fn push(&self, drafts: Vec<Draft>, how: How) -> Seq {
         let How { durability, aim, mut paid, on_commit } = how;
-        let mut inner = self.state.lock();
+        let mut inner = self.state.inner.lock();
         let mut rows = Vec::with_capacity(drafts.len());
         for Draft { body, applied, carry } in drafts {
             let seq = inner.next;
@@ -364,7 +260,7 @@ impl EventLog {
     /// What waits to be written is charged in any case: whoever caused it was charged before, or sent little.
     fn in_memory(&self, bytes: u64) -> Option<Charge> {
         let pool = self.memory().filter(|_| bytes > TINY_BYTES)?;
-        Some(pool.charge_anyway(Use::Events, bytes))
+        Some(pool.charge_anyway(MemoryPurpose::Events, bytes))
     }
 
     /// An event always gets its place. Where its owner has no room for it, it is written without what is large
@@ -387,7 +283,7 @@ impl EventLog {
                 let entry = lean(entry);
                 let bytes = entry.cost() as u64 + ROW_BYTES;
                 inner.reserve_used = inner.reserve_used.saturating_add(bytes);
-                self.state.bill().charge_anyway(bytes);
+                self.state.bill.lock().charge_anyway(bytes);
                 entry
             }
         }
@@ -395,14 +291,14 @@ impl EventLog {
 
     /// No more events will come; readers at the end stop waiting.
     pub fn close(&self) {
-        self.state.lock().closed = true;
+        self.state.inner.lock().closed = true;
         self.state.newest.send_modify(|_| {});
     }
 
     /// No more events will become visible.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        let inner = self.state.lock();
+        let inner = self.state.inner.lock();
         inner.abandoned || (inner.closed && inner.lag() == 0)
     }
 
@@ -421,7 +317,7 @@ impl EventLog {
     /// Events that are appended and not committed yet.
     #[must_use]
     pub fn lag(&self) -> usize {
-        usize::try_from(self.state.lock().lag()).unwrap_or(usize::MAX)
+        usize::try_from(self.state.inner.lock().lag()).unwrap_or(usize::MAX)
     }
 
     /// Why what is appended cannot be written at the moment, if that is so.
@@ -437,7 +333,7 @@ impl EventLog {
 
     /// Waits until everything that is appended now is committed, or never will be.
     pub async fn flushed(&self) {
-        let last = self.state.lock().next - 1;
+        let last = self.state.inner.lock().next - 1;
         self.until(|inner| inner.committed >= last).await;
     }
 
@@ -446,7 +342,7 @@ impl EventLog {
         loop {
             watch.borrow_and_update();
             {
-                let inner = self.state.lock();
+                let inner = self.state.inner.lock();
                 if inner.abandoned || reached(&inner) {
                     return;
                 }
@@ -455,161 +351,6 @@ impl EventLog {
                 return;
             }
         }
-    }
-
-    /// The highest number of that sandbox's frames whose effect is committed; 0 if there is none.
-    #[must_use]
-    pub fn received(&self, sandbox: &SandboxId) -> u64 {
-        self.state.lock().received.get(sandbox).copied().unwrap_or(0)
-    }
-
-    /// At most `limit` events after that number. Fewer do not mean that there are no more.
-    pub fn read(&self, after: Seq, limit: usize) -> Result<Vec<Rendered>, Gone> {
-        self.read_within(after, limit, READ_BYTES)
-    }
-
-    /// The same, and at most so many bytes of them, but one in any case.
-    pub fn read_within(&self, after: Seq, limit: usize, most_bytes: u64) -> Result<Vec<Rendered>, Gone> {
-        self.read_if(after, (limit, most_bytes), |_| true).map(|(_, events)| events)
-    }
-
-    /// Bytes of the first event after that number at most; none if there is none. It is not read for that.
-    #[must_use]
-    pub fn next_size(&self, after: Seq) -> Option<u64> {
-        {
-            let inner = self.state.lock();
-            if after >= inner.committed {
-                return None;
-            }
-            if let Some(place) = (after + 1).checked_sub(inner.first) {
-                let place = usize::try_from(place).ok()?;
-                return inner.tail.get(place).map(|entry| entry.size());
-            }
-        }
-        let session = self.state.session;
-        // One that is gone is told of when it is read.
-        self.core.read(|file, _| rows::size(file, session, after + 1)).ok().flatten().or(Some(0))
-    }
-
-    fn read_if(
-        &self,
-        after: Seq,
-        (limit, most_bytes): (usize, u64),
-        wanted: impl Fn(&Entry) -> bool,
-    ) -> Result<(Option<Seq>, Vec<Rendered>), Gone> {
-        let (first, committed, entries) = {
-            let inner = self.state.lock();
-            if after >= inner.committed || limit == 0 {
-                return Ok((None, Vec::new()));
-            }
-            let count = usize::try_from(inner.committed - after).unwrap_or(usize::MAX).min(limit);
-            let entries: Option<Vec<_>> = (after + 1).checked_sub(inner.first).map(|skip| {
-                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-                let mut bytes = 0_u64;
-                let fits = |entry: &&Arc<Entry>| {
-                    let is_first = bytes == 0;
-                    bytes = bytes.saturating_add(entry.size().max(1));
-                    is_first || bytes <= most_bytes
-                };
-                inner.tail.iter().skip(skip).take(count).take_while(fits).cloned().collect()
-            });
-            (inner.first, inner.committed, entries)
-        };
-        // Files are read without the lock.
-        if let Some(entries) = entries {
-            let last = (after + entries.len() as u64).max(after);
-            let numbered = entries.iter().zip(after + 1..).filter(|(entry, _)| wanted(entry));
-            let events = numbered.map(|(entry, seq)| entry.render(seq, &self.spill)).collect();
-            return Ok(((!entries.is_empty()).then_some(last), events));
-        }
-        let session = self.state.session;
-        let stored = self
-            .core
-            .read(|file, blobs| rows::read(file, blobs, session, (after, committed), (limit, most_bytes)));
-        let stored = match stored {
-            Ok(stored) => stored,
-            Err(error) => {
-                // They are not gone; the reader finds nothing for now.
-                tracing::error!(%error, %session, "events cannot be read");
-                return Ok((None, Vec::new()));
-            }
-        };
-        match stored.first() {
-            Some((seq, _)) if *seq == after + 1 => {}
-            Some((seq, _)) => return Err(Gone { first: *seq }),
-            None => return Err(Gone { first }),
-        }
-        let last = stored.last().map(|(seq, _)| *seq);
-        let stored = stored.iter().filter(|(_, entry)| wanted(entry));
-        Ok((last, stored.map(|(seq, entry)| entry.render(*seq, &self.spill)).collect()))
-    }
-
-    /// The same, without what was printed and shown: that is a lot to read, and nothing follows from it.
-    /// The number is that of the last event looked at, none if there are no more.
-    pub fn read_told(&self, after: Seq, limit: usize) -> Result<(Option<Seq>, Vec<Rendered>), Gone> {
-        let told = |entry: &Entry| entry.name != "output" && entry.name != "display";
-        self.read_if(after, (limit, READ_BYTES), told)
-    }
-
-    /// The event with which that cell ended, if it is still kept.
-    #[must_use]
-    pub fn finished(&self, cell: CellNumber) -> Option<Rendered> {
-        let ends = |entry: &Entry| entry.cell == Some(cell) && entry.name == "cell_finished";
-        let (found, in_file) = {
-            let inner = self.state.lock();
-            let numbered = inner.tail.iter().enumerate().rev();
-            let mut visible = numbered
-                .map(|(place, entry)| (inner.first + place as u64, entry))
-                .skip_while(|(seq, _)| *seq > inner.committed);
-            let found = visible.find(|(_, entry)| ends(entry));
-            (found.map(|(seq, entry)| (seq, Arc::clone(entry))), inner.first > 1)
-        };
-        if let Some((seq, entry)) = found {
-            return Some(entry.render(seq, &self.spill));
-        }
-        if !in_file {
-            return None;
-        }
-        let session = self.state.session;
-        let found = self.core.read(|file, blobs| rows::finished(file, blobs, session, cell));
-        let (seq, entry) = found.ok().flatten()?;
-        // The file is ahead of what was published for the length of a moment.
-        (seq <= self.newest()).then(|| entry.render(seq, &self.spill))
-    }
-
-    /// What is committed of a cell since it last started.
-    pub(super) fn of_cell(&self, cell: CellNumber, each: impl FnMut(Recorded)) -> Result<(), JournalError> {
-        let session = self.state.session;
-        Ok(self.core.read(|file, blobs| rows::of_cell(file, blobs, session, cell, each))?)
-    }
-
-    pub(super) fn last_output(&self, between_cells: bool) -> Result<Option<Recorded>, JournalError> {
-        let session = self.state.session;
-        Ok(self.core.read(|file, blobs| rows::last_output(file, blobs, session, between_cells))?)
-    }
-
-    #[cfg(test)]
-    pub(super) fn tail(&self) -> (usize, usize) {
-        let inner = self.state.lock();
-        (inner.tail.len(), inner.bytes)
-    }
-}
-
-impl Bill {
-    fn charge(&mut self, bytes: u64) -> Result<(), Exceeded> {
-        self.account.charge(bytes)?;
-        self.bytes = self.bytes.saturating_add(bytes);
-        Ok(())
-    }
-
-    fn charge_anyway(&mut self, bytes: u64) {
-        self.account.charge_anyway(bytes);
-        self.bytes = self.bytes.saturating_add(bytes);
-    }
-
-    fn refund(&mut self, bytes: u64) {
-        self.account.refund(bytes);
-        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
@@ -633,7 +374,7 @@ fn waiting_bytes(rows: &[Row]) -> usize {
 }
 
 impl LogState {
-    pub fn new(session: SessionId, newest: Seq, received: Vec<Applied>, stored: u64) -> Self {
+    pub fn new(session: SessionId, newest: Seq, received: Vec<AppliedFrame>, stored: u64) -> Self {
         let inner = Inner {
             next: newest + 1,
             committed: newest,
@@ -656,13 +397,9 @@ impl LogState {
         }
     }
 
-    fn bill(&self) -> MutexGuard<'_, Bill> {
-        self.bill.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// These rows are committed. Called by the writer only, in the order of their numbers.
     pub fn publish(&self, rows: &[Row]) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         for row in rows {
             inner.committed = row.seq;
             if let Some(applied) = &row.applied {
@@ -681,11 +418,7 @@ impl LogState {
 
     /// These rows will never be committed.
     pub fn abandon(&self) {
-        self.lock().abandoned = true;
+        self.inner.lock().abandoned = true;
         self.newest.send_modify(|_| {});
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@ use super::blobs::Blobs;
 use super::journal::Journal;
 use super::rows::int;
 use super::sessions::seconds;
-use super::writer::{Durability, JournalError, Patience};
+use super::writer::{Durability, JournalError, OnRefusal};
 use crate::protocol::clock;
 use crate::protocol::ids::SessionId;
 
@@ -37,13 +37,13 @@ pub struct Answered {
 
 /// What a claimed request makes, so that it can be found if there is never an answer.
 #[derive(Clone, Debug)]
-pub struct Aim {
+pub struct KeyTarget {
     pub owner: u32,
     pub key: String,
     pub target: Value,
 }
 
-impl Aim {
+impl KeyTarget {
     pub(super) fn note(&self, file: &Connection) -> rusqlite::Result<()> {
         aim(file, self.owner, &self.key, Some(&self.target.to_string()))
     }
@@ -77,7 +77,7 @@ impl Journal {
             file.execute(query, params![owner, key, body_hash, seconds(now)])?;
             Ok(Claim::New)
         };
-        self.core.queue.ask(Durability::Full, Patience::Fail, claim).await
+        self.core.queue.ask(Durability::Full, OnRefusal::Fail, claim).await
     }
 
     /// Notes what a claimed request is about to make, so that it can be found if there is never an answer;
@@ -85,7 +85,7 @@ impl Journal {
     pub async fn aim(&self, owner: u32, key: &str, target: Option<&Value>) -> Result<(), JournalError> {
         let (key, target) = (key.to_owned(), target.map(Value::to_string));
         let note = move |file: &Connection, _: &Blobs| Ok(aim(file, owner, &key, target.as_deref())?);
-        self.core.queue.ask(Durability::Full, Patience::Wait, note).await
+        self.core.queue.ask(Durability::Full, OnRefusal::Wait, note).await
     }
 
     /// Notes that no session came of a claimed request. If one is there after all, the key goes on leading to it.
@@ -101,7 +101,7 @@ impl Journal {
                 AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = ?3 AND removed_at IS NULL)";
             Ok(file.execute(query, params![owner, key, session.0.as_bytes()])?)
         };
-        self.core.queue.ask(Durability::Full, Patience::Wait, note).await.map(drop)
+        self.core.queue.ask(Durability::Full, OnRefusal::Wait, note).await.map(drop)
     }
 
     /// Keeps the answer of a claimed request for whoever repeats it.
@@ -119,7 +119,7 @@ impl Journal {
                 WHERE owner = ?1 AND key = ?2";
             Ok(file.execute(query, params![owner, key, status, answer, target])?)
         };
-        self.core.queue.ask(Durability::Normal, Patience::Wait, keep).await.map(drop)
+        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, keep).await.map(drop)
     }
 
     /// Bytes that are kept for the keys of one owner, or of each.
@@ -144,7 +144,7 @@ impl Journal {
                 "DELETE FROM idempotency WHERE owner = ?1 AND key = ?2 AND answer IS NULL AND target IS NULL";
             Ok(file.execute(query, params![owner, key])?)
         };
-        self.core.queue.ask(Durability::Normal, Patience::Wait, release).await.map(drop)
+        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, release).await.map(drop)
     }
 }
 

@@ -9,7 +9,7 @@ use super::blobs::Blobs;
 use super::journal::Journal;
 use super::rows::int;
 use super::sessions::seconds;
-use super::writer::{Durability, JournalError, Patience};
+use super::writer::{Durability, JournalError, OnRefusal};
 use crate::controls;
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId};
@@ -38,8 +38,8 @@ impl Journal {
             Ok(file.execute(query, params![id.0.as_bytes(), owner, ended, text])?)
         };
         // A verdict waits for the disk; a job that cannot be noted is not taken.
-        let patience = if ended.is_some() { Patience::Wait } else { Patience::Fail };
-        self.core.queue.ask(Durability::Full, patience, put).await.map(drop)
+        let on_refusal = if ended.is_some() { OnRefusal::Wait } else { OnRefusal::Fail };
+        self.core.queue.ask(Durability::Full, on_refusal, put).await.map(drop)
     }
 
     pub fn job(&self, id: JobId) -> Result<Option<JobRecord>, JournalError> {
@@ -58,7 +58,7 @@ impl Journal {
         mut room: impl FnMut(u64) -> Result<(), E>,
     ) -> Result<Vec<JobView>, E> {
         #[derive(Deserialize)]
-        struct Said {
+        struct ViewOnly {
             view: JobView,
         }
         let ids = self.core.read(|file, _| {
@@ -81,7 +81,7 @@ impl Journal {
             });
             let text = text.map_err(JournalError::from)?.unwrap_or_default();
             // One that was forgotten meanwhile is not there; one that is not understood is told of where it is used.
-            views.extend(serde_json::from_str::<Said>(&text).ok().map(|said| said.view));
+            views.extend(serde_json::from_str::<ViewOnly>(&text).ok().map(|said| said.view));
         }
         Ok(views)
     }
@@ -105,7 +105,7 @@ impl Journal {
             let query = "INSERT INTO job_acts (job, at, noted, admin, act) VALUES (?1, ?2, ?3, ?4, ?5)";
             Ok(file.execute(query, params![id.0.as_bytes(), at, now, admin, act])?)
         };
-        self.core.queue.ask(Durability::Normal, Patience::Fail, insert).await.map(drop)
+        self.core.queue.ask(Durability::Normal, OnRefusal::Fail, insert).await.map(drop)
     }
 
     /// What administrators did with a job, the oldest first; the newest of them if there are many.
@@ -159,7 +159,7 @@ impl Journal {
             file.execute(query, [before])?;
             Ok(forgotten)
         };
-        self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await
+        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await
     }
 
     /// Forgets one that has ended; false if there is none. What administrators did with it is kept.
@@ -168,7 +168,7 @@ impl Journal {
             let query = "DELETE FROM jobs WHERE id = ?1 AND ended_at IS NOT NULL";
             Ok(file.execute(query, [id.0.as_bytes()])?)
         };
-        Ok(self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await? > 0)
+        Ok(self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await? > 0)
     }
 
     fn records(&self, query: &str, values: impl rusqlite::Params) -> Result<Vec<JobRecord>, JournalError> {

@@ -1,16 +1,17 @@
 //! The journal: everything that must outlive the daemon, in one `SQLite` file and folders beside it.
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::blobs::Blobs;
 use super::crash::CrashAt;
 use super::event_log::{EventLog, LogState};
-use super::lane::Lane;
+use super::lane::WriteBacklog;
 use super::rows;
 use super::schema::{self, OpenError};
 use super::spent;
@@ -33,7 +34,7 @@ pub(super) struct Core {
     /// Two logs of one session would give the same numbers twice.
     logs: Mutex<HashMap<SessionId, Weak<LogState>>>,
     /// Of each user who has a log, as long as it has.
-    lanes: Mutex<HashMap<u32, Weak<Lane>>>,
+    lanes: Mutex<HashMap<u32, Weak<WriteBacklog>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failed: CancellationToken,
 }
@@ -71,7 +72,7 @@ impl Journal {
 
     /// The log of a session, numbered on from its newest event.
     pub fn log(&self, session: SessionId) -> Result<Arc<EventLog>, JournalError> {
-        let mut logs = lock(&self.core.logs);
+        let mut logs = self.core.logs.lock();
         let state = if let Some(state) = logs.get(&session).and_then(Weak::upgrade) {
             state
         } else {
@@ -92,7 +93,7 @@ impl Journal {
     /// Whether anything of the log of a session is still in memory.
     #[cfg(test)]
     pub(super) fn holds_log(&self, session: SessionId) -> bool {
-        lock(&self.core.logs).get(&session).is_some_and(|state| state.strong_count() > 0)
+        self.core.logs.lock().get(&session).is_some_and(|state| state.strong_count() > 0)
     }
 
     /// Waits until its writer has died once too often: nothing will be written any more.
@@ -123,13 +124,13 @@ impl Core {
         self.folder.join("spill").join(session.to_string())
     }
 
-    pub fn lane(&self, owner: u32) -> Arc<Lane> {
-        let mut lanes = lock(&self.lanes);
+    pub fn lane(&self, owner: u32) -> Arc<WriteBacklog> {
+        let mut lanes = self.lanes.lock();
         if let Some(lane) = lanes.get(&owner).and_then(Weak::upgrade) {
             return lane;
         }
         lanes.retain(|_, lane| lane.strong_count() > 0);
-        let lane = Arc::new(Lane::default());
+        let lane = Arc::new(WriteBacklog::default());
         lanes.insert(owner, Arc::downgrade(&lane));
         lane
     }
@@ -138,12 +139,12 @@ impl Core {
         &self,
         query: impl FnOnce(&Connection, &Blobs) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
-        query(&lock(&self.reader), &self.blobs)
+        query(&self.reader.lock(), &self.blobs)
     }
 
     fn close(&self) {
         self.queue.close();
-        let thread = lock(&self.thread).take();
+        let thread = self.thread.lock().take();
         // The last handle may be dropped by a callback, which runs on that very thread.
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
@@ -158,8 +159,4 @@ impl Drop for Core {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,17 +7,17 @@ use tokio::sync::watch;
 pub(super) const LANE_BYTES: usize = 8 * 1024 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct WriteBacklog {
     waiting: watch::Sender<usize>,
 }
 
-impl Default for Lane {
+impl Default for WriteBacklog {
     fn default() -> Self {
         Self { waiting: watch::Sender::new(0) }
     }
 }
 
-impl Lane {
+impl WriteBacklog {
     pub fn enter(&self, bytes: usize) {
         // Whoever waits need not hear that there is even more.
         self.waiting.send_if_modified(|waiting| {
@@ -45,7 +45,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_lane_has_room_again_when_its_bytes_are_written() {
-        let lane = Lane::default();
+        let lane = WriteBacklog::default();
         lane.enter(LANE_BYTES + 1);
         assert!(lane.is_full());
         let mut watch = lane.watch();

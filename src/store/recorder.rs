@@ -4,18 +4,19 @@
 //! Every event tells up to which frame of the kernel the journal is complete. Output that waits to
 //! be published counts as not received; after a death of the daemon the kernel sends it again.
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::account::ROW_BYTES;
 use super::capture::{Capture, Captured, OutputCaps, whole_characters};
 use super::event_log::{Draft, DraftBody, EventLog};
-use super::rows::{Applied, Carry, Rest};
+use super::rows::{AppliedFrame, RecorderState, Rest};
 use super::spill::Spill;
 use crate::controls;
-use crate::memory::{Charge, Use};
+use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::OutputFrame;
 use crate::protocol::ids::{CellNumber, SandboxId};
@@ -47,7 +48,7 @@ pub(super) struct State {
     /// Bytes that may still be put in place of placeholders, until the next cell begins.
     room: usize,
     pub running: HashMap<CellNumber, Running>,
-    pub pending: Option<Pending>,
+    pub pending: Option<UnpublishedOutput>,
     pub published: Option<Instant>,
     /// Another recorder has taken its place; nothing is recorded here any more.
     sealed: bool,
@@ -66,7 +67,7 @@ pub(super) struct Running {
 }
 
 /// Output that waits to be published together with what follows.
-pub(super) struct Pending {
+pub(super) struct UnpublishedOutput {
     pub cell: Option<CellNumber>,
     pub stream: Stream,
     pub data: Vec<u8>,
@@ -101,8 +102,8 @@ impl State {
         }
     }
 
-    fn applied(&self, received: u64) -> Option<Applied> {
-        self.sandbox.clone().map(|sandbox| Applied { sandbox, received })
+    fn applied(&self, received: u64) -> Option<AppliedFrame> {
+        self.sandbox.clone().map(|sandbox| AppliedFrame { sandbox, received })
     }
 
     /// How much of the bytes is whole characters and no begun placeholder.
@@ -120,7 +121,7 @@ impl State {
     }
 
     /// Says once per cell that output is no longer kept.
-    fn cut(&mut self, cell: CellNumber, applied: Option<Applied>, rest: Option<&Rest>) -> Option<Draft> {
+    fn cut(&mut self, cell: CellNumber, applied: Option<AppliedFrame>, rest: Option<&Rest>) -> Option<Draft> {
         let running = self.running.get_mut(&cell).filter(|running| !running.cut_said)?;
         running.cut_said = true;
         let carry = running.carry(0, rest);
@@ -141,10 +142,10 @@ impl Running {
         }
     }
 
-    fn carry(&self, dropped: u64, rest: Option<&Rest>) -> Option<Carry> {
+    fn carry(&self, dropped: u64, rest: Option<&Rest>) -> Option<RecorderState> {
         let displays_dropped = self.displays_dropped;
-        let carry = Carry { lost: self.lost, dropped, displays_dropped, rest: rest.cloned() };
-        (carry != Carry::default()).then_some(carry)
+        let carry = RecorderState { lost: self.lost, dropped, displays_dropped, rest: rest.cloned() };
+        (carry != RecorderState::default()).then_some(carry)
     }
 
     fn lose(&mut self, stdout_bytes: u64, stderr_bytes: u64) {
@@ -166,7 +167,7 @@ impl Recorder {
 
     /// From here on frames are those of that sandbox.
     pub fn attach(&self, sandbox: SandboxId) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.sandbox.as_ref().is_some_and(|current| *current != sandbox) {
             self.publish(&mut state, Publish::All);
         }
@@ -176,23 +177,23 @@ impl Recorder {
     /// Nothing is recorded from here on, and no frame counts as received on its account: the kernel sends to the next
     /// recorder what is not in the journal.
     pub fn seal(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         (state.sealed, state.pending) = (true, None);
     }
 
     #[must_use]
     pub fn is_sealed(&self) -> bool {
-        self.lock().sealed
+        self.state.lock().sealed
     }
 
     /// What is published from here on has these replaced.
     pub fn replace(&self, placeholders: Arc<dyn Placeholders>) {
-        self.lock().placeholders = Some(placeholders);
+        self.state.lock().placeholders = Some(placeholders);
     }
 
     /// A cell that was recovered goes on with what is recorded of it.
     pub fn begin(&self, cell: CellNumber) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let caps = state.caps;
         state.room = MARKERS_BYTES;
         state.running.entry(cell).or_insert_with(|| Running::new(caps));
@@ -200,7 +201,7 @@ impl Recorder {
 
     /// Output, with the number of the frame that brought it.
     pub fn output(&self, frame: &OutputFrame<'_>, received: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.sealed {
             return;
         }
@@ -212,7 +213,7 @@ impl Recorder {
         if state.pending.as_ref().is_some_and(|held| held.cell != frame.cell || held.stream != frame.stream) {
             self.publish(&mut state, Publish::All);
         }
-        let held = state.pending.get_or_insert_with(|| Pending {
+        let held = state.pending.get_or_insert_with(|| UnpublishedOutput {
             cell: frame.cell,
             stream: frame.stream,
             data: Vec::new(),
@@ -229,7 +230,7 @@ impl Recorder {
     }
 
     pub fn display(&self, cell: CellNumber, mime: Map<String, Value>, received: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.sealed {
             return;
         }
@@ -245,7 +246,9 @@ impl Recorder {
             return;
         }
         let memory = self.log.memory().filter(|_| controls::holds("display_memory_charge"));
-        let Ok(memory) = memory.map(|pool| pool.try_charge(Use::Displays, bytes as u64)).transpose() else {
+        let Ok(memory) =
+            memory.map(|pool| pool.try_charge(MemoryPurpose::Displays, bytes as u64)).transpose()
+        else {
             running.displays_dropped += 1;
             return;
         };
@@ -266,7 +269,7 @@ impl Recorder {
 
     /// Output that the kernel counted and did not send.
     pub fn gap(&self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64, received: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.sealed {
             return;
         }
@@ -282,7 +285,7 @@ impl Recorder {
 
     #[must_use]
     pub fn flush_at(&self) -> Option<Instant> {
-        let state = self.lock();
+        let state = self.state.lock();
         let waiting = state.pending.as_ref().is_some_and(|held| !held.partial);
         if waiting { state.published.map(|at| at + OUTPUT_COALESCE) } else { None }
     }
@@ -290,13 +293,13 @@ impl Recorder {
     /// Output waits to be published, if only for the end of a character.
     #[must_use]
     pub fn has_pending(&self) -> bool {
-        self.lock().pending.is_some()
+        self.state.lock().pending.is_some()
     }
 
     /// Whether anything came of a cell that runs.
     #[must_use]
     pub fn has_output(&self, cell: CellNumber) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         let shown = |running: &Running| {
             !running.capture.is_empty() || !running.displays.is_empty() || running.lost != [0; 2]
         };
@@ -304,14 +307,14 @@ impl Recorder {
     }
 
     pub fn flush(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.publish(&mut state, Publish::Whole);
     }
 
     /// Ends the recording of a cell and publishes the rest.
     #[must_use]
     pub fn finish(&self, cell: CellNumber) -> CellRecord {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.publish(&mut state, Publish::All);
         let Some(running) = state.running.remove(&cell) else { return CellRecord::default() };
         CellRecord {
@@ -334,14 +337,14 @@ impl Recorder {
             self.publish_all(state, &held, &rest);
         }
         if !rest.is_empty() {
-            state.pending = Some(Pending { data: rest, partial: true, ..held });
+            state.pending = Some(UnpublishedOutput { data: rest, partial: true, ..held });
         }
         state.published = Some(Instant::now());
     }
 
     /// One group of events: a frame whose bytes are spread over several must not be committed in part.
-    fn publish_all(&self, state: &mut State, held: &Pending, rest: &[u8]) {
-        let Pending { cell, stream, ref data, received, .. } = *held;
+    fn publish_all(&self, state: &mut State, held: &UnpublishedOutput, rest: &[u8]) {
+        let UnpublishedOutput { cell, stream, ref data, received, .. } = *held;
         let mut drafts = Vec::new();
         let mut left = data.as_slice();
         while !left.is_empty() {
@@ -381,7 +384,7 @@ impl Recorder {
                 }
                 running.carry(dropped, rest.as_ref())
             }
-            None => rest.clone().map(|rest| Carry { rest: Some(rest), ..Carry::default() }),
+            None => rest.clone().map(|rest| RecorderState { rest: Some(rest), ..RecorderState::default() }),
         };
         if let Some(last) = drafts.last_mut() {
             (last.applied, last.carry) = (applied.clone(), carry);
@@ -397,11 +400,7 @@ impl Recorder {
     /// What comes next waits, however slow the test is.
     #[cfg(test)]
     pub(super) fn hold_back(&self) {
-        self.lock().published = Some(Instant::now() + std::time::Duration::from_secs(3_600));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().published = Some(Instant::now() + std::time::Duration::from_secs(3_600));
     }
 }
 
@@ -424,138 +423,4 @@ fn chunk_end(data: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protocol::event::Event;
-    use crate::protocol::ids::SessionId;
-    use crate::store::Journal;
-
-    fn recorder(folder: &std::path::Path, spill_bytes: u64) -> (Arc<EventLog>, Recorder) {
-        let log = Journal::open(folder).unwrap().log(SessionId::fresh()).unwrap();
-        let spill = Spill::open(log.spill_folder(), spill_bytes).unwrap();
-        (Arc::clone(&log), Recorder::new(log, spill, OutputCaps { head: 100, tail: 100 }))
-    }
-
-    fn events(log: &EventLog) -> Vec<EventBody> {
-        while log.lag() > 0 {
-            std::thread::yield_now();
-        }
-        let read = log.read(0, 1000).unwrap();
-        read.iter().map(|event| serde_json::from_str::<Event>(&event.json).unwrap().body).collect()
-    }
-
-    fn write(recorder: &Recorder, cell: Option<CellNumber>, data: &[u8]) {
-        recorder.output(&OutputFrame { stream: Stream::Stdout, cell, data }, 0);
-    }
-
-    #[test]
-    fn what_there_is_no_memory_for_is_not_shown() {
-        let folder = tempfile::tempdir().unwrap();
-        let (log, recorder) = recorder(folder.path(), 1000);
-        let memory = crate::memory::Memory::new(Some(300_000), None);
-        log.charge_to(1, Arc::new(crate::store::account::Free), memory.pool(1));
-        recorder.begin(1);
-        for _ in 0..2 {
-            let html = Value::String("z".repeat(200_000));
-            recorder.display(1, Map::from_iter([("text/html".to_owned(), html)]), 0);
-            events(&log);
-        }
-        assert!((200_000..300_000).contains(&memory.taken(1).0), "{:?}", memory.taken(1));
-        let record = recorder.finish(1);
-        assert_eq!((record.displays.len(), record.displays_dropped), (1, 1));
-        assert_eq!(memory.taken(1).0, 0);
-    }
-
-    #[test]
-    fn a_character_that_arrives_in_halves_is_published_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let (log, recorder) = recorder(folder.path(), 1000);
-        recorder.begin(1);
-        for byte in "中文".as_bytes() {
-            write(&recorder, Some(1), &[*byte]);
-        }
-        let record = recorder.finish(1);
-        assert_eq!(record.captured.stdout, "中文");
-        let text: String = events(&log)
-            .into_iter()
-            .filter_map(|body| if let EventBody::Output { text, .. } = body { Some(text) } else { None })
-            .collect();
-        assert_eq!(text, "中文");
-    }
-
-    /// `[…]` stands for `said`.
-    struct Brackets;
-
-    impl Placeholders for Brackets {
-        fn before_begun(&self, data: &[u8]) -> usize {
-            let open = data.iter().rposition(|byte| *byte == b'[');
-            open.filter(|open| !data[*open..].contains(&b']')).unwrap_or(data.len())
-        }
-
-        fn replaced(&self, data: &[u8], most_bytes: usize) -> Option<Vec<u8>> {
-            let text = std::str::from_utf8(data).unwrap().replace("[…]", "said by a tool");
-            (text.len() <= data.len() + most_bytes && text.as_bytes() != data).then(|| text.into_bytes())
-        }
-    }
-
-    #[test]
-    fn what_stands_for_something_is_replaced_also_where_it_comes_in_pieces() {
-        let folder = tempfile::tempdir().unwrap();
-        let (log, recorder) = recorder(folder.path(), 1000);
-        recorder.replace(Arc::new(Brackets));
-        recorder.begin(1);
-        for byte in "a […] b [".as_bytes() {
-            write(&recorder, Some(1), &[*byte]);
-            recorder.flush();
-        }
-        let record = recorder.finish(1);
-        // What the result shows is replaced by whoever asks for it.
-        assert_eq!(record.captured.stdout, "a […] b [");
-        let text: String = events(&log)
-            .into_iter()
-            .filter_map(|body| if let EventBody::Output { text, .. } = body { Some(text) } else { None })
-            .collect();
-        assert_eq!(text, "a said by a tool b [");
-    }
-
-    #[test]
-    fn beyond_the_spill_output_is_counted_and_said_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let (log, recorder) = recorder(folder.path(), 10);
-        recorder.begin(1);
-        for _ in 0..5 {
-            write(&recorder, Some(1), b"12345678");
-            recorder.flush();
-        }
-        let record = recorder.finish(1);
-        assert_eq!(record.dropped_bytes, 30);
-        let cuts =
-            events(&log).into_iter().filter(|body| matches!(body, EventBody::OutputCut { cell: 1 })).count();
-        assert_eq!(cuts, 1);
-    }
-
-    #[test]
-    fn output_of_cells_that_do_not_run_is_ignored() {
-        let folder = tempfile::tempdir().unwrap();
-        let (log, recorder) = recorder(folder.path(), 1000);
-        write(&recorder, Some(7), b"forged");
-        recorder.flush();
-        assert_eq!(events(&log), []);
-        write(&recorder, None, b"between cells\n");
-        let expected =
-            EventBody::Output { cell: None, stream: Stream::Stdout, text: "between cells\n".into() };
-        assert_eq!(events(&log), [expected]);
-    }
-
-    #[test]
-    fn too_many_displays_are_counted() {
-        let folder = tempfile::tempdir().unwrap();
-        let (_, recorder) = recorder(folder.path(), 1000);
-        recorder.begin(1);
-        for _ in 0..DISPLAYS + 2 {
-            recorder.display(1, Map::new(), 0);
-        }
-        let record = recorder.finish(1);
-        assert_eq!((record.displays.len(), record.displays_dropped), (DISPLAYS, 2));
-    }
-}
+mod tests;

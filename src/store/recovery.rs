@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::capture::OutputCaps;
 use super::event_log::EventLog;
-use super::recorder::{Pending, Recorder, Running, State};
-use super::rows::{Carry, Content, Recorded, Rest};
+use super::recorder::{Recorder, Running, State, UnpublishedOutput};
+use super::rows::{Content, RecorderState, Rest, StoredEvent};
 use super::spill::{Range, Spill};
 use super::writer::JournalError;
 use crate::controls;
-use crate::memory::Use;
+use crate::memory::MemoryPurpose;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::result::{Display, Stream};
@@ -87,7 +87,7 @@ fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Re
 }
 
 /// Counts what was lost since the event before, except for what came after this event's own bytes.
-fn skip_lost(running: &mut Running, carry: &Carry, after: [u64; 2]) {
+fn skip_lost(running: &mut Running, carry: &RecorderState, after: [u64; 2]) {
     let [stdout, stderr] = [0, 1].map(|of: usize| {
         let [now, before, later] = [carry.lost, running.lost, after].map(|bytes| bytes[of]);
         now.saturating_sub(before).saturating_sub(later)
@@ -104,7 +104,9 @@ fn take_event(running: &mut Running, log: &EventLog, text: &str) {
             running.display_bytes += bytes;
             // They are there already, and their cell is not to lose them: charged whether there is room or not.
             let memory = log.memory().filter(|_| controls::holds("restored_display_charge"));
-            running.memory.extend(memory.map(|pool| pool.charge_anyway(Use::Displays, bytes as u64)));
+            running
+                .memory
+                .extend(memory.map(|pool| pool.charge_anyway(MemoryPurpose::Displays, bytes as u64)));
             running.displays.push(Display { mime });
         }
         Ok(EventBody::OutputCut { .. }) => running.cut_said = true,
@@ -113,7 +115,7 @@ fn take_event(running: &mut Running, log: &EventLog, text: &str) {
     }
 }
 
-fn end(recorded: &Recorded) -> u64 {
+fn end(recorded: &StoredEvent) -> u64 {
     match &recorded.entry.content {
         Content::Output { start, bytes, .. } => start + bytes,
         Content::Json(_) => 0,
@@ -128,12 +130,12 @@ fn cut(spill: &mut Spill, cell: Option<CellNumber>, end: u64) {
 }
 
 /// The beginning of a character that came with the last committed frame.
-fn unfinished(state: &mut State, last: Recorded) -> Option<Pending> {
+fn unfinished(state: &mut State, last: StoredEvent) -> Option<UnpublishedOutput> {
     let Rest { stream, bytes } = last.carry.and_then(|carry| carry.rest)?;
     if let Some(cell) = last.cell {
         // A cell that has ended got its rest with its end.
         state.running.get_mut(&cell)?.capture.push(stream, &bytes);
     }
     let received = last.received.unwrap_or(0);
-    Some(Pending { cell: last.cell, stream, data: bytes, received, partial: true })
+    Some(UnpublishedOutput { cell: last.cell, stream, data: bytes, received, partial: true })
 }

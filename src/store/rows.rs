@@ -30,7 +30,7 @@ pub struct Rendered {
 /// The frame of a kernel whose effect an event is: after a restart, frames up to the highest
 /// number in the journal are not asked for again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedFrame {
     pub sandbox: SandboxId,
     pub received: u64,
 }
@@ -38,7 +38,7 @@ pub struct Applied {
 /// What the recorder needs beside the events to go on after a restart; clients never see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Carry {
+pub(super) struct RecorderState {
     /// Bytes of the cell on stdout and stderr so far that are in no event.
     pub lost: [u64; 2],
     /// How many of them came after the bytes of this very event.
@@ -76,16 +76,16 @@ pub(super) struct Row {
     pub session: SessionId,
     pub seq: Seq,
     pub entry: Arc<Entry>,
-    pub applied: Option<Applied>,
-    pub carry: Option<Carry>,
+    pub applied: Option<AppliedFrame>,
+    pub carry: Option<RecorderState>,
 }
 
 /// An event of a cell as the recorder needs it to go on.
 #[derive(Debug)]
-pub(super) struct Recorded {
+pub(super) struct StoredEvent {
     pub cell: Option<CellNumber>,
     pub entry: Entry,
-    pub carry: Option<Carry>,
+    pub carry: Option<RecorderState>,
     pub received: Option<u64>,
 }
 
@@ -175,7 +175,7 @@ impl Row {
 
 const COLUMNS: &str = "seq, at, name, cell, stream, start, bytes, blob, json, carry, received";
 
-fn stored(row: &SqlRow<'_>, blobs: &Blobs) -> rusqlite::Result<(Seq, Recorded)> {
+fn stored(row: &SqlRow<'_>, blobs: &Blobs) -> rusqlite::Result<(Seq, StoredEvent)> {
     let seq = unsigned(row.get("seq")?);
     let at: String = row.get("at")?;
     let name: String = row.get("name")?;
@@ -191,7 +191,7 @@ fn stored(row: &SqlRow<'_>, blobs: &Blobs) -> rusqlite::Result<(Seq, Recorded)> 
     let carry: Option<String> = row.get("carry")?;
     let carry = carry.and_then(|text| serde_json::from_str(&text).ok());
     let received = row.get::<_, Option<i64>>("received")?.map(unsigned);
-    Ok((seq, Recorded { cell, entry: Entry { at, cell, name: name.into(), content }, carry, received }))
+    Ok((seq, StoredEvent { cell, entry: Entry { at, cell, name: name.into(), content }, carry, received }))
 }
 
 /// Somebody removed a file of the journal; the event keeps its place in the order.
@@ -268,13 +268,13 @@ pub(super) fn newest(connection: &Connection, session: SessionId) -> rusqlite::R
 }
 
 /// The highest frame number applied, per sandbox.
-pub(super) fn received(connection: &Connection, session: SessionId) -> rusqlite::Result<Vec<Applied>> {
+pub(super) fn received(connection: &Connection, session: SessionId) -> rusqlite::Result<Vec<AppliedFrame>> {
     let mut statement = connection.prepare(
         "SELECT sandbox, max(received) FROM events
          WHERE session = ?1 AND sandbox IS NOT NULL GROUP BY sandbox",
     )?;
     let rows = statement.query_map([session.0.as_bytes()], |row| {
-        Ok(Applied { sandbox: SandboxId(row.get(0)?), received: unsigned(row.get(1)?) })
+        Ok(AppliedFrame { sandbox: SandboxId(row.get(0)?), received: unsigned(row.get(1)?) })
     })?;
     rows.collect()
 }
@@ -285,7 +285,7 @@ pub(super) fn of_cell(
     blobs: &Blobs,
     session: SessionId,
     cell: CellNumber,
-    mut each: impl FnMut(Recorded),
+    mut each: impl FnMut(StoredEvent),
 ) -> rusqlite::Result<()> {
     let mut statement = connection.prepare(&format!(
         "SELECT {COLUMNS} FROM events
@@ -307,7 +307,7 @@ pub(super) fn last_output(
     blobs: &Blobs,
     session: SessionId,
     between_cells: bool,
-) -> rusqlite::Result<Option<Recorded>> {
+) -> rusqlite::Result<Option<StoredEvent>> {
     let of = if between_cells { "AND cell IS NULL AND name = 'output'" } else { "" };
     let query = format!(
         "SELECT {COLUMNS} FROM events WHERE session = ?1 AND name IN ('output', 'output_cut') {of}

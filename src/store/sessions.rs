@@ -8,7 +8,7 @@ use super::blobs::Blobs;
 use super::idempotency;
 use super::journal::Journal;
 use super::rows::int;
-use super::writer::{Durability, JournalError, Patience, WriteError};
+use super::writer::{Durability, JournalError, OnRefusal, WriteError};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId, SessionName};
 
@@ -55,7 +55,7 @@ impl Journal {
     pub async fn create_session(&self, record: &SessionRecord) -> Result<(), JournalError> {
         let record = record.clone();
         let insert = move |file: &Connection, _: &Blobs| insert(file, &record);
-        let made = self.core.queue.ask(Durability::Full, Patience::Fail, insert).await?;
+        let made = self.core.queue.ask(Durability::Full, OnRefusal::Fail, insert).await?;
         if made { Ok(()) } else { Err(JournalError::NameTaken) }
     }
 
@@ -66,7 +66,7 @@ impl Journal {
             let query = "UPDATE sessions SET record = ?2 WHERE id = ?1 AND removed_at IS NULL";
             Ok(file.execute(query, params![id.0.as_bytes(), text])?)
         };
-        self.core.queue.ask(Durability::Full, Patience::Wait, update).await.map(drop)
+        self.core.queue.ask(Durability::Full, OnRefusal::Wait, update).await.map(drop)
     }
 
     /// From here on its name is free. Its events are kept until they are old or forgotten.
@@ -79,7 +79,7 @@ impl Journal {
             let query = "UPDATE sessions SET removed_at = ?2 WHERE id = ?1 AND removed_at IS NULL";
             Ok(file.execute(query, params![id.0.as_bytes(), seconds(now)])?)
         };
-        self.core.queue.ask(Durability::Full, Patience::Wait, remove).await.map(drop)
+        self.core.queue.ask(Durability::Full, OnRefusal::Wait, remove).await.map(drop)
     }
 
     /// The living ones, oldest first.
@@ -122,7 +122,7 @@ impl Journal {
         let delete = move |file: &Connection, _: &Blobs| {
             Ok(file.execute("DELETE FROM sessions WHERE id = ?1", [id.0.as_bytes()])?)
         };
-        self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await?;
+        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await?;
         self.give_pages_back().await?;
         let folder = self.spill_folder(id);
         // Up to a gigabyte in many files: not on the caller's thread.
@@ -148,7 +148,7 @@ impl Journal {
             let left = free()?;
             Ok(left > 0 && left < before)
         };
-        while self.core.queue.ask(Durability::Normal, Patience::Wait, step).await? {}
+        while self.core.queue.ask(Durability::Normal, OnRefusal::Wait, step).await? {}
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl Journal {
             Ok((file.execute(&format!("DELETE FROM events WHERE {oldest}"), values)?, large))
         };
         let (deleted, large): (usize, Vec<String>) =
-            self.core.queue.ask(Durability::Normal, Patience::Wait, delete).await?;
+            self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await?;
         if !large.is_empty() {
             // After the rows are gone for good, and on the writer's thread, so that no event with the same
             // content comes in between.
@@ -176,7 +176,7 @@ impl Journal {
                 }
                 Ok(())
             };
-            self.core.queue.ask(Durability::Normal, Patience::Wait, clean).await?;
+            self.core.queue.ask(Durability::Normal, OnRefusal::Wait, clean).await?;
         }
         Ok(deleted > 0)
     }
@@ -201,7 +201,7 @@ impl Journal {
             let blobs = blobs.sweep(|name| used.exists([name]))?;
             Ok((keys, blobs))
         };
-        (tidied.keys, tidied.blobs) = self.core.queue.ask(Durability::Normal, Patience::Wait, clean).await?;
+        (tidied.keys, tidied.blobs) = self.core.queue.ask(Durability::Normal, OnRefusal::Wait, clean).await?;
         self.give_pages_back().await?;
         Ok(tidied)
     }

@@ -4,10 +4,11 @@
 //! one. Nothing is told to anybody before its transaction is committed. When the disk refuses, the
 //! batch is kept and tried again: the order never changes and nothing is half written.
 
+use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, TransactionBehavior};
 use std::collections::{HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -15,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 use super::blobs::{Blobs, INLINE_BYTES};
 use super::crash::CrashAt;
 use super::event_log::LogState;
-use super::idempotency::Aim;
+use super::idempotency::KeyTarget;
 use super::rows::Row;
 use super::schema;
 use crate::controls;
-use crate::deaths::Deaths;
 use crate::memory::Charge;
+use crate::panics::CrashCounter;
+use crate::protocol::problem::{Code, FREE_SPACE, Problem};
 
 /// Commands other than events that may wait; those who ask for more wait for their turn.
 pub(super) const REQUESTS_WAITING: usize = 256;
@@ -43,7 +45,7 @@ pub enum Durability {
 
 /// What a request does while the disk refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum OnRefusal {
     /// Its caller is told.
     Fail,
     /// It stays in its place until it is written.
@@ -70,13 +72,25 @@ pub enum JournalError {
     Unreadable(#[from] rusqlite::Error),
 }
 
+impl From<JournalError> for Problem {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::NameTaken => Self::new(Code::SessionExists, error.to_string()),
+            JournalError::Closed => Self::new(Code::ShuttingDown, error.to_string()),
+            JournalError::Refused(_) | JournalError::Unreadable(_) => {
+                Self::new(Code::Storage, error.to_string()).hint(FREE_SPACE)
+            }
+        }
+    }
+}
+
 /// Events of one log that become visible together.
 pub(super) struct Group {
     pub log: Arc<LogState>,
     pub rows: Vec<Row>,
     pub durability: Durability,
     /// The key of the request that they begin.
-    pub aim: Option<Aim>,
+    pub aim: Option<KeyTarget>,
     pub on_commit: Option<Box<dyn FnOnce() + Send>>,
     /// What they take in memory until they are written.
     #[expect(dead_code, reason = "dropped with the events")]
@@ -86,7 +100,7 @@ pub(super) struct Group {
 /// Anything else that is written. It may be applied several times, of which the last counts.
 trait Work: Send {
     fn durability(&self) -> Durability;
-    fn patience(&self) -> Patience;
+    fn on_refusal(&self) -> OnRefusal;
     fn apply(&mut self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError>;
     fn committed(self: Box<Self>);
     fn refused(self: Box<Self>, reason: &str);
@@ -154,7 +168,7 @@ impl Command {
 
 struct Request<T, F> {
     durability: Durability,
-    patience: Patience,
+    on_refusal: OnRefusal,
     work: F,
     outcome: Option<T>,
     reply: oneshot::Sender<Result<T, JournalError>>,
@@ -169,8 +183,8 @@ where
         self.durability
     }
 
-    fn patience(&self) -> Patience {
-        self.patience
+    fn on_refusal(&self) -> OnRefusal {
+        self.on_refusal
     }
 
     fn apply(&mut self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError> {
@@ -273,7 +287,7 @@ impl Queue {
 
     /// Boxed, because it is the rare case.
     fn push(&self, command: Command) -> Result<(), Box<Command>> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         if waiting.ended || waiting.closing {
             return Err(Box::new(command));
         }
@@ -286,34 +300,34 @@ impl Queue {
     pub async fn ask<T: Send + 'static>(
         &self,
         durability: Durability,
-        patience: Patience,
+        on_refusal: OnRefusal,
         work: impl FnMut(&Connection, &Blobs) -> Result<T, WriteError> + Send + 'static,
     ) -> Result<T, JournalError> {
-        if patience == Patience::Fail {
+        if on_refusal == OnRefusal::Fail {
             self.healthy().map_err(JournalError::Refused)?;
         }
         let _permit = self.requests.acquire().await.map_err(|_| JournalError::Closed)?;
         let (reply, answer) = oneshot::channel();
-        let request = Request { durability, patience, work, outcome: None, reply };
+        let request = Request { durability, on_refusal, work, outcome: None, reply };
         self.push(Command::Request(Box::new(request))).map_err(|_| JournalError::Closed)?;
         answer.await.map_err(|_| JournalError::Closed)?
     }
 
     pub fn healthy(&self) -> Result<(), String> {
-        lock(&self.trouble).clone().map_or(Ok(()), Err)
+        self.trouble.lock().clone().map_or(Ok(()), Err)
     }
 
     /// What is queued is still written; what comes after is not.
     pub fn close(&self) {
-        lock(&self.waiting).closing = true;
+        self.waiting.lock().closing = true;
         self.work.notify_all();
     }
 
     /// The next batch, or none at the end.
     fn take(&self) -> Option<Vec<Command>> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         while waiting.commands.is_empty() && !waiting.closing {
-            waiting = self.work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            self.work.wait(&mut waiting);
         }
         let Waiting { commands, large_is_next, .. } = &mut *waiting;
         let batch = next_batch(commands, large_is_next);
@@ -322,29 +336,24 @@ impl Queue {
 
     /// Waits for the next try; false if the journal is being closed.
     fn wait_to_retry(&self) -> bool {
-        let waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         if waiting.closing {
             return false;
         }
-        let open = |waiting: &mut Waiting| !waiting.closing;
-        drop(self.work.wait_timeout_while(waiting, RETRY, open));
+        self.work.wait_while_for(&mut waiting, |waiting| !waiting.closing, RETRY);
         true
     }
 
     fn end(&self) {
         let rest = {
-            let mut waiting = lock(&self.waiting);
+            let mut waiting = self.waiting.lock();
             (waiting.ended, waiting.closing) = (true, true);
             std::mem::take(&mut waiting.commands)
         };
-        lock(&self.trouble).get_or_insert_with(|| "it is closed".into());
+        self.trouble.lock().get_or_insert_with(|| "it is closed".into());
         self.requests.close();
         rest.into_iter().for_each(Command::abandon);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The thread's own.
@@ -372,7 +381,7 @@ impl Writer {
     pub fn run(mut self) {
         // However this ends, those who wait are told.
         let end = End(Arc::clone(&self.queue));
-        let mut deaths = Deaths::default();
+        let mut deaths = CrashCounter::default();
         while std::panic::catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
             if deaths.one_more() || !controls::holds("writer_lives_on") {
                 tracing::error!("the journal's writer panicked too often; the daemon ends");
@@ -397,7 +406,7 @@ impl Writer {
                 let Some(commands) = self.queue.take() else { return };
                 self.batch = Batch { commands: commands.into(), is_committed: false };
             }
-            crate::deaths::on_demand("writer");
+            crate::panics::panic_if_requested("writer");
             if !self.write() {
                 return;
             }
@@ -409,7 +418,7 @@ impl Writer {
         while !self.batch.is_committed {
             let Err(error) = self.attempt() else { break };
             let reason = error.to_string();
-            let known = lock(&self.queue.trouble).replace(reason.clone()).is_some();
+            let known = self.queue.trouble.lock().replace(reason.clone()).is_some();
             if !known {
                 tracing::error!(%error, "the journal cannot be written; trying again until it can");
             }
@@ -422,11 +431,11 @@ impl Writer {
             }
         }
         self.batch.is_committed = true;
-        if lock(&self.queue.trouble).take().is_some() {
+        if self.queue.trouble.lock().take().is_some() {
             tracing::info!("the journal can be written again");
         }
         #[cfg(test)]
-        lock(&self.queue.batches).push((self.durability, self.batch.commands.len()));
+        self.queue.batches.lock().push((self.durability, self.batch.commands.len()));
         while let Some(command) = self.batch.commands.pop_front() {
             command.committed();
         }
@@ -466,7 +475,7 @@ impl Batch {
     fn refuse_impatient(&mut self, reason: &str) {
         for command in std::mem::take(&mut self.commands) {
             match command {
-                Command::Request(work) if work.patience() == Patience::Fail => work.refused(reason),
+                Command::Request(work) if work.on_refusal() == OnRefusal::Fail => work.refused(reason),
                 other => self.commands.push_back(other),
             }
         }

@@ -3,9 +3,10 @@
 //! A client registers its tools and holds a [`Lease`], on which calls come. It answers them by their
 //! ids. When the lease is dropped, its tools are gone and every open call fails.
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use uuid::Uuid;
 
@@ -15,6 +16,7 @@ use super::registry::{Registry, RegistryError};
 use crate::memory::Charge;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::limits::{CLIENT_CALLS, CLIENT_TOOLS, EXCEPTION_CHARS, TOOL_NAME_CHARS};
+use crate::protocol::text::quotable;
 use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool, ToolImage};
 
 const GONE: &str = "client_gone";
@@ -68,7 +70,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.clients.lock().release(self.id);
+        self.clients.state.lock().release(self.id);
     }
 }
 
@@ -88,7 +90,7 @@ impl Default for ClientTools {
 impl ClientTools {
     /// Takes all of them or none. `others` are the tools that the session has anyway.
     pub fn register(&self, tools: Vec<ClientTool>, others: &Registry) -> Result<Lease, RegistryError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let lease = state.next_lease;
         // Whatever a registry would find wrong later is found now.
         let mut rehearsal = others.clone();
@@ -99,7 +101,7 @@ impl ClientTools {
         for tool in tools {
             if state.tools.len() + lent.len() >= CLIENT_TOOLS {
                 let problem = format!("clients may lend a session at most {CLIENT_TOOLS} tools");
-                return Err(RegistryError::BadSchema { tool: shown(&tool.name), problem });
+                return Err(RegistryError::BadSchema { tool: quotable(&tool.name), problem });
             }
             let name = tool.name.clone();
             let tool: Arc<dyn Tool> = Arc::new(Lent::new(tool, lease, self.clone())?);
@@ -118,23 +120,18 @@ impl ClientTools {
     /// For a registry of the session.
     #[must_use]
     pub fn tools(&self) -> Vec<Arc<dyn Tool>> {
-        self.lock().tools.values().map(|(_, tool)| Arc::clone(tool)).collect()
+        self.state.lock().tools.values().map(|(_, tool)| Arc::clone(tool)).collect()
     }
 
     /// Tells of every change of the set of tools.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.lock().changes.subscribe()
+        self.state.lock().changes.subscribe()
     }
 
     pub fn answer(&self, call: &str, answer: ClientAnswer) -> Result<(), AnswerError> {
-        let open = self.lock().open.remove(call).ok_or(AnswerError::NoSuchCall)?;
+        let open = self.state.lock().open.remove(call).ok_or(AnswerError::NoSuchCall)?;
         open.answer.send(answer).map_err(|_| AnswerError::NoSuchCall)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done while it is held.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -187,7 +184,7 @@ struct Lent {
 
 impl Lent {
     fn new(tool: ClientTool, lease: u64, clients: ClientTools) -> Result<Self, RegistryError> {
-        let bad = |problem| RegistryError::BadSchema { tool: shown(&tool.name), problem };
+        let bad = |problem| RegistryError::BadSchema { tool: quotable(&tool.name), problem };
         let parameters = foreign::parameters(&tool.parameters).map_err(bad)?;
         if let Some(output) = &tool.output {
             foreign::check(output).map_err(bad)?;
@@ -210,7 +207,7 @@ impl Tool for Lent {
         let (clients, lease) = (self.clients.clone(), self.lease);
         let (name, has_schema) = (self.definition.name.clone(), self.definition.output.is_some());
         Box::pin(async move {
-            let (call, answered) = clients.lock().deliver(lease, &name, arguments, context.memory())?;
+            let (call, answered) = clients.state.lock().deliver(lease, &name, arguments, context.memory())?;
             let _forgotten = Forgotten { call, clients };
             match answered.await {
                 Ok(ClientAnswer::Value(value)) if has_schema => Ok(ToolOutput::Value(value)),
@@ -232,7 +229,7 @@ struct Forgotten {
 
 impl Drop for Forgotten {
     fn drop(&mut self) {
-        self.clients.lock().open.remove(&self.call);
+        self.clients.state.lock().open.remove(&self.call);
     }
 }
 
@@ -263,10 +260,6 @@ fn bounded(said: ToolFailure) -> ToolFailure {
         && said.code.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let code = if is_plain { said.code } else { "failed".to_owned() };
     ToolFailure { code, message: said.message.chars().take(EXCEPTION_CHARS).collect() }
-}
-
-fn shown(name: &str) -> String {
-    name.chars().take(TOOL_NAME_CHARS).collect::<String>().escape_default().to_string()
 }
 
 #[cfg(test)]
@@ -380,7 +373,7 @@ mod tests {
         let waiting: Vec<_> = (0..CLIENT_CALLS).map(|_| tokio::spawn(call(&clients))).collect();
         tokio::task::yield_now().await;
         let failure = loop {
-            if clients.lock().open.len() == CLIENT_CALLS {
+            if clients.state.lock().open.len() == CLIENT_CALLS {
                 break call(&clients).await.unwrap_err();
             }
             tokio::task::yield_now().await;

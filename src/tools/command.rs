@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use super::foreign;
-use super::keeper::{self, Order, Verdict};
+use super::keeper::{self, Order, ProgramEnd};
 use super::limited::Place;
 use super::port::Owner;
 use super::registry::RegistryError;
@@ -153,7 +153,7 @@ struct Kept {
 }
 
 impl Kept {
-    async fn verdict(&mut self, order: &Order) -> std::io::Result<Verdict> {
+    async fn verdict(&mut self, order: &Order) -> std::io::Result<ProgramEnd> {
         let line = self.line.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
         let mut text = serde_json::to_string(order)?;
         text.push('\n');

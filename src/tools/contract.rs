@@ -140,7 +140,7 @@ pub enum Caller {
 
 /// Told when a call begins to wait for a person, and when it does so no more: the time of whoever made
 /// the call stands still meanwhile.
-pub type Patience = Arc<dyn Fn(bool) + Send + Sync>;
+pub type OnWaiting = Arc<dyn Fn(bool) + Send + Sync>;
 
 /// What a tool may know about its session and do with it.
 #[derive(Clone)]
@@ -148,7 +148,7 @@ pub struct Context {
     /// The session's name, limits and image, as JSON.
     pub session: Value,
     port: Option<Arc<dyn SessionPort>>,
-    patience: Option<Patience>,
+    on_waiting: Option<OnWaiting>,
     /// What the arguments take of their owner's part of the memory, for whoever keeps them.
     memory: Option<Arc<Charge>>,
 }
@@ -157,7 +157,7 @@ impl Context {
     /// For tools that only want to know.
     #[must_use]
     pub fn new(session: Value) -> Self {
-        Self { session, port: None, patience: None, memory: None }
+        Self { session, port: None, on_waiting: None, memory: None }
     }
 
     #[must_use]
@@ -167,8 +167,8 @@ impl Context {
     }
 
     #[must_use]
-    pub fn with_patience(mut self, patience: Patience) -> Self {
-        self.patience = Some(patience);
+    pub fn with_on_waiting(mut self, on_waiting: OnWaiting) -> Self {
+        self.on_waiting = Some(on_waiting);
         self
     }
 
@@ -182,8 +182,8 @@ impl Context {
         self.memory.clone()
     }
 
-    pub(super) fn patience(&self) -> Option<Patience> {
-        self.patience.clone()
+    pub(super) fn on_waiting(&self) -> Option<OnWaiting> {
+        self.on_waiting.clone()
     }
 
     pub fn port(&self) -> Result<Arc<dyn SessionPort>, ToolFailure> {

@@ -5,6 +5,7 @@
 //! that the whole family stays in sight; it is killed when the program ends, and when the daemon closes its end of the
 //! line, as it does by dying too. The keeper of a daemon of root is root itself: no program can signal it.
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, WaitOptions, set_child_subreaper, setpriority_process, wait};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +14,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::limited;
@@ -43,13 +43,13 @@ pub struct Order {
 
 /// What a keeper answers, when nothing of the program is left.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub enum Verdict {
+pub enum ProgramEnd {
     /// As `wait` tells it.
     Ended(i32),
     NotRun(String),
 }
 
-impl Verdict {
+impl ProgramEnd {
     /// How the program ended.
     pub fn status(self) -> Result<ExitStatus, String> {
         match self {
@@ -88,7 +88,7 @@ fn keep() -> std::io::Result<()> {
     let own = own.ok_or_else(|| std::io::Error::other("the keeper does not find itself"))?;
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let verdict = match start(&order) {
-        Err(error) => Verdict::NotRun(error.to_string()),
+        Err(error) => ProgramEnd::NotRun(error.to_string()),
         Ok(mut program) => {
             let leader = program.id();
             let _ = setpriority_process(None, PRIORITY);
@@ -102,7 +102,7 @@ fn keep() -> std::io::Result<()> {
             feed(&mut program, order.input);
             let status = ended(leader);
             end(&own, leader);
-            Verdict::Ended(status?)
+            ProgramEnd::Ended(status?)
         }
     };
     line.write_all(serde_json::to_string(&verdict)?.as_bytes())
@@ -141,7 +141,7 @@ fn ended(leader: u32) -> std::io::Result<i32> {
 /// Ends the whole family. It goes on until nothing is left that may be killed: to give up would be a way out.
 fn end(own: &Identity, leader: u32) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = ONE_AT_A_TIME.lock();
     if !controls::holds("programs_end_with_all_that_they_started") {
         let group = i32::try_from(leader).ok().and_then(Pid::from_raw);
         let _ = group.map(|group| rustix::process::kill_process_group(group, rustix::process::Signal::KILL));

@@ -2,11 +2,11 @@
 //! program ever runs without them; that takes the one `unsafe` of the tools.
 #![allow(unsafe_code)]
 
+use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::contract::failure;
@@ -60,7 +60,7 @@ pub struct Place(u32);
 
 impl Place {
     pub fn take(owner: u32) -> Result<Self, ToolFailure> {
-        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = RUNNING.lock();
         let count = running.get_or_insert_default().entry(owner).or_default();
         if *count >= PROGRAMS_PER_USER && controls::holds("programs_of_tools_are_counted") {
             let message = format!("{PROGRAMS_PER_USER} programs of tools run for this user already");
@@ -73,7 +73,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = RUNNING.lock();
         if let Some(running) = running.as_mut()
             && let Some(count) = running.get_mut(&self.0)
         {

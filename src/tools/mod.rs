@@ -20,7 +20,7 @@ mod tests;
 pub use crate::schema::check as check_schema;
 pub use built_in::ASK;
 pub use client::{AnswerError, ClientTools, Lease};
-pub use contract::{Caller, Context, Definition, Image, PURPOSE, Patience, Tool, ToolFuture, ToolOutput};
+pub use contract::{Caller, Context, Definition, Image, OnWaiting, PURPOSE, Tool, ToolFuture, ToolOutput};
 pub use markers::{
     Expanded, Expander, Responses, before_begun_marker, expand_markers, marker, replace_markers,
 };

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::contract::Patience;
+use super::contract::OnWaiting;
 use super::plan::PlanTree;
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::ask::{Language, PlanVersion};
@@ -50,9 +50,9 @@ pub trait SessionPort: Send + Sync {
     /// everything that is wrong with it.
     fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion>;
 
-    /// An ask of its own, that sees only what it is given. `patience` is told while it waits for a
+    /// An ask of its own, that sees only what it is given. `on_waiting` is told while it waits for a
     /// person.
-    fn ask(&self, ask: NestedAsk, patience: Option<Patience>) -> PortFuture<Value>;
+    fn ask(&self, ask: NestedAsk, on_waiting: Option<OnWaiting>) -> PortFuture<Value>;
 
     fn owner(&self) -> Owner;
 

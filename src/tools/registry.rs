@@ -17,7 +17,8 @@ use crate::config::{CommandTool, Named};
 use crate::protocol::ask::Language;
 use crate::protocol::chat::ModelTool;
 use crate::protocol::frames::{ToolFailure, ToolSpec};
-use crate::protocol::limits::{TOOL_NAME_CHARS, TOOL_OUTPUT_BYTES};
+use crate::protocol::limits::TOOL_OUTPUT_BYTES;
+use crate::protocol::text::quotable;
 use crate::schema::{self, Checker, Problem};
 
 /// Characters of the purpose of a call, and of a tool's description.
@@ -91,7 +92,7 @@ impl Registry {
     pub fn add(&mut self, tool: Arc<dyn Tool>) -> Result<(), RegistryError> {
         let definition = tool.definition();
         if !is_tool_name(&definition.name) {
-            return Err(RegistryError::BadName(shown(&definition.name)));
+            return Err(RegistryError::BadName(quotable(&definition.name)));
         }
         for name in std::iter::once(definition.name.as_str()).chain(definition.aliases.iter().copied()) {
             if self.find(name).is_some() || self.left_out.contains(&tool_name(name)) {
@@ -121,9 +122,10 @@ impl Registry {
             }
             Allowed::Only(names) => {
                 for name in names {
-                    let entry = self
-                        .find(name)
-                        .ok_or_else(|| RegistryError::Unknown { name: shown(name), known: self.known() })?;
+                    let entry = self.find(name).ok_or_else(|| RegistryError::Unknown {
+                        name: quotable(name),
+                        known: self.known(),
+                    })?;
                     tools.insert(entry.definition.name.clone(), entry.clone());
                 }
             }
@@ -184,7 +186,7 @@ impl Registry {
         context: Context,
     ) -> Result<ToolFuture, ToolFailure> {
         let Some(entry) = self.find(name) else {
-            let message = format!("there is no tool `{}`; known are: {}", shown(name), self.known());
+            let message = format!("there is no tool `{}`; known are: {}", quotable(name), self.known());
             return Err(failure("unknown_tool", message));
         };
         let arguments = entry.checked(arguments, caller)?;
@@ -317,8 +319,4 @@ fn consistent(definition: &Definition) -> Result<(), String> {
 /// Code in cells is told in English.
 fn described(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(|problem| problem.describe(Language::English)).collect()
-}
-
-fn shown(name: &str) -> String {
-    name.chars().take(TOOL_NAME_CHARS).collect::<String>().escape_default().to_string()
 }

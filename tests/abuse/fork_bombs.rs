@@ -3,11 +3,14 @@
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::grounds::on_every_ground;
 use crate::docker::helpers::{outcome, printed, queue, session_with};
+use crate::support::jails::in_a_jail;
 use crate::support::{Daemon, engine, eventually};
+use belljar::sandbox::attest::cgroup::Cgroup;
 
 const BOMB: &str = "while True:\n    try:\n        os.fork()\n    except OSError:\n        pass";
 /// Each process is gone when it is looked for: it has forked the next one.
@@ -206,6 +209,53 @@ fn a_crowd_that_ends_while_copies_are_made_costs_no_variables() {
             assert!(matches!(reason, Some("ok" | "pids")), "round {round}: {copy:#}");
         }
     }
+}
+
+/// The guardian would not get any CPU time either where a crowd has used up what the sandbox has.
+fn the_cpu_limit_is_lifted_while_a_cell_is_killed() {
+    if !engine() {
+        return;
+    }
+    // A guardian that has CPU time is quicker than it would get more.
+    let mut daemon = Daemon::with_environment("", &[("BELLJAR_PERIODS", "hurry:0")]);
+    daemon.session("a", json!({"image": "belljar/base"}));
+    daemon.run("a", "import signal; kept = 1; signal.signal(signal.SIGTERM, signal.SIG_IGN)");
+    let first = i32::try_from(daemon.first_process("a")).expect("a pid");
+    let group = Cgroup::of_process(first).expect("a group");
+    let limit = group.cpus().expect("a limit");
+    let is_over = AtomicBool::new(false);
+    let lifted = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut lifted = false;
+            while !is_over.load(Ordering::Relaxed) {
+                lifted |= group.cpus().is_none();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            lifted
+        });
+        let result = daemon.run_with("a", json!({"code": "while True: pass", "timeout_s": 1}));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(result["status"], "timeout", "{result}");
+        watch.join().expect("it watched")
+    });
+    assert!(lifted, "it has the CPU time of its code");
+    assert_eq!(group.cpus(), Some(limit), "after the cell");
+
+    group.limit_cpus(None).expect("as root");
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(daemon.run("a", "kept")["result"]["repr"], "1");
+    assert_eq!(group.cpus(), Some(limit), "where a daemon has died that had lifted it");
+}
+
+#[test]
+fn the_cpu_limit_is_lifted_while_a_cell_is_killed_in_a_container() {
+    the_cpu_limit_is_lifted_while_a_cell_is_killed();
+}
+
+#[test]
+fn the_cpu_limit_is_lifted_while_a_cell_is_killed_in_a_jail_of_root() {
+    in_a_jail(None, the_cpu_limit_is_lifted_while_a_cell_is_killed);
 }
 
 on_every_ground!(

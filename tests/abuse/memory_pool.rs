@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::docker::asking::{runs, write_script};
+use crate::docker::asking::{runs, says, write_script};
 use crate::docker::many_users::{BOB, run, session, shared};
 use crate::support::{Daemon, Pulse, engine, eventually};
 
@@ -305,6 +305,24 @@ fn asks_that_wait_stay_within_the_pool() {
     assert!((1..=POOL).contains(&taken(&daemon)));
     assert_others_work(&daemon);
     assert_given_back(&daemon);
+}
+
+/// The reply of a model is charged before it begins to come, with what was said so far.
+#[test]
+fn a_conversation_stays_within_the_pool() {
+    let Some(daemon) = flooded_with(&CONFIG.replace("64MiB", "8MiB")) else { return };
+    write_script(&daemon, &says("Well."));
+    let ask = |tokens: u64| {
+        let ask = json!({"text": "Say something.", "limits": {"tokens": tokens}}).to_string();
+        daemon.http("POST", "/v1/sessions/flood/asks?wait=true", ask.as_bytes()).expect_status(200)["end"]
+            .clone()
+    };
+    let end = ask(3_000_000);
+    assert_eq!(end["outcome"], "model_failed", "{end}");
+    assert!(end.to_string().contains("your part of the daemon's memory is used up"), "{end}");
+    assert_eq!(ask(100_000)["outcome"], "answered");
+    assert_others_work(&daemon);
+    daemon.assert_sound();
 }
 
 #[test]

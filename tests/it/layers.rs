@@ -51,7 +51,7 @@ fn no_layer_knows_the_one_above_it() {
     for path in sources(&src) {
         let relative = path.strip_prefix(&src).unwrap();
         let layer = relative.components().next().unwrap().as_os_str().to_str().unwrap();
-        if ["main.rs", "lib.rs", "controls.rs", "deaths.rs", "processes.rs"].contains(&layer) {
+        if ["main.rs", "lib.rs", "controls.rs", "panics.rs", "processes.rs"].contains(&layer) {
             continue;
         }
         let allowed = may_use.get(layer).unwrap_or_else(|| panic!("`{layer}` has no row in this test"));
@@ -59,7 +59,7 @@ fn no_layer_knows_the_one_above_it() {
         for piece in text.split("crate::").skip(1) {
             let used: String = piece.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             if used != layer
-                && !["controls", "deaths", "processes"].contains(&used.as_str())
+                && !["controls", "panics", "processes"].contains(&used.as_str())
                 && !allowed.contains(&used.as_str())
             {
                 wrong.push(format!("{} uses {used}", relative.display()));
@@ -95,20 +95,46 @@ fn libraries_stay_in_their_rooms() {
 
 /// Files that need each other cannot be read, moved or tested one by one.
 const LARGEST_CIRCLE: usize = 8;
-/// Folders that have larger circles still.
-const ENTANGLED: [&str; 1] = ["actors"];
-
 #[test]
 fn no_more_than_a_few_files_use_each_other_in_a_circle() {
     let uses = uses();
     let reach: BTreeMap<&str, BTreeSet<&str>> =
         uses.keys().map(|file| (file.as_str(), reached_from(file, &uses))).collect();
-    for file in uses.keys().filter(|file| !ENTANGLED.iter().any(|folder| file.starts_with(folder))) {
+    for file in uses.keys() {
         let circle: Vec<&&str> = reach[file.as_str()]
             .iter()
             .filter(|other| reach.get(**other).is_some_and(|back| back.contains(file.as_str())))
             .collect();
         assert!(circle.len() <= LARGEST_CIRCLE, "{file} is in a circle of {}: {circle:?}", circle.len());
+    }
+}
+
+/// A file is read in one go, and a `mod.rs` says what there is and nothing else.
+const LONGEST_FILE: usize = 500;
+
+#[test]
+fn files_are_short_and_lists_of_modules_hold_no_code() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for path in sources(&src) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let name = path.strip_prefix(&src).unwrap().display();
+        assert!(text.lines().count() <= LONGEST_FILE, "{name} is longer than {LONGEST_FILE} lines");
+        let is_list = path.ends_with("mod.rs") && !path.parent().unwrap().ends_with("tests");
+        assert!(!is_list || !text.contains("fn "), "{name} holds code");
+    }
+}
+
+/// Whatever is not used costs time at every build.
+#[test]
+fn every_crate_that_is_named_is_used() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let all: String =
+        sources(&top.join("src")).iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let manifest = std::fs::read_to_string(top.join("Cargo.toml")).unwrap();
+    let named = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+    for line in named.lines().filter(|line| !line.is_empty()) {
+        let name = line.split([' ', '=']).next().unwrap().replace('-', "_");
+        assert!(all.contains(&format!("{name}::")), "{name} is not used");
     }
 }
 
@@ -213,4 +239,23 @@ fn use_trees_are_read() {
     ] {
         assert_eq!(module_of("cli::render::cell", path, known).as_deref(), module, "{path}");
     }
+}
+
+/// A test of containers that is `pub` is one for every kind of sandbox: forgotten in the list of the jails, it would
+/// hold for containers only, and nobody would notice.
+#[test]
+fn every_test_that_is_open_to_jails_runs_there() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
+    let list = std::fs::read_to_string(tests.join("jail/mod.rs")).unwrap();
+    let listed: BTreeSet<&str> = list.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let mut forgotten = Vec::new();
+    for path in sources(&tests.join("docker")) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for test in text.split("#[test]\n").skip(1) {
+            let head = test.lines().find(|line| !line.starts_with("#[")).unwrap_or_default();
+            let name = head.strip_prefix("pub fn ").and_then(|rest| rest.split('(').next());
+            forgotten.extend(name.filter(|name| !listed.contains(name)).map(str::to_owned));
+        }
+    }
+    assert_eq!(forgotten, Vec::<String>::new(), "list them in `jail/mod.rs`, or make them private");
 }

@@ -56,7 +56,7 @@ fn text_of(deltas: &[Delta]) -> String {
 
 fn restarts(deltas: &[Delta]) -> Vec<Kind> {
     let kind = |delta: &Delta| match delta {
-        Delta::Restarted { failure, .. } => Some(failure.kind),
+        Delta::Retry { failure, .. } => Some(failure.kind),
         Delta::Text(_) | Delta::Reasoning(_) => None,
     };
     deltas.iter().filter_map(kind).collect()

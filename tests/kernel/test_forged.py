@@ -136,6 +136,31 @@ class ForgedCalls(KernelTest):
         self.kernel.seen_calls.clear()
         self.kernel.tools["t"] = lambda **arguments: arguments
 
+    def test_half_a_message_costs_no_later_cell(self):
+        half = "struct.pack('>IB', 1000, ord('T')) + b'half'"
+        later = f"import threading\nthreading.Timer(0.2, os.write, (900, {half})).start()"
+        self.kernel.tools["t"] = lambda **arguments: arguments
+        for code in (f"os.write(901, {half})", later):
+            self.run_ok(code + "\nmine = 'too'")
+            time.sleep(0.4)
+            next_one = self.kernel.submit("(t(n=1)['n'], mine, kept)")
+            self.kernel.expect("worker_replaced", timeout=30)
+            self.assertEqual(self.kernel.finish(next_one).value, "(1, 'too', 'as it was')")
+
+    def test_a_message_that_trickles_does_not_hold_up_the_guardian(self):
+        trickle = (
+            "import threading\ndef trickle():\n    os.write(901, struct.pack('>IB', 1000, ord('T')))\n"
+            "    for _ in range(200):\n        os.write(901, b'x')\n        time.sleep(0.2)\n"
+            "threading.Thread(target=trickle, daemon=True).start()\ntime.sleep(0.1)\nmine = 'too'"
+        )
+        self.run_ok(trickle)
+        time.sleep(0.3)
+        started = time.monotonic()
+        next_one = self.kernel.submit("(mine, kept)")
+        self.kernel.expect("worker_replaced", timeout=30)
+        self.assertEqual(self.kernel.finish(next_one).value, "('too', 'as it was')")
+        self.assertLess(time.monotonic() - started, 8)
+
     def test_forged_numbers_cost_the_next_cell_nothing(self):
         for numbers in ("[2**32 - 1]", "range(9)", "[2**31] * 9"):
             self.kernel.tools.clear()

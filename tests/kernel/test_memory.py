@@ -8,7 +8,7 @@ from unittest import mock
 from harness import KERNEL
 
 sys.path.insert(0, KERNEL)
-from belljar_kernel import keeper, mainline, runners  # noqa: E402
+from belljar_kernel import memory_limit, mainline, runners  # noqa: E402
 from belljar_kernel.handle import CHECKPOINT, WORKER  # noqa: E402
 
 MIB = 2**20
@@ -33,15 +33,15 @@ class MemoryThatGrowsWhileItIsMeasured(unittest.TestCase):
         """One look at the memory, in which each sum is the next of these."""
         sums = iter(totals)
         with (
-            mock.patch.object(keeper.memory.MemoryWatch, "is_held", lambda *_: False),
-            mock.patch.object(keeper.memory, "total", lambda _pids: next(sums) * MIB),
-            mock.patch.object(keeper.memory, "held_alone", lambda _pid: 70 * MIB),
-            mock.patch.object(keeper.memory, "resident", lambda _pid: 90 * MIB),
-            mock.patch.object(keeper.memory, "resident_with_files", lambda _pid: 90 * MIB),
-            mock.patch.object(keeper.process, "descendants", lambda: [WORKER_PID, CHECKPOINT_PID]),
-            mock.patch.object(keeper.process, "send_signal", lambda pid, _number: self.killed.append(pid)),
+            mock.patch.object(memory_limit.memory.MemoryWatch, "is_held", lambda *_: False),
+            mock.patch.object(memory_limit.memory, "total", lambda _pids: next(sums) * MIB),
+            mock.patch.object(memory_limit.memory, "held_alone", lambda _pid: 70 * MIB),
+            mock.patch.object(memory_limit.memory, "resident", lambda _pid: 90 * MIB),
+            mock.patch.object(memory_limit.memory, "resident_with_files", lambda _pid: 90 * MIB),
+            mock.patch.object(memory_limit.process, "descendants", lambda: [WORKER_PID, CHECKPOINT_PID]),
+            mock.patch.object(memory_limit.process, "send_signal", lambda pid, _number: self.killed.append(pid)),
         ):
-            self.line.keeper.watch()
+            self.line.memory_limit.watch()
 
     def test_copies_that_came_between_two_looks_cost_the_checkpoint_and_not_the_cell(self):
         self.watch(140, 170, 170)
@@ -68,7 +68,7 @@ class ACrowdThatStandsStill(unittest.TestCase):
     def test_it_is_killed_when_the_end_of_its_cell_is_told_and_before_anything_is_started(self):
         self.kill_strays(halted=True, crowded=True)
         self.assertEqual((self.killed, self.runners.has_room()), ([], False))
-        self.runners.bury()
+        self.runners.wait_for_room()
         self.assertEqual((self.killed, self.runners.has_room()), ([1], True))
 
     def test_a_few_are_killed_at_once_and_so_is_what_runs(self):

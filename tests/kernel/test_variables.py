@@ -57,12 +57,15 @@ class Variables(KernelTest):
     def test_previews_are_short_and_cheap(self):
         self.run_ok(
             "big = list(range(10**6))\ntext = 'x' * 10**7\nnested = [[[[1]]]]\nloop = []\nloop.append(loop)\n"
-            "table = {i: 'v' * 1000 for i in range(1000)}\none = (1,)\nempty = {}\nfrozen = frozenset({1})"
+            "table = {i: 'v' * 1000 for i in range(1000)}\none = (1,)\nempty = {}\nfrozen = frozenset({1})\n"
+            # Its whole `repr` would take four times as much, and more than the copy may.
+            "large = bytearray(b'x') * (60 * 2**20)"
         )
         listed = self.listed()
         self.assertTrue(all(len(variable["preview"]) <= 200 for variable in listed.values()))
         self.assertEqual(listed["big"]["shape"], "[1000000]")
         self.assertTrue(listed["big"]["preview"].startswith("[0, 1, 2"))
+        self.assertTrue(listed["large"]["preview"].startswith("bytearray(b'xxx"))
         self.assertEqual(listed["one"]["preview"], "(1,)")
         self.assertEqual(listed["empty"]["preview"], "{}")
         self.assertEqual(listed["frozen"]["preview"], "frozenset({1})")

@@ -59,8 +59,9 @@ python_code_snippet = "print(1)"
 [[reply]]
 content = "Done."
 """
-# How `exec`, `ask` and `job run` may end here: done, failed, the code's own word, too late, Belljar's word, a segfault.
-ENDS = {0, 1, 3, 124, 125, 139}
+# How `exec`, `ask` and `job run` may end here: done, failed, the code's own word, too late, Belljar's word, too much
+# memory, a segfault.
+ENDS = {0, 1, 3, 124, 125, 137, 139}
 STRESS_SECONDS = 60
 # What a class may take beyond its time; then the cell is stopped, which is an end like another.
 STRESS_PATIENCE_SECONDS = 20

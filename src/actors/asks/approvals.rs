@@ -3,49 +3,25 @@
 
 use ractor::RpcReplyPort;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use super::messages::AsksRef;
 use super::messages::PermitWanted;
-use super::{AsksRef, AsksState};
+use super::state::AsksState;
+use super::state::PendingApproval;
 use crate::agent::Input;
-use crate::protocol::ask::{Approval, AskNumber, Decision, DefaultDecision, Subject};
+use crate::protocol::ask::{Approval, AskNumber, Decision, Subject};
 use crate::protocol::clock;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::{Code, Problem};
 
 /// Bytes of the words of a person.
 const WORDS_BYTES: usize = 1024 * 1024;
-/// Time for an approval to get into the journal before it is left out of a list.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why nobody is asked any more for a call within a cell.
 pub(super) const CALLER_ENDED: &str = "the cell that wanted it has ended";
-
-pub(super) struct Pending {
-    approval: Approval,
-    asked: Instant,
-    /// A tool call in a cell that waits for it.
-    permit: Option<RpcReplyPort<Decision>>,
-}
-
-impl Pending {
-    pub fn is_of(&self, ask: AskNumber) -> bool {
-        self.approval.ask == Some(ask)
-    }
-
-    pub fn approval(&self) -> &Approval {
-        &self.approval
-    }
-
-    fn overdue(&self) -> Option<Decision> {
-        let deadline = Duration::try_from_secs_f64(self.approval.deadline_s?).ok()?;
-        (self.asked.elapsed() >= deadline).then_some(match self.approval.by_default? {
-            DefaultDecision::Accept => Decision::Accept { code: None },
-            DefaultDecision::Reject => Decision::Reject { reason: Some("nobody decided in time".to_owned()) },
-        })
-    }
-}
 
 impl AsksState {
     /// When they are in the journal; nobody is told of one that a restart would forget.
@@ -53,7 +29,7 @@ impl AsksState {
         let approvals = self.approvals.values().map(|pending| pending.approval.clone()).collect();
         let log = Arc::clone(&self.args.log);
         tokio::spawn(async move {
-            let written = tokio::time::timeout(WRITTEN_WITHIN, log.flushed()).await.is_ok();
+            let written = tokio::time::timeout(JOURNAL_TIMEOUT, log.flushed()).await.is_ok();
             let _ = reply_to.send(if written { approvals } else { Vec::new() });
         });
     }
@@ -61,7 +37,7 @@ impl AsksState {
     /// A cell or tool call of the model waits for a person.
     pub(super) fn ask_person(&mut self, call: String, subject: Subject) {
         let Some(ask) = self.current.as_ref().map(|current| current.ask) else { return };
-        let known = |pending: &Pending| {
+        let known = |pending: &PendingApproval| {
             pending.is_of(ask) && pending.approval.call.as_ref() == Some(&call) && pending.permit.is_none()
         };
         if !self.approvals.values().any(known) {
@@ -78,8 +54,9 @@ impl AsksState {
         }
         let call = Some(call.to_string());
         // After a restart the call comes again; the approval is there already.
-        let known =
-            |pending: &&mut Pending| pending.approval.cell == Some(cell) && pending.approval.call == call;
+        let known = |pending: &&mut PendingApproval| {
+            pending.approval.cell == Some(cell) && pending.approval.call == call
+        };
         if let Some(pending) = self.approvals.values_mut().find(known) {
             pending.permit = Some(reply_to);
             return;
@@ -113,7 +90,7 @@ impl AsksState {
         self.next_approval += 1;
         let id = approval.id.clone();
         self.args.log.append(EventBody::ApprovalWanted { approval: Box::new(approval.clone()) });
-        self.approvals.insert(id, Pending { approval, asked: Instant::now(), permit });
+        self.approvals.insert(id, PendingApproval { approval, asked: Instant::now(), permit });
     }
 
     pub(super) fn recall_approvals(&mut self, approvals: Vec<Approval>) {
@@ -121,7 +98,7 @@ impl AsksState {
             approval.owner = self.args.owner;
             let asked =
                 Instant::now().checked_sub(clock::since(&approval.asked_at)).unwrap_or_else(Instant::now);
-            self.approvals.insert(approval.id.clone(), Pending { approval, asked, permit: None });
+            self.approvals.insert(approval.id.clone(), PendingApproval { approval, asked, permit: None });
         }
     }
 
@@ -156,7 +133,7 @@ impl AsksState {
     }
 
     fn withdraw_all(&mut self, which: impl Fn(&Approval) -> bool, reason: &str) {
-        let pending = self.approvals.values().map(Pending::approval);
+        let pending = self.approvals.values().map(PendingApproval::approval);
         let ids: Vec<String> = pending.filter(|it| which(it)).map(|it| it.id.clone()).collect();
         for id in ids {
             self.withdraw(&id, reason);
@@ -175,7 +152,7 @@ impl AsksState {
                 .hint("list what waits with `belljar approve`"));
         };
         check(&pending.approval.subject, &decision)?;
-        let Some(Pending { approval, permit, .. }) = self.approvals.remove(id) else { return Ok(()) };
+        let Some(PendingApproval { approval, permit, .. }) = self.approvals.remove(id) else { return Ok(()) };
         let event = EventBody::ApprovalDecided { id: id.to_owned(), decision: decision.clone(), by };
         if let Some(permit) = permit {
             self.args.log.append_then(event, None, move || drop(permit.send(decision)));

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::port::PortCaller;
-use super::wish::Outer;
+use super::spec::Outer;
+use crate::actors::calls::Reply;
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskView, Decision, NewAsk, PlanVersion};
 use crate::protocol::chat::{ChatReply, Message, ModelFailure, Usage};
 use crate::protocol::event::ToolOutcome;
@@ -29,15 +30,13 @@ pub struct PermitWanted {
     pub bound_by: Option<AskNumber>,
 }
 
-pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
-
 pub enum AsksMsg {
     /// Answered when the ask is in the journal.
     Start {
         new: Box<NewAsk>,
         /// The ask of whose cell or tool this one is.
         outer: Option<Box<Outer>>,
-        reply_to: Answer<AskView>,
+        reply_to: Reply<AskView>,
     },
     View {
         ask: AskNumber,
@@ -49,7 +48,7 @@ pub enum AsksMsg {
     /// An ask that has ended stays as it is. Answered with its end.
     Cancel {
         ask: AskNumber,
-        reply_to: Answer<AskView>,
+        reply_to: Reply<AskView>,
     },
     /// The conversation that the next ask continues.
     History {
@@ -60,12 +59,12 @@ pub enum AsksMsg {
     },
     SubmitPlan {
         plan: Box<PlanTree>,
-        reply_to: Answer<PlanVersion>,
+        reply_to: Reply<PlanVersion>,
     },
     /// What an ask is bound to that the present one begins, or code.
     Outer {
         caller: PortCaller,
-        reply_to: Answer<Box<Outer>>,
+        reply_to: Reply<Box<Outer>>,
     },
     Approvals {
         reply_to: RpcReplyPort<Vec<Approval>>,
@@ -74,7 +73,7 @@ pub enum AsksMsg {
         id: String,
         decision: Decision,
         by: u32,
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
     /// A tool call of a running cell has to be allowed. Answered with the decision.
     Permit {
@@ -96,7 +95,7 @@ pub enum AsksMsg {
         usage: Usage,
         steps: u32,
     },
-    /// An ask within took this long, at the cost of these, which have ended.
+    /// A nested ask took this long: it is taken off the time that is left for these asks, which have ended.
     Lasted {
         asks: Vec<AskNumber>,
         took: Duration,
@@ -146,7 +145,7 @@ pub enum AsksMsg {
         ask: AskNumber,
     },
     /// Its end is.
-    Over {
+    AskEnded {
         ask: AskNumber,
         end: Box<AskEnd>,
     },

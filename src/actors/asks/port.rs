@@ -1,21 +1,23 @@
 //! What tools may do with the session they are called in.
 
+use parking_lot::Mutex;
 use std::io::Read as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use super::super::calls::{answer, ask};
-use super::super::directory::Directory;
-use super::super::session::{CellRequest, OwnSession, SessionMsg, SessionRef};
-use super::super::supervisor::{SupervisorMsg, SupervisorRef};
-use super::ledger::Above;
-use super::{AsksMsg, AsksRef, AsksState};
+use super::messages::{AsksMsg, AsksRef};
+use super::shared_budget::ParentBudget;
+use super::state::AsksState;
+use crate::actors::calls::{answer, ask};
+use crate::actors::directory::Directory;
+use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg, SessionRef};
+use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 use crate::agent::report;
 use crate::config::Settings;
 use crate::controls;
-use crate::protocol::api::{Computed, NewSession, SessionView, VariableList, Which};
+use crate::protocol::api::{Computed, NewSession, SessionView, VariableList, VariablesFilter};
 use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FILE_BYTES;
@@ -23,10 +25,10 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files::{self, Opened};
-use crate::sandbox::workspace::owner::Lane;
+use crate::sandbox::workspace::owner::WorkKind;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::EventLog;
-use crate::tools::{FileRead, NestedAsk, Owner, Patience, PlanTree, PortFuture, SessionPort};
+use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanTree, PortFuture, SessionPort};
 
 /// Time for an expression that reads a variable.
 const EVALUATE: Duration = Duration::from_secs(10);
@@ -119,7 +121,7 @@ impl Port {
                 keyed: None,
             };
             let ticket = session.ask(|reply_to| SessionMsg::Run { request, reply_to }).await?;
-            Ok((*ticket.result(session.any_life()).await?).clone())
+            Ok((*ticket.result(session.any_generation()).await?).clone())
         })
     }
 }
@@ -149,7 +151,11 @@ impl SessionPort for Port {
         let session = self.session.clone();
         Box::pin(async move {
             session
-                .ask(|reply_to| SessionMsg::Variables { which: Which::default(), patient: false, reply_to })
+                .ask(|reply_to| SessionMsg::Variables {
+                    which: VariablesFilter::default(),
+                    patient: false,
+                    reply_to,
+                })
                 .await
         })
     }
@@ -162,7 +168,7 @@ impl SessionPort for Port {
         let session = self.session.clone();
         Box::pin(async move {
             let handles = session.ask(|reply_to| SessionMsg::Handles { reply_to }).await?;
-            handles.workspace.access(Lane::Look, move |root| read_file(root, &path, max_bytes)).await?
+            handles.workspace.access(WorkKind::Look, move |root| read_file(root, &path, max_bytes)).await?
         })
     }
 
@@ -172,11 +178,11 @@ impl SessionPort for Port {
     }
 
     fn last_result(&self) -> Option<String> {
-        self.last_result.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_result.lock().clone()
     }
 
     fn keep_last_result(&self, result: String) {
-        *self.last_result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        *self.last_result.lock() = Some(result);
     }
 
     fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion> {
@@ -186,9 +192,9 @@ impl SessionPort for Port {
         })
     }
 
-    fn ask(&self, nested: NestedAsk, patience: Option<Patience>) -> PortFuture<Value> {
+    fn ask(&self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> PortFuture<Value> {
         let port = self.clone();
-        Box::pin(async move { port.nested(nested, patience).await })
+        Box::pin(async move { port.nested(nested, on_waiting).await })
     }
 
     fn owner(&self) -> Owner {
@@ -218,7 +224,7 @@ impl Port {
     }
 
     /// A session of its own, that sees only what it is given and goes when it has answered.
-    async fn nested(self, nested: NestedAsk, patience: Option<Patience>) -> Result<Value, Problem> {
+    async fn nested(self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
         let caller = self.caller.clone();
         let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
         let around = self.session.call(|reply_to| SessionMsg::View { reply_to }).await?;
@@ -255,7 +261,7 @@ impl Port {
         let begun = ask(&asks, start).await?;
         let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let since = Instant::now();
-        let mut pause = Pause { patience, above, within: made.id, approvals: Vec::new(), since };
+        let mut pause = Pause { on_waiting, above, within: made.id, approvals: Vec::new(), since };
         let look = |view: &AskView| pause.set(&view.waits_for);
         let view = ended(&asks, &handles.log, begun.ask, look).await?;
         let end = view.end.ok_or_else(|| Problem::new(Code::Internal, "an ask ended without an end"))?;
@@ -281,8 +287,8 @@ impl Drop for Inner {
 
 /// While an inner ask waits for a person, no time passes for what is around it.
 struct Pause {
-    patience: Option<Patience>,
-    above: Option<Above>,
+    on_waiting: Option<OnWaiting>,
+    above: Option<ParentBudget>,
     /// The session of the inner ask.
     within: SessionId,
     /// What waits there.
@@ -295,13 +301,13 @@ impl Pause {
         if self.approvals == approvals {
             return;
         }
-        if let Some(patience) = &self.patience
+        if let Some(on_waiting) = &self.on_waiting
             && self.approvals.is_empty() != approvals.is_empty()
         {
-            patience(!approvals.is_empty());
+            on_waiting(!approvals.is_empty());
         }
         self.approvals = approvals.to_vec();
-        if let Some(Above { asks, ask, .. }) = &self.above {
+        if let Some(ParentBudget { asks, ask, .. }) = &self.above {
             let approvals = self.approvals.clone();
             let _ = asks.cast(AsksMsg::WaitsWithin { ask: *ask, within: self.within, approvals });
         }
@@ -311,7 +317,9 @@ impl Pause {
 impl Drop for Pause {
     fn drop(&mut self) {
         self.set(&[]);
-        if let Some(Above { asks, ended, .. }) = self.above.as_ref().filter(|above| !above.ended.is_empty()) {
+        if let Some(ParentBudget { asks, ended, .. }) =
+            self.above.as_ref().filter(|above| !above.ended.is_empty())
+        {
             let _ = asks.cast(AsksMsg::Lasted { asks: ended.clone(), took: self.since.elapsed() });
         }
     }

@@ -75,7 +75,7 @@ impl Recalled {
 }
 
 #[derive(Default)]
-pub struct Memory {
+pub struct RecalledAsks {
     pub asks: BTreeMap<AskNumber, Recalled>,
     /// Approvals without a decision.
     pub approvals: Vec<Approval>,
@@ -88,7 +88,7 @@ pub struct Memory {
     pub early: BTreeMap<(CellNumber, u64), Decision>,
 }
 
-impl Memory {
+impl RecalledAsks {
     pub fn of(events: impl IntoIterator<Item = Event>) -> Self {
         let mut fold = Fold::default();
         for event in events {
@@ -100,7 +100,7 @@ impl Memory {
 
 #[derive(Default)]
 struct Fold {
-    memory: Memory,
+    memory: RecalledAsks,
     /// Which call of which ask a cell is for.
     origins: HashMap<CellNumber, (AskNumber, String)>,
 }
@@ -291,8 +291,8 @@ mod tests {
         EventBody::ApprovalDecided { id: id.into(), decision: Decision::Accept { code: None }, by: Some(1) }
     }
 
-    fn memory<const N: usize>(events: [(u64, EventBody); N]) -> Memory {
-        Memory::of(events.map(|(second, body)| Event { seq: second, at: at(second), body }))
+    fn memory<const N: usize>(events: [(u64, EventBody); N]) -> RecalledAsks {
+        RecalledAsks::of(events.map(|(second, body)| Event { seq: second, at: at(second), body }))
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
                 event.map(|body| (4, body)),
             ];
             let events = events.into_iter().flatten();
-            Memory::of(events.map(|(second, body)| Event { seq: second, at: at(second), body })).early
+            RecalledAsks::of(events.map(|(second, body)| Event { seq: second, at: at(second), body })).early
         };
         assert_eq!(early(None).into_keys().collect::<Vec<_>>(), [(4, 7)]);
         let answered = EventBody::ToolAnswered { call: 7, outcome: ToolOutcome::Value(1.into()) };

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::launch::Ready;
-use super::super::session::SessionMsg;
 use super::calls::cell_ended;
-use super::cells::Running;
-use super::requests::Request;
-use super::{ExecutorRef, ExecutorState, Resumed};
+use super::messages::{ExecutorRef, Resumed};
+use super::pending::Fence;
+use super::pending::Request;
+use super::running::Running;
+use super::state::ExecutorState;
+use crate::actors::launch::Ready;
+use crate::actors::session::messages::SessionMsg;
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
@@ -18,14 +20,6 @@ use crate::session::restore::{Died, OpenCall, WaitingCall};
 /// Longest time for the kernel to end a cell that is not in the journal, after this daemon told it to kill that cell.
 /// Until then the kernel may refuse other cells.
 const UNRECORDED_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Cells that the kernel knew of and did not run any more when it said hello.
-pub(super) struct Fence {
-    pub ended: Vec<CellNumber>,
-    /// Cells of which it may never have heard, because it was sent later ones before.
-    pub unclear: Vec<CellNumber>,
-    pub state_of: CellNumber,
-}
 
 impl ExecutorState {
     pub(super) fn attached(&mut self, myself: &ExecutorRef, outcome: Result<Option<Ready>, Problem>) {
@@ -39,10 +33,10 @@ impl ExecutorState {
         let (known, unknown): (Vec<_>, Vec<_>) =
             attach.running.into_iter().partition(|resumed| resumed.start.cell <= hello.last_cell);
         self.tell(SessionMsg::SandboxAttached(receipt));
-        *self.said.lock() = attach.said;
+        *self.responses.0.lock() = attach.responses;
         self.take_in(myself, ready);
         self.recall_notes(!known.is_empty());
-        self.frost.again = attach.frozen;
+        self.freezing.again = attach.frozen;
         self.bound = attach.bound;
         // The tools may be others by now.
         self.configure(myself);
@@ -82,9 +76,9 @@ impl ExecutorState {
         self.request(myself, Request::Fence(fence), frame, Duration::ZERO);
     }
 
-    /// A cell is sent to the kernel while its start is being written down, so the daemon may die in between and leave a
-    /// cell that runs and is not in the journal. Its client was not told that it began, and the next daemon knows neither
-    /// its rules nor its deadline: it kills the cell.
+    /// The journal has the start of a cell before the kernel gets the cell. So where the kernel runs one that the journal
+    /// does not know, the journal has lost its end: an older home was put back, for example. This daemon knows neither
+    /// the rules nor the deadline of such a cell, and kills it.
     fn kill_unrecorded(&mut self, myself: &ExecutorRef, running: &[CellNumber]) {
         for cell in
             running.iter().copied().filter(|cell| !self.running.contains_key(cell)).collect::<Vec<_>>()
@@ -100,6 +94,8 @@ impl ExecutorState {
     }
 
     fn not_attached(&mut self, myself: &ExecutorRef, why: &str) {
+        // Before the session hears of it, which may start another sandbox at once.
+        self.args.permit = None;
         self.tell(SessionMsg::NotAttached { reason: why.to_owned() });
         myself.stop(None);
     }
@@ -130,8 +126,8 @@ impl ExecutorState {
         }
     }
 
-    /// A cell that neither runs nor was told to have ended died in the moment in which the daemon did;
-    /// or it was never sent, of which its silence is the sign.
+    /// A cell that neither runs nor was told to have ended died in the moment in which the daemon did; or the kernel
+    /// never received it. It counts as never received if nothing came of it.
     pub(super) fn fence_passed(&mut self, myself: &ExecutorRef, fence: &Fence) {
         for cell in fence.unclear.iter().chain(&fence.ended) {
             let never_sent = fence.unclear.contains(cell) && !self.args.recorder.has_output(*cell);
@@ -147,7 +143,7 @@ impl ExecutorState {
                 None,
             );
         }
-        if std::mem::take(&mut self.frost.again) {
+        if std::mem::take(&mut self.freezing.again) {
             self.freeze(myself, None);
         }
     }

@@ -3,15 +3,16 @@
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::task::JoinHandle;
 
-use super::super::asks::{Calling, Port, PortCaller};
-use super::permits::{Permit, patience};
-use super::{ExecutorMsg, ExecutorRef, ExecutorState};
-use crate::bridge::{Refusal, Turn};
+use super::messages::{ExecutorMsg, ExecutorRef};
+use super::pending::CallGuard;
+use super::permits::{Permission, on_waiting};
+use super::state::ExecutorState;
+use crate::actors::asks::port::{Calling, Port, PortCaller};
+use crate::bridge::{FrameGuard, Refusal};
 use crate::controls;
-use crate::deaths::watched;
-use crate::memory::{Charge, NoRoom, Pool, TINY_BYTES, Use};
+use crate::memory::{Charge, MemoryPurpose, NoRoom, Pool, TINY_BYTES};
+use crate::panics::spawn_reporting;
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
@@ -20,32 +21,17 @@ use crate::protocol::limits::{
 };
 use crate::protocol::result::{Display, ValueView};
 use crate::protocol::values;
-use crate::session::rules::{Call, Runs, Verdict};
-use crate::store::{Applied, CellRecord};
+use crate::session::rules::{Call, CallDecision, CallOrigin};
+use crate::store::{AppliedFrame, CellRecord};
 use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
 
 /// Copies of a call's arguments while it is worked on: for the tool, and for the person who has to allow it.
 const ARGUMENT_COPIES: u64 = 2;
 
-/// Stops a tool when nobody waits for it any more.
-pub(super) struct CallGuard {
-    task: JoinHandle<()>,
-    /// What its arguments take of their owner's part of the memory.
-    _memory: Option<Arc<Charge>>,
-    /// A program of the host runs for it.
-    pub program_runs: Arc<AtomicBool>,
-}
-
-impl Drop for CallGuard {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// What will be the answer.
 enum Begun {
     Known(Result<ToolOutput, ToolFailure>),
-    Works { work: ToolFuture, permit: Option<Permit>, is_program: bool },
+    Works { work: ToolFuture, permit: Option<Permission>, is_program: bool },
 }
 
 impl ExecutorState {
@@ -56,7 +42,7 @@ impl ExecutorState {
         cell: Option<CellNumber>,
         name: &str,
         arguments: Map<String, Value>,
-        turn: &Turn,
+        frame_guard: &FrameGuard,
     ) {
         let cell = cell.filter(|cell| self.running.contains_key(cell));
         match self.calls.admit(call) {
@@ -72,7 +58,7 @@ impl ExecutorState {
                 return;
             }
         }
-        let memory = match self.arguments_in_memory(turn) {
+        let memory = match self.arguments_in_memory(frame_guard) {
             Ok(memory) => memory,
             Err(no_room) => {
                 let message = format!("{no_room}. What to do: {}.", no_room.hint());
@@ -97,10 +83,10 @@ impl ExecutorState {
                 return;
             }
         };
-        let applied = self
-            .cage
-            .as_ref()
-            .map(|cage| Applied { sandbox: cage.sandbox.id().clone(), received: turn.number });
+        let applied = self.connected.as_ref().map(|connected| AppliedFrame {
+            sandbox: connected.sandbox.id().clone(),
+            received: frame_guard.number,
+        });
         let (committed, written) = tokio::sync::oneshot::channel();
         self.args.log.append_durably_then(called, Some(paid), applied, move || {
             let _ = committed.send(());
@@ -110,15 +96,15 @@ impl ExecutorState {
     }
 
     /// Arguments are kept from when they are read until the call has its answer. A call without room is refused.
-    fn arguments_in_memory(&self, turn: &Turn) -> Result<Option<Arc<Charge>>, NoRoom> {
-        if let Some(no_room) = turn.refused() {
+    fn arguments_in_memory(&self, frame_guard: &FrameGuard) -> Result<Option<Arc<Charge>>, NoRoom> {
+        if let Some(no_room) = frame_guard.refused() {
             return Err(no_room.clone());
         }
-        let bytes = turn.parsed_bytes().saturating_mul(ARGUMENT_COPIES);
+        let bytes = frame_guard.parsed_bytes().saturating_mul(ARGUMENT_COPIES);
         if bytes <= TINY_BYTES || !controls::holds("call_memory_charge") {
             return Ok(None);
         }
-        self.args.memory.try_charge(Use::Calls, bytes).map(|charge| Some(Arc::new(charge)))
+        self.args.memory.try_charge(MemoryPurpose::Calls, bytes).map(|charge| Some(Arc::new(charge)))
     }
 
     /// A call that a person had to allow and that was not made yet when the daemon ended.
@@ -151,7 +137,7 @@ impl ExecutorState {
         let refused = |message| Begun::Known(Err(ToolFailure { code: "not_allowed".into(), message }));
         // A call names the cell that runs, not the one whose code makes it.
         let runs = cell.and_then(|cell| self.running.get(&cell));
-        let runs = runs.map_or(Runs::Nothing, |running| Runs::Cell(running.start.ask));
+        let runs = runs.map_or(CallOrigin::Leftover, |running| CallOrigin::Cell(running.start.ask));
         let definition = self.args.tools.definition(name);
         let is_program = definition.is_some_and(|definition| definition.program);
         if let Some(definition) = definition.filter(|definition| definition.local) {
@@ -160,16 +146,16 @@ impl ExecutorState {
         let wanted =
             definition.map(|definition| Call { name: &definition.name, outside: definition.outside });
         let permit = match wanted.map(|wanted| (wanted, self.bound.judge(wanted, runs))) {
-            // Nobody knows the tool, of which its absence tells.
-            None | Some((_, Verdict::Free)) => None,
-            Some((_, Verdict::Never(why))) => return refused(why),
-            Some((wanted, Verdict::Person { .. })) if bytes_of(&arguments) > APPROVAL_BYTES => {
+            // A tool that nobody knows needs no permission; the registry answers with those that there are.
+            None | Some((_, CallDecision::Free)) => None,
+            Some((_, CallDecision::Never(why))) => return refused(why),
+            Some((wanted, CallDecision::Person { .. })) if bytes_of(&arguments) > APPROVAL_BYTES => {
                 return refused(format!(
                     "a person has to allow `{}`, and cannot look at more than {APPROVAL_BYTES} bytes of arguments",
                     wanted.name
                 ));
             }
-            Some((wanted, Verdict::Person { bound_by })) => Some(Permit {
+            Some((wanted, CallDecision::Person { bound_by })) => Some(Permission {
                 asks: self.args.asks.clone(),
                 log: Arc::clone(&self.args.log),
                 executor: myself.clone(),
@@ -179,8 +165,8 @@ impl ExecutorState {
                     None => return refused(format!("a person has to allow `{}`", wanted.name)),
                 },
                 ask: match runs {
-                    Runs::Cell(source) => source,
-                    Runs::Nothing => None,
+                    CallOrigin::Cell(source) => source,
+                    CallOrigin::Leftover => None,
                 },
                 call,
                 name: wanted.name.to_owned(),
@@ -190,7 +176,7 @@ impl ExecutorState {
         };
         let context = self.args.context.clone().with_port(Arc::new(self.port(runs))).with_memory(memory);
         let context = match cell {
-            Some(cell) => context.with_patience(patience(myself, cell)),
+            Some(cell) => context.with_on_waiting(on_waiting(myself, cell)),
             None => context,
         };
         match self.args.tools.call(name, arguments, Caller::Code, context) {
@@ -206,10 +192,10 @@ impl ExecutorState {
     }
 
     /// What a tool does with the session it does for this code, and so within its rules.
-    fn port(&self, runs: Runs) -> Port {
+    fn port(&self, runs: CallOrigin) -> Port {
         let by = match runs {
-            Runs::Nothing => None,
-            Runs::Cell(source) => source,
+            CallOrigin::Leftover => None,
+            CallOrigin::Cell(source) => source,
         };
         Port { caller: PortCaller::Code(Calling { by, rules: self.bound.clone() }), ..self.args.port.clone() }
     }
@@ -254,11 +240,11 @@ impl ExecutorState {
             Ok(output) => HostFrame::ToolResult { call, value: self.answer(call, output) },
             Err(error) => HostFrame::ToolFailed { call, error },
         };
-        let sent = self.cage.as_ref().and_then(|cage| {
-            cage.link.send(&frame).ok().or_else(|| {
+        let sent = self.connected.as_ref().and_then(|connected| {
+            connected.link.send(&frame).ok().or_else(|| {
                 let error =
                     ToolFailure { code: "failed".into(), message: "the tool's answer is too large".into() };
-                cage.link.send(&HostFrame::ToolFailed { call, error }).ok()
+                connected.link.send(&HostFrame::ToolFailed { call, error }).ok()
             })
         });
         self.last_program_done(sent);
@@ -267,12 +253,12 @@ impl ExecutorState {
     /// What a tool said is kept for its marker: charged in any case, as the code waits for it; while there is no room,
     /// calls that bring much are refused.
     fn answer(&mut self, call: u64, output: ToolOutput) -> Value {
-        let mut said = self.said.lock();
+        let mut said = self.responses.0.lock();
         let value = said.answer(call, output);
         let bytes = said.bytes();
         drop(said);
-        self.said_memory.grow_anyway(bytes.saturating_sub(self.said_memory.bytes()));
-        self.said_memory.shrink_to(bytes);
+        self.responses_memory.grow_anyway(bytes.saturating_sub(self.responses_memory.bytes()));
+        self.responses_memory.shrink_to(bytes);
         value
     }
 
@@ -290,15 +276,15 @@ impl ExecutorState {
     pub(super) fn settle(&self, call: u64, error: ToolFailure) {
         let outcome = ToolOutcome::Failure(error.clone());
         self.args.log.append(EventBody::ToolAnswered { call, outcome });
-        if let Some(cage) = &self.cage {
+        if let Some(connected) = &self.connected {
             // A kernel that does not take it takes nothing else either, which is noticed elsewhere.
-            let _ = cage.link.send(&HostFrame::ToolFailed { call, error });
+            let _ = connected.link.send(&HostFrame::ToolFailed { call, error });
         }
     }
 
     /// Puts what tools said in place of their markers, in all that a cell printed and in its value.
     pub(super) fn expand(&self, record: &mut CellRecord, value: Option<&mut ValueView>) {
-        let responses = self.said.lock();
+        let responses = self.responses.0.lock();
         let mut calls = Vec::new();
         let mut expand = |text: &mut String| {
             let expanded = expand_markers(text, |call| responses.text(call), MARKERS_BYTES);
@@ -335,7 +321,7 @@ fn answer_in_memory(pool: &Pool, outcome: &Result<ToolOutput, ToolFailure>) -> O
         Err(failure) => failure.message.len() as u64,
     };
     let is_charged = bytes > TINY_BYTES && controls::holds("tool_answer_charge");
-    is_charged.then(|| pool.charge_anyway(Use::Calls, bytes))
+    is_charged.then(|| pool.charge_anyway(MemoryPurpose::Calls, bytes))
 }
 
 /// Bytes of a call's arguments, as JSON.
@@ -383,7 +369,7 @@ impl Begun {
             }
             self.outcome(&runs).await
         };
-        let task = watched(work, move |outcome| {
+        let task = spawn_reporting(work, move |outcome| {
             let outcome = outcome.unwrap_or_else(|| {
                 let message = "the tool failed inside of the daemon; how far it came is not known".into();
                 Err(ToolFailure { code: "failed".into(), message })
@@ -391,7 +377,7 @@ impl Begun {
             let memory = answer_in_memory(&pool, &outcome);
             let _ = executor.cast(ExecutorMsg::ToolDone { call, outcome, memory });
         });
-        CallGuard { task, _memory: memory, program_runs }
+        CallGuard::new(task, memory, program_runs)
     }
 
     async fn outcome(self, program_runs: &AtomicBool) -> Result<ToolOutput, ToolFailure> {

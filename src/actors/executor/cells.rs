@@ -2,145 +2,42 @@
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::AbortHandle;
 
-use super::super::session::SessionMsg;
-use super::permits::Asked;
-use super::{ExecutorMsg, ExecutorRef, ExecutorState, Overdue, request_number};
-use crate::bridge::{Delivery, SendError, Turn};
+use super::kernel::request_number;
+use super::messages::{ExecutorMsg, ExecutorRef, Overdue};
+use super::running::{Finishing, Running};
+use super::state::ExecutorState;
+use super::workspace::scanned;
+use crate::actors::session::messages::SessionMsg;
+use crate::bridge::{FrameGuard, SendError};
 use crate::controls;
-use crate::deaths::watched;
+use crate::panics::spawn_reporting;
 use crate::protocol::event::EventBody;
-use crate::protocol::frames::{HostFrame, KernelFrame, Live, StateAfter};
+use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources, StateAfter};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN};
-use crate::protocol::quota::Kind;
+use crate::protocol::periods::period;
 use crate::protocol::result::Mode;
-use crate::sandbox::workspace::Workspace;
-use crate::sandbox::workspace::artifacts::{self, Snapshot};
-use crate::sandbox::workspace::owner::Lane;
-use crate::sandbox::workspace::usage::{self, Hidden, Usage};
-use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
-use crate::store::{Applied, CellRecord, Exceeded};
+use crate::sandbox::workspace::artifacts::{self};
+use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending};
+use crate::store::{AppliedFrame, Exceeded};
 
-/// Looks in a row that find a too large workspace growing, with no cell to blame.
-const GROWING_LOOKS: u32 = 3;
-/// Why what writes is ended where others need the space.
-const DISK_SHORT: &str = "The disk that all workspaces share is nearly full, and this one still grew.";
-/// What is said of a cell that the daemon of before had ended, for a reason that only that daemon knew.
-const ENDED_BEFORE: &str =
-    "The daemon ended the cell, because of a quota or a policy, and was then itself started anew.";
 /// Time until a cell is sent again that found no worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(100);
+/// A guardian that has CPU time is done before, also where it lets a cell tidy up.
+const HURRY_AFTER: Duration = KILL_GRACE.saturating_mul(2);
 /// Characters of a name that a lost cell may have assigned.
 const NAME_CHARS: usize = 100;
 
-pub(super) struct Running {
-    pub start: CellStart,
-    pub since: Instant,
-    /// It began before the daemon did; the kernel says how long it took.
-    pub resumed: bool,
-    pub reported: Option<Duration>,
-    pub interrupted: bool,
-    pub ended_by: Option<EndedBy>,
-    /// Why the daemon of before wanted it to end, as far as the journal knows.
-    pub to_end: Option<EndedBy>,
-    /// The guardian says that it took too much memory.
-    pub out_of_memory: bool,
-    /// Names of completed tool calls.
-    pub completed: Vec<String>,
-    pub timers: Vec<AbortHandle>,
-    /// Ends it when its time is over.
-    pub deadline: Option<AbortHandle>,
-    /// Of the frame with which the kernel got it.
-    pub delivery: Delivery,
-    /// Calls of it that wait for a person, and since when one does.
-    pub persons: u32,
-    pub asked: Option<Asked>,
-}
-
-impl Running {
-    pub fn of(start: CellStart, since: Instant) -> Self {
-        Self {
-            start,
-            since,
-            resumed: false,
-            reported: None,
-            interrupted: false,
-            ended_by: None,
-            to_end: None,
-            out_of_memory: false,
-            completed: Vec::new(),
-            timers: Vec::new(),
-            deadline: None,
-            delivery: Delivery::default(),
-            persons: 0,
-            asked: None,
-        }
-    }
-
-    pub fn resumed(
-        start: CellStart,
-        since: Instant,
-        completed: Vec<String>,
-        to_end: Option<EndedBy>,
-    ) -> Self {
-        let mut running = Self::of(start, since);
-        (running.resumed, running.completed, running.to_end) = (true, completed, to_end);
-        running
-    }
-
-    /// The kernel ended it because it was told to. If this daemon did not tell it, the one before did, whose reason is
-    /// in the journal, or is that its time was over.
-    pub fn was_killed(&mut self) {
-        if self.ended_by.is_some() || !self.resumed {
-            return;
-        }
-        let is_late = self.since.elapsed() >= self.start.timeout;
-        let reason = self.to_end.take().or_else(|| is_late.then_some(EndedBy::Deadline));
-        self.ended_by = Some(reason.unwrap_or_else(|| EndedBy::Policy(ENDED_BEFORE.into())));
-    }
-
-    /// Of a cell that ended while no daemon looked on, only the kernel knows it.
-    pub fn elapsed(&self) -> Duration {
-        let elapsed = self.since.elapsed();
-        self.reported.filter(|_| self.resumed).map_or(elapsed, |reported| reported.min(elapsed))
-    }
-
-    pub fn stop_clocks(&mut self) {
-        self.timers.drain(..).chain(self.deadline.take()).for_each(|timer| timer.abort());
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop_clocks();
-    }
-}
-
-/// A cell that has ended, with all that its result is made of.
-pub(super) struct Finishing {
-    pub start: CellStart,
-    pub ending: Ending,
-    pub cause: Cause,
-    pub record: CellRecord,
-    pub elapsed: Duration,
-    /// Held until the result is in the journal, so that the kernel keeps the frame until then.
-    pub turn: Option<Turn>,
+/// Time for the guardian to do what it is told before it gets more CPU time for it.
+pub(super) fn hurry_after() -> Duration {
+    period("hurry", HURRY_AFTER)
 }
 
 impl ExecutorState {
-    /// What other hands changed before a cell is not the cell's doing.
-    pub(super) async fn look_before_cell(&mut self) {
-        if self.cage.is_some() && std::mem::take(&mut self.snapshot_is_old) {
-            self.snapshot = scanned(&self.args.workspace).await;
-            self.snapshot_unnoted = true;
-        }
-    }
-
     pub(super) fn run(&mut self, myself: &ExecutorRef, start: CellStart) {
         let cell = start.cell;
-        if self.cage.is_none() {
+        if self.connected.is_none() {
             // The session hears of the end of the sandbox next, and gives it to another one.
             return;
         }
@@ -153,7 +50,7 @@ impl ExecutorState {
             restricted: start.rules.restricted,
         };
         self.args.recorder.begin(cell);
-        let sent = self.cage.as_ref().map(|cage| cage.link.send(&frame));
+        let sent = self.connected.as_ref().map(|connected| connected.link.send(&frame));
         let timeout = start.timeout;
         self.bound.bind(start.ask, &start.rules, cell);
         let mut running = Running::of(start, Instant::now());
@@ -176,7 +73,7 @@ impl ExecutorState {
     pub(super) fn arm(&mut self, myself: &ExecutorRef, cell: CellNumber, timeout: Duration) {
         let Some(running) = self.running.get_mut(&cell) else { return };
         // A person decides on a call of it: its time goes on when that is done.
-        if running.persons > 0 {
+        if running.pending_approvals > 0 {
             return;
         }
         let overdue = move || ExecutorMsg::Overdue(Overdue::Deadline(cell));
@@ -228,7 +125,15 @@ impl ExecutorState {
         let Some(running) = self.running.get_mut(&cell) else { return };
         let overdue =
             myself.send_after(KILL_GRACE + KILL_REPORT, move || ExecutorMsg::Overdue(Overdue::Kill(cell)));
-        running.timers.push(overdue.abort_handle());
+        let slow = myself.send_after(hurry_after(), move || ExecutorMsg::Overdue(Overdue::SlowKill(cell)));
+        running.timers.extend([overdue.abort_handle(), slow.abort_handle()]);
+    }
+
+    /// The guardian does not get to it: it has as much CPU time as it can use until the cell has ended.
+    pub(super) fn hurry_kill(&mut self, cell: CellNumber) {
+        if let (Some(running), Some(connected)) = (self.running.get_mut(&cell), &self.connected) {
+            running.cpu_boost.get_or_insert_with(|| connected.sandbox.lift_cpu_limit());
+        }
     }
 
     /// Before a reset, which ends the main line; copies of it have to be ended one by one.
@@ -248,7 +153,7 @@ impl ExecutorState {
     }
 
     /// The kernel's word on the end of a cell.
-    pub(super) fn cell_ended(&mut self, myself: &ExecutorRef, frame: KernelFrame, turn: Turn) {
+    pub(super) fn cell_ended(&mut self, myself: &ExecutorRef, frame: KernelFrame, frame_guard: FrameGuard) {
         match frame {
             KernelFrame::CellDone {
                 cell,
@@ -278,7 +183,7 @@ impl ExecutorState {
                     protected,
                     as_before,
                 };
-                self.finish(myself, cell, ending, Some(turn));
+                self.finish(myself, cell, ending, Some(frame_guard));
                 if main {
                     self.set_live(live);
                 }
@@ -292,9 +197,9 @@ impl ExecutorState {
                     }
                 }
                 let ending = Ending::Lost { exit_code, after, older, names: Vec::new() };
-                self.finish(myself, cell, ending, Some(turn));
+                self.finish(myself, cell, ending, Some(frame_guard));
                 if after != StateAfter::Kept {
-                    self.set_live(Live::default());
+                    self.set_live(LiveResources::default());
                 }
             }
             _ => {}
@@ -307,13 +212,13 @@ impl ExecutorState {
         myself: &ExecutorRef,
         cell: CellNumber,
         ending: Ending,
-        turn: Option<Turn>,
+        frame_guard: Option<FrameGuard>,
     ) {
         let Some(mut running) = self.running.remove(&cell) else { return };
         self.cell_ended_since_look = true;
         let unanswered = self.cancel_calls(cell);
         let before = running.start.before;
-        let after = self.cage.as_ref().map_or(before, |cage| cage.sandbox.counters());
+        let after = self.connected.as_ref().map_or(before, |connected| connected.sandbox.counters());
         let cause = Cause {
             ended_by: running.ended_by.take(),
             out_of_memory: running.out_of_memory || after.oom_kills > before.oom_kills,
@@ -337,7 +242,8 @@ impl ExecutorState {
             start: running.start.clone(),
             ending,
             cause,
-            turn,
+            frame_guard,
+            cpu_boost: running.cpu_boost.take(),
         };
         drop(running);
         if asks_names {
@@ -348,15 +254,16 @@ impl ExecutorState {
     }
 
     /// Which names a lost cell may have assigned only a Python parser knows.
-    /// The turn has to be given back for the answer to arrive, so that the kernel will not tell of the
+    /// The frame guard has to be dropped for the answer to arrive, so that the kernel will not tell of the
     /// end again: first the journal has it.
     fn ask_for_names(&mut self, myself: &ExecutorRef, mut finishing: Finishing) {
-        if let (Some(turn), Ending::Lost { exit_code, after, .. }, Some(cage)) =
-            (finishing.turn.take(), &finishing.ending, &self.cage)
+        if let (Some(frame_guard), Ending::Lost { exit_code, after, .. }, Some(connected)) =
+            (finishing.frame_guard.take(), &finishing.ending, &self.connected)
         {
             let (cell, killed) = (finishing.start.cell, finishing.cause.ended_by.is_some());
             let died = EventBody::CellDied { cell, exit_code: *exit_code, after: *after, killed };
-            let applied = Applied { sandbox: cage.sandbox.id().clone(), received: turn.number };
+            let applied =
+                AppliedFrame { sandbox: connected.sandbox.id().clone(), received: frame_guard.number };
             self.args.log.append_applied(died, applied);
         }
         let request = request_number();
@@ -387,6 +294,7 @@ impl ExecutorState {
 
     /// Compares the workspace, off the actor's thread, and reports the cell as ended.
     pub(super) fn complete(&mut self, myself: &ExecutorRef, mut finishing: Finishing) {
+        finishing.cpu_boost = None;
         self.concluding += 1;
         let (workspace, executor, before) =
             (Arc::clone(&self.args.workspace), myself.clone(), self.snapshot.clone());
@@ -396,13 +304,13 @@ impl ExecutorState {
             let (artifacts, cut) = artifacts::compare(&before, &snapshot);
             (snapshot, Changes { artifacts, cut })
         };
-        watched(look, move |seen| {
+        spawn_reporting(look, move |seen| {
             // The files of a guest must not keep the end of its cell from being told.
             let (snapshot, changes) =
                 seen.unwrap_or_else(|| (unchanged, Changes { artifacts: Vec::new(), cut: true }));
-            let turn = finishing.turn.take();
+            let frame_guard = finishing.frame_guard.take();
             let result = Box::new(finishing.conclude(changes));
-            let _ = executor.cast(ExecutorMsg::Concluded { result, snapshot, turn });
+            let _ = executor.cast(ExecutorMsg::Concluded { result, snapshot, frame_guard });
         });
     }
 
@@ -429,87 +337,5 @@ impl ExecutorState {
             let _ = self.args.recorder.finish(cell);
             self.tell(SessionMsg::PutBack(cell));
         }
-    }
-
-    /// One look at a time: a guest decides how long it takes. The longer it took, the later is the next, and
-    /// until then this one counts as going on.
-    pub(super) fn look_at_quota(&mut self, myself: &ExecutorRef) {
-        if self.quota_look.as_ref().is_some_and(|look| !look.is_finished()) {
-            return;
-        }
-        let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
-        let reserve = self.args.launcher.settings.sandbox.disk_reserve_bytes;
-        let first = self.cage.as_ref().and_then(|cage| cage.sandbox.pid());
-        self.quota_look = Some(tokio::spawn(async move {
-            let Some((usage, took)) = measured(workspace, first, reserve).await else { return };
-            let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
-            tokio::time::sleep(usage::pause_after(took)).await;
-        }));
-    }
-
-    /// Only growth is held against anybody: a workspace that is too large and stays as it is may still
-    /// be read and tidied up. A cell under which it grew is ended. Growth that no running cell can be
-    /// blamed for ends the sandbox if it goes on: something that an earlier cell left behind writes.
-    /// What cannot be seen grows; but a folder of the caller's is the caller's disk, and what the caller has there
-    /// may be more than is looked at. Folders that a guest closes to the watch are never so.
-    pub(super) fn quota_looked(&mut self, myself: &ExecutorRef, usage: Usage) {
-        let before = self.usage.replace(usage);
-        let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
-        // What is written and not to be seen matters when the disk is full.
-        let seen = |before: Usage| {
-            usage.bytes > before.bytes
-                || usage.entries > before.entries
-                || usage.is_disk_short && usage.written > before.written
-        };
-        let managed = self.args.workspace.managed;
-        let hides = usage.hidden.is_some_and(|hidden| managed || hidden == Hidden::Closed);
-        let grew = before.is_some_and(seen) || hides;
-        let limit = self.args.launcher.settings.sandbox.workspace_bytes;
-        let of_user = self.args.gauge.as_ref();
-        let of_user = of_user.and_then(|gauge| gauge.measure(Kind::Workspace, usage.counted(limit)).err());
-        let short = usage.is_disk_short.then(|| DISK_SHORT.to_owned());
-        let why = usage.beyond(limit).or_else(|| of_user.map(|refusal| refusal.sentence())).or(short);
-        let Some(why) = why.filter(|_| grew) else {
-            self.growing_looks = 0;
-            return;
-        };
-        let cells: Vec<CellNumber> = self.running.keys().copied().collect();
-        if !cells.is_empty() && !cell_ended {
-            for cell in &cells {
-                self.end_cell(myself, *cell, EndedBy::Policy(format!("{why} Remove some files.")));
-            }
-            return;
-        }
-        self.growing_looks += 1;
-        if self.growing_looks >= GROWING_LOOKS {
-            self.give_up(myself, why);
-        }
-    }
-}
-
-/// How large the workspace is, with what the sandbox of that first process holds, and how long it took to see;
-/// nothing if the machine has trouble of its own.
-pub(super) async fn measured(
-    workspace: Arc<Workspace>,
-    first: Option<i32>,
-    disk_reserve: u64,
-) -> Option<(Usage, Duration)> {
-    let measured = workspace.measure(first, disk_reserve).await.map_err(|problem| problem.message);
-    let measured = measured.and_then(|measured| measured.map_err(|error| error.to_string()));
-    measured.inspect_err(|error| tracing::warn!(error, "a workspace cannot be measured")).ok()
-}
-
-/// The files of the workspace. Of a folder that does not answer nothing is known.
-pub(super) async fn scanned(workspace: &Workspace) -> Snapshot {
-    let scanned = workspace.access(Lane::Look, artifacts::scan).await;
-    scanned.unwrap_or_else(|problem| {
-        tracing::warn!(problem = problem.message, "a workspace cannot be looked at");
-        Snapshot::unseen()
-    })
-}
-
-impl Finishing {
-    pub(super) fn conclude(self, changes: Changes) -> crate::protocol::result::ExecutionResult {
-        conclude(self.start, self.ending, self.cause, self.record, changes, self.elapsed)
     }
 }

@@ -5,11 +5,12 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::launch::Ready;
-use crate::bridge::{Closed, Turn};
+use crate::actors::calls::Reply;
+use crate::actors::launch::Ready;
+use crate::bridge::{Closed, FrameGuard};
 use crate::memory::Charge;
-use crate::protocol::api::{Computed, VariableList, Which};
-use crate::protocol::frames::{KernelFrame, Live, ToolFailure};
+use crate::protocol::api::{Computed, VariableList, VariablesFilter};
+use crate::protocol::frames::{KernelFrame, LiveResources, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
@@ -25,15 +26,13 @@ use crate::tools::{self, Responses, ToolOutput};
 
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
 
-pub(in super::super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
-
 /// Cells were undone.
 #[derive(Debug)]
-pub struct Back {
+pub struct Undoing {
     pub state_of: CellNumber,
     /// What ran beside cells, and does not come back.
-    pub gone: Live,
-    pub turn: Turn,
+    pub gone: LiveResources,
+    pub frame_guard: FrameGuard,
 }
 
 pub enum ExecutorMsg {
@@ -46,14 +45,14 @@ pub enum ExecutorMsg {
     Run(CellStart),
     Interrupt(CellNumber),
     Variables {
-        which: Which,
-        reply_to: Answer<VariableList>,
+        which: VariablesFilter,
+        reply_to: Reply<VariableList>,
     },
     Compute {
         expression: String,
         values: Map<String, Value>,
         timeout: Duration,
-        reply_to: Answer<Computed>,
+        reply_to: Reply<Computed>,
     },
     /// The seed or the tools have changed; the names are those of new values.
     Configure {
@@ -64,22 +63,22 @@ pub enum ExecutorMsg {
     /// Not by a cell: the next one is not to be credited with it.
     FilesChanged,
     Reset {
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
-    /// Answered with the newest cell whose changes are still there, and the turn of the kernel's word.
+    /// Answered with the newest cell whose changes remain, and with the guard of the frame in which the kernel said so.
     Undo {
         cells: u64,
-        reply_to: Answer<Back>,
+        reply_to: Reply<Undoing>,
     },
     /// Stop all processes of the sandbox and the clocks of its cells.
     Freeze {
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
     Thaw,
     /// The engine has let them go on.
     Thawed,
-    /// The daemon ends: take nothing more from the kernel, which tells it the next daemon. Answered when
-    /// no program of the host runs for a call any more and the kernel has its answer.
+    /// The daemon ends: take no more frames from the kernel, which sends them to the next daemon. Answered when no
+    /// program of the host runs for a tool call any more and the kernel has the answers to all of them.
     EndPrograms {
         reply_to: RpcReplyPort<()>,
     },
@@ -92,13 +91,15 @@ pub enum ExecutorMsg {
         reply_to: RpcReplyPort<()>,
     },
 
-    /// The next frame comes when the turn is given back.
-    Arrived(Box<KernelFrame>, Turn),
+    /// The next frame comes when the frame guard is dropped.
+    Arrived(Box<KernelFrame>, FrameGuard),
+    /// The files of the workspace.
+    Scanned(Snapshot),
     /// A cell that came while its worker was being replaced.
     SendAgain(CellNumber),
     Closed(Closed),
     Overdue(Overdue),
-    /// Time to look at what strangers and guests do to the sandbox.
+    /// The regular look at the sandbox: size of its workspace, CPU time while an approval waits, pauses by strangers.
     Look,
     /// Something that the sandbox sent was too much to be kept.
     OverQuota(Exceeded),
@@ -116,13 +117,50 @@ pub enum ExecutorMsg {
     Concluded {
         result: Box<ExecutionResult>,
         snapshot: Snapshot,
-        turn: Option<Turn>,
+        frame_guard: Option<FrameGuard>,
     },
     /// The engine said what became of a sandbox whose bridge closed.
     Ended {
         why: String,
         end: Option<SandboxEnd>,
     },
+}
+
+impl ExecutorMsg {
+    /// The session wants something of what runs in the sandbox; these have to be done in their order.
+    pub fn is_command(&self) -> bool {
+        match self {
+            Self::Run(_)
+            | Self::Interrupt(_)
+            | Self::Variables { .. }
+            | Self::Compute { .. }
+            | Self::Configure { .. }
+            | Self::FilesChanged
+            | Self::Reset { .. }
+            | Self::Undo { .. }
+            | Self::Freeze { .. }
+            | Self::Thaw => true,
+            Self::Launched(_)
+            | Self::Attached(_)
+            | Self::Thawed
+            | Self::EndPrograms { .. }
+            | Self::Leave { .. }
+            | Self::Shutdown { .. }
+            | Self::Arrived(..)
+            | Self::Scanned(_)
+            | Self::SendAgain(_)
+            | Self::Closed(_)
+            | Self::Overdue(_)
+            | Self::Look
+            | Self::OverQuota(_)
+            | Self::QuotaLooked(_)
+            | Self::ToolDone { .. }
+            | Self::PersonAsked(_)
+            | Self::PersonAnswered(_)
+            | Self::Concluded { .. }
+            | Self::Ended { .. } => false,
+        }
+    }
 }
 
 /// What took too long.
@@ -132,9 +170,13 @@ pub enum Overdue {
     Deadline(CellNumber),
     /// A cell that was told to stop by itself.
     Interrupt(CellNumber),
-    /// The news that a cell was killed.
+    /// That a cell was killed has not been confirmed yet: the CPU limit of the sandbox is lifted until it is.
+    SlowKill(CellNumber),
+    /// It has still not been confirmed: the sandbox is given up.
     Kill(CellNumber),
-    /// The answer to a request.
+    /// A reset has not been confirmed yet: the CPU limit of the sandbox is lifted until it is.
+    SlowReset(u64),
+    /// A request to the kernel has no answer.
     Request(u64),
 }
 
@@ -147,10 +189,10 @@ pub struct Attach {
     /// Tool calls that wait for an answer which nobody works on any more.
     pub open_calls: Vec<OpenCall>,
     /// What tools have said to it.
-    pub said: Responses,
-    /// Of all code that has run in it since its last reset.
+    pub responses: Responses,
+    /// The rules of all code that has run in it since its last reset.
     pub bound: SandboxRules,
-    /// It is to be frozen again when it has told what it had to tell.
+    /// Freeze the sandbox again once the kernel has sent every frame anew that was not acknowledged.
     pub frozen: bool,
 }
 

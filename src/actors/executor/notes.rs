@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
 
-use super::ExecutorState;
-use crate::protocol::frames::Live;
+use super::state::ExecutorState;
+use crate::protocol::frames::LiveResources;
 
 const SNAPSHOT: &str = "workspace.json";
 const LIVE: &str = "live.json";
@@ -14,27 +14,27 @@ const LIVE: &str = "live.json";
 impl ExecutorState {
     /// Before a cell runs, so that its changes are told also if another daemon tells them.
     pub(super) fn note_snapshot(&mut self) {
-        if let Some(cage) = &self.cage
+        if let Some(connected) = &self.connected
             && std::mem::take(&mut self.snapshot_unnoted)
         {
-            save(&cage.sandbox.folder().join(SNAPSHOT), &self.snapshot);
+            save(&connected.sandbox.folder().join(SNAPSHOT), &self.snapshot);
         }
     }
 
-    pub(super) fn set_live(&mut self, live: Live) {
+    pub(super) fn set_live(&mut self, live: LiveResources) {
         if self.live == live {
             return;
         }
         self.live = live;
-        if let Some(cage) = &self.cage {
-            save(&cage.sandbox.folder().join(LIVE), &live);
+        if let Some(connected) = &self.connected {
+            save(&connected.sandbox.folder().join(LIVE), &live);
         }
     }
 
     /// Where no cell runs, the workspace is taken as it is: its changes have been told.
     pub(super) fn recall_notes(&mut self, a_cell_runs: bool) {
-        let Some(cage) = &self.cage else { return };
-        let folder = cage.sandbox.folder();
+        let Some(connected) = &self.connected else { return };
+        let folder = connected.sandbox.folder();
         self.live = load(&folder.join(LIVE)).unwrap_or_default();
         if a_cell_runs && let Some(snapshot) = load(&folder.join(SNAPSHOT)) {
             (self.snapshot, self.snapshot_unnoted) = (snapshot, false);

@@ -6,23 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::asks::{AsksMsg, AsksRef, PermitWanted};
-use super::super::calls::answer;
-use super::cells::Running;
-use super::{ExecutorMsg, ExecutorRef, ExecutorState};
-use crate::controls;
+use super::messages::{ExecutorMsg, ExecutorRef};
+use super::running::ApprovalWait;
+use super::running::Running;
+use super::state::ExecutorState;
+use crate::actors::asks::messages::{AsksMsg, AsksRef, PermitWanted};
+use crate::actors::calls::answer;
 use crate::protocol::ask::{AskNumber, Decision};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::session::outcome::EndedBy;
 use crate::store::EventLog;
-use crate::tools::Patience;
+use crate::tools::OnWaiting;
 
 /// Time for asks that drop a question because they die to be dead.
 const ASKS_END: Duration = Duration::from_millis(500);
 
-pub(super) struct Permit {
+pub(super) struct Permission {
     pub asks: AsksRef,
     pub log: Arc<EventLog>,
     pub executor: ExecutorRef,
@@ -57,7 +58,7 @@ impl Drop for Waiting {
     }
 }
 
-impl Permit {
+impl Permission {
     /// Waits for the decision; what is no acceptance is an error for the code.
     pub async fn given(self) -> Result<(), ToolFailure> {
         let Self { asks, log, executor, left, cell, ask, call, name, arguments, bound_by } = self;
@@ -86,7 +87,7 @@ impl Permit {
 }
 
 /// For a call that itself waits for a person now and then.
-pub(super) fn patience(executor: &ExecutorRef, cell: CellNumber) -> Patience {
+pub(super) fn on_waiting(executor: &ExecutorRef, cell: CellNumber) -> OnWaiting {
     let executor = executor.clone();
     Arc::new(move |waits| {
         let _ = executor.cast(if waits {
@@ -107,36 +108,18 @@ async fn begun(log: &EventLog, cell: CellNumber, call: u64) -> Result<(), ToolFa
     written.await.map_err(unwritten)
 }
 
-/// How long a person has been asked, and what the sandbox had computed until then.
-pub(super) struct Asked {
-    since: Instant,
-    cpu_time: Option<Duration>,
-}
-
-impl Asked {
-    /// The CPU time that the sandbox took since. Where that is not counted it is taken for none.
-    fn computed(&self, now: Option<Duration>) -> Duration {
-        match (self.cpu_time, now) {
-            (Some(before), Some(now)) if controls::holds("computing_takes_time") => {
-                now.saturating_sub(before)
-            }
-            _ => Duration::ZERO,
-        }
-    }
-}
-
 impl ExecutorState {
     fn cpu_time(&self) -> Option<Duration> {
-        self.cage.as_ref().and_then(|cage| cage.sandbox.cpu_time())
+        self.connected.as_ref().and_then(|connected| connected.sandbox.cpu_time())
     }
 
     /// While a person decides on a call of a cell, only what is computed counts as its time.
     pub(super) fn person_asked(&mut self, cell: CellNumber) {
         let cpu_time = self.cpu_time();
         let Some(running) = self.running.get_mut(&cell) else { return };
-        running.persons += 1;
-        if running.persons == 1 {
-            running.asked = Some(Asked { since: Instant::now(), cpu_time });
+        running.pending_approvals += 1;
+        if running.pending_approvals == 1 {
+            running.asked = Some(ApprovalWait { since: Instant::now(), cpu_time });
             if let Some(deadline) = running.deadline.take() {
                 deadline.abort();
             }
@@ -144,10 +127,10 @@ impl ExecutorState {
     }
 
     pub(super) fn person_answered(&mut self, myself: &ExecutorRef, cell: CellNumber) {
-        let (is_frozen, cpu_time) = (self.frost.at.is_some(), self.cpu_time());
+        let (is_frozen, cpu_time) = (self.freezing.at.is_some(), self.cpu_time());
         let Some(running) = self.running.get_mut(&cell) else { return };
-        running.persons = running.persons.saturating_sub(1);
-        if running.persons > 0 {
+        running.pending_approvals = running.pending_approvals.saturating_sub(1);
+        if running.pending_approvals > 0 {
             return;
         }
         if let Some(asked) = running.asked.take() {

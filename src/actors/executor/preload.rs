@@ -1,8 +1,9 @@
 //! Imports what a sandbox begins with. It is ready only after that.
 
-use super::super::session::SessionMsg;
-use super::requests::Request;
-use super::{ExecutorRef, ExecutorState};
+use super::messages::ExecutorRef;
+use super::pending::Request;
+use super::state::ExecutorState;
+use crate::actors::session::messages::SessionMsg;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::limits::{PRELOAD, PRELOAD_CHARS, PRELOAD_SKIPPED};
 use crate::protocol::preload::{NotImported, Preload, Preloaded};

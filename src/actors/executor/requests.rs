@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use super::super::session::SessionMsg;
-use super::attach::Fence;
-use super::{Answer, Back, ExecutorMsg, ExecutorRef, ExecutorState, Overdue, request_number};
-use crate::bridge::Turn;
-use crate::protocol::api::{Computed, VariableList, Which};
+use super::cells::hurry_after;
+use super::kernel::request_number;
+use super::messages::{ExecutorMsg, ExecutorRef, Overdue, Undoing};
+use super::pending::Request;
+use super::state::ExecutorState;
+use crate::actors::session::messages::SessionMsg;
+use crate::bridge::FrameGuard;
+use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::event::EventBody;
-use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, Live, RefusedCode};
+use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, LiveResources, RefusedCode};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
@@ -20,23 +23,6 @@ const REQUEST_SLACK: Duration = Duration::from_secs(10);
 /// Characters of what a kernel says that reach a log or a client.
 const MESSAGE_CHARS: usize = 500;
 
-pub(super) enum Request {
-    Variables {
-        which: Which,
-        reply_to: Answer<VariableList>,
-    },
-    Compute(Answer<Computed>),
-    Reset {
-        /// The newest cell that ran before it.
-        up_to: CellNumber,
-        reply_to: Answer<()>,
-    },
-    Undo(Answer<Back>),
-    Preload,
-    /// Answered when the kernel has told everything again that came before.
-    Fence(Fence),
-}
-
 impl ExecutorState {
     pub(super) fn request(
         &mut self,
@@ -46,9 +32,21 @@ impl ExecutorState {
         own_limit: Duration,
     ) {
         let number = request_number();
+        if matches!(request, Request::Reset { .. }) {
+            myself.send_after(hurry_after(), move || ExecutorMsg::Overdue(Overdue::SlowReset(number)));
+        }
         self.requests.insert(number, request);
         myself.send_after(own_limit + REQUEST_SLACK, move || ExecutorMsg::Overdue(Overdue::Request(number)));
         self.send(myself, &frame(number));
+    }
+
+    /// Likewise for a reset: all that ever ran has to end.
+    pub(super) fn hurry_reset(&mut self, request: u64) {
+        if let (Some(Request::Reset { cpu_boost, .. }), Some(connected)) =
+            (self.requests.get_mut(&request), &self.connected)
+        {
+            cpu_boost.get_or_insert_with(|| connected.sandbox.lift_cpu_limit());
+        }
     }
 
     pub(super) fn request_overdue(&mut self, myself: &ExecutorRef, request: u64) {
@@ -65,7 +63,7 @@ impl ExecutorState {
     }
 
     /// An answer to a request that nobody made is dropped.
-    pub(super) fn answered(&mut self, myself: &ExecutorRef, frame: KernelFrame, turn: Turn) {
+    pub(super) fn answered(&mut self, myself: &ExecutorRef, frame: KernelFrame, frame_guard: FrameGuard) {
         match frame {
             KernelFrame::Variables { request, variables, total, as_before } => {
                 if let Some(Request::Variables { reply_to, .. }) = self.requests.remove(&request) {
@@ -81,10 +79,11 @@ impl ExecutorState {
                 }
             }
             KernelFrame::ResetDone { request } => {
-                if let Some(Request::Reset { up_to, reply_to }) = self.requests.remove(&request) {
+                if let Some(Request::Reset { up_to, reply_to, cpu_boost }) = self.requests.remove(&request) {
+                    drop(cpu_boost);
                     self.bound.free(up_to);
                     // What tools said to that code is forgotten with it.
-                    *self.said.lock() = Responses::default();
+                    *self.responses.0.lock() = Responses::default();
                     self.args.log.append(EventBody::ResetDone { cells: up_to });
                     let _ = reply_to.send(Ok(()));
                 }
@@ -97,12 +96,14 @@ impl ExecutorState {
             }
             KernelFrame::Undone { request, state_of } => match self.requests.remove(&request) {
                 Some(Request::Undo(reply_to)) => {
-                    let back = Back { state_of, gone: self.live, turn };
-                    self.set_live(Live::default());
+                    let back = Undoing { state_of, gone: self.live, frame_guard };
+                    self.set_live(LiveResources::default());
                     let _ = reply_to.send(Ok(back));
                 }
                 // The kernel tells again what the daemon before this one did not write down.
-                None if self.is_catching_up() => self.tell(SessionMsg::UndoneBefore { state_of, turn }),
+                None if self.is_catching_up() => {
+                    self.tell(SessionMsg::UndoneBefore { state_of, frame_guard });
+                }
                 _ => {}
             },
             KernelFrame::Names { request, names } => {
@@ -189,19 +190,6 @@ fn refusal(code: RefusedCode, message: &str) -> Problem {
             .hint("undo fewer cells; `sandbox.checkpoints` says how many are kept from now on"),
         RefusedCode::NoProcess | RefusedCode::Malformed => {
             Problem::new(Code::SandboxFailed, format!("the kernel refused: {message}"))
-        }
-    }
-}
-
-impl Request {
-    fn fail(self, problem: Problem) {
-        match self {
-            Self::Variables { reply_to, .. } => drop(reply_to.send(Err(problem))),
-            Self::Compute(reply_to) => drop(reply_to.send(Err(problem))),
-            Self::Reset { reply_to, .. } => drop(reply_to.send(Err(problem))),
-            Self::Undo(reply_to) => drop(reply_to.send(Err(problem))),
-            // Whoever waits for the sandbox hears of it by another way.
-            Self::Fence(_) | Self::Preload => {}
         }
     }
 }

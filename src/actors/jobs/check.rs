@@ -8,13 +8,15 @@ use crate::protocol::job::NewJob;
 use crate::protocol::limits::{JOB_NAME_CHARS, JOB_WORDS, JOB_WORDS_BYTES};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Isolation};
+use crate::protocol::text::quotable;
+use crate::protocol::timeout::Timeouts;
 use crate::sandbox::workspace::gather::Manifest;
 
 /// Gives the time that it may run.
 pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<Duration, Problem> {
     isolated(job.backend.unwrap_or(settings.sandbox.backend))?;
     if !manifest.files.contains_key(&job.script) {
-        return Err(bad(format!("the script `{}` is not among the files of the job", shown(&job.script)))
+        return Err(bad(format!("the script `{}` is not among the files of the job", quotable(&job.script)))
             .hint("name it by its path below the folder that was sent"));
     }
     if job.name.as_ref().is_some_and(|name| name.chars().count() > JOB_NAME_CHARS) {
@@ -37,24 +39,18 @@ pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<D
         return Err(bad("an argument or a variable holds a zero byte".to_owned()));
     }
     if let Some(name) = job.env.keys().find(|name| !is_name(name)) {
-        return Err(bad(format!("`{}` cannot be the name of a variable", shown(name)))
+        return Err(bad(format!("`{}` cannot be the name of a variable", quotable(name)))
             .hint("use letters, digits and `_`, and no digit first"));
     }
     if let Some(pattern) = job.artifacts.iter().find(|pattern| !is_pattern(pattern)) {
-        return Err(bad(format!("`{}` is no pattern of artifacts", shown(pattern)))
+        return Err(bad(format!("`{}` is no pattern of artifacts", quotable(pattern)))
             .hint(format!("use a relative path with `*`, `?` or `**`, at most {PATTERN_CHARS} characters")));
     }
     if let Some(package) = job.require.iter().find(|package| !is_package(package)) {
-        return Err(bad(format!("`{}` is no requirement", shown(package)))
+        return Err(bad(format!("`{}` is no requirement", quotable(package)))
             .hint("use the name of a package, or `name==version`"));
     }
-    let most = settings.cells.max_timeout;
-    let Some(seconds) = job.timeout_s else { return Ok(settings.jobs.timeout.min(most)) };
-    let wanted = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero() && *time <= most);
-    wanted.ok_or_else(|| {
-        bad(format!("a timeout of {seconds} s is not possible"))
-            .hint(format!("use more than 0 and at most {} s (`cells.max_timeout`)", most.as_secs()))
-    })
+    Timeouts { default: settings.jobs.timeout, ..settings.cells.timeouts() }.checked(job.timeout_s)
 }
 
 /// Code that nobody has read does not run beside everything else.
@@ -68,10 +64,6 @@ fn isolated(backend: Backend) -> Result<(), Problem> {
 
 fn bad(message: String) -> Problem {
     Problem::new(Code::BadRequest, message)
-}
-
-fn shown(text: &str) -> String {
-    text.chars().take(100).collect::<String>().escape_default().to_string()
 }
 
 fn is_name(name: &str) -> bool {

@@ -1,9 +1,10 @@
 //! Files that were sent for jobs: kept on disk until the last job that wants them has ended, or none
 //! has asked for them in time.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::controls;
@@ -44,16 +45,16 @@ struct Input {
 }
 
 /// One job that needs an input.
-pub struct Use {
+pub struct InputRef {
     inputs: Inputs,
     id: InputId,
 }
 
-impl Drop for Use {
+impl Drop for InputRef {
     fn drop(&mut self) {
-        if let Some(input) = self.inputs.lock().get_mut(&self.id) {
+        if let Some(input) = self.inputs.0.inputs.lock().get_mut(&self.id) {
             input.jobs = input.jobs.saturating_sub(1);
-            // Of the next job of the same input it may be the moment before.
+            // Its time begins anew: another job may be about to use the same input.
             input.since = Instant::now();
         }
     }
@@ -69,7 +70,7 @@ pub struct Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         if !self.whole {
-            self.inputs.lock().remove(&self.id);
+            self.inputs.0.inputs.lock().remove(&self.id);
             remove(&self.inputs.path(self.id));
         }
     }
@@ -86,7 +87,7 @@ impl Reserved {
         if !controls::holds("job_input_charge") {
             return Ok(());
         }
-        let mut inputs = self.inputs.lock();
+        let mut inputs = self.inputs.0.inputs.lock();
         let Some((owner, gauge)) = inputs.get(&self.id).map(|input| (input.owner, input.permit.gauge()))
         else {
             return Err(Problem::new(Code::Internal, "the upload is not known any more"));
@@ -102,7 +103,7 @@ impl Reserved {
     pub fn finish(mut self, manifest: Manifest) -> JobInput {
         self.whole = true;
         let view = view(self.id, &manifest);
-        if let Some(input) = self.inputs.lock().get_mut(&self.id) {
+        if let Some(input) = self.inputs.0.inputs.lock().get_mut(&self.id) {
             input.bytes = manifest.bytes;
             input.manifest = Some(Arc::new(manifest));
             input.since = Instant::now();
@@ -137,10 +138,6 @@ impl Inputs {
         self.0.ledger.keep(owner, NAME, Amounts::of([(Kind::Journal, bytes)]))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<InputId, Input>> {
-        self.0.inputs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     #[must_use]
     pub fn path(&self, id: InputId) -> PathBuf {
         self.0.folder.join(format!("{id}{INPUT}"))
@@ -148,7 +145,7 @@ impl Inputs {
 
     /// Before a byte is received.
     pub fn reserve(&self, owner: u32) -> Result<Reserved, Problem> {
-        let mut inputs = self.lock();
+        let mut inputs = self.0.inputs.lock();
         loop {
             let own = || inputs.iter().filter(|(_, input)| input.owner == owner);
             let bytes: u64 = own().map(|(_, input)| input.bytes).sum();
@@ -173,30 +170,30 @@ impl Inputs {
     }
 
     /// For one more job; none if there is no such input of this owner.
-    pub fn take(&self, owner: u32, id: InputId) -> Option<(Arc<Manifest>, Use)> {
-        let mut inputs = self.lock();
+    pub fn take(&self, owner: u32, id: InputId) -> Option<(Arc<Manifest>, InputRef)> {
+        let mut inputs = self.0.inputs.lock();
         let input = inputs.get_mut(&id).filter(|input| input.owner == owner)?;
         let manifest = input.manifest.clone()?;
         input.jobs += 1;
         input.used = true;
-        Some((manifest, Use { inputs: self.clone(), id }))
+        Some((manifest, InputRef { inputs: self.clone(), id }))
     }
 
     /// For a job that was taken before.
     #[must_use]
-    pub fn take_again(&self, owner: u32, id: InputId, bytes: u64) -> Use {
+    pub fn take_again(&self, owner: u32, id: InputId, bytes: u64) -> InputRef {
         let fresh = || {
             let on_disk = std::fs::metadata(self.path(id)).map_or(bytes, |file| file.len());
             let permit = self.permit(owner, on_disk);
             Input { owner, manifest: None, bytes, permit, jobs: 0, used: true, since: Instant::now() }
         };
-        self.lock().entry(id).or_insert_with(fresh).jobs += 1;
-        Use { inputs: self.clone(), id }
+        self.0.inputs.lock().entry(id).or_insert_with(fresh).jobs += 1;
+        InputRef { inputs: self.clone(), id }
     }
 
     /// Removes what no job has asked for in time, and files that belong to nothing.
     pub fn sweep(&self) {
-        let mut inputs = self.lock();
+        let mut inputs = self.0.inputs.lock();
         inputs.retain(|_, input| {
             input.jobs > 0 || input.manifest.is_none() || input.since.elapsed() < JOB_INPUT_UNUSED
         });
@@ -212,7 +209,7 @@ impl Inputs {
 
     /// What nobody but one ended job can want.
     pub fn forget_unused(&self, id: InputId) {
-        let mut inputs = self.lock();
+        let mut inputs = self.0.inputs.lock();
         if inputs.get(&id).is_some_and(|input| input.jobs == 0 && input.manifest.is_none()) {
             inputs.remove(&id);
             remove(&self.path(id));

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::super::holding::Hold;
-use super::super::supervisor::SupervisorRef;
-use super::Inputs;
+use crate::actors::calls::Reply;
+use crate::actors::holding::Hold;
+use crate::actors::jobs::Inputs;
+use crate::actors::supervisor::messages::SupervisorRef;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob};
 use crate::protocol::problem::Problem;
@@ -16,7 +17,6 @@ use crate::sandbox::launch::Launcher;
 use crate::store::Journal;
 
 pub type JobsRef = ActorRef<JobsMsg>;
-pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
 
 /// Who may see a job or end it was asked before.
 pub enum JobsMsg {
@@ -24,7 +24,7 @@ pub enum JobsMsg {
     Submit {
         owner: u32,
         job: Box<NewJob>,
-        reply_to: Answer<JobView>,
+        reply_to: Reply<JobView>,
     },
     /// A job that waits or runs. None if it has ended already, or never was.
     Watch {
@@ -43,19 +43,19 @@ pub enum JobsMsg {
     Noted {
         id: JobId,
         noted: Result<(), Problem>,
-        reply_to: Answer<JobView>,
+        reply_to: Reply<JobView>,
     },
     /// Its sandbox is ready. Answered when that is in the journal, and the script may run.
     Started {
         id: JobId,
         started: Box<Started>,
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
     /// How it ended, while its sandbox is still there. Answered when that is in the journal.
     Judged {
         id: JobId,
         end: Box<JobEnd>,
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
     /// Nothing is left of its sandbox, and its slot is free. Without an end the next daemon goes on with it.
     Done {

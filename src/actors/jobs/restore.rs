@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::super::supervisor::SupervisorMsg;
-use super::{JobsState, MemoryUse, a_job, carry, description_bytes, verdict};
+use crate::actors::jobs::{JobsState, MemoryPurpose, a_job, description_bytes, run, verdict};
+use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::protocol::clock;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::JobState;
@@ -32,20 +32,20 @@ impl JobsState {
             let (state, session, judged) = (record.view.state, record.session, record.judged.take());
             let permit = self.args.ledger.keep(owner, &format!("job {id}"), a_job(&record.job));
             let memory = self.args.ledger.memory(owner);
-            let memory = memory.charge_anyway(MemoryUse::Jobs, description_bytes(&record.job));
+            let memory = memory.charge_anyway(MemoryPurpose::Jobs, description_bytes(&record.job));
             self.insert(record, (permit, memory), input);
             match (state, judged, sessions.contains_key(&id)) {
                 // Nobody hears of it before its sandbox is gone.
                 (_, Some(end), _) => {
                     if sessions.remove(&id).is_some() {
-                        carry::remove(&self.args.supervisor, id).await;
+                        run::remove(&self.args.supervisor, id).await;
                     }
                     self.conclude(id, *end);
                 }
                 (JobState::Running, None, true) => self.carry(id, sessions.remove(&id), None),
                 (JobState::Running, None, false) => {
                     let log = session.and_then(|session| self.args.journal.log(session).ok());
-                    let result = log.and_then(|log| carry::result_in(&log));
+                    let result = log.and_then(|log| run::result_in(&log));
                     self.conclude(id, result.map_or_else(verdict::lost, |r| verdict::of_result(&r, true)));
                 }
                 // Its script has not begun; the sandbox that was made for it goes too.
@@ -53,7 +53,7 @@ impl JobsState {
             }
         }
         for id in sessions.into_keys() {
-            carry::remove(&self.args.supervisor, id).await;
+            run::remove(&self.args.supervisor, id).await;
         }
         self.pump();
         Ok(())

@@ -1,11 +1,17 @@
 //! The session's part in asks: its tools, and the variables that an ask brings along.
 
 use serde_json::{Map, Value, json};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use super::super::asks::{Asks, AsksArgs, AsksRef, Port, PortCaller};
-use super::super::executor::ExecutorMsg;
-use super::{Answer, OwnSession, SessionActorState, SessionArgs, SessionMsg, SessionRef};
+use super::messages::{OwnSession, SessionMsg, SessionRef};
+use super::state::Common;
+use super::state::{SessionActorState, SessionArgs};
+use crate::actors::asks::actor::Asks;
+use crate::actors::asks::messages::AsksRef;
+use crate::actors::asks::port::{Port, PortCaller};
+use crate::actors::asks::state::AsksArgs;
+use crate::actors::calls::Reply;
+use crate::actors::executor::messages::ExecutorMsg;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
@@ -15,21 +21,6 @@ use crate::protocol::tool::ClientTool;
 use crate::sandbox::kernel::files as kernel_files;
 use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry, RegistryError};
-
-/// What the session, its asks and its tools share.
-#[derive(Clone, Default)]
-pub(super) struct Common {
-    /// What `compute_with_python` gave last.
-    last_result: Arc<Mutex<Option<String>>>,
-    /// Of the present sandbox, or the last.
-    image_id: Arc<Mutex<Option<String>>>,
-}
-
-impl Common {
-    pub fn image_is(&self, id: &str) {
-        *self.image_id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.to_owned());
-    }
-}
 
 /// The tools of a session with those that clients lend it.
 pub(super) fn registry(own: &Arc<Registry>, clients: &ClientTools) -> Arc<Registry> {
@@ -57,7 +48,7 @@ pub(super) async fn spawn_asks(
     let (own, lent) = (Arc::clone(&args.tools), clients.clone());
     let (image_id, kernels) = (Arc::clone(&common.image_id), args.launcher.paths.kernel_dir());
     let packages = move || {
-        let image_id = image_id.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let image_id = image_id.lock().clone();
         image_id
             .map(|id| kernel_files::packages(&kernels.join(kernel_files::folder_name(&id))))
             .unwrap_or_default()
@@ -181,7 +172,7 @@ impl SessionActorState {
     /// What waited for a sandbox goes on.
     pub(super) fn resume_deferred(&mut self) {
         for message in std::mem::take(&mut self.deferred) {
-            let _ = self.myself.any_life().cast(message);
+            let _ = self.myself.any_generation().cast(message);
         }
     }
 
@@ -191,7 +182,7 @@ impl SessionActorState {
         }
     }
 
-    pub(super) fn lend(&self, tools: Vec<ClientTool>, reply_to: Answer<Lease>) {
+    pub(super) fn lend(&self, tools: Vec<ClientTool>, reply_to: Reply<Lease>) {
         let lease = self.clients.register(tools, &self.args.tools).map_err(|error| {
             let problem = Problem::new(Code::BadRequest, error.to_string());
             match error {

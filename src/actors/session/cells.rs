@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-use super::super::asks::AsksMsg;
-use super::super::charge::ROOM_TO_BEGIN_BYTES;
-use super::{Answer, CellRequest, OwnSession, Pending, SessionActorState, SessionMsg, Standing, Ticket};
-use crate::bridge::Turn;
+use super::messages::{CellRequest, CellStatus, OwnSession, SessionMsg, Ticket};
+use super::state::{CellWaiter, SessionActorState};
+use crate::actors::asks::messages::AsksMsg;
+use crate::actors::calls::Reply;
+use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
+use crate::bridge::FrameGuard;
 use crate::config::show_size;
 use crate::controls;
-use crate::memory::{Charge, NoRoom, SMALL_BYTES, Use};
+use crate::memory::{Charge, MemoryPurpose, NoRoom, SMALL_BYTES};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::DISK_TOLERANCE;
@@ -18,7 +20,7 @@ use crate::protocol::quota::Kind;
 use crate::protocol::result::ExecutionResult;
 use crate::session::machine::Input;
 use crate::session::outcome::CellStart;
-use crate::store::Applied;
+use crate::store::AppliedFrame;
 
 /// Copies of a cell's code while it runs: in the queue, in the executor.
 const CODE_COPIES: u64 = 2;
@@ -28,7 +30,7 @@ impl SessionActorState {
         &mut self,
         myself: &OwnSession,
         request: CellRequest,
-        reply_to: Answer<Ticket>,
+        reply_to: Reply<Ticket>,
     ) {
         self.touch();
         if let Err(problem) = self.takes_cell(&request) {
@@ -62,7 +64,7 @@ impl SessionActorState {
             }
         };
         let (done, receiver) = oneshot::channel();
-        self.tickets.insert(cell, Pending { events_after, done });
+        self.tickets.insert(cell, CellWaiter { events_after, done });
         let start = CellStart {
             cell,
             code: request.code,
@@ -95,7 +97,7 @@ impl SessionActorState {
             return Ok(None);
         }
         let pool = self.args.ledger.memory(self.args.owner);
-        pool.try_charge(Use::Cells, bytes).map(|charge| Some(Arc::new(charge)))
+        pool.try_charge(MemoryPurpose::Cells, bytes).map(|charge| Some(Arc::new(charge)))
     }
 
     fn takes_cell(&self, request: &CellRequest) -> Result<(), Problem> {
@@ -131,7 +133,7 @@ impl SessionActorState {
     }
 
     /// Nobody was told of the cell, so it does not run, unless it does already.
-    pub(super) async fn unwritten(&mut self, ticket: Ticket, reply_to: Answer<Ticket>) {
+    pub(super) async fn unwritten(&mut self, ticket: Ticket, reply_to: Reply<Ticket>) {
         if self.machine.runs(ticket.cell) {
             let _ = reply_to.send(Ok(ticket));
             return;
@@ -140,37 +142,37 @@ impl SessionActorState {
         let _ = reply_to.send(Err(self.unwritable("the cell was not run")));
     }
 
-    pub(super) async fn finished(&mut self, result: ExecutionResult, turn: Option<Turn>) {
+    pub(super) async fn finished(&mut self, result: ExecutionResult, frame_guard: Option<FrameGuard>) {
         let cell = result.cell;
         if self.machine.is_open(cell) {
-            self.tell_end(result, turn);
+            self.tell_end(result, frame_guard);
         }
         self.apply(Input::Finished(cell)).await;
     }
 
     /// The end of a cell, for everybody who waits for it.
-    pub(super) fn tell_end(&mut self, result: ExecutionResult, turn: Option<Turn>) {
+    pub(super) fn tell_end(&mut self, result: ExecutionResult, frame_guard: Option<FrameGuard>) {
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
         let _ = self.asks.cast(AsksMsg::CellEnded { cell: result.cell });
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
-        let applied = turn.as_ref().and_then(|turn| self.applied(turn));
+        let applied = frame_guard.as_ref().and_then(|frame_guard| self.applied(frame_guard));
         // Nobody hears of a result that a death of the daemon could undo.
         self.log.append_then(finished, applied, move || drop(ticket.done.send(result)));
     }
 
     /// The frame of the present sandbox whose effect an event is.
-    pub(super) fn applied(&self, turn: &Turn) -> Option<Applied> {
+    pub(super) fn applied(&self, frame_guard: &FrameGuard) -> Option<AppliedFrame> {
         let sandbox = self.receipt.as_ref()?.sandbox.clone();
-        Some(Applied { sandbox, received: turn.number })
+        Some(AppliedFrame { sandbox, received: frame_guard.number })
     }
 
-    pub(super) fn standing(&self, cell: CellNumber) -> Standing {
+    pub(super) fn standing(&self, cell: CellNumber) -> CellStatus {
         match self.tickets.get(&cell) {
-            Some(ticket) if self.machine.queue().is_running(cell) => Standing::Running(ticket.events_after),
-            Some(ticket) => Standing::Queued(ticket.events_after),
-            None if (1..=self.machine.cells()).contains(&cell) => Standing::Ended,
-            None => Standing::Unknown,
+            Some(ticket) if self.machine.queue().is_running(cell) => CellStatus::Running(ticket.events_after),
+            Some(ticket) => CellStatus::Queued(ticket.events_after),
+            None if (1..=self.machine.cells()).contains(&cell) => CellStatus::Ended,
+            None => CellStatus::Unknown,
         }
     }
 }

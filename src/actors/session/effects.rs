@@ -4,48 +4,53 @@ use ractor::MessagingErr;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::super::executor::ExecutorMsg;
-use super::{Answer, SessionActorState, SessionMsg};
+use super::messages::SessionMsg;
+use super::state::SessionActorState;
+use crate::actors::calls::Reply;
+use crate::actors::executor::messages::ExecutorMsg;
 use crate::protocol::api::VariableList;
 use crate::protocol::event::EventBody;
+use crate::quota::Permit;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::session::machine::{Effect, Input};
 use crate::session::outcome::{Cause, Changes, Ending, conclude};
 use crate::store::CellRecord;
 
-type Waiting = Answer<VariableList>;
+type Waiting = Reply<VariableList>;
 
 impl SessionActorState {
     pub(super) async fn apply(&mut self, input: Input<Waiting>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
-            let has_turn = matches!(input, Input::MayRun);
+            // The cell that a permit was for may be gone, and other users wait for a permit: then it is given back. What is
+            // carried out may get the permit for the next input.
+            let mut permit = matches!(input, Input::MayRun).then(|| self.cell_permits.spare.take()).flatten();
             for effect in self.machine.step(input, Instant::now()) {
-                inputs.extend(self.carry_out(effect).await);
-            }
-            if has_turn {
-                // The cell that this turn was for may be gone, and other users wait for a turn: it is given back.
-                self.turns.spare = None;
+                inputs.extend(self.carry_out(effect, &mut permit).await);
             }
         }
         let queue = self.machine.queue();
-        self.turns.held.retain(|cell, _| queue.is_running(*cell));
+        self.cell_permits.held.retain(|cell, _| queue.is_running(*cell));
     }
 
     /// Carries out one effect. Gives the input that follows from it at once, if any does.
-    async fn carry_out(&mut self, effect: Effect<Waiting>) -> Option<Input<Waiting>> {
+    async fn carry_out(
+        &mut self,
+        effect: Effect<Waiting>,
+        permit: &mut Option<Permit>,
+    ) -> Option<Input<Waiting>> {
         match effect {
             Effect::StartSandbox => {
                 let started = Box::pin(self.start_sandbox()).await;
                 return started.err().map(|problem| self.sandbox_failed(problem));
             }
             Effect::EndSandbox => self.end_sandbox(),
-            Effect::WantTurn => {
-                return self.turn().unwrap_or_else(|problem| Some(Input::MayNotRun(problem)));
+            Effect::WantPermit => {
+                return self.request_cell_permit().unwrap_or_else(|problem| Some(Input::MayNotRun(problem)));
             }
             Effect::Begin { cell, begin } => {
-                if let Some(permit) = self.turns.spare.take() {
-                    self.turns.held.insert(cell, permit);
+                if let Some(permit) = permit.take() {
+                    self.cell_permits.held.insert(cell, permit);
                 }
                 let before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
                 self.machine.counted(cell, before);

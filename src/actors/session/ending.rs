@@ -1,19 +1,19 @@
 //! Starting afresh, and the end of a session.
 
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::{oneshot, watch};
 
-use super::super::executor::ExecutorMsg;
-use super::super::supervisor::SupervisorMsg;
-use super::{Answer, OwnSession, SessionActorState, SessionMsg};
-use crate::controls;
+use super::journalled::{RemovalRecord, forget};
+use super::messages::{OwnSession, SessionMsg};
+use super::state::SessionActorState;
+use crate::actors::calls::{Reply, send_now};
+use crate::actors::executor::messages::ExecutorMsg;
+use crate::actors::supervisor::messages::SupervisorMsg;
+use crate::panics::spawn_reporting;
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::{CellNumber, SessionId};
+use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::Workspace;
 use crate::session::machine::Input;
-use crate::store::Journal;
 
 /// A guest may have left a million files; other actors go on meanwhile.
 pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
@@ -23,52 +23,12 @@ pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
     }
 }
 
-/// Time for a removal to get into the journal before it goes on without.
-const REMOVAL_NOTED: Duration = Duration::from_secs(2);
-
-/// A removal on its way into the journal. A full disk must not hold up a removal that may free it: the
-/// note stays queued, and waiting for it ends.
-pub struct Noted(watch::Receiver<bool>);
-
-impl Noted {
-    pub fn begin(journal: &Journal, id: SessionId) -> Self {
-        let (sender, receiver) = watch::channel(false);
-        let journal = journal.clone();
-        tokio::spawn(async move {
-            match journal.remove_session(id).await {
-                Ok(()) => drop(sender.send(true)),
-                Err(error) => tracing::warn!(%error, session = %id, "a removal is not in the journal"),
-            }
-        });
-        Self(receiver)
-    }
-
-    /// Whether the journal has it by now, or within a short time.
-    pub async fn is_written(&mut self) -> bool {
-        let written = self.0.wait_for(|written| *written);
-        matches!(tokio::time::timeout(REMOVAL_NOTED, written).await, Ok(Ok(_)))
-    }
-}
-
-/// Takes all that is kept of a session that was never made, its seed among it.
-pub fn forget(journal: &Journal, id: SessionId) {
-    if !controls::holds("failed_creations_forgotten") {
-        return;
-    }
-    let journal = journal.clone();
-    tokio::spawn(async move {
-        if let Err(error) = journal.forget(id).await {
-            tracing::warn!(%error, session = %id, "the record of a session that was not made is left");
-        }
-    });
-}
-
 impl SessionActorState {
     pub(super) async fn reset(
         &mut self,
         myself: &OwnSession,
         replay: Option<Vec<CellNumber>>,
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     ) {
         self.touch();
         let may = self.machine.may_reset(replay.is_some()).and_then(|()| self.can_write());
@@ -81,18 +41,17 @@ impl SessionActorState {
             Some(cells) => EventBody::ReplayStarted { cells },
             None => EventBody::Reset,
         };
-        let session = myself.any_life().clone();
+        let session = myself.any_generation().clone();
         self.append_and(event, move |_| drop(session.cast(SessionMsg::ResetNoted { reply_to })));
     }
 
-    pub(super) async fn reset_noted(&mut self, reply_to: Answer<()>) {
+    pub(super) async fn reset_noted(&mut self, reply_to: Reply<()>) {
         if let Some(executor) = self.ready() {
             // Before any cell that has waited for it.
-            let (done, is_done) = oneshot::channel();
-            let _ = executor.cast(ExecutorMsg::Reset { reply_to: done.into() });
+            let done = send_now(&executor, |reply_to| ExecutorMsg::Reset { reply_to });
             tokio::spawn(async move {
                 // If the sandbox ended meanwhile, the next one is as fresh as can be.
-                let _ = reply_to.send(is_done.await.unwrap_or(Ok(())));
+                let _ = reply_to.send(done.await.unwrap_or(Ok(())));
             });
         } else {
             let _ = reply_to.send(Ok(()));
@@ -100,13 +59,19 @@ impl SessionActorState {
         self.apply(Input::ResetNoted).await;
     }
 
-    pub(super) async fn remove(&mut self, myself: &OwnSession, reply_to: Option<Answer<()>>) {
+    /// Whoever else wants that while it is under way is told when it is done: its sandbox is gone only then.
+    pub(super) async fn remove(&mut self, myself: &OwnSession, reply_to: Option<Reply<()>>) {
+        if let Some(removers) = &self.removers {
+            removers.lock().extend(reply_to);
+            return;
+        }
+        self.removers = Some(Arc::default());
         self.apply(Input::Remove).await;
         if let Some(created) = self.args.created.take() {
             let _ = created.send(Err(Problem::new(Code::NoSuchSession, "the session was removed")));
         }
         let executor = self.executor.take();
-        let session = myself.any_life().clone();
+        let session = myself.any_generation().clone();
         let (journal, id) = (self.args.journal.clone(), self.args.id);
         let making = self.making.take();
         tokio::spawn(async move {
@@ -114,34 +79,64 @@ impl SessionActorState {
                 // A workspace that came to be after the end would be nobody's.
                 let _ = making.await;
             }
+            // First in the journal: should the daemon die over it, the next one finds no session whose sandbox is half gone,
+            // and clears away what is left.
+            let mut noted = RemovalRecord::begin(&journal, id);
+            noted.is_written().await;
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
             }
-            let mut noted = Noted::begin(&journal, id);
-            noted.is_written().await;
             let _ = session.cast(SessionMsg::Removed { reply_to, noted });
         });
     }
 
     /// The last of it goes, and whoever asked is told, but not before the journal knows.
-    pub(super) async fn removed(&mut self, reply_to: Option<Answer<()>>, mut noted: Noted) {
+    pub(super) fn removed(&mut self, reply_to: Option<Reply<()>>, mut noted: RemovalRecord) {
         self.log.append(EventBody::SessionRemoved);
         self.log.close();
         self.forgo_sandbox();
-        if let Some(workspace) = self.workspace.clone() {
-            remove_workspace(workspace).await;
-        }
-        let mut reply_to = reply_to;
-        if !noted.is_written().await
-            && let Some(reply_to) = reply_to.take()
-        {
-            let problem = self.unwritable("the session was removed, but may come back with the next daemon");
-            let _ = reply_to.send(Err(problem));
-        }
-        if self.args.before.is_none() && self.receipt.is_none() {
-            // It was never made, so nobody can ask what became of it.
-            forget(&self.args.journal, self.args.id);
-        }
-        let _ = self.args.supervisor.cast(SupervisorMsg::Ended { id: self.args.id, reply_to });
+        let unwritable = self.unwritable("the session was removed, but may come back with the next daemon");
+        // Nobody can ask what became of one that was never made.
+        let never_made = self.args.before.is_none() && self.receipt.is_none();
+        let (workspace, journal, id) = (self.workspace.clone(), self.args.journal.clone(), self.args.id);
+        let removers = Arc::clone(self.removers.get_or_insert_default());
+        removers.lock().extend(reply_to);
+        let last = async move {
+            if let Some(workspace) = workspace {
+                remove_workspace(workspace).await;
+            }
+            let written = noted.is_written().await;
+            if never_made {
+                forget(&journal, id);
+            }
+            let mut removers = std::mem::take(&mut *removers.lock());
+            if !written {
+                for reply_to in removers.drain(..) {
+                    let _ = reply_to.send(Err(unwritable.clone()));
+                }
+            }
+            removers
+        };
+        self.end_after(last);
+    }
+
+    /// The daemon ends: all that the session has to say is in the journal.
+    pub(super) fn left(&self) {
+        let log = Arc::clone(&self.log);
+        self.end_after(async move {
+            log.flushed().await;
+            log.close();
+            Vec::new()
+        });
+    }
+
+    /// Ends the session when that is done, whose outcome is who waits for it.
+    fn end_after(&self, last: impl Future<Output = Vec<Reply<()>>> + Send + 'static) {
+        let (supervisor, session, id) = (self.args.supervisor.clone(), self.myself.clone(), self.args.id);
+        spawn_reporting(last, move |removers| {
+            let removers = removers.unwrap_or_default();
+            let _ = supervisor.cast(SupervisorMsg::Ended { id, removers });
+            session.any_generation().stop(None);
+        });
     }
 }

@@ -1,17 +1,22 @@
 //! A session whose sandbox is frozen, also over a restart of the daemon.
 
-use ractor::rpc::CallResult;
 use std::sync::Arc;
 
-use super::super::executor::ExecutorMsg;
-use super::written::JOURNALLED;
-use super::{Answer, OwnSession, SessionActorState, SessionMsg};
+use super::messages::{OwnSession, SessionMsg};
+use super::state::SessionActorState;
+use crate::actors::calls::{Reply, send_now};
+use crate::actors::executor::messages::ExecutorMsg;
+use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::{Code, Problem};
 use crate::session::machine::Input;
 
+pub(super) fn ended_meanwhile() -> Problem {
+    Problem::new(Code::SandboxFailed, "the sandbox ended meanwhile")
+}
+
 impl SessionActorState {
     /// First in the journal: the next daemon has to know why nothing answers.
-    pub(super) async fn freeze(&mut self, myself: &OwnSession, reply_to: Answer<()>) {
+    pub(super) async fn freeze(&mut self, myself: &OwnSession, reply_to: Reply<()>) {
         let may = self.machine.may_freeze().and_then(|()| self.can_write());
         let executor = match (may, self.ready()) {
             (Ok(()), Some(executor)) => executor,
@@ -20,23 +25,21 @@ impl SessionActorState {
         };
         let session = myself.clone();
         self.apply(Input::Freeze).await;
+        let frozen = send_now(&executor, |reply_to| ExecutorMsg::Freeze { reply_to });
         tokio::spawn(async move {
-            let outcome = match executor.call(|reply_to| ExecutorMsg::Freeze { reply_to }, None).await {
-                Ok(CallResult::Success(outcome)) => outcome,
-                _ => Err(Problem::new(Code::SandboxFailed, "the sandbox ended meanwhile")),
-            };
+            let outcome = frozen.await.unwrap_or_else(|| Err(ended_meanwhile()));
             let _ = session.cast(SessionMsg::FreezeDone { outcome, reply_to });
         });
     }
 
-    pub(super) async fn freeze_done(&mut self, outcome: Result<(), Problem>, reply_to: Answer<()>) {
+    pub(super) async fn freeze_done(&mut self, outcome: Result<(), Problem>, reply_to: Reply<()>) {
         if outcome.is_err() {
             self.apply(Input::FreezeFailed).await;
         }
         let (log, late) =
             (Arc::clone(&self.log), self.unwritable("the sandbox is frozen, which may be forgotten"));
         tokio::spawn(async move {
-            let written = tokio::time::timeout(JOURNALLED, log.flushed()).await.is_ok();
+            let written = tokio::time::timeout(JOURNAL_TIMEOUT, log.flushed()).await.is_ok();
             let _ = reply_to.send(outcome.and(if written { Ok(()) } else { Err(late) }));
         });
     }

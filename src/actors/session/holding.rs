@@ -1,12 +1,13 @@
 //! Ephemeral sessions: they go when nobody holds them any more.
 
-use super::super::holding::Hold;
-use super::{OwnSession, SessionActorState, SessionMsg};
+use super::messages::{OwnSession, SessionMsg};
+use super::state::SessionActorState;
+use crate::actors::holding::Hold;
 
 impl SessionActorState {
     pub(super) fn hold(&mut self, myself: &OwnSession) -> Hold {
         self.holders.add();
-        let session = myself.any_life().clone();
+        let session = myself.any_generation().clone();
         Hold::new(move || drop(session.cast(SessionMsg::Released)))
     }
 

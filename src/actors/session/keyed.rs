@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
-use crate::store::Aim;
+use crate::store::KeyTarget;
 
 /// The key of a request for a cell.
 #[derive(Clone, Debug)]
@@ -41,13 +41,13 @@ fn yes() -> bool {
 }
 
 impl Keyed {
-    pub(super) fn aim(self, session: SessionId, cell: CellNumber, newest: Seq) -> Aim {
+    pub(super) fn aim(self, session: SessionId, cell: CellNumber, newest: Seq) -> KeyTarget {
         let target = CellTarget {
             session: session.to_string(),
             cell,
             result: self.wants != Wants::Number,
             events_after: (self.wants == Wants::Events).then_some(newest),
         };
-        Aim { owner: self.owner, key: self.key, target: json!(target) }
+        KeyTarget { owner: self.owner, key: self.key, target: json!(target) }
     }
 }

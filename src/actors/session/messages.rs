@@ -6,20 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use super::super::asks::AsksRef;
-use super::super::calls;
-use super::super::executor::Back;
-use super::super::holding::Hold;
-use super::ending::Noted;
+use super::journalled::RemovalRecord;
 use super::keyed::Keyed;
-use super::written::JOURNALLED;
-use crate::bridge::Turn;
+use crate::actors::asks::messages::AsksRef;
+use crate::actors::calls;
+use crate::actors::calls::Reply;
+use crate::actors::executor::messages::Undoing;
+use crate::actors::holding::Hold;
+use crate::bridge::FrameGuard;
 use crate::config::Sandbox as Limits;
-use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList, Which};
+use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList, VariablesFilter};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::CellOrigin;
-use crate::protocol::frames::{Live, StateAfter};
+use crate::protocol::frames::{LiveResources, StateAfter};
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
+use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
@@ -28,7 +29,7 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::UserSlot;
-use crate::sandbox::workspace::room::{Payer, Room};
+use crate::sandbox::workspace::room::{Payer, UploadRoom};
 use crate::sandbox::workspace::{Root, Workspace};
 use crate::session::outcome::Replay;
 use crate::session::rules::CellRules;
@@ -43,39 +44,39 @@ pub type SessionRef = ActorRef<SessionMsg>;
 #[derive(Clone)]
 pub struct OwnSession {
     session: SessionRef,
-    life: u64,
+    generation: u64,
 }
 
 impl OwnSession {
-    pub(super) fn new(session: SessionRef, life: u64) -> Self {
-        Self { session, life }
+    pub(super) fn new(session: SessionRef, generation: u64) -> Self {
+        Self { session, generation }
     }
 
-    fn own(life: u64, message: SessionMsg) -> SessionMsg {
-        SessionMsg::Own { life, message: Box::new(message) }
+    fn own(generation: u64, message: SessionMsg) -> SessionMsg {
+        SessionMsg::Own { generation, message: Box::new(message) }
     }
 
     pub fn cast(&self, message: SessionMsg) -> Result<(), Box<MessagingErr<SessionMsg>>> {
-        self.session.cast(Self::own(self.life, message)).map_err(Box::new)
+        self.session.cast(Self::own(self.generation, message)).map_err(Box::new)
     }
 
     pub async fn call<T: Send + 'static>(
         &self,
         message: impl FnOnce(RpcReplyPort<T>) -> SessionMsg,
     ) -> Result<T, Problem> {
-        calls::answer(self.session.call(|reply_to| Self::own(self.life, message(reply_to)), None).await)
+        calls::answer(self.session.call(|reply_to| Self::own(self.generation, message(reply_to)), None).await)
     }
 
     /// Asks it something that it may refuse.
     pub async fn ask<T: Send + 'static>(
         &self,
-        message: impl FnOnce(Answer<T>) -> SessionMsg,
+        message: impl FnOnce(Reply<T>) -> SessionMsg,
     ) -> Result<T, Problem> {
         self.call(message).await?
     }
 
     /// Whatever life it is in.
-    pub fn any_life(&self) -> &SessionRef {
+    pub fn any_generation(&self) -> &SessionRef {
         &self.session
     }
 
@@ -83,8 +84,6 @@ impl OwnSession {
         self.session.get_cell()
     }
 }
-
-pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
 
 /// A cell as a client asks for it, checked.
 #[derive(Clone, Debug)]
@@ -126,7 +125,7 @@ impl Ticket {
         let cell = self.cell;
         let mut ended = false;
         loop {
-            match tokio::time::timeout(JOURNALLED, &mut self.done).await {
+            match tokio::time::timeout(JOURNAL_TIMEOUT, &mut self.done).await {
                 Ok(Ok(result)) => return Ok(result),
                 Ok(Err(_)) => {
                     if session.get_status() < ActorStatus::Draining {
@@ -142,8 +141,8 @@ impl Ticket {
                 Err(_) => {}
             }
             // It is in no event, so it is found by looking.
-            let standing = session.call(|reply_to| SessionMsg::Standing { cell, reply_to }, None).await;
-            ended = matches!(calls::answer(standing), Ok(Standing::Ended));
+            let standing = session.call(|reply_to| SessionMsg::CellStatus { cell, reply_to }, None).await;
+            ended = matches!(calls::answer(standing), Ok(CellStatus::Ended));
         }
     }
 }
@@ -165,11 +164,14 @@ pub struct Handles {
 
 impl Handles {
     /// How much an upload may still put into the workspace; measured with the rights of the folder's owner.
-    pub fn room(&self, limits: &Limits) -> impl FnOnce(&Root<'_>) -> Result<Room, Problem> + Send + use<> {
+    pub fn room(
+        &self,
+        limits: &Limits,
+    ) -> impl FnOnce(&Root<'_>) -> Result<UploadRoom, Problem> + Send + use<> {
         let (most, reserve) = (limits.workspace_bytes, limits.disk_reserve_bytes);
         let filling = self.workspace.filling();
         let payer = self.gauge.clone().map(|gauge| Box::new(gauge) as Box<dyn Payer>);
-        move |root| Room::open(root, filling, most, reserve, payer)
+        move |root| UploadRoom::open(root, filling, most, reserve, payer)
     }
 }
 
@@ -189,9 +191,9 @@ impl Payer for Gauge {
 }
 
 pub enum SessionMsg {
-    /// Of one of its own parts, for the life to which that belongs.
+    /// A message of its executor, its asks or one of its tasks; ignored if that belongs to an earlier generation.
     Own {
-        life: u64,
+        generation: u64,
         message: Box<SessionMsg>,
     },
     /// The owner may run one more cell.
@@ -204,67 +206,67 @@ pub enum SessionMsg {
     /// Queue a cell. Answered as soon as it is in the journal; a full queue is `busy`.
     Run {
         request: CellRequest,
-        reply_to: Answer<Ticket>,
+        reply_to: Reply<Ticket>,
     },
     /// Where a cell stands.
-    Standing {
+    CellStatus {
         cell: CellNumber,
-        reply_to: RpcReplyPort<Standing>,
+        reply_to: RpcReplyPort<CellStatus>,
     },
     Interrupt {
-        reply_to: Answer<Interrupted>,
+        reply_to: Reply<Interrupted>,
     },
     /// Shows the state before the cell that runs, if one does. `patient` ones wait until the main line is idle.
     Variables {
-        which: Which,
+        which: VariablesFilter,
         patient: bool,
-        reply_to: Answer<VariableList>,
+        reply_to: Reply<VariableList>,
     },
     /// Does not wait: it sees no state of the session.
     Compute {
         expression: String,
         values: Map<String, Value>,
         timeout: Duration,
-        reply_to: Answer<Computed>,
+        reply_to: Reply<Computed>,
     },
     /// Take back the last cells of the main line; `busy` while something runs or waits. Cells that
     /// come meanwhile wait.
     Undo {
         cells: u64,
-        reply_to: Answer<Undone>,
+        reply_to: Reply<Undone>,
     },
     /// Stop all processes of the sandbox; a running cell's clock stops too. The next request, or
     /// `Thaw`, lets them go on.
     Freeze {
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
     Thaw {
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
     /// Drops queued cells, ends the running one, starts afresh; the cells that are about to be replayed
     /// are not forgotten. For a replay, `busy` while anything runs or waits, or another one goes on; it
     /// goes on itself until `ReplayEnded`.
     Reset {
         replay: Option<Vec<CellNumber>>,
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
     /// It is in the journal, so that the next daemon would do it if this one died now.
     ResetNoted {
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
     View {
         reply_to: RpcReplyPort<SessionView>,
     },
     Receipt {
-        reply_to: Answer<Arc<Receipt>>,
+        reply_to: Reply<Arc<Receipt>>,
     },
     /// Counts as activity.
     Handles {
-        reply_to: Answer<Handles>,
+        reply_to: Reply<Handles>,
     },
     /// The actor of the session's asks.
     Asks {
-        reply_to: Answer<AsksRef>,
+        reply_to: Reply<AsksRef>,
     },
     /// Variables that an ask brings along; every later sandbox has them too.
     /// `anew`: also where a cell may have changed them.
@@ -285,12 +287,12 @@ pub enum SessionMsg {
     /// A client lends its tools, as long as it holds the lease.
     Lend {
         tools: Vec<ClientTool>,
-        reply_to: Answer<Lease>,
+        reply_to: Reply<Lease>,
     },
     AnswerCall {
         call: String,
         answer: ClientAnswer,
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
     ToolsChanged,
     /// Files of the workspace were changed from outside.
@@ -298,11 +300,11 @@ pub enum SessionMsg {
     /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,
     /// when the name is free again.
     Remove {
-        reply_to: Option<Answer<()>>,
+        reply_to: Option<Reply<()>>,
     },
     /// An ephemeral session lives as long as somebody has such a thing.
     Hold {
-        reply_to: Answer<Hold>,
+        reply_to: Reply<Hold>,
     },
     /// One of them is gone.
     Released,
@@ -335,17 +337,17 @@ pub enum SessionMsg {
         exit_code: i32,
         after: StateAfter,
         /// What ran beside cells, and does not come back.
-        gone: Live,
-        turn: Turn,
+        gone: LiveResources,
+        frame_guard: FrameGuard,
     },
     FreezeDone {
         outcome: Result<(), Problem>,
-        reply_to: Answer<()>,
+        reply_to: Reply<()>,
     },
     /// A cell did not get into the journal in time.
     Unwritten {
         ticket: Ticket,
-        reply_to: Answer<Ticket>,
+        reply_to: Reply<Ticket>,
     },
     /// Whether the start of a cell got into the journal in time.
     Started {
@@ -354,26 +356,26 @@ pub enum SessionMsg {
     },
     /// The kernel cannot run this copy now.
     PutBack(CellNumber),
-    /// The turn is given back when the journal has been told.
+    /// The frame guard is dropped when the journal has been told.
     UndoDone {
-        outcome: Result<Back, Problem>,
-        reply_to: Answer<Undone>,
+        outcome: Result<Undoing, Problem>,
+        reply_to: Reply<Undone>,
     },
     /// The daemon before this one had cells undone, and did not live to write it down.
     UndoneBefore {
         state_of: CellNumber,
-        turn: Turn,
+        frame_guard: FrameGuard,
     },
     /// The replay that a `Reset` began is over; not `finished` if cells are left that did not run.
     ReplayEnded {
         finished: bool,
     },
-    /// The turn is given back when the result is in the journal.
-    CellFinished(Box<ExecutionResult>, Option<Turn>),
+    /// The frame guard is dropped when the result is in the journal.
+    CellFinished(Box<ExecutionResult>, Option<FrameGuard>),
     /// The sandbox is removed; the rest can go. `noted` tells when the journal has it.
     Removed {
-        reply_to: Option<Answer<()>>,
-        noted: Noted,
+        reply_to: Option<Reply<()>>,
+        noted: RemovalRecord,
     },
     Tick,
 }
@@ -406,7 +408,7 @@ impl SessionMsg {
             | Self::FreezeDone { reply_to, .. }
             | Self::Remove { reply_to: Some(reply_to) }
             | Self::Removed { reply_to: Some(reply_to), .. } => drop(reply_to.send(Err(problem))),
-            Self::Standing { .. }
+            Self::CellStatus { .. }
             | Self::View { .. }
             | Self::Given { .. }
             | Self::MayRun(_)
@@ -439,7 +441,7 @@ impl SessionMsg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum CellStatus {
     Queued(Seq),
     Running(Seq),
     /// Its result is in the journal, or on its way.

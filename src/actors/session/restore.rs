@@ -3,17 +3,19 @@
 
 use tokio::sync::oneshot;
 
-use super::super::asks::AsksMsg;
-use super::super::executor::{Attach, ExecutorMsg, Resumed};
-use super::{Answer, OwnSession, Pending, SessionActorState, SessionArgs, SessionMsg, expiry};
+use super::messages::{OwnSession, SessionMsg};
+use super::state::{CellWaiter, SessionActorState, SessionArgs, expiry};
+use crate::actors::asks::messages::AsksMsg;
+use crate::actors::calls::Reply;
+use crate::actors::executor::messages::{Attach, ExecutorMsg, Resumed};
 use crate::protocol::api::VariableList;
 use crate::protocol::clock;
 use crate::protocol::event::Event;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::cgroup::Cgroup;
-use crate::session::machine::{Before, Input, Machine, Phase};
-use crate::session::news;
+use crate::session::machine::{Input, Machine, Phase, Unfinished};
+use crate::session::notices;
 use crate::session::restore::{Begun, Restored};
 use crate::store::EventLog;
 use std::collections::HashMap;
@@ -36,12 +38,12 @@ pub(in crate::actors) fn events(log: &EventLog) -> Vec<Event> {
 }
 
 /// What a session does next that was there before. `replays`: somebody goes on with the replay.
-pub(super) fn machine(args: &SessionArgs, past: &Restored, replays: bool) -> Machine<Answer<VariableList>> {
-    let before = Before {
+pub(super) fn machine(args: &SessionArgs, past: &Restored, replays: bool) -> Machine<Reply<VariableList>> {
+    let before = Unfinished {
         cells: past.cells,
         queued: past.queued.clone(),
         running: past.running.iter().map(|begun| begun.start.clone()).collect(),
-        note: if past.replaying { Some(news::REPLAY_CUT.into()) } else { past.news.clone() },
+        note: if past.replaying { Some(notices::REPLAY_CUT.into()) } else { past.pending_note.clone() },
         idle: past.active_at.as_deref().map_or(Duration::ZERO, clock::since),
         frozen: past.frozen_since.is_some(),
         replaying: replays && past.replaying,
@@ -54,14 +56,14 @@ pub(super) fn machine(args: &SessionArgs, past: &Restored, replays: bool) -> Mac
 impl SessionActorState {
     /// Takes up what waits for cells that had not ended. Of those that wait since an earlier life, some wait for cells
     /// that never got into the journal.
-    pub(super) fn recall(&mut self, past: Restored, mut waiting: HashMap<CellNumber, Pending>) {
+    pub(super) fn recall(&mut self, past: Restored, mut waiting: HashMap<CellNumber, CellWaiter>) {
         let events_after = self.log.newest();
         let running = past.running.iter().map(|begun| begun.start.cell);
         for cell in past.queued.iter().map(|start| start.cell).chain(running.clone()) {
-            let nobody = || Pending { events_after, done: oneshot::channel().0 };
+            let nobody = || CellWaiter { events_after, done: oneshot::channel().0 };
             self.tickets.insert(cell, waiting.remove(&cell).unwrap_or_else(nobody));
         }
-        running.for_each(|cell| self.keep_turn(cell));
+        running.for_each(|cell| self.keep_cell_permit(cell));
         if self.args.before.is_some() {
             self.receipt = past.last_sandbox.clone().map(Arc::new);
             self.keep_image();
@@ -87,8 +89,8 @@ impl SessionActorState {
             receipt,
             running: past.running.into_iter().map(ran).collect(),
             open_calls: past.open_calls,
-            said: past.said,
-            bound: past.bound,
+            responses: past.tool_responses,
+            bound: past.sandbox_rules,
             frozen: self.machine.is_frozen(),
         })
     }
@@ -114,7 +116,7 @@ impl SessionActorState {
         self.leaving = true;
         self.apply(Input::Leave).await;
         let executor = self.executor.take();
-        let (session, asks) = (myself.any_life().clone(), self.asks.clone());
+        let (session, asks) = (myself.any_generation().clone(), self.asks.clone());
         tokio::spawn(async move {
             let of_asks = asks.call(|reply_to| AsksMsg::Leave { reply_to }, None);
             let of_cells = async {

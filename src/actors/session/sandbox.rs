@@ -3,16 +3,20 @@
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-use super::super::executor::{Executor, ExecutorArgs, ExecutorMsg};
-use super::super::supervisor::SupervisorMsg;
-use super::ending::Noted;
-use super::{Answer, Handles, OwnSession, SessionActorState, SessionArgs, SessionMsg};
-use crate::bridge::Turn;
-use crate::deaths::watched;
+use super::journalled::RemovalRecord;
+use super::messages::{Handles, OwnSession, SessionMsg};
+use super::state::{SessionActorState, SessionArgs};
+use crate::actors::calls::Reply;
+use crate::actors::executor::actor::Executor;
+use crate::actors::executor::messages::ExecutorMsg;
+use crate::actors::executor::state::ExecutorArgs;
+use crate::actors::supervisor::messages::SupervisorMsg;
+use crate::bridge::FrameGuard;
+use crate::panics::spawn_reporting;
 use crate::protocol::api::{SessionState, SessionView, VariableList};
 use crate::protocol::event::EventBody;
 use crate::protocol::exit_codes::signal_name;
-use crate::protocol::frames::{Live, StateAfter};
+use crate::protocol::frames::{LiveResources, StateAfter};
 use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
@@ -20,22 +24,21 @@ use crate::protocol::receipt::{Backend, Receipt};
 use crate::quota::{Amounts, Permit};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
-use crate::sandbox::launch::{UserSlot, Wanted};
+use crate::sandbox::launch::{SandboxRequest, UserSlot};
 use crate::sandbox::spec::Choice;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::disk;
-use crate::sandbox::workspace::owner::{self as folders, Lane};
+use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::session::machine::{Input, Phase};
-use crate::session::news;
+use crate::session::notices;
 use crate::session::outcome;
-use crate::store::{JournalError, SessionRecord};
+use crate::store::SessionRecord;
 
 /// What a sandbox can take at most.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
-pub fn a_sandbox(wanted: &Wanted, settings: &crate::config::Sandbox) -> Amounts {
-    let checkpoints = if wanted.checkpoints == 0 { 0 } else { settings.checkpoint_bytes };
+pub fn a_sandbox(wanted: &SandboxRequest, settings: &crate::config::Sandbox) -> Amounts {
     Amounts::of([
-        (Kind::Memory, wanted.memory_bytes.saturating_add(checkpoints)),
+        (Kind::Memory, wanted.memory_in_all(settings)),
         (Kind::Cpus, (wanted.cpus * 1000.0).ceil() as u64),
     ])
 }
@@ -65,7 +68,7 @@ pub(super) fn make_workspace(
                 let (workspaces, reserve) = (launcher.paths.workspaces_dir(), &launcher.settings.sandbox);
                 disk::check_at(&workspaces, reserve.disk_reserve_bytes)?;
                 // First in the journal: nothing may exist that the next start would not find.
-                journal.create_session(&record).await.map_err(|error| unrecorded(&error))?;
+                journal.create_session(&record).await.map_err(Problem::from)?;
             }
             let choice = match held_by {
                 Some(backend) => Choice { backend, why: String::new() },
@@ -82,7 +85,7 @@ pub(super) fn make_workspace(
                     .collect();
                 let look =
                     move || Workspace::of_caller(folder.as_ref(), service, mode, choice, owner, &private);
-                return Ok((folders::run(owner, Lane::Look, None, look).await??, None));
+                return Ok((folders::run(owner, WorkKind::Look, None, look).await??, None));
             }
             let Some(slot) = slot else {
                 return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));
@@ -91,25 +94,15 @@ pub(super) fn make_workspace(
             let bytes = launcher.settings.sandbox.workspace_bytes;
             let uid = slot.uid;
             let make = move || Workspace::managed(path, service, mode, choice, uid, bytes);
-            Ok((folders::run(owner, Lane::Look, None, make).await??.paid_by(owner), Some(slot)))
+            Ok((folders::run(owner, WorkKind::Look, None, make).await??.paid_by(owner), Some(slot)))
         };
         make.await
     };
-    watched(make, move |made| {
+    spawn_reporting(make, move |made| {
         let panicked =
             || Err(Problem::new(Code::Internal, "the workspace could not be made: an internal error"));
         let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(made.unwrap_or_else(panicked))));
     })
-}
-
-fn unrecorded(error: &JournalError) -> Problem {
-    match error {
-        JournalError::NameTaken => Problem::new(Code::SessionExists, error.to_string()),
-        JournalError::Closed => Problem::new(Code::ShuttingDown, error.to_string()),
-        JournalError::Refused(_) | JournalError::Unreadable(_) => {
-            Problem::new(Code::Storage, error.to_string()).hint("free some space where the daemon's home is")
-        }
-    }
 }
 
 impl SessionArgs {
@@ -315,9 +308,9 @@ impl SessionActorState {
     }
 
     /// Answers the request that made the session: its sandbox is there.
-    fn is_made(&self, myself: &OwnSession, ready: EventBody, created: Answer<SessionView>) {
+    fn is_made(&self, myself: &OwnSession, ready: EventBody, created: Reply<SessionView>) {
         let view = SessionView { state: SessionState::Idle, ..self.view() };
-        let session = myself.any_life().clone();
+        let session = myself.any_generation().clone();
         let late = self.unwritable("the session was not made");
         let (journal, id) = (self.args.journal.clone(), self.args.id);
         // Without this event the next daemon takes the session for one that nobody was told of.
@@ -329,7 +322,7 @@ impl SessionActorState {
             // The event comes into the journal yet, when the disk is back. So that it is taken back there is noted
             // before anybody hears that there is no session: its name, and the key that it was asked for with, are
             // free for the next try only after that.
-            let mut noted = Noted::begin(&journal, id);
+            let mut noted = RemovalRecord::begin(&journal, id);
             tokio::spawn(async move {
                 noted.is_written().await;
                 let _ = session.cast(SessionMsg::Remove { reply_to: None });
@@ -349,7 +342,7 @@ impl SessionActorState {
     }
 
     /// There is no sandbox, and there will be none. What it means for the session.
-    pub(super) fn sandbox_failed(&mut self, problem: Problem) -> Input<Answer<VariableList>> {
+    pub(super) fn sandbox_failed(&mut self, problem: Problem) -> Input<Reply<VariableList>> {
         self.executor = None;
         self.refuse_deferred(&problem);
         if let Some(created) = self.args.created.take() {
@@ -358,7 +351,7 @@ impl SessionActorState {
             let (id, problem) = (self.args.id, problem);
             let (supervisor, journal) = (self.args.supervisor.clone(), self.args.journal.clone());
             tokio::spawn(async move {
-                Noted::begin(&journal, id).is_written().await;
+                RemovalRecord::begin(&journal, id).is_written().await;
                 let _ = supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
             });
             return Input::Remove;
@@ -378,8 +371,8 @@ impl SessionActorState {
         &mut self,
         exit_code: i32,
         after: StateAfter,
-        gone: Live,
-        turn: &Turn,
+        gone: LiveResources,
+        frame_guard: &FrameGuard,
     ) {
         let by_signal = signal_name(exit_code).filter(|_| exit_code < 0);
         let how = by_signal.unwrap_or_else(|| format!("exit code {exit_code}"));
@@ -388,16 +381,19 @@ impl SessionActorState {
             StateAfter::Restored(cell) => Some(cell),
             StateAfter::Kept | StateAfter::Lost => None,
         };
-        let mut note = news::worker_replaced(&reason, restored_to);
-        if let Some(gone) = outcome::gone(gone) {
-            note = format!("{note} {gone}");
-        }
-        self.log.append_then(EventBody::StateLost { reason, restored_to }, self.applied(turn), || {});
+        let gone = outcome::gone(gone);
+        let note = notices::worker_replaced(&reason, restored_to, gone.as_deref());
+        self.log.append_then(
+            EventBody::StateLost { reason, restored_to, gone },
+            self.applied(frame_guard),
+            || {},
+        );
         self.apply(Input::Changed { note }).await;
     }
 
     pub(super) async fn tick(&mut self, myself: &OwnSession) {
         if self.workspace.is_none()
+            && !self.machine.is_ending()
             && self.args.before.is_some()
             && self.making.as_ref().is_none_or(JoinHandle::is_finished)
         {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::SessionActorState;
+use super::state::SessionActorState;
 use crate::protocol::api::{SessionLimits, SessionState, SessionView};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;

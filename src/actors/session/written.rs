@@ -1,16 +1,10 @@
 //! First in the journal, then told to others: what an answer waits for, and for how long.
 
-use std::time::Duration;
-use tokio::sync::oneshot;
-
-use super::SessionActorState;
+use super::journalled::when_written;
+use super::state::SessionActorState;
 use crate::protocol::event::EventBody;
-use crate::protocol::problem::{Code, Problem};
-use crate::store::{Aim, Applied, Paid};
-
-/// Time for an event to get into the journal. It takes some tens of microseconds; a disk that hangs
-/// longer than this must not hold a session or a client.
-pub(super) const JOURNALLED: Duration = Duration::from_secs(2);
+use crate::protocol::problem::{Code, FREE_SPACE, Problem};
+use crate::store::{AppliedFrame, KeyTarget, Paid};
 
 impl SessionActorState {
     /// An error while the disk refuses: nothing is begun then that could not be kept.
@@ -34,17 +28,17 @@ impl SessionActorState {
         &self,
         body: EventBody,
         paid: Paid,
-        aim: Option<Aim>,
+        aim: Option<KeyTarget>,
         then: impl FnOnce(bool) + Send + 'static,
     ) {
-        self.log.append_aimed_then(body, paid, aim, when_written(then));
+        self.log.append_keyed_then(body, paid, aim, when_written(then));
     }
 
     /// Likewise, as the effect of a kernel's frame.
     pub(super) fn append_applied_and(
         &self,
         body: EventBody,
-        applied: Option<Applied>,
+        applied: Option<AppliedFrame>,
         then: impl FnOnce(bool) + Send + 'static,
     ) {
         self.log.append_then(body, applied, when_written(then));
@@ -54,17 +48,6 @@ impl SessionActorState {
     pub(super) fn unwritable(&self, outcome: &str) -> Problem {
         let trouble = self.args.journal.healthy().err().unwrap_or_else(|| "it is slow".into());
         Problem::new(Code::Storage, format!("{outcome}, because the journal cannot be written: {trouble}"))
-            .hint("free some space where the daemon's home is")
-    }
-}
-
-/// To be called when something is committed. `then` hears whether that was in time.
-fn when_written(then: impl FnOnce(bool) + Send + 'static) -> impl FnOnce() + Send + 'static {
-    let (committed, written) = oneshot::channel();
-    tokio::spawn(async move {
-        then(matches!(tokio::time::timeout(JOURNALLED, written).await, Ok(Ok(()))));
-    });
-    move || {
-        let _ = committed.send(());
+            .hint(FREE_SPACE)
     }
 }

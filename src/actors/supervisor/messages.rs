@@ -1,15 +1,16 @@
 //! What the supervisor is asked and told.
 
-use ractor::RpcReplyPort;
+use ractor::{ActorRef, RpcReplyPort};
 use std::time::Duration;
 
-use crate::actors::session::SessionRef;
+use crate::actors::calls::Reply;
+use crate::actors::session::messages::SessionRef;
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::problem::Problem;
 use crate::quota::Permit;
 
-pub(super) type Answer<T> = RpcReplyPort<Result<T, Problem>>;
+pub type SupervisorRef = ActorRef<SupervisorMsg>;
 
 pub struct ForJob {
     pub id: JobId,
@@ -27,7 +28,7 @@ pub enum SupervisorMsg {
         nested: bool,
         /// The job that the session serves. Lists of sessions leave such a session out; only its job uses it.
         job: Option<ForJob>,
-        reply_to: Answer<SessionView>,
+        reply_to: Reply<SessionView>,
     },
     /// The sessions of jobs.
     OfJobs {
@@ -40,12 +41,13 @@ pub enum SupervisorMsg {
     NotCreated {
         id: SessionId,
         problem: Problem,
-        reply_to: Answer<SessionView>,
+        reply_to: Reply<SessionView>,
     },
     /// A session has ended; its name is free from now on.
     Ended {
         id: SessionId,
-        reply_to: Option<Answer<()>>,
+        /// Who waits for that.
+        removers: Vec<Reply<()>>,
     },
     /// Take no more sessions; remove all there are, or leave them to the next daemon. Answered when
     /// the last actor has ended.

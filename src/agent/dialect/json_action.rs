@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::next_step::hoisted;
-use super::{Call, Format, Intent, Said, Scene, Speech, Wish, nothing_said, only_text};
+use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
 use crate::agent::arguments::CELL_TOOL;
 use crate::agent::json;
 use crate::agent::turn::Answered;
@@ -48,9 +48,9 @@ impl Speech for JsonAction {
         false
     }
 
-    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> Said {
+    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
         let intent = intent(reply, step, scene.words).unwrap_or_else(Intent::Malformed);
-        Said::new(only_text(reply), intent)
+        ParsedReply::new(only_text(reply), intent)
     }
 
     fn record(&self, message: Message, answered: Vec<Answered>) -> Vec<Message> {

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Call, Format, Intent, Said, Scene, Speech, Wish, nothing_said, only_text};
+use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
 use crate::agent::history::tool_result;
 use crate::agent::json;
 use crate::agent::turn::Answered;
@@ -32,9 +32,9 @@ impl Speech for NextStep {
         true
     }
 
-    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> Said {
+    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
         let words = scene.words;
-        let malformed = |why| Said::new(only_text(reply), Intent::Malformed(why));
+        let malformed = |why| ParsedReply::new(only_text(reply), Intent::Malformed(why));
         if let Some(why) = nothing_said(reply, words) {
             return malformed(why);
         }
@@ -70,7 +70,10 @@ impl Speech for NextStep {
             arguments: Value::Object(function.clone()).to_string(),
         });
         let wish = Wish::Call(Value::Object(fields).to_string());
-        Said::new(message, Intent::Calls(vec![Call { id, name: tool.to_owned(), wish, legacy: false }]))
+        ParsedReply::new(
+            message,
+            Intent::Calls(vec![Call { id, name: tool.to_owned(), wish, legacy: false }]),
+        )
     }
 
     fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {
@@ -89,7 +92,7 @@ fn wants_purpose(scene: Scene, name: &str) -> bool {
 }
 
 /// A completion without an answer of its own is answered by what is known in the end.
-fn completed(reply: &ChatReply, mut fields: Map<String, Value>, thought: &str, scene: Scene) -> Said {
+fn completed(reply: &ChatReply, mut fields: Map<String, Value>, thought: &str, scene: Scene) -> ParsedReply {
     let intent = match fields.remove("answer") {
         Some(Value::Null) | None if scene.spec.schema.is_none() && !thought.trim().is_empty() => {
             Intent::Answer { text: thought.to_owned(), value: None }
@@ -98,7 +101,7 @@ fn completed(reply: &ChatReply, mut fields: Map<String, Value>, thought: &str, s
         Some(Value::Null) | None => Intent::Malformed(scene.words.field("function/answer", Field::Empty)),
         Some(value) => Intent::Answer { text: value.to_string(), value: Some(value) },
     };
-    Said::new(only_text(reply), intent)
+    ParsedReply::new(only_text(reply), intent)
 }
 
 /// `compute_with_python` is `Req_ComputeWithPython`.

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Call, Format, Intent, Said, Scene, Speech, Wish, tame_name};
+use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, tame_name};
 use crate::agent::history::{NO_ARGUMENTS, function_result, tool_result};
 use crate::agent::turn::Answered;
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, FunctionCall, Message, Role, ToolCall};
@@ -30,7 +30,7 @@ impl Speech for ToolCalls {
         true
     }
 
-    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> Said {
+    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
         let words = scene.words;
         let mut message = Message::new(Role::Assistant, reply.message.content.clone());
         let mut calls: Vec<Call> = Vec::new();
@@ -62,7 +62,7 @@ impl Speech for ToolCalls {
             Some(call) if calls.is_empty() => {
                 let shown = format!("[function_call {} {}]", call.name, call.arguments);
                 message.content.push_str(&shown);
-                return Said::new(message, Intent::Correct(words.no_function_call()));
+                return ParsedReply::new(message, Intent::Correct(words.no_function_call()));
             }
             Some(_) => after.push(words.no_function_call()),
             None => {}
@@ -76,7 +76,7 @@ impl Speech for ToolCalls {
         } else {
             Intent::Answer { text: message.content.clone(), value: None }
         };
-        Said { message, intent, after: (!after.is_empty()).then(|| after.join("\n")) }
+        ParsedReply { message, intent, after: (!after.is_empty()).then(|| after.join("\n")) }
     }
 
     fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {

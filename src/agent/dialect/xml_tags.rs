@@ -4,7 +4,7 @@
 //! Several blocks of code are one program, in their order. Results return as tool messages, as
 //! answers to a call that stands for the tag.
 
-use super::{Call, Format, Intent, Said, Scene, Speech, Wish, nothing_said, only_text};
+use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
 use crate::agent::arguments::CELL_TOOL;
 use crate::agent::history::{NO_ARGUMENTS, tool_result};
 use crate::agent::turn::Answered;
@@ -54,9 +54,9 @@ impl Speech for XmlTags {
         true
     }
 
-    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> Said {
+    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
         let words = scene.words;
-        let malformed = |why| Said::new(only_text(reply), Intent::Malformed(why));
+        let malformed = |why| ParsedReply::new(only_text(reply), Intent::Malformed(why));
         if let Some(why) = nothing_said(reply, words) {
             return malformed(why);
         }
@@ -71,7 +71,7 @@ impl Speech for XmlTags {
             blocks.iter().map(|block| unfenced(block)).filter(|block| !block.trim().is_empty()).collect();
         if code.is_empty() {
             return if blocks.is_empty() && wanted.is_empty() {
-                Said::new(only_text(reply), Intent::Answer { text: text.clone(), value: None })
+                ParsedReply::new(only_text(reply), Intent::Answer { text: text.clone(), value: None })
             } else {
                 malformed(words.field(CODE, Field::Empty))
             };
@@ -89,7 +89,10 @@ impl Speech for XmlTags {
             name: CALL_NAME.to_owned(),
             arguments: NO_ARGUMENTS.to_owned(),
         });
-        Said::new(message, Intent::Calls(vec![Call { id, name: CELL_TOOL.to_owned(), wish, legacy: false }]))
+        ParsedReply::new(
+            message,
+            Intent::Calls(vec![Call { id, name: CELL_TOOL.to_owned(), wish, legacy: false }]),
+        )
     }
 
     fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {

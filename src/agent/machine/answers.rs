@@ -4,7 +4,7 @@ use super::{Machine, Phase};
 use crate::agent::arguments::Work;
 use crate::agent::effects::Effect;
 use crate::agent::report::{report, shortened};
-use crate::agent::turn::{Rules, Verdict};
+use crate::agent::turn::{CallVerdict, Rules};
 use crate::protocol::ask::{AskOutcome, Decision};
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::result::{ExecutionResult, Status};
@@ -14,7 +14,7 @@ impl Machine {
         if !self.running_cell(id) {
             return Vec::new();
         }
-        let verdict = if result.status == Status::Success { Verdict::Good } else { Verdict::Bad };
+        let verdict = if result.status == Status::Success { CallVerdict::Good } else { CallVerdict::Bad };
         let mut text = report(result, self.spec.language, self.setup.told_chars);
         if matches!(&self.phase, Phase::Acting { turn } if turn.is_edited(id)) {
             text.insert_str(0, &self.words.person_changed_code(&self.told(&result.code)));
@@ -27,7 +27,7 @@ impl Machine {
             return Vec::new();
         }
         let text = self.words.not_run(&self.told(why));
-        self.answered(id, text, Verdict::Bad)
+        self.answered(id, text, CallVerdict::Bad)
     }
 
     fn running_cell(&self, id: &str) -> bool {
@@ -38,9 +38,9 @@ impl Machine {
         let Phase::Acting { turn } = &self.phase else { return Vec::new() };
         let Some(Work::Tool { .. }) = turn.running(id) else { return Vec::new() };
         let (text, verdict) = match outcome {
-            ToolOutcome::Value(serde_json::Value::String(text)) => (text, Verdict::Good),
-            ToolOutcome::Value(value) => (value.to_string(), Verdict::Good),
-            ToolOutcome::Failure(failure) => (self.words.call_failed(&failure.message), Verdict::Bad),
+            ToolOutcome::Value(serde_json::Value::String(text)) => (text, CallVerdict::Good),
+            ToolOutcome::Value(value) => (value.to_string(), CallVerdict::Good),
+            ToolOutcome::Failure(failure) => (self.words.call_failed(&failure.message), CallVerdict::Bad),
         };
         let text = self.told(&text);
         self.answered(id, text, verdict)
@@ -60,11 +60,11 @@ impl Machine {
             }
             Decision::Respond { text } => {
                 let told = self.words.person_responds(&self.told(&text));
-                self.answered(id, told, Verdict::Neither)
+                self.answered(id, told, CallVerdict::Neither)
             }
             Decision::Edit { text } => {
                 let told = self.words.person_edits(&self.told(&text));
-                self.answered(id, told, Verdict::Neither)
+                self.answered(id, told, CallVerdict::Neither)
             }
         }
     }

@@ -44,11 +44,11 @@ pub(in crate::cli) struct Client {
 }
 
 /// A JSON answer, as it came.
-pub(in crate::cli) struct Answer {
+pub(in crate::cli) struct JsonResponse {
     bytes: Bytes,
 }
 
-impl Answer {
+impl JsonResponse {
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.bytes).map_err(|e| {
             Failure::new(format!("the daemon's answer makes no sense: {e}"))
@@ -67,12 +67,12 @@ impl Client {
         Self { socket, starter, was_connected: AtomicBool::new(false) }
     }
 
-    pub async fn get(&self, path: &str) -> Result<Answer, Failure> {
+    pub async fn get(&self, path: &str) -> Result<JsonResponse, Failure> {
         self.json(Method::GET, path, Bytes::new()).await
     }
 
     /// An answer that takes its time, over the end of the daemon: the next one has it.
-    pub async fn get_in_the_end(&self, path: &str) -> Result<Answer, Failure> {
+    pub async fn get_in_the_end(&self, path: &str) -> Result<JsonResponse, Failure> {
         let mut tries = 1;
         loop {
             let request = builder(Method::GET, path).header(ACCEPT, "application/json");
@@ -94,16 +94,16 @@ impl Client {
         }
     }
 
-    pub async fn delete(&self, path: &str) -> Result<Answer, Failure> {
+    pub async fn delete(&self, path: &str) -> Result<JsonResponse, Failure> {
         self.json(Method::DELETE, path, Bytes::new()).await
     }
 
-    pub async fn post<T: Serialize>(&self, path: &str, body: &T) -> Result<Answer, Failure> {
+    pub async fn post<T: Serialize>(&self, path: &str, body: &T) -> Result<JsonResponse, Failure> {
         self.json(Method::POST, path, json(body)?).await
     }
 
     /// A request that is all in its path.
-    pub async fn post_empty(&self, path: &str) -> Result<Answer, Failure> {
+    pub async fn post_empty(&self, path: &str) -> Result<JsonResponse, Failure> {
         self.json(Method::POST, path, Bytes::new()).await
     }
 
@@ -144,14 +144,14 @@ impl Client {
         path: &str,
         content_type: &str,
         content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<JsonResponse, Failure> {
         let body = StreamBody::new(content.map_ok(Frame::data)).boxed_unsync();
         let request = builder(Method::PUT, path).header(CONTENT_TYPE, content_type);
         let response = self.send(path, request, body).await.map_err(Broken::into_failure)?;
         read_all(response).await.map_err(Broken::into_failure)
     }
 
-    async fn json(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
+    async fn json(&self, method: Method, path: &str, body: Bytes) -> Result<JsonResponse, Failure> {
         let response = self.persist(method, path, "application/json", body).await?;
         read_all(response).await.map_err(Broken::into_failure)
     }
@@ -316,14 +316,14 @@ fn json<T: Serialize>(value: &T) -> Result<Bytes, Failure> {
     Ok(bytes.into())
 }
 
-async fn read_all(response: Response<Incoming>) -> Result<Answer, Broken> {
+async fn read_all(response: Response<Incoming>) -> Result<JsonResponse, Broken> {
     let body = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
     let body = body.map_err(|e| Broken {
         unread: false,
         daemon_ended: e.is::<hyper::Error>(),
         failure: Failure::new(format!("the daemon's answer broke off: {e}")),
     })?;
-    Ok(Answer { bytes: body.to_bytes() })
+    Ok(JsonResponse { bytes: body.to_bytes() })
 }
 
 /// The daemon does not know which command would help; we do.
@@ -396,106 +396,4 @@ pub(in crate::cli) fn escaped_path(path: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_session_can_be_created() {
-        let problem = Problem::new(Code::NoSuchSession, "there is no session `a`");
-        let failure = with_hint(problem.clone(), "/v1/sessions/a/cells?stream=true");
-        assert_eq!(failure.hint.as_deref(), Some("create it with `belljar new a`"));
-        let failure = with_hint(problem.hint("look elsewhere"), "/v1/sessions/a");
-        assert_eq!(failure.hint.as_deref(), Some("look elsewhere"));
-        assert_eq!(with_hint(Problem::new(Code::Busy, "busy"), "/v1/sessions/a").hint, None);
-    }
-
-    #[test]
-    fn paths_are_escaped() {
-        assert_eq!(escaped_path("a b/ä?#%.txt"), "a%20b/%C3%A4%3F%23%25.txt");
-    }
-
-    /// Answers one connection with these pieces, and hands back what it was asked.
-    fn served(
-        pieces: &'static [&'static str],
-    ) -> (tempfile::TempDir, Client, tokio::task::JoinHandle<String>) {
-        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let dir = tempfile::tempdir().unwrap();
-        let socket = dir.path().join("s");
-        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
-        let server = tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut asked = vec![0; 4096];
-            let length = stream.read(&mut asked).await.unwrap();
-            for piece in pieces {
-                stream.write_all(piece.as_bytes()).await.unwrap();
-                tokio::task::yield_now().await;
-            }
-            String::from_utf8_lossy(&asked[..length]).into_owned()
-        });
-        (dir, Client::new(socket, None), server)
-    }
-
-    #[tokio::test]
-    async fn a_stream_is_read_to_its_end() {
-        let (_dir, client, server) = served(&[
-            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: hello\n\nid: 1\nev",
-            "ent: reset\ndata: {\"seq\":1,\"at\":\"\",\"type\":\"reset\"}\n\nid: 2\nevent: problem\n",
-            "data: {\"code\":\"events_gone\",\"message\":\"gone\"}\n\n",
-        ]);
-        let mut events = client.events::<()>("/v1/sessions/a/events?after=0", None).await.unwrap();
-        assert_eq!(events.next().await.unwrap().unwrap().body, crate::protocol::event::EventBody::Reset);
-        assert!(events.next().await.unwrap_err().has_code(Code::EventsGone));
-        assert!(events.next().await.unwrap().is_none());
-        assert!(server.await.unwrap().starts_with("GET /v1/sessions/a/events?after=0 HTTP/1.1\r\n"));
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_is_no_success_is_a_problem() {
-        let (_dir, client, server) = served(&[
-            "HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n",
-            "{\"code\":\"no_such_session\",\"message\":\"no session `a`\"}",
-        ]);
-        let Err(failure) = client.get("/v1/sessions/a").await else { panic!("no failure") };
-        assert_eq!((failure.message.as_str(), failure.exit), ("no session `a`", 125));
-        assert_eq!(failure.hint.as_deref(), Some("create it with `belljar new a`"));
-        server.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn what_a_daemon_did_not_read_before_its_end_goes_to_the_next_one() {
-        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let dir = tempfile::tempdir().unwrap();
-        let (socket, moved) = (dir.path().join("s"), dir.path().join("moved"));
-        let first = tokio::net::UnixListener::bind(&socket).unwrap();
-        let client = Client::new(socket.clone(), None);
-        let asking = tokio::spawn(async move { client.post("/v1/sessions", &1).await });
-        // Accepted, but not read.
-        let taken = first.accept().await.unwrap();
-        let second = tokio::net::UnixListener::bind(&moved).unwrap();
-        std::fs::rename(&moved, &socket).unwrap();
-        taken.0.readable().await.unwrap();
-        drop((taken, first));
-        let (mut stream, _) = second.accept().await.unwrap();
-        let mut asked = [0; 4096];
-        let length = stream.read(&mut asked).await.unwrap();
-        assert!(asked[..length].starts_with(b"POST /v1/sessions HTTP/1.1\r\n"));
-        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7").await.unwrap();
-        assert_eq!(asking.await.unwrap().ok().unwrap().parse::<u8>().ok(), Some(7));
-    }
-
-    #[tokio::test]
-    async fn what_a_daemon_has_read_is_not_sent_again() {
-        let (_dir, client, server) = served(&[]);
-        let Err(failure) = client.post("/v1/sessions", &1).await else { panic!("no failure") };
-        assert!(failure.hint.is_some_and(|hint| hint.contains("may have ended")));
-        server.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn without_a_daemon_the_error_says_how_to_start_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let client = Client::new(dir.path().join("none"), None);
-        let Err(failure) = client.get("/v1/health").await else { panic!("no failure") };
-        assert_eq!(failure.hint.as_deref(), Some("start it with `belljar daemon`"));
-    }
-}
+mod tests;

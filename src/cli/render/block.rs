@@ -38,7 +38,7 @@ pub(in crate::cli) enum Section {
     ToolAnswer,
     Plan,
     Approval,
-    Answer,
+    JsonResponse,
 }
 
 impl Section {
@@ -56,7 +56,7 @@ impl Section {
             Self::ToolAnswer => "tool answer",
             Self::Plan => "plan",
             Self::Approval => "approval wanted",
-            Self::Answer => "answer",
+            Self::JsonResponse => "answer",
         }
     }
 
@@ -67,7 +67,7 @@ impl Section {
             Self::Tool => Tint::Cyan,
             Self::Refusal | Self::Exception => Tint::Red,
             Self::Approval => Tint::Yellow,
-            Self::Answer => Tint::Green,
+            Self::JsonResponse => Tint::Green,
         }
     }
 }

@@ -5,11 +5,11 @@ use axum::extract::State;
 
 use super::sessions::ListQuery;
 use super::{App, ask, ask_patiently};
-use crate::actors::asks::AsksMsg;
-use crate::actors::session::SessionMsg;
+use crate::actors::asks::messages::AsksMsg;
+use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
-use crate::control::problems::{Answer, Refused};
+use crate::control::problems::{ApiResult, Refused};
 use crate::protocol::api::Done;
 use crate::protocol::ask::{ApprovalList, Decision};
 use crate::protocol::problem::{Code, Problem};
@@ -18,7 +18,7 @@ pub async fn list(
     State(app): State<App>,
     peer: Peer,
     Query(query): Query<ListQuery>,
-) -> Answer<Json<ApprovalList>> {
+) -> ApiResult<Json<ApprovalList>> {
     if query.all {
         peer.require_admin(&app.settings.admin.group, "see what others have")?;
     }
@@ -47,7 +47,7 @@ pub async fn decide(
     peer: Peer,
     Path(id): Path<String>,
     JsonBody(decision, _charge): JsonBody<Decision>,
-) -> Answer<Json<Done>> {
+) -> ApiResult<Json<Done>> {
     let none = || {
         Problem::new(Code::NoSuchApproval, "nothing of this id waits for a decision")
             .hint("list what waits with `belljar approve`")

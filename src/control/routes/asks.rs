@@ -8,11 +8,13 @@ use ractor::{ActorRef, ActorStatus};
 use serde::Deserialize;
 
 use super::{App, ask_asks, ask_patiently};
-use crate::actors::asks::{AsksMsg, AsksRef, default_model, ended};
-use crate::actors::session::{Handles, SessionMsg, SessionRef};
+use crate::actors::asks::messages::{AsksMsg, AsksRef};
+use crate::actors::asks::port::ended;
+use crate::actors::asks::spec::default_model;
+use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
-use crate::control::problems::{Answer, Refused};
+use crate::control::problems::{ApiResult, Refused};
 use crate::control::sse::{self, Until};
 use crate::protocol::ask::{
     AskList, AskNumber, AskView, History, ModelList, ModelView, NewAsk, PlanView, ToolList,
@@ -30,7 +32,7 @@ pub struct AskQuery {
 }
 
 impl App {
-    async fn asks(&self, peer: &Peer, key: &str) -> Answer<(AsksRef, Handles, SessionRef)> {
+    async fn asks(&self, peer: &Peer, key: &str) -> ApiResult<(AsksRef, Handles, SessionRef)> {
         let session = self.session(peer, key).await?;
         let asks = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
         let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
@@ -43,7 +45,7 @@ fn lives<M>(actor: &ActorRef<M>) -> bool {
 }
 
 /// Waits until an ask has ended, also if the session begins another life over it: the ask goes on in that.
-async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) -> Answer<AskView> {
+async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) -> ApiResult<AskView> {
     loop {
         let asks = ask_patiently(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
         match ended(&asks, log, number, |_| {}).await {
@@ -59,7 +61,7 @@ pub async fn start(
     Path(key): Path<String>,
     Query(query): Query<AskQuery>,
     JsonBody(new, _charge): JsonBody<NewAsk>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     if query.wait && query.stream {
         return Err(Problem::new(Code::BadRequest, "`wait` and `stream` exclude each other").into());
     }
@@ -80,12 +82,12 @@ pub async fn start(
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
 
-async fn view_of(session: &SessionRef, asks: &AsksRef, number: AskNumber) -> Answer<AskView> {
+async fn view_of(session: &SessionRef, asks: &AsksRef, number: AskNumber) -> ApiResult<AskView> {
     let view = ask_asks(session, asks, |reply_to| AsksMsg::View { ask: number, reply_to }).await?;
     view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {number}")).into())
 }
 
-pub async fn list(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<AskList>> {
+pub async fn list(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<AskList>> {
     let (asks, _, session) = app.asks(&peer, &key).await?;
     Ok(Json(AskList { asks: ask_asks(&session, &asks, |reply_to| AsksMsg::List { reply_to }).await? }))
 }
@@ -95,7 +97,7 @@ pub async fn show(
     peer: Peer,
     Path((key, number)): Path<(String, AskNumber)>,
     Query(query): Query<AskQuery>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let (asks, handles, session) = app.asks(&peer, &key).await?;
     let view = view_of(&session, &asks, number).await?;
     if query.stream {
@@ -118,18 +120,22 @@ pub async fn cancel(
     State(app): State<App>,
     peer: Peer,
     Path((key, number)): Path<(String, AskNumber)>,
-) -> Answer<Json<AskView>> {
+) -> ApiResult<Json<AskView>> {
     let (asks, _, session) = app.asks(&peer, &key).await?;
     let cancelled = asks.call(|reply_to| AsksMsg::Cancel { ask: number, reply_to }, None).await;
     Ok(Json(super::answered(&session, cancelled)?.map_err(Refused)?))
 }
 
-pub async fn history(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<History>> {
+pub async fn history(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+) -> ApiResult<Json<History>> {
     let (asks, _, session) = app.asks(&peer, &key).await?;
     Ok(Json(History { messages: ask_asks(&session, &asks, |reply_to| AsksMsg::History { reply_to }).await? }))
 }
 
-pub async fn plan(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<PlanView>> {
+pub async fn plan(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<PlanView>> {
     let (asks, _, session) = app.asks(&peer, &key).await?;
     Ok(Json(PlanView { versions: ask_asks(&session, &asks, |reply_to| AsksMsg::Plans { reply_to }).await? }))
 }

@@ -5,25 +5,21 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
-use std::time::Duration;
 
 use super::{App, ask, ask_patiently, sessions};
-use crate::actors::session::{
-    CellRequest, Keyed, SessionMsg, SessionRef, Standing, Ticket, Wants, unwritten,
-};
+use crate::actors::session::keyed::{Keyed, Wants};
+use crate::actors::session::messages::{CellRequest, CellStatus, SessionMsg, SessionRef, Ticket, unwritten};
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::idempotency::Key;
 use crate::control::peer::Peer;
-use crate::control::problems::Answer;
+use crate::control::problems::ApiResult;
 use crate::control::sse::{self, Until};
 use crate::protocol::api::{CellState, CellView, Eval, RunCell};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, Seq};
+use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
-
-/// Time a result has to get into the journal before the disk is held to refuse.
-const JOURNALLED: Duration = Duration::from_secs(2);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,7 +41,7 @@ pub async fn events_of(
     peer: &Peer,
     session: &SessionRef,
     (after, cell): (Seq, CellNumber),
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     let pool = app.ledger.memory(peer.uid);
     Ok(sse::respond(handles.log, after, Until::CellEnd(cell), app.shutdown.clone(), pool)?)
@@ -58,9 +54,9 @@ pub async fn run(
     Query(query): Query<RunQuery>,
     idempotency: Option<Extension<Key>>,
     JsonBody(body, charge): JsonBody<RunCell>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let session = app.session(&peer, &key).await?;
-    let timeout = timeout(&app, body.timeout_s)?;
+    let timeout = app.settings.cells.timeouts().checked(body.timeout_s)?;
     let key = idempotency.map(|Extension(Key(key))| key);
     let wants = match query {
         RunQuery { stream: true, .. } => Wants::Events,
@@ -92,7 +88,7 @@ pub async fn run(
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
 
-async fn finished(session: &SessionRef, ticket: Ticket) -> Answer<Response> {
+async fn finished(session: &SessionRef, ticket: Ticket) -> ApiResult<Response> {
     Ok(Json(&*ticket.result(session).await?).into_response())
 }
 
@@ -101,7 +97,7 @@ pub async fn show(
     peer: Peer,
     Path((key, cell)): Path<(String, CellNumber)>,
     Query(query): Query<ShowQuery>,
-) -> Answer<Json<CellView>> {
+) -> ApiResult<Json<CellView>> {
     let session = app.session(&peer, &key).await?;
     if query.wait {
         wait_for(&session, cell).await?;
@@ -110,14 +106,14 @@ pub async fn show(
 }
 
 /// A cell as it stands.
-pub async fn view_of(session: &SessionRef, cell: CellNumber) -> Answer<CellView> {
-    let standing = ask(session, |reply_to| SessionMsg::Standing { cell, reply_to }).await?;
+pub async fn view_of(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
+    let standing = ask(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await?;
     let view = |state, events_after| CellView { cell, state, events_after, result: None };
     match standing {
-        Standing::Queued(events_after) => Ok(view(CellState::Queued, events_after)),
-        Standing::Running(events_after) => Ok(view(CellState::Running, events_after)),
-        Standing::Ended => ended(session, cell).await,
-        Standing::Unknown => Err(Problem::new(Code::NoSuchCell, format!("there is no cell {cell} yet"))
+        CellStatus::Queued(events_after) => Ok(view(CellState::Queued, events_after)),
+        CellStatus::Running(events_after) => Ok(view(CellState::Running, events_after)),
+        CellStatus::Ended => ended(session, cell).await,
+        CellStatus::Unknown => Err(Problem::new(Code::NoSuchCell, format!("there is no cell {cell} yet"))
             .hint("`belljar logs` lists the cells of a session")
             .into()),
     }
@@ -131,34 +127,34 @@ pub struct ShowQuery {
 }
 
 /// Waits until a cell has ended. The client may leave and come back.
-async fn wait_for(session: &SessionRef, cell: CellNumber) -> Answer<()> {
+async fn wait_for(session: &SessionRef, cell: CellNumber) -> ApiResult<()> {
     let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     let mut watch = handles.log.watch();
     loop {
         watch.borrow_and_update();
-        let standing = ask(session, |reply_to| SessionMsg::Standing { cell, reply_to }).await?;
-        let runs = matches!(standing, Standing::Queued(_) | Standing::Running(_));
+        let standing = ask(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await?;
+        let runs = matches!(standing, CellStatus::Queued(_) | CellStatus::Running(_));
         if !runs || handles.log.is_closed() {
             return Ok(());
         }
         // Of an end that the disk does not take no event tells: it is found by looking again.
-        if matches!(tokio::time::timeout(JOURNALLED, watch.changed()).await, Ok(Err(_))) {
+        if matches!(tokio::time::timeout(JOURNAL_TIMEOUT, watch.changed()).await, Ok(Err(_))) {
             return Ok(());
         }
     }
 }
 
 /// The result of a cell, when it has ended.
-pub async fn result_of(session: &SessionRef, cell: CellNumber) -> Answer<ExecutionResult> {
+pub async fn result_of(session: &SessionRef, cell: CellNumber) -> ApiResult<ExecutionResult> {
     wait_for(session, cell).await?;
     let view = view_of(session, cell).await?;
     view.result.ok_or_else(|| Problem::new(Code::NoSuchCell, format!("cell {cell} has no result")).into())
 }
 
-async fn ended(session: &SessionRef, cell: CellNumber) -> Answer<CellView> {
+async fn ended(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
     let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     // A cell that has just ended is on its way into the journal.
-    let written = tokio::time::timeout(JOURNALLED, handles.log.flushed()).await.is_ok();
+    let written = tokio::time::timeout(JOURNAL_TIMEOUT, handles.log.flushed()).await.is_ok();
     let event = handles.log.finished(cell).and_then(|event| serde_json::from_str::<Event>(&event.json).ok());
     match event.map(|event| (event.seq, event.body)) {
         Some((seq, EventBody::CellFinished { result })) => {
@@ -176,9 +172,9 @@ pub async fn eval(
     peer: Peer,
     Path(key): Path<String>,
     JsonBody(body, _charge): JsonBody<Eval>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let session = app.session(&peer, &key).await?;
-    let timeout = timeout(&app, body.timeout_s)?;
+    let timeout = app.settings.cells.timeouts().checked(body.timeout_s)?;
     let Eval { expression, values, isolated, .. } = body;
     if isolated {
         let message = |reply_to| SessionMsg::Compute { expression, values, timeout, reply_to };
@@ -202,17 +198,4 @@ pub async fn eval(
     };
     let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     finished(&session, ticket).await
-}
-
-fn timeout(app: &App, seconds: Option<f64>) -> Answer<Duration> {
-    let cells = &app.settings.cells;
-    let Some(seconds) = seconds else { return Ok(cells.timeout) };
-    let most = cells.max_timeout;
-    let wanted =
-        Duration::try_from_secs_f64(seconds).ok().filter(|wanted| !wanted.is_zero() && *wanted <= most);
-    wanted.ok_or_else(|| {
-        Problem::new(Code::BadRequest, format!("a timeout of {seconds} s is not possible"))
-            .hint(format!("use more than 0 and at most {} s (`cells.max_timeout`)", most.as_secs()))
-            .into()
-    })
 }

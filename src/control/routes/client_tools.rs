@@ -10,11 +10,11 @@ use futures_util::stream;
 use std::convert::Infallible;
 
 use super::{App, ask_patiently};
-use crate::actors::session::SessionMsg;
+use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{JsonBody, Path, keep_with};
 use crate::control::peer::Peer;
-use crate::control::problems::Answer;
-use crate::memory::Use;
+use crate::control::problems::ApiResult;
+use crate::memory::MemoryPurpose;
 use crate::protocol::api::Done;
 use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
@@ -26,7 +26,7 @@ pub async fn lend(
     peer: Peer,
     Path(key): Path<String>,
     JsonBody(new, _charge): JsonBody<NewClientTools>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let session = app.session(&peer, &key).await?;
     let lease = ask_patiently(&session, |reply_to| SessionMsg::Lend { tools: new.tools, reply_to }).await?;
     let (shutdown, pool) = (app.shutdown.clone(), app.ledger.memory(peer.uid));
@@ -43,7 +43,7 @@ pub async fn lend(
                     let json = serde_json::to_string(&call).ok()?;
                     let chunk = Bytes::from(format!("event: tool_call\ndata: {json}\n\n"));
                     // Its arguments were charged until now; so is what the client has to read.
-                    let charge = pool.charge_anyway(Use::Streams, chunk.len() as u64);
+                    let charge = pool.charge_anyway(MemoryPurpose::Streams, chunk.len() as u64);
                     keep_with(chunk, charge)
                 }
                 () = shutdown.cancelled() => return None,
@@ -64,7 +64,7 @@ pub async fn answer(
     peer: Peer,
     Path((key, call)): Path<(String, String)>,
     JsonBody(answer, _charge): JsonBody<ClientAnswer>,
-) -> Answer<Json<Done>> {
+) -> ApiResult<Json<Done>> {
     let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::AnswerCall { call, answer, reply_to }).await?;
     Ok(Json(Done {}))

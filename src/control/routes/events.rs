@@ -6,10 +6,10 @@ use axum::response::Response;
 use serde::Deserialize;
 
 use super::{App, ask_patiently};
-use crate::actors::session::SessionMsg;
+use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{Path, Query};
 use crate::control::peer::Peer;
-use crate::control::problems::Answer;
+use crate::control::problems::ApiResult;
 use crate::control::sse::{self, Until};
 use crate::protocol::ids::Seq;
 use crate::protocol::problem::{Code, Problem};
@@ -28,7 +28,7 @@ pub async fn stream(
     Path(key): Path<String>,
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let session = app.session(&peer, &key).await?;
     let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     let after = match (query.after, last_event_id(&headers)?) {

@@ -17,10 +17,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::{App, ask_patiently};
-use crate::actors::session::{Handles, SessionMsg, SessionRef};
+use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
 use crate::control::body::{Path, in_time, upload_place};
 use crate::control::peer::Peer;
-use crate::control::problems::Answer;
+use crate::control::problems::ApiResult;
 use crate::controls;
 use crate::protocol::api::{Done, FileEntry, FolderView, LEFT_OUT};
 use crate::protocol::limits::UNREAD;
@@ -29,7 +29,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::files::{self, Opened, Upload};
-use crate::sandbox::workspace::owner::Lane;
+use crate::sandbox::workspace::owner::WorkKind;
 use crate::sandbox::workspace::usage;
 
 const TAR: &str = "application/x-tar";
@@ -39,12 +39,12 @@ const AHEAD: usize = 2;
 /// How long the rest of a body is read that is not wanted.
 const PASS_OVER: Duration = Duration::from_secs(5);
 
-async fn workspace(app: &App, peer: &Peer, key: &str) -> Answer<(SessionRef, Arc<Workspace>)> {
+async fn workspace(app: &App, peer: &Peer, key: &str) -> ApiResult<(SessionRef, Arc<Workspace>)> {
     let (session, handles) = handles(app, peer, key).await?;
     Ok((session, handles.workspace))
 }
 
-async fn handles(app: &App, peer: &Peer, key: &str) -> Answer<(SessionRef, Handles)> {
+async fn handles(app: &App, peer: &Peer, key: &str) -> ApiResult<(SessionRef, Handles)> {
     let session = app.session(peer, key).await?;
     let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     Ok((session, handles))
@@ -55,7 +55,7 @@ pub async fn get_root(
     peer: Peer,
     Path(key): Path<String>,
     headers: HeaderMap,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     get(app, peer, Path((key, String::new())), headers).await
 }
 
@@ -64,11 +64,11 @@ pub async fn get(
     peer: Peer,
     Path((key, path)): Path<(String, String)>,
     headers: HeaderMap,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let (_, workspace) = workspace(&app, &peer, &key).await?;
     let path = files::clean(&path)?;
     let as_json = accepts_json(&headers);
-    let found = workspace.access(Lane::Look, {
+    let found = workspace.access(WorkKind::Look, {
         let path = path.clone();
         move |root| match files::open(root, &path)? {
             Opened::Folder if as_json => files::list(root, path.as_ref()).map(Found::List),
@@ -91,7 +91,7 @@ pub async fn get(
             let (writer, reader) = Outgoing::new();
             let (told, outcome) = oneshot::channel();
             tokio::spawn(async move {
-                let sent = workspace.access(Lane::Transfer, move |root| {
+                let sent = workspace.access(WorkKind::Transfer, move |root| {
                     let mut writer = BufWriter::with_capacity(CHUNK, writer);
                     let written = files::write_tar(root, path.as_ref(), &mut writer);
                     let written = written.and_then(|left_out| writer.flush().map(|()| left_out));
@@ -179,7 +179,7 @@ pub async fn put_root(
     peer: Peer,
     Path(key): Path<String>,
     request: Request,
-) -> Answer<Json<Done>> {
+) -> ApiResult<Json<Done>> {
     put(app, peer, Path((key, String::new())), request).await
 }
 
@@ -188,7 +188,7 @@ pub async fn put(
     peer: Peer,
     Path((key, path)): Path<(String, String)>,
     request: Request,
-) -> Answer<Json<Done>> {
+) -> ApiResult<Json<Done>> {
     let target = handles(&app, &peer, &key).await;
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
     let place = upload_place(&app, peer.uid)?;
@@ -202,7 +202,7 @@ pub async fn put(
         }
     };
     let room = handles.room(&app.settings.sandbox);
-    let received = handles.workspace.access(Lane::Transfer, move |root| {
+    let received = handles.workspace.access(WorkKind::Transfer, move |root| {
         let _place = place;
         let received = (|| {
             let path = files::clean(&path)?;
@@ -248,12 +248,12 @@ pub async fn remove(
     State(app): State<App>,
     peer: Peer,
     Path((key, path)): Path<(String, String)>,
-) -> Answer<Json<Done>> {
+) -> ApiResult<Json<Done>> {
     let (session, handles) = handles(&app, &peer, &key).await?;
     let path = files::clean(&path)?;
     let most = app.settings.sandbox.workspace_bytes;
     let gauge = handles.gauge;
-    let removed = handles.workspace.access(Lane::Removal, move |root| {
+    let removed = handles.workspace.access(WorkKind::Removal, move |root| {
         files::remove(root, &path)?;
         // Whoever removes files to get room has it when this is answered.
         if let (Some(gauge), Ok(usage)) = (gauge, usage::measure(root)) {

@@ -9,15 +9,15 @@ use futures_util::stream;
 use std::convert::Infallible;
 
 use super::{App, ask_patiently};
-use crate::actors::session::SessionMsg;
+use crate::actors::session::messages::SessionMsg;
 use crate::control::body::Path;
 use crate::control::peer::Peer;
-use crate::control::problems::Answer;
+use crate::control::problems::ApiResult;
 use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
 
 /// Says so at once, and then that it is still there: only by writing is it noticed that a client is not.
-pub async fn hold(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Response> {
+pub async fn hold(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Response> {
     let session = app.session(&peer, &key).await?;
     let hold = ask_patiently(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;
     let shutdown = app.shutdown.clone();

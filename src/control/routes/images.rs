@@ -14,14 +14,14 @@ use tokio::sync::mpsc;
 use super::App;
 use crate::control::body::JsonBody;
 use crate::control::peer::Peer;
-use crate::control::problems::Answer;
+use crate::control::problems::ApiResult;
 use crate::controls;
 use crate::protocol::api::{ImageList, PullImage};
 
 /// Progress lines that wait for the client; a slow one misses some.
 const PROGRESS_LINES: usize = 64;
 
-pub async fn list(State(app): State<App>) -> Answer<Json<ImageList>> {
+pub async fn list(State(app): State<App>) -> ApiResult<Json<ImageList>> {
     Ok(Json(app.launcher.images().await?))
 }
 
@@ -30,7 +30,7 @@ pub async fn pull(
     State(app): State<App>,
     peer: Peer,
     JsonBody(body, _charge): JsonBody<PullImage>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     // What a name stands for changes for all users.
     if app.launcher.paths.system() && controls::holds("pulls_are_for_administrators") {
         peer.require_admin(&app.settings.admin.group, "get images for all users")?;

@@ -18,10 +18,10 @@ use super::{App, PROMPT};
 use crate::actors::jobs::{JobsMsg, Reserved, Watched, artifacts_of};
 use crate::control::body::{JsonBody, Path, Query, in_time, upload_place};
 use crate::control::peer::Peer;
-use crate::control::problems::{Answer, Refused};
+use crate::control::problems::{ApiResult, Refused};
 use crate::control::sse::{self, Until};
 use crate::controls;
-use crate::memory::{NoRoom, Use, work_on};
+use crate::memory::{MemoryPurpose, NoRoom, offload_if_large};
 use crate::protocol::api::Done;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
@@ -35,7 +35,7 @@ const CHUNK: usize = 64 * 1024;
 const LIST_COPIES: u64 = 3;
 
 /// The whole stream is on disk and looked through before it is answered.
-pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> Answer<Json<JobInput>> {
+pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> ApiResult<Json<JobInput>> {
     let place = upload_place(&app, peer.uid)?;
     let reserved = app.inputs.reserve(peer.uid);
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
@@ -77,27 +77,27 @@ pub async fn submit(
     State(app): State<App>,
     peer: Peer,
     JsonBody(job, _charge): JsonBody<NewJob>,
-) -> Answer<(StatusCode, Json<JobView>)> {
+) -> ApiResult<(StatusCode, Json<JobView>)> {
     let job = Box::new(job);
     let view = ask_jobs(&app, |reply_to| JobsMsg::Submit { owner: peer.uid, job, reply_to }).await?;
     Ok((StatusCode::ACCEPTED, Json(view.map_err(Refused)?)))
 }
 
-pub async fn list(State(app): State<App>, peer: Peer, Query(query): Query<ListQuery>) -> Answer<Response> {
+pub async fn list(State(app): State<App>, peer: Peer, Query(query): Query<ListQuery>) -> ApiResult<Response> {
     if query.all {
         peer.require_admin(&app.settings.admin.group, "see what others have")?;
     }
     let meant = (!query.all).then_some(peer.uid);
-    let mut memory = app.ledger.memory(peer.uid).open(Use::Answers);
+    let mut memory = app.ledger.memory(peer.uid).open(MemoryPurpose::Answers);
     // Each record is charged before it is read, and so is the answer that all of them become.
     let listed = app.journal.job_views(meant, JOBS_LISTED, |bytes| {
         memory.try_grow(bytes.saturating_mul(LIST_COPIES)).map_err(Unlisted::NoRoom)
     });
     let jobs = listed.map_err(|unlisted| match unlisted {
         Unlisted::NoRoom(no_room) => Problem::from(no_room),
-        Unlisted::Unread(error) => storage(&error),
+        Unlisted::Unread(error) => error.into(),
     })?;
-    let response = work_on(memory.bytes(), || Json(JobList { jobs }).into_response());
+    let response = offload_if_large(memory.bytes(), || Json(JobList { jobs }).into_response());
     drop(memory);
     Ok(response)
 }
@@ -126,7 +126,7 @@ pub async fn show(
     peer: Peer,
     Path(key): Path<String>,
     Query(query): Query<ShowQuery>,
-) -> Answer<Json<JobView>> {
+) -> ApiResult<Json<JobView>> {
     let id = find(&app, &peer, &key).await?.view.id;
     while query.wait
         && let Some(mut watched) = watch(&app, id).await?
@@ -140,9 +140,9 @@ pub async fn show(
             () = ended(&mut watched) => {}
         }
     }
-    let known = app.journal.job(id).map_err(|error| storage(&error))?;
+    let known = app.journal.job(id).map_err(Problem::from)?;
     let mut view = known.ok_or_else(|| no_such_job(&key))?.view;
-    view.admin_acts = app.journal.acts(id).map_err(|error| storage(&error))?;
+    view.admin_acts = app.journal.acts(id).map_err(Problem::from)?;
     Ok(Json(view))
 }
 
@@ -152,22 +152,22 @@ async fn ended(watched: &mut Watched) {
 }
 
 /// Its verdict, its artifacts and its output.
-pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let record = find(&app, &peer, &key).await?;
     let id = record.view.id;
-    if !app.journal.forget_job(id).await.map_err(|error| storage(&error))? {
+    if !app.journal.forget_job(id).await.map_err(Problem::from)? {
         return Err(Problem::new(Code::Busy, "the job has not ended")
             .hint(format!("cancel it first: `belljar job cancel {id}`"))
             .into());
     }
     let _ = tokio::fs::remove_file(artifacts_of(&app.launcher, id)).await;
     if let Some(session) = record.session {
-        app.journal.forget(session).await.map_err(|error| storage(&error))?;
+        app.journal.forget(session).await.map_err(Problem::from)?;
     }
     Ok(Json(Done {}))
 }
 
-pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let id = find(&app, &peer, &key).await?.view.id;
     ask_jobs(&app, |reply_to| JobsMsg::Cancel { id, reply_to }).await?;
     Ok(Json(Done {}))
@@ -180,7 +180,7 @@ pub async fn events(
     Path(key): Path<String>,
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
-) -> Answer<Response> {
+) -> ApiResult<Response> {
     let follow = query.follow.unwrap_or(true);
     let mut record = find(&app, &peer, &key).await?;
     let mut watching = if follow { watch(&app, record.view.id).await? } else { None };
@@ -192,11 +192,11 @@ pub async fn events(
             // Also if it has ended without ever having run.
             _ = watched.state.changed() => {}
         }
-        let known = app.journal.job(record.view.id).map_err(|error| storage(&error))?;
+        let known = app.journal.job(record.view.id).map_err(Problem::from)?;
         record = known.ok_or_else(|| no_such_job(&key))?;
     }
     let Some(session) = record.session else { return Ok(sse::nothing()?) };
-    let log = app.journal.log(session).map_err(|error| storage(&error))?;
+    let log = app.journal.log(session).map_err(Problem::from)?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
     let pool = app.ledger.memory(peer.uid);
     let Some(Watched { mut state, hold }) = watching else {
@@ -214,7 +214,7 @@ pub async fn events(
     Ok(sse::respond_holding(log, after, Until::SessionEnd, ended, pool, Some(hold))?)
 }
 
-pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Response> {
+pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Response> {
     let id = find(&app, &peer, &key).await?.view.id;
     let file = tokio::fs::File::open(artifacts_of(&app.launcher, id)).await.map_err(|_| {
         Problem::new(Code::NoSuchFile, "nothing was kept of this job")
@@ -225,17 +225,17 @@ pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<Strin
 }
 
 /// The caller's job of that id. Administrators have everybody's; what they do with it is noted first.
-async fn find(app: &App, peer: &Peer, key: &str) -> Answer<JobRecord> {
+async fn find(app: &App, peer: &Peer, key: &str) -> ApiResult<JobRecord> {
     let unknown = || no_such_job(key);
     let id = JobId(uuid::Uuid::parse_str(key).map_err(|_| unknown())?);
-    let found = app.journal.job(id).map_err(|error| storage(&error))?;
+    let found = app.journal.job(id).map_err(Problem::from)?;
     let may = |record: &JobRecord| {
         record.view.owner == peer.uid || peer.admin || !controls::holds("jobs_have_an_owner")
     };
     let record = found.filter(may).ok_or_else(unknown)?;
     if record.view.owner != peer.uid {
         let noted = app.journal.note_act(id, peer.uid, &peer.act).await;
-        noted.map_err(|error| storage(&error))?;
+        noted.map_err(Problem::from)?;
     }
     Ok(record)
 }
@@ -247,7 +247,7 @@ fn no_such_job(key: &str) -> Problem {
 }
 
 /// For as long as the caller looks, an ephemeral job is held.
-async fn watch(app: &App, id: JobId) -> Answer<Option<Watched>> {
+async fn watch(app: &App, id: JobId) -> ApiResult<Option<Watched>> {
     ask_jobs(app, |reply_to| JobsMsg::Watch { id, reply_to }).await
 }
 
@@ -255,7 +255,7 @@ async fn watch(app: &App, id: JobId) -> Answer<Option<Watched>> {
 async fn ask_jobs<T: Send + 'static>(
     app: &App,
     message: impl FnOnce(RpcReplyPort<T>) -> JobsMsg,
-) -> Answer<T> {
+) -> ApiResult<T> {
     let died = || {
         Problem::new(Code::Internal, "what keeps the jobs died over this request")
             .hint("ask again; jobs that were taken are taken up again")
@@ -265,8 +265,4 @@ async fn ask_jobs<T: Send + 'static>(
         Ok(CallResult::Success(answer)) => Ok(answer),
         _ => Err(died().into()),
     }
-}
-
-fn storage(error: &JournalError) -> Problem {
-    Problem::new(Code::Storage, error.to_string()).hint("free some space where the daemon's home is")
 }

@@ -8,12 +8,12 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use crate::control::body::JsonBody;
 use crate::control::peer::Peer;
-use crate::control::problems::Answer;
+use crate::control::problems::ApiResult;
 use crate::protocol::api::{Done, Health, HealthStatus, Shutdown, Version};
 use crate::protocol::limits::BRIDGE_VERSION;
 use crate::protocol::problem::{Code, Problem};
 
-pub async fn health(State(app): State<App>, peer: Peer) -> Answer<Json<Health>> {
+pub async fn health(State(app): State<App>, peer: Peer) -> ApiResult<Json<Health>> {
     let seen = (!peer.admin).then_some(peer.uid);
     let sessions = app.directory.list(seen).len();
     let mut problems = app.launcher.troubles().await;
@@ -43,7 +43,7 @@ pub async fn shut_down(
     State(app): State<App>,
     peer: Peer,
     JsonBody(body, _charge): JsonBody<Shutdown>,
-) -> Answer<Json<Done>> {
+) -> ApiResult<Json<Done>> {
     if !peer.admin && peer.uid != app.launcher.service.uid {
         return Err(Problem::new(
             Code::Forbidden,

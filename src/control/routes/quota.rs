@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::App;
 use crate::control::body::Query;
 use crate::control::peer::Peer;
-use crate::control::problems::Answer;
+use crate::control::problems::ApiResult;
 use crate::protocol::api::QuotaView;
 use crate::protocol::problem::{Code, Problem};
 
@@ -22,7 +22,7 @@ pub async fn show(
     State(app): State<App>,
     peer: Peer,
     Query(query): Query<QuotaQuery>,
-) -> Answer<Json<QuotaView>> {
+) -> ApiResult<Json<QuotaView>> {
     let uid = match query.user {
         None => peer.uid,
         Some(user) => {

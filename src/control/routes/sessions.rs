@@ -8,14 +8,15 @@ use serde_json::json;
 
 use super::{App, answered, ask, ask_patiently};
 use crate::actors::replay;
-use crate::actors::session::SessionMsg;
-use crate::actors::supervisor::SupervisorMsg;
+use crate::actors::session::messages::SessionMsg;
+use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::control::body::{JsonBody, Path, Query};
-use crate::control::idempotency::{self, Key, NewTarget};
+use crate::control::idempotency::{Key, NewTarget};
 use crate::control::peer::Peer;
-use crate::control::problems::{Answer, Refused};
+use crate::control::problems::{ApiResult, Refused};
 use crate::protocol::api::{
-    Done, Interrupted, NewSession, ReplayReport, SessionList, SessionView, Undo, Undone, VariableList, Which,
+    Done, Interrupted, NewSession, ReplayReport, SessionList, SessionView, Undo, Undone, VariableList,
+    VariablesFilter,
 };
 use crate::protocol::ids::SessionId;
 use crate::protocol::problem::{Code, Problem};
@@ -28,14 +29,14 @@ pub async fn create(
     Peer { uid, .. }: Peer,
     idempotency: Option<Extension<Key>>,
     JsonBody(request, _charge): JsonBody<NewSession>,
-) -> Answer<(StatusCode, Json<SessionView>)> {
+) -> ApiResult<(StatusCode, Json<SessionView>)> {
     let (id, request) = (SessionId::fresh(), Box::new(request));
     let key = idempotency.map(|Extension(Key(key))| key);
     if let Some(key) = &key {
         // Before it is there: a daemon that dies over it leaves its name to whoever asks again.
         let target = json!(NewTarget { new_session: id });
         let noted = app.journal.aim(uid, key, Some(&target)).await;
-        noted.map_err(|error| idempotency::storage(&error))?;
+        noted.map_err(Problem::from)?;
     }
     let message =
         |reply_to| SupervisorMsg::Create { id, peer: uid, request, nested: false, job: None, reply_to };
@@ -61,7 +62,7 @@ pub async fn list(
     State(app): State<App>,
     peer: Peer,
     Query(query): Query<ListQuery>,
-) -> Answer<Json<SessionList>> {
+) -> ApiResult<Json<SessionList>> {
     if query.all {
         peer.require_admin(&app.settings.admin.group, "see what others have")?;
     }
@@ -79,17 +80,21 @@ pub async fn list(
     Ok(Json(SessionList { sessions }))
 }
 
-pub async fn show(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<SessionView>> {
+pub async fn show(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+) -> ApiResult<Json<SessionView>> {
     view_of(&app, &peer, &key).await.map(Json)
 }
 
 /// A session as it stands.
-pub async fn view_of(app: &App, peer: &Peer, key: &str) -> Answer<SessionView> {
+pub async fn view_of(app: &App, peer: &Peer, key: &str) -> ApiResult<SessionView> {
     let session = app.session(peer, key).await?;
     ask(&session, |reply_to| SessionMsg::View { reply_to }).await
 }
 
-pub async fn remove(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+pub async fn remove(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await?;
     Ok(Json(Done {}))
@@ -99,12 +104,12 @@ pub async fn interrupt(
     State(app): State<App>,
     peer: Peer,
     Path(key): Path<String>,
-) -> Answer<Json<Interrupted>> {
+) -> ApiResult<Json<Interrupted>> {
     let session = app.session(&peer, &key).await?;
     Ok(Json(ask_patiently(&session, |reply_to| SessionMsg::Interrupt { reply_to }).await?))
 }
 
-pub async fn reset(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+pub async fn reset(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::Reset { replay: None, reply_to }).await?;
     Ok(Json(Done {}))
@@ -114,14 +119,18 @@ pub async fn variables(
     State(app): State<App>,
     peer: Peer,
     Path(key): Path<String>,
-    Query(which): Query<Which>,
-) -> Answer<Json<VariableList>> {
+    Query(which): Query<VariablesFilter>,
+) -> ApiResult<Json<VariableList>> {
     let session = app.session(&peer, &key).await?;
     let message = |reply_to| SessionMsg::Variables { which, patient: false, reply_to };
     Ok(Json(ask_patiently(&session, message).await?))
 }
 
-pub async fn receipt(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Receipt>> {
+pub async fn receipt(
+    State(app): State<App>,
+    peer: Peer,
+    Path(key): Path<String>,
+) -> ApiResult<Json<Receipt>> {
     let session = app.session(&peer, &key).await?;
     let receipt = ask_patiently(&session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
     Ok(Json((*receipt).clone()))
@@ -132,7 +141,7 @@ pub async fn undo(
     peer: Peer,
     Path(key): Path<String>,
     JsonBody(body, _charge): JsonBody<Undo>,
-) -> Answer<Json<Undone>> {
+) -> ApiResult<Json<Undone>> {
     if body.cells == 0 {
         return Err(Problem::new(Code::BadRequest, "`cells` has to be at least 1").into());
     }
@@ -145,7 +154,7 @@ pub async fn replay(
     State(app): State<App>,
     peer: Peer,
     Path(key): Path<String>,
-) -> Answer<Json<ReplayReport>> {
+) -> ApiResult<Json<ReplayReport>> {
     let session = app.session(&peer, &key).await?;
     let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     // It goes on when its client leaves: half a replay is worse than the state before it.
@@ -153,13 +162,13 @@ pub async fn replay(
     Ok(Json(replayed.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
 }
 
-pub async fn freeze(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+pub async fn freeze(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::Freeze { reply_to }).await?;
     Ok(Json(Done {}))
 }
 
-pub async fn thaw(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> Answer<Json<Done>> {
+pub async fn thaw(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let session = app.session(&peer, &key).await?;
     ask_patiently(&session, |reply_to| SessionMsg::Thaw { reply_to }).await?;
     Ok(Json(Done {}))

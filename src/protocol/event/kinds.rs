@@ -131,6 +131,9 @@ pub enum EventBody {
         /// They are as after this cell again (0: as at the start); none if all are gone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         restored_to: Option<CellNumber>,
+        /// Which threads, tasks and processes went with it, in a sentence.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gone: Option<String>,
     },
     /// The variables are as after this cell again; later cells are undone.
     Undone {
@@ -226,7 +229,7 @@ pub enum EventBody {
     ApprovalDecided {
         id: String,
         decision: Decision,
-        /// User id; none if the deadline decided.
+        /// User id; none if nobody decided: the time for it is over, or nothing waits for it any more.
         by: Option<u32>,
     },
     PlanChanged {

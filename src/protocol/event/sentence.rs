@@ -81,13 +81,13 @@ impl EventBody {
             }
             Self::Interrupting { cell } => notice(format!("cell {cell} is being interrupted")),
             Self::CellFinished { result } => progress(finished(result)),
-            Self::StateLost { reason, restored_to: None } => {
+            Self::StateLost { reason, restored_to: None, .. } => {
                 warning(format!("all variables are gone: {reason}"))
             }
-            Self::StateLost { reason, restored_to: Some(0) } => {
+            Self::StateLost { reason, restored_to: Some(0), .. } => {
                 warning(format!("the variables are as at the start: {reason}"))
             }
-            Self::StateLost { reason, restored_to: Some(cell) } => {
+            Self::StateLost { reason, restored_to: Some(cell), .. } => {
                 warning(format!("the variables are as after cell {cell}: {reason}"))
             }
             Self::Undone { state_of: 0 } => progress("all cells were undone".to_owned()),
@@ -132,8 +132,8 @@ impl EventBody {
                 progress(format!("approval {} is wanted: {what}", approval.id))
             }
             Self::ApprovalDecided { id, decision: decided, by } => {
-                let by = by.map_or_else(|| "its deadline".to_owned(), |by| format!("user {by}"));
-                progress(format!("approval {id}: {}, by {by}", quote(&decision(decided))))
+                let by = by.map_or_else(String::new, |by| format!(", by user {by}"));
+                progress(format!("approval {id}: {}{by}", quote(&decision(decided))))
             }
             Self::PlanChanged { plan, .. } => {
                 progress(format!("plan version {}: {}", plan.version, quote(&plan.changes.join("; "))))
@@ -197,7 +197,8 @@ mod tests {
 
     #[test]
     fn events_are_told_in_sentences() {
-        let lost = |restored_to| EventBody::StateLost { reason: "the worker died".into(), restored_to };
+        let lost =
+            |restored_to| EventBody::StateLost { reason: "the worker died".into(), restored_to, gone: None };
         let told = [
             EventBody::SessionCreated { name: "lab".into() },
             EventBody::CellFinished { result: Box::new(result(Status::Timeout, Reason::CellDeadline, None)) },

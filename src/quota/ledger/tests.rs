@@ -45,11 +45,11 @@ fn a_permit_comes_back_when_the_thread_that_had_it_panics() {
 async fn who_waits_takes_turns_with_other_users() {
     let ledger = ledger(&[], &[(Kind::Cells, 1)]);
     let first = ledger.take(1, "first", cell()).unwrap();
-    let mut many: Vec<Turn> = (0..20).map(|_| ledger.wait(1, "many", cell()).unwrap()).collect();
+    let mut many: Vec<PermitWaiter> = (0..20).map(|_| ledger.wait(1, "many", cell()).unwrap()).collect();
     let mut other = ledger.wait(2, "other", cell()).unwrap();
     assert!(other.try_take().is_none());
     drop(first);
-    let one: Vec<Permit> = many.iter_mut().filter_map(Turn::try_take).collect();
+    let one: Vec<Permit> = many.iter_mut().filter_map(PermitWaiter::try_take).collect();
     assert_eq!(one.len(), 1);
     assert!(other.try_take().is_none());
     drop(one);
@@ -77,7 +77,7 @@ fn what_can_never_be_granted_does_not_wait() {
     assert_eq!(problem.code, Code::QuotaExceeded);
     assert_eq!(ledger.wait(1, "a", cell()).unwrap_err().code, Code::QuotaExceeded);
     let permit = ledger.take(1, "a", Amounts::of([(Kind::Memory, 10)])).unwrap();
-    let waiting: Vec<Turn> = (0..WAITING_PER_USER)
+    let waiting: Vec<PermitWaiter> = (0..WAITING_PER_USER)
         .map(|_| ledger.wait(1, "a", Amounts::of([(Kind::Memory, 1)])).unwrap())
         .collect();
     assert_eq!(ledger.wait(1, "a", Amounts::of([(Kind::Memory, 1)])).unwrap_err().code, Code::Busy);
@@ -133,7 +133,7 @@ struct Running {
 struct World {
     ledger: Ledger,
     running: Vec<Running>,
-    waiting: Vec<(u32, u64, Turn)>,
+    waiting: Vec<(u32, u64, PermitWaiter)>,
     limits: BTreeMap<u32, u64>,
 }
 
@@ -222,7 +222,7 @@ impl World {
             if let Some((_, first, _)) = self.waiting.iter().find(|(owner, ..)| *owner == uid)
                 && self.waiting.iter().filter(|(owner, ..)| *owner == uid).count() == 1
             {
-                prop_assert!(self.ledger.inner().books.check(uid, &amounts(*first)).is_err());
+                prop_assert!(self.ledger.inner.lock().books.check(uid, &amounts(*first)).is_err());
             }
         }
         prop_assert!(all <= MACHINE_MEMORY);

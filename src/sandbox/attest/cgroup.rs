@@ -10,6 +10,8 @@ use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::facts::read_small;
 
 const ROOT: &str = "/sys/fs/cgroup";
+/// CPU time is shared out anew this often.
+const PERIOD_US: u64 = 100_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cgroup {
@@ -138,6 +140,24 @@ impl Cgroup {
         read_small(&path).ok()?.trim().parse().ok()
     }
 
+    /// Bounds the CPU time that its processes take together, or lifts the bound.
+    pub fn limit_cpus(&self, cpus: Option<f64>) -> std::io::Result<()> {
+        let quota = cpus.map(quota_us);
+        match self {
+            Self::V1 { cpu, .. } => {
+                write(&cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+                write(
+                    &cpu.join("cpu.cfs_quota_us"),
+                    &quota.map_or_else(|| "-1".into(), |quota| quota.to_string()),
+                )
+            }
+            Self::V2 { folder } => {
+                let quota = quota.map_or_else(|| "max".into(), |quota| quota.to_string());
+                write(&folder.join("cpu.max"), &format!("{quota} {PERIOD_US}"))
+            }
+        }
+    }
+
     #[must_use]
     pub fn cpus(&self) -> Option<f64> {
         let (quota, period) = match self {
@@ -154,6 +174,24 @@ impl Cgroup {
         let (quota, period): (f64, f64) = (quota.trim().parse().ok()?, period.trim().parse().ok()?);
         (quota > 0.0 && period > 0.0).then(|| quota / period)
     }
+}
+
+/// Writes a setting of a group; the error names the file.
+pub fn write(path: &Path, value: &str) -> std::io::Result<()> {
+    std::fs::write(path, value)
+        .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+fn quota_us(cpus: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "settings bound it to a few hundred CPUs"
+    )]
+    let quota = (cpus * PERIOD_US as f64).round() as u64;
+    // Less than a millisecond is refused.
+    quota.max(1000)
 }
 
 /// `key value` lines.

@@ -9,7 +9,7 @@ use crate::protocol::event::Counters;
 use crate::protocol::frames::Probe;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::{ImageFact, Receipt};
-use crate::sandbox::spec::{SandboxSpec, UserMapping, Wanted};
+use crate::sandbox::spec::{SandboxRequest, SandboxSpec, UserMapping};
 
 /// Takes a line for each step of something long.
 pub type Progress<'a> = &'a (dyn Fn(String) + Sync);
@@ -25,7 +25,7 @@ pub trait SandboxBackend: Send + Sync {
     /// What a sandbox is to be made from; gets it where the settings allow that.
     fn resolve_image<'a>(
         &'a self,
-        wanted: &'a Wanted,
+        wanted: &'a SandboxRequest,
         progress: Progress<'a>,
     ) -> BoxFuture<'a, Result<ImageFact, Problem>>;
 
@@ -79,6 +79,9 @@ pub trait RunningSandbox: Send + Sync {
 
     /// Whether its processes are stopped, by whomever. Where it cannot be told they are not.
     fn is_frozen(&self) -> bool;
+
+    /// Bounds the CPU time that its processes take together, or lifts the bound; false if that cannot be done here.
+    fn limit_cpus(&self, cpus: Option<f64>) -> bool;
 
     /// CPU time that its processes have taken together; none if that is not counted here.
     fn cpu_time(&self) -> Option<Duration>;

@@ -47,7 +47,7 @@ pub fn folder_name(image_id: &str) -> String {
         digest.update([0]);
     }
     digest.update(image_id.as_bytes());
-    digest.finalize().iter().take(10).fold(String::new(), |name, byte| format!("{name}{byte:02x}"))
+    hex::encode(&digest.finalize()[..10])
 }
 
 /// The sources that have bytecode.

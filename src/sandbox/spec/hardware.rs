@@ -13,13 +13,14 @@ const KEPT: [(&str, &[&str]); 5] = [
     ("/sys/kernel", &["mm"]),
 ];
 /// Disks, buses, devices, locks of others and how the host was started.
-const OF_PROC: [&str; 16] = [
+const OF_PROC: [&str; 17] = [
     "/proc/bus",
     "/proc/cmdline",
     "/proc/consoles",
     "/proc/devices",
     "/proc/diskstats",
     "/proc/driver",
+    "/proc/fs",
     "/proc/iomem",
     "/proc/ioports",
     "/proc/key-users",

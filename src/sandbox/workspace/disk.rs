@@ -1,17 +1,28 @@
 //! The disk of the daemon's home, which all workspaces and everybody's journal share. So much of it is kept free: below
 //! that nothing new is begun there, and what grows is ended, so that what one user hides cannot stop all others.
 
-use rustix::fs::StatVfs;
+use rustix::fs::{Mode, OFlags, StatVfs, fstatvfs, openat};
 use std::os::fd::AsFd;
 
 use crate::config::show_size;
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 
-/// A refusal if the disk of that folder has less left than is to be kept free.
-pub fn check(folder: impl AsFd, reserve: u64) -> Result<(), Problem> {
-    let Ok(found) = rustix::fs::fstatvfs(folder) else { return Ok(()) };
-    if !is_short(&found, reserve) {
+/// A refusal if the disk of that workspace has less left than is to be kept free. A workspace with a project quota says
+/// of itself what is left of the quota, so its parent is asked.
+pub fn check(workspace: impl AsFd, reserve: u64) -> Result<(), Problem> {
+    let parent = openat(&workspace, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    judge(parent.and_then(fstatvfs).ok(), reserve)
+}
+
+/// The same for the folder of all workspaces.
+pub fn check_at(folder: &std::path::Path, reserve: u64) -> Result<(), Problem> {
+    judge(std::fs::File::open(folder).ok().and_then(|folder| fstatvfs(folder).ok()), reserve)
+}
+
+/// Where nothing can be learnt, nobody is stopped.
+fn judge(found: Option<StatVfs>, reserve: u64) -> Result<(), Problem> {
+    if !found.is_some_and(|found| is_short(&found, reserve)) {
         return Ok(());
     }
     Err(Problem::new(
@@ -19,11 +30,6 @@ pub fn check(folder: impl AsFd, reserve: u64) -> Result<(), Problem> {
         format!("the disk of the daemon's home has less than {} left", show_size(reserve)),
     )
     .hint("remove sessions with large workspaces, or make room on that disk (`sandbox.disk_reserve` is kept free)"))
-}
-
-/// The same for a folder that is named.
-pub fn check_at(folder: &std::path::Path, reserve: u64) -> Result<(), Problem> {
-    std::fs::File::open(folder).map_or(Ok(()), |folder| check(folder, reserve))
 }
 
 fn is_short(found: &StatVfs, reserve: u64) -> bool {
@@ -41,7 +47,8 @@ mod tests {
         let problem = check_at(folder.path(), u64::MAX).unwrap_err();
         assert_eq!(problem.code, Code::Storage);
         assert!(problem.message.contains("left"), "{problem:?}");
-        // Where nothing can be learnt, nobody is stopped.
+        check(std::fs::File::open(folder.path()).unwrap(), 0).unwrap();
+        check(std::fs::File::open(folder.path()).unwrap(), u64::MAX).unwrap_err();
         check_at(&folder.path().join("missing"), u64::MAX).unwrap();
     }
 }

@@ -18,9 +18,10 @@ use crate::controls;
 use crate::protocol::api::{FileEntry, FileKind};
 use crate::protocol::limits::{FILE_BYTES, FOLDER_ENTRIES};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::text::quotable;
 use crate::sandbox::workspace::archive;
 use crate::sandbox::workspace::removal;
-use crate::sandbox::workspace::room::{BLOCK, Room};
+use crate::sandbox::workspace::room::{BLOCK, UploadRoom};
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage;
 use crate::sandbox::workspace::walk::{Folders, TooMany, names};
@@ -148,14 +149,14 @@ pub struct Upload<'a> {
     path: PathBuf,
     file: Option<File>,
     written: u64,
-    room: &'a Room,
+    room: &'a UploadRoom,
     /// Of the room, in whole blocks.
     charged: u64,
 }
 
 impl<'a> Upload<'a> {
     /// Makes the parents and a temporary file beside the target.
-    pub fn begin(root: &Root<'_>, path: impl AsRef<Path>, room: &'a Room) -> Result<Self, Problem> {
+    pub fn begin(root: &Root<'_>, path: impl AsRef<Path>, room: &'a UploadRoom) -> Result<Self, Problem> {
         let path = path.as_ref();
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Problem::new(Code::BadRequest, "a file needs a name")
@@ -227,7 +228,7 @@ impl Drop for Upload<'_> {
 
 /// Makes a folder and its parents, one name after the other. Each costs room before it is there: one name may
 /// lead through thousands.
-fn make_folders(root: &Root<'_>, path: &Path, room: &Room) -> Result<OwnedFd, Problem> {
+fn make_folders(root: &Root<'_>, path: &Path, room: &UploadRoom) -> Result<OwnedFd, Problem> {
     use rustix::io::Errno;
     let mut folder = open_folder(root, Path::new("")).map_err(|_| explain(path, Errno::ACCESS))?;
     let enter = |folder: &OwnedFd, part: &OsStr| {
@@ -396,7 +397,7 @@ pub fn read_tar(
     root: &Root<'_>,
     path: impl AsRef<Path>,
     input: impl Read,
-    room: &Room,
+    room: &UploadRoom,
 ) -> Result<u64, Problem> {
     let path = path.as_ref();
     make_folders(root, path, room)?;
@@ -434,7 +435,7 @@ pub(super) fn size(found: &Stat) -> u64 {
 
 /// As it is told: what is no UTF-8 is shown as U+FFFD.
 fn shown(path: &Path) -> String {
-    path.to_string_lossy().escape_default().to_string()
+    quotable(&path.to_string_lossy())
 }
 
 fn not_a_file(path: &Path) -> Problem {

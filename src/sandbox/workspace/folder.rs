@@ -15,7 +15,7 @@ use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::groups;
 use crate::sandbox::workspace::local;
 use crate::sandbox::workspace::nameless;
-use crate::sandbox::workspace::owner::{self, Ids, Lane, acting_as};
+use crate::sandbox::workspace::owner::{self, Ids, WorkKind, acting_as};
 use crate::sandbox::workspace::project;
 use crate::sandbox::workspace::room::Filling;
 use crate::sandbox::workspace::root::Root;
@@ -60,7 +60,7 @@ impl Workspace {
     /// Does `work` in the folder with the rights of its owner, on a thread of the session's user.
     pub async fn access<T: Send + 'static>(
         &self,
-        lane: Lane,
+        lane: WorkKind,
         work: impl FnOnce(&Root<'_>) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let (folder, managed, uid) = (Arc::clone(&self.root), self.managed, self.user.host_uid);
@@ -82,14 +82,14 @@ impl Workspace {
         first: Option<i32>,
         disk_reserve: u64,
     ) -> Result<rustix::io::Result<(Usage, Duration)>, Problem> {
-        let seen = self.access(Lane::Look, |root| timed(|| usage::measure(root))).await?;
+        let seen = self.access(WorkKind::Look, |root| timed(|| usage::measure(root))).await?;
         let (folder, managed) = (Arc::clone(&self.root), self.managed);
         let look = move || {
             let device = rustix::fs::fstat(&folder)?.st_dev;
             let held = first.map(|first| nameless::held_by(first, device)).unwrap_or_default();
             Ok((held, managed && disk::check(&folder, disk_reserve).is_err()))
         };
-        let held = owner::run(self.pays, Lane::Look, None, move || timed(look)).await?;
+        let held = owner::run(self.pays, WorkKind::Look, None, move || timed(look)).await?;
         Ok(seen.and_then(|(mut usage, walking)| {
             let ((held, is_disk_short), looking) = held?;
             self.filling.set_nameless(held.bytes);
@@ -246,7 +246,7 @@ impl Workspace {
             return Ok(());
         }
         let path = self.path.clone();
-        let removed = owner::run(self.pays, Lane::Removal, None, move || remove_tree(&path)).await;
+        let removed = owner::run(self.pays, WorkKind::Removal, None, move || remove_tree(&path)).await;
         removed.map_err(|problem| std::io::Error::other(problem.message))?
     }
 }

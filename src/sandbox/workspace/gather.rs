@@ -41,7 +41,7 @@ impl Manifest {
             let mark = if escaped == *path { "" } else { "\\" };
             digest.update(format!("{mark}{sha256}  {escaped}\n"));
         }
-        hex(digest)
+        hex::encode(digest.finalize())
     }
 }
 
@@ -167,7 +167,7 @@ fn append<W: Write>(
     let mut data =
         Digesting { inner: File::from(fd).chain(std::io::repeat(0)).take(bytes), digest: Sha256::new() };
     builder.append_data(&mut header, path, &mut data)?;
-    Ok(Some(JobArtifact { path: path.to_owned(), bytes, sha256: hex(data.digest) }))
+    Ok(Some(JobArtifact { path: path.to_owned(), bytes, sha256: hex::encode(data.digest.finalize()) }))
 }
 
 struct Digesting<R> {
@@ -186,11 +186,7 @@ impl<R: Read> Read for Digesting<R> {
 fn copy_digested(input: &mut dyn Read, out: &mut impl Write) -> std::io::Result<(u64, String)> {
     let mut input = Digesting { inner: input, digest: Sha256::new() };
     let bytes = std::io::copy(&mut input, out)?;
-    Ok((bytes, hex(input.digest)))
-}
-
-fn hex(digest: Sha256) -> String {
-    digest.finalize().iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    Ok((bytes, hex::encode(input.digest.finalize())))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What may still be put into a workspace from outside. Uploads of one workspace share it: each chunk, file and
 //! folder is charged before it is made, so that many at once get no more than one after the other.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
@@ -37,26 +38,21 @@ struct Filled {
 }
 
 impl Filling {
-    fn lock(&self) -> MutexGuard<'_, Filled> {
-        // Every change is one step, so a panic elsewhere leaves it whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A walk of the workspace does not see them.
     pub fn set_nameless(&self, bytes: u64) {
-        self.lock().nameless = bytes;
+        self.0.lock().nameless = bytes;
     }
 }
 
 /// One upload's share. What was charged stays so until the last upload is over and somebody looks again.
-pub struct Room {
+pub struct UploadRoom {
     filling: Arc<Filling>,
     /// Bytes that the workspace may hold.
     most: u64,
     payer: Option<Box<dyn Payer>>,
 }
 
-impl Room {
+impl UploadRoom {
     /// A refusal if the workspace holds too much already.
     pub fn open(
         root: &Root<'_>,
@@ -71,7 +67,7 @@ impl Room {
         let room = Self { filling, most, payer };
         // Before the look: what others bring in while it lasts is not forgotten.
         {
-            let mut filled = room.filling.lock();
+            let mut filled = room.filling.0.lock();
             if filled.uploads == 0 {
                 (filled.bytes, filled.entries) = (0, 0);
             }
@@ -80,7 +76,7 @@ impl Room {
         let mut used = usage::measure(root).map_err(|error| {
             Problem::new(Code::Storage, format!("the workspace cannot be measured: {error}"))
         })?;
-        let mut filled = room.filling.lock();
+        let mut filled = room.filling.0.lock();
         used.bytes = used.bytes.saturating_add(filled.nameless);
         if let Some(why) = used.beyond(most) {
             return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
@@ -98,7 +94,7 @@ impl Room {
         if !controls::holds("uploads_share_room") {
             return Ok(());
         }
-        let mut filled = self.filling.lock();
+        let mut filled = self.filling.0.lock();
         let no_room = |what: String| {
             Problem::new(Code::TooLarge, format!("there is no room for it: a workspace may hold {what}"))
                 .hint("remove some files of the workspace first, or raise `sandbox.workspace`")
@@ -119,7 +115,7 @@ impl Room {
 
     /// What was charged is not there after all.
     pub fn give_back(&self, bytes: u64, entries: u64) {
-        let mut filled = self.filling.lock();
+        let mut filled = self.filling.0.lock();
         filled.bytes = filled.bytes.saturating_sub(bytes);
         filled.entries = filled.entries.saturating_sub(entries);
         drop(filled);
@@ -129,9 +125,9 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for UploadRoom {
     fn drop(&mut self) {
-        let mut filled = self.filling.lock();
+        let mut filled = self.filling.0.lock();
         filled.uploads = filled.uploads.saturating_sub(1);
     }
 }
@@ -148,7 +144,8 @@ mod tests {
     fn all_that_comes_in_at_once_has_one_room() {
         let folder = tempfile::tempdir().unwrap();
         let (top, filling) = (File::open(folder.path()).unwrap(), Arc::new(Filling::default()));
-        let open = || Room::open(&Root::of_daemon(top.as_fd()), Arc::clone(&filling), MOST, 0, None).unwrap();
+        let open =
+            || UploadRoom::open(&Root::of_daemon(top.as_fd()), Arc::clone(&filling), MOST, 0, None).unwrap();
         let (one, other) = (open(), open());
         one.charge(60 * BLOCK, 1).unwrap();
         let refused = other.charge(60 * BLOCK, 1).unwrap_err();
@@ -170,7 +167,7 @@ mod tests {
     fn files_without_a_name_take_room_too() {
         let folder = tempfile::tempdir().unwrap();
         let (top, filling) = (File::open(folder.path()).unwrap(), Arc::new(Filling::default()));
-        let open = || Room::open(&Root::of_daemon(top.as_fd()), Arc::clone(&filling), MOST, 0, None);
+        let open = || UploadRoom::open(&Root::of_daemon(top.as_fd()), Arc::clone(&filling), MOST, 0, None);
         filling.set_nameless(90 * BLOCK);
         assert!(open().unwrap().charge(20 * BLOCK, 1).is_err());
         filling.set_nameless(MOST + 1);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::api::Which;
+use crate::protocol::api::VariablesFilter;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
@@ -37,13 +37,13 @@ pub enum Input<W> {
     /// The journal did not take that cell in time.
     CellUnwritten(CellNumber),
     Variables {
-        which: Which,
+        which: VariablesFilter,
         patient: bool,
         reply_to: W,
     },
     /// The sandbox did not take the request; it is about to be said to be gone.
     NotShown {
-        which: Which,
+        which: VariablesFilter,
         reply_to: W,
     },
     /// The owner may run one more cell.
@@ -90,15 +90,15 @@ pub enum Effect<W> {
     /// Let the sandbox go, which is not used any more.
     EndSandbox,
     /// Answered by `MayRun` or `MayNotRun`.
-    WantTurn,
-    /// Write the start of this cell, which has the turn that came last; answered by `Started`.
+    WantPermit,
+    /// Write the start of this cell, which has the permit that came last; answered by `Started`.
     Begin {
         cell: CellNumber,
         begin: u64,
     },
     Run(CellStart),
     Show {
-        which: Which,
+        which: VariablesFilter,
         reply_to: W,
     },
     Interrupt(CellNumber),
@@ -120,7 +120,7 @@ pub struct Expiry {
 
 /// What a session has that was there before.
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
-pub struct Before {
+pub struct Unfinished {
     pub cells: CellNumber,
     /// In the order in which they came.
     pub queued: Vec<CellStart>,

@@ -7,7 +7,7 @@ use crate::protocol::event::Counters;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
-use crate::session::queue::{Job, Queue};
+use crate::session::queue::{Queue, QueueItem};
 
 impl<W> Machine<W> {
     pub fn phase(&self) -> Phase {
@@ -68,7 +68,7 @@ impl<W> Machine<W> {
     }
 
     /// What waits, when a session ends over it.
-    pub fn take_waiting(&mut self) -> Vec<Job<W>> {
+    pub fn take_waiting(&mut self) -> Vec<QueueItem<W>> {
         self.queue.take_waiting()
     }
 
@@ -82,7 +82,7 @@ impl<W> Machine<W> {
             return Err(a_replay_goes_on());
         }
         if self.ending {
-            return Err(Problem::new(Code::NoSuchSession, "the session is being removed"));
+            return Err(Problem::new(Code::Busy, "the session is ending"));
         }
         if self.queue.waiting() >= limit {
             return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
@@ -109,6 +109,9 @@ impl<W> Machine<W> {
     }
 
     pub fn may_reset(&self, replay: bool) -> Result<(), Problem> {
+        if self.ending {
+            return Err(Problem::new(Code::Busy, "the session is ending"));
+        }
         let why = match replay {
             true if self.replaying => "a replay goes on already",
             true if !self.queue.is_idle() || self.going_back > 0 => "a cell runs or waits",

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::*;
-use crate::protocol::api::Which;
+use crate::protocol::api::VariablesFilter;
 
 const IDLE: Duration = Duration::from_secs(60);
 const LIFE: Duration = Duration::from_secs(600);
@@ -28,7 +28,7 @@ enum Op {
     Dies {
         reported: bool,
     },
-    Turn(bool),
+    Permit(bool),
     Written {
         which: usize,
         in_time: bool,
@@ -58,7 +58,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Place),
         4 => prop::bool::weighted(0.9).prop_map(Op::Ready),
         1 => any::<bool>().prop_map(|reported| Op::Dies { reported }),
-        5 => prop::bool::weighted(0.95).prop_map(Op::Turn),
+        5 => prop::bool::weighted(0.95).prop_map(Op::Permit),
         5 => (0..3_usize, prop::bool::weighted(0.9)).prop_map(|(which, in_time)| Op::Written { which, in_time }),
         4 => (0..5_usize).prop_map(Op::Finish),
         1 => (0..5_usize).prop_map(Op::PutBack),
@@ -92,8 +92,8 @@ struct World {
     /// False: it is about to end, and takes nothing any more.
     takes: bool,
     frozen: bool,
-    wants_turn: bool,
-    turn: bool,
+    wants_permit: bool,
+    permit: bool,
     begins: Vec<(u64, CellNumber)>,
     written: BTreeSet<CellNumber>,
     in_sandbox: BTreeMap<CellNumber, Mode>,
@@ -127,12 +127,13 @@ fn left() -> impl Strategy<Value = Option<Left>> {
 
 fn restored(left: &Left, now: Instant) -> Machine<u32> {
     let cells = |from: u64, to: u64, mode| {
-        (from + 1..=to).map(move |cell| CellStart { cell, mode, ..CellStart::default() }).collect::<Vec<_>>()
+        let start = move |cell| CellStart { cell, mode, ask: Some(cell % 3), ..CellStart::default() };
+        (from + 1..=to).map(start).collect::<Vec<_>>()
     };
     let (main, all) = (u64::from(left.main), u64::from(left.main) + left.copies);
     let mut running = cells(0, main, Mode::Main);
     running.extend(cells(main, all, Mode::Fork));
-    let before = Before {
+    let before = Unfinished {
         cells: all + left.queued,
         queued: cells(all, all + left.queued, Mode::Main),
         running,
@@ -165,8 +166,8 @@ impl World {
             there: false,
             takes: true,
             frozen: left.is_some_and(|left| left.frozen),
-            wants_turn: false,
-            turn: false,
+            wants_permit: false,
+            permit: false,
             begins: Vec::new(),
             written: BTreeSet::new(),
             in_sandbox: BTreeMap::new(),
@@ -185,7 +186,7 @@ impl World {
         for effect in self.machine.step(input, self.now) {
             self.carry_out(effect);
         }
-        self.turn = false;
+        self.permit = false;
     }
 
     fn carry_out(&mut self, effect: Effect<u32>) {
@@ -196,14 +197,14 @@ impl World {
             }
             Effect::EndSandbox => {
                 assert!(self.there && self.in_sandbox.is_empty(), "a sandbox in use is let go");
-                self.there = false;
+                (self.there, self.takes) = (false, true);
             }
-            Effect::WantTurn => {
-                assert!(!self.wants_turn, "two turns are wanted");
-                self.wants_turn = true;
+            Effect::WantPermit => {
+                assert!(!self.wants_permit, "two permits are wanted");
+                self.wants_permit = true;
             }
             Effect::Begin { cell, begin } => {
-                assert!(std::mem::take(&mut self.turn), "cell {cell} has no turn");
+                assert!(std::mem::take(&mut self.permit), "cell {cell} has no permit");
                 self.written.remove(&cell);
                 self.begins.push((begin, cell));
             }
@@ -301,9 +302,9 @@ impl World {
             Op::View { patient, taken } => {
                 let view = u32::try_from(self.views.len()).unwrap();
                 self.views.insert(view, 0);
-                self.takes = taken;
-                self.take(Input::Variables { which: Which::default(), patient, reply_to: view });
-                self.takes = true;
+                // One that is about to end stays so until it dies.
+                self.takes &= taken || !self.there;
+                self.take(Input::Variables { which: VariablesFilter::default(), patient, reply_to: view });
             }
             Op::Place => self.take(Input::Placed),
             Op::Ready(good) if self.starting => {
@@ -318,8 +319,8 @@ impl World {
                 });
             }
             Op::Dies { reported } if self.there => self.dies(reported),
-            Op::Turn(may) if self.wants_turn => {
-                (self.wants_turn, self.turn) = (false, may);
+            Op::Permit(may) if self.wants_permit => {
+                (self.wants_permit, self.permit) = (false, may);
                 self.take(if may { Input::MayRun } else { Input::MayNotRun(Problem::new(Code::Busy, "no")) });
             }
             Op::Written { which, in_time } if which < self.begins.len() => self.written(which, in_time),
@@ -372,7 +373,7 @@ impl World {
             }
             Op::Ready(_)
             | Op::Dies { .. }
-            | Op::Turn(_)
+            | Op::Permit(_)
             | Op::Written { .. }
             | Op::Undo
             | Op::UndoDone
@@ -388,7 +389,7 @@ impl World {
         let ways = [
             Op::Place,
             Op::Ready(true),
-            Op::Turn(true),
+            Op::Permit(true),
             Op::Written { which: 0, in_time: true },
             Op::Finish(0),
             Op::UndoDone,
@@ -396,6 +397,9 @@ impl World {
             Op::Thaw,
         ];
         for _ in 0..self.cells.len() * 2 + self.views.len() + 4 {
+            if !self.takes {
+                self.dies(true);
+            }
             for way in &ways {
                 self.happens(way);
             }
@@ -426,7 +430,7 @@ proptest! {
         world.take(Input::Remove);
         prop_assert!(world.cells.values().all(|times| *times == 1), "{:?}", world.cells);
         prop_assert!(world.views.values().all(|times| *times == 1), "{:?}", world.views);
-        for way in [Op::Place, Op::Turn(true), Op::Written { which: 0, in_time: true }, Op::Thaw] {
+        for way in [Op::Place, Op::Permit(true), Op::Written { which: 0, in_time: true }, Op::Thaw] {
             world.happens(&way);
         }
         prop_assert!(world.machine.queue().is_idle());
@@ -440,9 +444,20 @@ proptest! {
         }
         let before = world.cells.clone();
         world.take(Input::Leave);
-        for way in [Op::Place, Op::Turn(true), Op::Written { which: 0, in_time: true }] {
+        for way in [Op::Place, Op::Permit(true), Op::Written { which: 0, in_time: true }] {
             world.happens(&way);
         }
         prop_assert_eq!(world.cells, before);
     }
+}
+
+#[test]
+fn what_is_cancelled_before_its_sandbox_is_attached_to_is_interrupted_then() {
+    let left = Left { queued: 0, copies: 0, main: true, sandbox: true, frozen: false, reset: false };
+    let now = Instant::now();
+    let mut machine = restored(&left, now);
+    machine.step(Input::Placed, now);
+    assert!(machine.step(Input::CancelCells(1), now).is_empty(), "nothing is there that could be told");
+    let effects = machine.step(Input::SandboxAttached, now);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Interrupt(1))));
 }

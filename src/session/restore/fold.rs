@@ -13,7 +13,7 @@ use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_CALLS_LISTED;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
-use crate::session::news;
+use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::recorded::record;
 use crate::session::rules::{CellRules, SandboxRules};
@@ -46,7 +46,7 @@ struct Call {
 
 #[derive(Default)]
 pub(super) struct Fold {
-    past: Restored,
+    restored: Restored,
     open: BTreeMap<CellNumber, Open>,
     calls: BTreeMap<u64, Call>,
     /// What a person has not decided on yet, by the id of the approval.
@@ -80,7 +80,7 @@ impl WaitingPermit {
 impl Fold {
     pub fn new(client_rules: &Arc<CellRules>) -> Self {
         let mut fold = Self { client_rules: Arc::clone(client_rules), ..Self::default() };
-        fold.past.bound = SandboxRules::new(Arc::clone(client_rules));
+        fold.restored.sandbox_rules = SandboxRules::new(Arc::clone(client_rules));
         fold
     }
 
@@ -88,7 +88,7 @@ impl Fold {
     pub fn end(self, events: &[Event]) -> Restored {
         let replays = self.open.values().any(|open| open.replays.is_some());
         let recorded = if replays { record(events) } else { BTreeMap::new() };
-        let Self { mut past, mut open, calls, permits, .. } = self;
+        let Self { mut restored, mut open, calls, permits, .. } = self;
         for permit in permits.values() {
             if let Some(open) = open.get_mut(&permit.cell) {
                 open.frozen += clock::since(&permit.asked_at);
@@ -98,7 +98,11 @@ impl Fold {
             let replays = cell.and_then(|cell| open.get(&cell)?.replays);
             let once = replays.and_then(|cell| recorded.get(&cell)?.calls.get(place));
             let waits = cell.filter(|_| waits).map(|cell| WaitingCall { cell, name, arguments });
-            past.open_calls.push(OpenCall { call, recorded: once.map(|once| once.outcome.clone()), waits });
+            restored.open_calls.push(OpenCall {
+                call,
+                recorded: once.map(|once| once.outcome.clone()),
+                waits,
+            });
         }
         for open in open.values_mut() {
             let Some(cell) = open.replays else { continue };
@@ -109,22 +113,23 @@ impl Fold {
         for (_, Open { start, began, frozen, completed, passed, to_end, died, .. }) in open {
             match began {
                 Some(at) => {
-                    past.running.push(Begun { start, at, frozen, completed, passed, to_end, died });
+                    restored.running.push(Begun { start, at, frozen, completed, passed, to_end, died });
                 }
-                None => past.queued.push(start),
+                None => restored.queued.push(start),
             }
         }
-        past
+        restored
     }
 
     pub fn take(&mut self, event: &Event) {
-        let past = &mut self.past;
+        let restored = &mut self.restored;
         match &event.body {
             EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays, origin, bound_by } => {
                 let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
                 let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
                 let ask = origin.as_ref().map(|origin| origin.ask).or(*bound_by);
-                let rules = ask.and_then(|ask| past.rules_of_asks.get(&ask)).unwrap_or(&self.client_rules);
+                let rules =
+                    ask.and_then(|ask| restored.rules_of_asks.get(&ask)).unwrap_or(&self.client_rules);
                 let rules = Arc::clone(rules);
                 let start =
                     CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
@@ -132,7 +137,7 @@ impl Fold {
                 let (replays, began, passed, to_end, died) = (*replays, None, false, None, None);
                 let open = Open { start, replays, began, frozen, completed, passed, to_end, died, calls };
                 self.open.insert(cell, open);
-                past.cells = past.cells.max(cell);
+                restored.cells = restored.cells.max(cell);
             }
             EventBody::CellStarted { cell, before } => self.started(*cell, *before, &event.at),
             EventBody::CellDied { cell, exit_code, after, killed } => {
@@ -147,13 +152,13 @@ impl Fold {
             }
             EventBody::CellFinished { result } => self.finished(result),
             EventBody::SandboxReady { receipt, preloaded, .. } => {
-                past.preloaded.clone_from(preloaded);
-                past.reset = false;
-                past.bound = SandboxRules::new(Arc::clone(&self.client_rules));
-                past.said = Responses::default();
-                past.sandbox = Some((**receipt).clone());
-                past.last_sandbox.clone_from(&past.sandbox);
-                self.fresh_since = past.cells;
+                restored.preloaded.clone_from(preloaded);
+                restored.reset = false;
+                restored.sandbox_rules = SandboxRules::new(Arc::clone(&self.client_rules));
+                restored.tool_responses = Responses::default();
+                restored.sandbox = Some((**receipt).clone());
+                restored.last_sandbox.clone_from(&restored.sandbox);
+                self.fresh_since = restored.cells;
             }
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
             EventBody::ToolCalled { call, cell, name, arguments, .. } => {
@@ -165,31 +170,31 @@ impl Fold {
                 }
             }
             EventBody::ToolAnswered { call, outcome } => self.answered(*call, outcome),
-            EventBody::StateLost { reason, restored_to } => {
-                past.news = Some(news::worker_replaced(reason, *restored_to));
+            EventBody::StateLost { reason, restored_to, gone } => {
+                restored.pending_note = Some(notices::worker_replaced(reason, *restored_to, gone.as_deref()));
                 if restored_to.is_none() {
-                    self.fresh_since = past.cells;
+                    self.fresh_since = restored.cells;
                 }
             }
             EventBody::Undone { state_of } => self.undone(*state_of),
             EventBody::Reset => {
                 self.afresh(Vec::new(), false);
-                self.past.reset = true;
+                self.restored.reset = true;
             }
             EventBody::ResetDone { cells } => {
-                past.bound.free(*cells);
-                past.said = Responses::default();
+                restored.sandbox_rules.free(*cells);
+                restored.tool_responses = Responses::default();
             }
             EventBody::ReplayFinished => {
-                past.replaying = false;
+                restored.replaying = false;
                 self.replayed.clear();
             }
             // Each stays in its place until its new run has ended.
             EventBody::ReplayStarted { cells } => self.afresh(cells.clone(), true),
-            EventBody::Frozen => past.frozen_since = Some(event.at.clone()),
+            EventBody::Frozen => restored.frozen_since = Some(event.at.clone()),
             EventBody::Thawed => self.thawed(&event.at),
             EventBody::AskStarted { ask, spec } => {
-                past.rules_of_asks.insert(*ask, Arc::new(CellRules::of_ask(spec)));
+                restored.rules_of_asks.insert(*ask, Arc::new(CellRules::of_ask(spec)));
             }
             EventBody::ApprovalWanted { approval } => self.asked(approval),
             EventBody::ApprovalDecided { id, .. } => self.decided(id, &event.at),
@@ -223,17 +228,17 @@ impl Fold {
             open.start.before = before;
             open.passed = self.newest_begun >= cell;
             if open.start.mode == Mode::Main {
-                self.past.reset = false;
+                self.restored.reset = false;
             }
             if controls::holds("rules_survive_the_daemon") {
-                self.past.bound.bind(open.start.ask, &open.start.rules, cell);
+                self.restored.sandbox_rules.bind(open.start.ask, &open.start.rules, cell);
             }
         }
         self.newest_begun = self.newest_begun.max(cell);
     }
 
     fn thawed(&mut self, at: &str) {
-        let Some(since) = self.past.frozen_since.take() else { return };
+        let Some(since) = self.restored.frozen_since.take() else { return };
         let frozen = clock::between(&since, at);
         self.open.values_mut().filter(|open| open.began.is_some()).for_each(|open| open.frozen += frozen);
     }
@@ -243,7 +248,7 @@ impl Fold {
         // The policy of an ask is in the journal; that of the configuration may have changed. What a
         // replay calls is answered from the record.
         let is_made = open.as_ref().is_some_and(|open| open.replays.is_none());
-        let waits = is_made && self.past.bound.an_ask_names(name);
+        let waits = is_made && self.restored.sandbox_rules.an_ask_names(name);
         let place = open.map_or(0, |open| {
             open.calls += 1;
             open.calls - 1
@@ -271,23 +276,23 @@ impl Fold {
     fn finished(&mut self, result: &ExecutionResult) {
         let replays = self.open.remove(&result.cell).and_then(|open| open.replays);
         if result.state.kind == StateKind::Lost {
-            self.fresh_since = self.past.cells;
+            self.fresh_since = self.restored.cells;
         }
         // What somebody interrupted is not meant to run again, to its end.
         let changed = matches!(result.status, Status::Success | Status::Failure);
         if result.mode == Mode::Main && result.reason != Reason::ByCancel {
-            self.past.news = None;
+            self.restored.pending_note = None;
         }
         if result.mode == Mode::Main
             && result.reason == Reason::ByUser
             && result.state.kind == StateKind::Kept
         {
-            self.past.interrupted.push(result.cell);
+            self.restored.interrupted.push(result.cell);
         }
         if result.mode != Mode::Main || !changed || result.state.kind != StateKind::Kept {
             return;
         }
-        let kept = &mut self.past.kept;
+        let kept = &mut self.restored.replayable;
         match replays.and_then(|replayed| kept.iter_mut().find(|cell| **cell == replayed)) {
             Some(place) => {
                 self.replayed.insert(result.cell, *place);
@@ -300,9 +305,9 @@ impl Fold {
     /// What an unfinished replay had rebuilt is not forgotten with it: the next one rebuilds it.
     fn undone(&mut self, state_of: CellNumber) {
         let reach = state_of.max(self.fresh_since);
-        self.past.interrupted.retain(|cell| *cell <= reach);
+        self.restored.interrupted.retain(|cell| *cell <= reach);
         let replayed = &mut self.replayed;
-        self.past.kept.retain_mut(|cell| {
+        self.restored.replayable.retain_mut(|cell| {
             let before = if *cell > reach { replayed.remove(cell) } else { Some(*cell) };
             *cell = before.unwrap_or(*cell);
             before.is_some()
@@ -314,18 +319,19 @@ impl Fold {
         for open in self.open.values_mut() {
             open.to_end.get_or_insert(EndedBy::Cancel);
         }
-        let past = &mut self.past;
-        (past.kept, past.replaying, past.reset, past.news) = (kept, replaying, false, None);
-        past.interrupted.clear();
-        self.fresh_since = past.cells;
+        let restored = &mut self.restored;
+        (restored.replayable, restored.replaying, restored.reset, restored.pending_note) =
+            (kept, replaying, false, None);
+        restored.interrupted.clear();
+        self.fresh_since = restored.cells;
         self.replayed.clear();
     }
 
     fn sandbox_gone(&mut self, reason: &str) {
-        if self.past.sandbox.take().is_some() {
-            self.past.news = Some(news::new_sandbox(reason));
+        if self.restored.sandbox.take().is_some() {
+            self.restored.pending_note = Some(notices::new_sandbox(reason));
         }
-        self.past.frozen_since = None;
+        self.restored.frozen_since = None;
         self.calls.clear();
         // What ran in it was said to have ended; what was not had never come so far.
         self.open.values_mut().for_each(|open| open.began = None);
@@ -334,7 +340,7 @@ impl Fold {
     fn answered(&mut self, call: u64, outcome: &ToolOutcome) {
         let Some(Call { cell, name, .. }) = self.calls.remove(&call) else { return };
         if let ToolOutcome::Value(Value::String(text)) = outcome {
-            self.past.said.answer(call, ToolOutput::Text(text.clone()));
+            self.restored.tool_responses.answer(call, ToolOutput::Text(text.clone()));
         }
         if let (ToolOutcome::Value(_), Some(open)) = (outcome, cell.and_then(|cell| self.open.get_mut(&cell)))
             && open.completed.len() < TOOL_CALLS_LISTED

@@ -54,7 +54,7 @@ fn kept(cell: CellNumber) -> EventBody {
 }
 
 fn lost() -> EventBody {
-    EventBody::StateLost { reason: String::new(), restored_to: None }
+    EventBody::StateLost { reason: String::new(), restored_to: None, gone: None }
 }
 
 fn past(bodies: &[EventBody]) -> Restored {
@@ -111,7 +111,7 @@ fn open_cells_and_kept_ones_are_told_apart() {
         queued(5, Mode::Fork),
     ];
     let past = past(&bodies);
-    assert_eq!((past.cells, &past.kept[..]), (5, &[1, 3][..]));
+    assert_eq!((past.cells, &past.replayable[..]), (5, &[1, 3][..]));
     let running: Vec<_> = past.running.iter().map(|begun| (begun.start.cell, begun.at.as_str())).collect();
     assert_eq!(running, [(4, "t11")]);
     assert_eq!(past.running[0].start.before.oom_kills, 4);
@@ -126,9 +126,9 @@ fn undo_and_reset_take_cells_back() {
         bodies.extend([queued(cell, Mode::Main), finished(cell, Status::Success, StateKind::Kept)]);
     }
     bodies.push(EventBody::Undone { state_of: 1 });
-    assert_eq!(past(&bodies).kept, [1]);
+    assert_eq!(past(&bodies).replayable, [1]);
     bodies.push(EventBody::Reset);
-    assert_eq!(past(&bodies).kept, Vec::<CellNumber>::new());
+    assert_eq!(past(&bodies).replayable, Vec::<CellNumber>::new());
 }
 
 #[test]
@@ -136,9 +136,9 @@ fn an_undo_in_a_fresh_worker_does_not_reach_the_cells_of_before() {
     for fresh in [lost(), finished(3, Status::Crashed, StateKind::Lost)] {
         let mut bodies = vec![queued(1, Mode::Main), kept(1), queued(2, Mode::Main), kept(2)];
         bodies.extend([queued(3, Mode::Main), fresh, queued(4, Mode::Main), kept(4)]);
-        assert_eq!(past(&bodies).kept, [1, 2, 4]);
+        assert_eq!(past(&bodies).replayable, [1, 2, 4]);
         bodies.push(EventBody::Undone { state_of: 0 });
-        assert_eq!(past(&bodies).kept, [1, 2]);
+        assert_eq!(past(&bodies).replayable, [1, 2]);
     }
 }
 
@@ -159,7 +159,7 @@ fn a_cell_that_never_ran_is_not_kept() {
         unreachable!()
     };
     result.reason = Reason::ByCancel;
-    assert!(past(&[queued(1, Mode::Main), EventBody::CellFinished { result }]).kept.is_empty());
+    assert!(past(&[queued(1, Mode::Main), EventBody::CellFinished { result }]).replayable.is_empty());
 }
 
 #[test]
@@ -170,22 +170,22 @@ fn a_replay_that_is_broken_off_can_be_made_again() {
     }
     bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), kept(4)]);
     bodies.extend([replayed(5, 2), finished(5, Status::Crashed, StateKind::Lost)]);
-    assert_eq!(past(&bodies).kept, [4, 2, 3]);
+    assert_eq!(past(&bodies).replayable, [4, 2, 3]);
     bodies.extend([EventBody::ReplayStarted { cells: vec![4, 2, 3] }, replayed(6, 4), kept(6)]);
     bodies.extend([replayed(7, 2), kept(7), replayed(8, 3), kept(8), EventBody::ReplayFinished]);
     bodies.extend([queued(9, Mode::Main), kept(9)]);
-    assert_eq!(past(&bodies).kept, [6, 7, 8, 9]);
+    assert_eq!(past(&bodies).replayable, [6, 7, 8, 9]);
 }
 
 #[test]
 fn what_tools_said_is_known_for_markers_to_come() {
     let said = |call: u64| EventBody::ToolAnswered { call, outcome: ToolOutcome::Value("noted".into()) };
     let mut bodies = vec![queued(1, Mode::Main), started(1), called(1, 1), said(1)];
-    assert_eq!(past(&bodies).said.text(1), Some("noted"));
+    assert_eq!(past(&bodies).tool_responses.text(1), Some("noted"));
     bodies.push(kept(1));
-    assert_eq!(past(&bodies).said.text(1), Some("noted"));
+    assert_eq!(past(&bodies).tool_responses.text(1), Some("noted"));
     bodies.extend([EventBody::Reset, EventBody::ResetDone { cells: 1 }]);
-    assert_eq!(past(&bodies).said.text(1), None);
+    assert_eq!(past(&bodies).tool_responses.text(1), None);
 }
 
 #[test]
@@ -226,11 +226,11 @@ fn an_undo_in_a_replay_that_was_broken_off_leaves_the_rest_to_the_next_one() {
     }
     bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), kept(4)]);
     bodies.extend([replayed(5, 2), kept(5), queued(6, Mode::Main), kept(6)]);
-    assert_eq!(past(&bodies).kept, [4, 5, 3, 6]);
+    assert_eq!(past(&bodies).replayable, [4, 5, 3, 6]);
     bodies.push(EventBody::Undone { state_of: 4 });
-    assert_eq!(past(&bodies).kept, [4, 2, 3]);
+    assert_eq!(past(&bodies).replayable, [4, 2, 3]);
     bodies.push(EventBody::Undone { state_of: 0 });
-    assert_eq!(past(&bodies).kept, [1, 2, 3]);
+    assert_eq!(past(&bodies).replayable, [1, 2, 3]);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn what_was_replayed_to_the_end_is_undone_for_good() {
     bodies.extend([replayed(2, 1), kept(2), EventBody::ReplayFinished]);
     assert!(!past(&bodies).replaying);
     bodies.push(EventBody::Undone { state_of: 0 });
-    assert!(past(&bodies).kept.is_empty());
+    assert!(past(&bodies).replayable.is_empty());
 }
 
 #[test]
@@ -250,7 +250,15 @@ fn what_was_interrupted_is_not_kept() {
     result.reason = Reason::ByUser;
     let mut bodies = vec![queued(1, Mode::Main), kept(1), queued(2, Mode::Main), started(2)];
     bodies.push(EventBody::CellFinished { result });
-    assert_eq!(past(&bodies).kept, [1]);
+    assert_eq!(past(&bodies).replayable, [1]);
+}
+
+#[test]
+fn what_went_with_the_variables_is_told_also_after_a_restart() {
+    let gone = Some("2 threads are gone.".to_owned());
+    let news =
+        past(&[EventBody::StateLost { reason: "it died".into(), restored_to: Some(1), gone }]).pending_note;
+    assert!(news.expect("it was not told").ends_with("it died. 2 threads are gone."));
 }
 
 #[test]
@@ -259,10 +267,10 @@ fn news_wait_for_a_cell_of_the_main_line() {
     let EventBody::CellFinished { mut result } = kept(1) else { unreachable!() };
     result.mode = Mode::Fork;
     bodies.push(EventBody::CellFinished { result });
-    let news = past(&bodies).news.expect("they were not told");
+    let news = past(&bodies).pending_note.expect("they were not told");
     assert!(news.starts_with("Before this cell all variables were lost"), "{news}");
     bodies.extend([queued(2, Mode::Main), started(2), kept(2)]);
-    assert_eq!(past(&bodies).news, None);
+    assert_eq!(past(&bodies).pending_note, None);
 }
 
 #[test]
@@ -288,7 +296,7 @@ fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
     }
     let mut bodies =
         vec![EventBody::AskStarted { ask: 1, spec: Box::new(spec) }, of_ask, started(1), kept(1)];
-    let bound = |bodies: &[EventBody]| past(bodies).bound.combined(None);
+    let bound = |bodies: &[EventBody]| past(bodies).sandbox_rules.combined(None);
     assert_eq!(bound(&bodies), rules);
     // Neither that it is wanted, nor that cells come after it, nor an undo tells that it is done.
     let unclear =

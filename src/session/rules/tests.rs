@@ -29,16 +29,16 @@ fn calls() -> impl Strategy<Value = (&'static str, bool)> {
     (prop::sample::select(TOOLS.as_slice()), any::<bool>())
 }
 
-fn runs() -> impl Strategy<Value = Runs> {
-    prop::option::of(source()).prop_map(|source| source.map_or(Runs::Nothing, Runs::Cell))
+fn runs() -> impl Strategy<Value = CallOrigin> {
+    prop::option::of(source()).prop_map(|source| source.map_or(CallOrigin::Leftover, CallOrigin::Cell))
 }
 
 /// The less, the more it lets through.
-fn strictness(verdict: &Verdict) -> u8 {
+fn strictness(verdict: &CallDecision) -> u8 {
     match verdict {
-        Verdict::Free => 0,
-        Verdict::Person { .. } => 1,
-        Verdict::Never(_) => 2,
+        CallDecision::Free => 0,
+        CallDecision::Person { .. } => 1,
+        CallDecision::Never(_) => 2,
     }
 }
 
@@ -75,7 +75,7 @@ proptest! {
         // What anybody is forbidden is free for nobody; what somebody has to ask for everybody asks for.
         for (_, rules) in before.iter().chain([&more]) {
             if !rules.allows(call) || rules.wants_person(call) {
-                prop_assert_ne!(sandbox.judge(call, runs), Verdict::Free);
+                prop_assert_ne!(sandbox.judge(call, runs), CallDecision::Free);
             }
         }
     }
@@ -97,11 +97,11 @@ proptest! {
         }
         sandbox.free(reset);
         // The same ask before and after keeps what it was bound to: never wider.
-        for (source, bound) in &fresh.bound {
-            let kept = &sandbox.bound[source].rules;
+        for (source, bound) in &fresh.by_source {
+            let kept = &sandbox.by_source[source].rules;
             prop_assert_eq!(&kept.tightened(&bound.rules), kept);
         }
-        prop_assert_eq!(sandbox.bound.keys().collect::<Vec<_>>(), fresh.bound.keys().collect::<Vec<_>>());
+        prop_assert_eq!(sandbox.by_source.keys().collect::<Vec<_>>(), fresh.by_source.keys().collect::<Vec<_>>());
     }
 
     /// However many asks there were: none of their rules is forgotten.
@@ -113,9 +113,9 @@ proptest! {
             sandbox.bind(Some(ask), &CellRules { approve, ..CellRules::default() }, ask);
         }
         prop_assert!(sandbox.asks().count() <= ASKS_APART);
-        let verdict = sandbox.judge(Call { name: "danger", outside: true }, Runs::Cell(None));
-        prop_assert_eq!(verdict == Verdict::Free, !(1..=asks).contains(&odd));
-        prop_assert_eq!(sandbox.gathered().count() > 0, asks > ASKS_APART as u64);
+        let verdict = sandbox.judge(Call { name: "danger", outside: true }, CallOrigin::Cell(None));
+        prop_assert_eq!(verdict == CallDecision::Free, !(1..=asks).contains(&odd));
+        prop_assert_eq!(sandbox.merged().count() > 0, asks > ASKS_APART as u64);
     }
 }
 
@@ -129,30 +129,30 @@ fn a_person_may_allow_what_earlier_code_may_not_and_nobody_may_between_cells() {
     let only_read = CellRules { allowed: Some(named(&["read"])), ..CellRules::default() };
     sandbox.bind(Some(3), &only_read, 1);
     let (note, read) = (Call { name: "note", outside: true }, Call { name: "read", outside: false });
-    assert_eq!(sandbox.judge(note, Runs::Cell(None)), Verdict::Person { bound_by: Some(3) });
-    assert_eq!(sandbox.judge(note, Runs::Cell(Some(4))), Verdict::Person { bound_by: Some(3) });
-    let Verdict::Never(own) = sandbox.judge(note, Runs::Cell(Some(3))) else { panic!() };
+    assert_eq!(sandbox.judge(note, CallOrigin::Cell(None)), CallDecision::Person { bound_by: Some(3) });
+    assert_eq!(sandbox.judge(note, CallOrigin::Cell(Some(4))), CallDecision::Person { bound_by: Some(3) });
+    let CallDecision::Never(own) = sandbox.judge(note, CallOrigin::Cell(Some(3))) else { panic!() };
     assert!(own.contains("allowed are: read"), "{own}");
-    let Verdict::Never(left) = sandbox.judge(note, Runs::Nothing) else { panic!() };
+    let CallDecision::Never(left) = sandbox.judge(note, CallOrigin::Leftover) else { panic!() };
     assert!(left.contains("ask 3") && left.contains("belljar reset"), "{left}");
-    for runs in [Runs::Nothing, Runs::Cell(None), Runs::Cell(Some(3))] {
-        assert_eq!(sandbox.judge(read, runs), Verdict::Free);
+    for runs in [CallOrigin::Leftover, CallOrigin::Cell(None), CallOrigin::Cell(Some(3))] {
+        assert_eq!(sandbox.judge(read, runs), CallDecision::Free);
     }
 }
 
 #[test]
 fn asks_within_are_begun_by_cells_of_their_own_ask_or_by_the_owner() {
     let (mut sandbox, nested) = (SandboxRules::default(), Call { name: "ask", outside: true });
-    for runs in [Runs::Nothing, Runs::Cell(None)] {
-        assert_eq!(sandbox.judge(nested, runs), Verdict::Free);
+    for runs in [CallOrigin::Leftover, CallOrigin::Cell(None)] {
+        assert_eq!(sandbox.judge(nested, runs), CallDecision::Free);
     }
     sandbox.bind(Some(1), &CellRules::default(), 1);
-    assert!(matches!(sandbox.judge(nested, Runs::Nothing), Verdict::Never(_)));
-    assert_eq!(sandbox.judge(nested, Runs::Cell(None)), Verdict::Person { bound_by: Some(1) });
-    assert_eq!(sandbox.judge(nested, Runs::Cell(Some(1))), Verdict::Free);
-    assert_eq!(sandbox.judge(nested, Runs::Cell(Some(2))), Verdict::Free);
+    assert!(matches!(sandbox.judge(nested, CallOrigin::Leftover), CallDecision::Never(_)));
+    assert_eq!(sandbox.judge(nested, CallOrigin::Cell(None)), CallDecision::Person { bound_by: Some(1) });
+    assert_eq!(sandbox.judge(nested, CallOrigin::Cell(Some(1))), CallDecision::Free);
+    assert_eq!(sandbox.judge(nested, CallOrigin::Cell(Some(2))), CallDecision::Free);
     sandbox.free(1);
-    assert_eq!(sandbox.judge(nested, Runs::Nothing), Verdict::Free);
+    assert_eq!(sandbox.judge(nested, CallOrigin::Leftover), CallDecision::Free);
 }
 
 #[test]

@@ -123,7 +123,7 @@ async fn nothing_of_a_log_stays_in_memory_for_what_was_paid_before() {
     log.charge_to(1, account.clone(), no_bound());
     let paid = log.pay_for(&answer(1_000)).unwrap();
     let charged = account.used.load(Ordering::Relaxed);
-    log.append_aimed_then(answer(1_000), paid, None, || {});
+    log.append_keyed_then(answer(1_000), paid, None, || {});
     log.flushed().await;
     assert_eq!(account.used.load(Ordering::Relaxed), charged, "what is written stays charged");
     assert!(journal.holds_log(session));

@@ -50,11 +50,11 @@ async fn what_is_small_goes_before_what_is_large_of_others_and_each_log_keeps_it
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let (flood, other) = (journal.log(SessionId::fresh()).unwrap(), journal.log(SessionId::fresh()).unwrap());
-    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let order = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let append = |log: &EventLog, name: &'static str, bytes: usize| {
         let order = Arc::clone(&order);
         let body = EventBody::SandboxGone { reason: "x".repeat(bytes) };
-        log.append_then(body, None, move || order.lock().unwrap().push(name));
+        log.append_then(body, None, move || order.lock().push(name));
     };
     let go = hold_writer(&journal);
     append(&flood, "large 1", 1 << 20);
@@ -68,12 +68,12 @@ async fn what_is_small_goes_before_what_is_large_of_others_and_each_log_keeps_it
     other.flushed().await;
     // What is done on a commit is done a moment after readers see the event.
     for _ in 0..1000 {
-        if order.lock().unwrap().len() == 6 {
+        if order.lock().len() == 6 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let order = order.lock().unwrap().clone();
+    let order = order.lock().clone();
     let place = |name: &str| order.iter().position(|found| *found == name).unwrap();
     assert_eq!(order.len(), 6, "{order:?}");
     assert_eq!(place("somebody else's"), 0, "{order:?}");

@@ -1,10 +1,11 @@
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 
 use super::Durability::{Full, Normal};
 use super::*;
 use crate::protocol::ids::SandboxId;
-use crate::store::{Applied, Gone};
+use crate::store::{AppliedFrame, Gone};
 
 #[tokio::test]
 async fn numbers_have_no_gaps_however_many_append_at_once() {
@@ -24,7 +25,7 @@ async fn numbers_have_no_gaps_however_many_append_at_once() {
     let total = THREADS * EACH;
     assert_eq!(given, (1..=total as u64).collect());
     assert_eq!((bodies(&log).len(), log.newest(), log.lag()), (total, total as u64, 0));
-    assert!(journal.core.queue.batches.lock().unwrap().len() < total, "what waits is written together");
+    assert!(journal.core.queue.batches.lock().len() < total, "what waits is written together");
 }
 
 #[tokio::test]
@@ -201,7 +202,7 @@ async fn frames_are_received_when_their_effect_is_committed() {
     let folder = tempfile::tempdir().unwrap();
     let session = SessionId::fresh();
     let [one, two, three] = ["one", "two", "three"].map(|name| SandboxId(name.into()));
-    let applied = |sandbox: &SandboxId, received| Applied { sandbox: sandbox.clone(), received };
+    let applied = |sandbox: &SandboxId, received| AppliedFrame { sandbox: sandbox.clone(), received };
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(session).unwrap();
     let held = hold_writer(&journal);
@@ -233,7 +234,7 @@ async fn a_batch_with_an_intent_is_committed_fully_and_others_are_not() {
     log.append(EventBody::Reset);
     log.flushed().await;
     journal.create_session(&record("a")).await.unwrap();
-    let batches = journal.core.queue.batches.lock().unwrap().clone();
+    let batches = journal.core.queue.batches.lock().clone();
     assert_eq!(batches, [(Normal, 1), (Normal, 1), (Full, 3), (Normal, 1), (Full, 1)]);
 }
 

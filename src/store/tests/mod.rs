@@ -22,7 +22,7 @@ mod speed;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::writer::{Durability, Patience};
+use super::writer::{Durability, OnRefusal};
 use super::{EventLog, Journal, SessionRecord};
 use crate::protocol::event::{Counters, Event, EventBody};
 use crate::protocol::ids::{Seq, SessionId, SessionName};
@@ -96,7 +96,7 @@ fn hold_writer(journal: &Journal) -> mpsc::Sender<()> {
             let _ = released.recv();
             Ok(())
         };
-        let _ = runtime.block_on(journal.core.queue.ask(Durability::Normal, Patience::Wait, work));
+        let _ = runtime.block_on(journal.core.queue.ask(Durability::Normal, OnRefusal::Wait, work));
     });
     is_held.recv_timeout(PATIENCE).unwrap();
     release

@@ -183,7 +183,7 @@ async fn a_frame_in_several_events_is_committed_whole() {
     out(&recorder, "ä".repeat(32_000).as_bytes(), 3);
     drop(held);
     log.flushed().await;
-    let batches = journal.core.queue.batches.lock().unwrap().clone();
+    let batches = journal.core.queue.batches.lock().clone();
     assert_eq!(batches.last().map(|(_, commands)| *commands), Some(1), "{batches:?}");
     assert_eq!((log.newest(), log.received(&sandbox())), (3, 3));
     assert_eq!(text_of(&log), format!("a{}{}", "y".repeat(65_000), "ä".repeat(32_000)));

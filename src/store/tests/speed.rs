@@ -22,7 +22,7 @@ async fn appending_is_quick() {
         "{MANY} events: {:.0} appended a second, {:.0} committed a second, in {} batches",
         f64::from(MANY) / appended.as_secs_f64(),
         f64::from(MANY) / committed.as_secs_f64(),
-        journal.core.queue.batches.lock().unwrap().len(),
+        journal.core.queue.batches.lock().len(),
     );
     for durability in [Durability::Normal, Durability::Full] {
         let mut times: Vec<Duration> = (0..FEW)

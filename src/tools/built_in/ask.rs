@@ -59,7 +59,7 @@ impl Tool for Ask {
                     .map_err(|problem| failure("bad_arguments", format!("`schema`: {problem}")))?;
             }
             let ask = NestedAsk { prompt, schema, context: values.unwrap_or_default() };
-            let answer = context.port()?.ask(ask, context.patience()).await.map_err(as_failure)?;
+            let answer = context.port()?.ask(ask, context.on_waiting()).await.map_err(as_failure)?;
             Ok(ToolOutput::Value(answer))
         })
     }

@@ -21,7 +21,7 @@ async fn a_cell_gets_thirty_seconds_unless_more_is_asked_for() {
     let port = Arc::new(MemoryPort::default());
     assert_eq!(text(&port, "execute_python_code", json!({"python_code_snippet": "1"})).await, "ran: 1");
     text(&port, "exec_code", json!({"code": "2", "timeout": 5})).await;
-    let cells = port.cells.lock().unwrap().clone();
+    let cells = port.cells.lock().clone();
     assert_eq!(cells, [("1".into(), Duration::from_secs(30)), ("2".into(), Duration::from_secs(5))]);
     let refused = text(&port, "exec_code", json!({"code": "2", "timeout": 0})).await;
     assert!(refused.starts_with("bad_arguments"), "{refused}");
@@ -115,7 +115,7 @@ async fn a_nested_ask_gets_what_it_is_given_and_nothing_else() {
     assert_eq!(text(&port, "ask", arguments).await, "{\"answer\":42}");
     let context = super::object(json!({"a": 1}));
     let expected = NestedAsk { prompt: "add".into(), schema: Some(schema), context };
-    assert_eq!(*port.asks.lock().unwrap(), [expected]);
+    assert_eq!(*port.asks.lock(), [expected]);
     let endless = text(&port, "ask", json!({"prompt": "x", "schema": {"$ref": "#"}})).await;
     assert!(endless.starts_with("bad_arguments: `schema`"), "{endless}");
     assert!(text(&port, "ask", json!({"prompt": ""})).await.starts_with("bad_arguments"));

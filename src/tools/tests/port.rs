@@ -1,15 +1,15 @@
 //! A session in memory: cells that echo, expressions that are looked up, files in a map.
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::ask::{Language, PlanVersion};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
-use crate::tools::{FileRead, NestedAsk, Owner, Patience, PlanHistory, PlanTree, PortFuture, SessionPort};
+use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanHistory, PlanTree, PortFuture, SessionPort};
 
 pub struct MemoryPort {
     pub language: Language,
@@ -60,7 +60,7 @@ pub fn result(code: &str, value: Result<&str, &str>) -> ExecutionResult {
 
 impl SessionPort for MemoryPort {
     fn run_cell(&self, code: String, timeout: Duration) -> PortFuture<ExecutionResult> {
-        self.cells.lock().unwrap().push((code.clone(), timeout));
+        self.cells.lock().push((code.clone(), timeout));
         ready(Ok(result(&code, Ok("42"))))
     }
 
@@ -117,20 +117,20 @@ impl SessionPort for MemoryPort {
     }
 
     fn last_result(&self) -> Option<String> {
-        self.last_result.lock().unwrap().clone()
+        self.last_result.lock().clone()
     }
 
     fn keep_last_result(&self, result: String) {
-        *self.last_result.lock().unwrap() = Some(result);
+        *self.last_result.lock() = Some(result);
     }
 
     fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion> {
-        let submitted = self.plan.lock().unwrap().submit(plan, self.language);
+        let submitted = self.plan.lock().submit(plan, self.language);
         ready(submitted.map_err(|problems| Problem::new(Code::BadRequest, problems.join("; "))))
     }
 
-    fn ask(&self, ask: NestedAsk, _patience: Option<Patience>) -> PortFuture<Value> {
-        self.asks.lock().unwrap().push(ask);
+    fn ask(&self, ask: NestedAsk, _on_waiting: Option<OnWaiting>) -> PortFuture<Value> {
+        self.asks.lock().push(ask);
         ready(Ok(json!({"answer": 42})))
     }
 

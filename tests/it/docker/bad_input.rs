@@ -181,7 +181,7 @@ fn a_dead_engine_is_told_and_recovered_from() {
         "the container engine does not answer",
         "DOCKER_HOST",
     );
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(begun.elapsed() < Duration::from_secs(60), "it took {:?}", begun.elapsed());
     let problem = daemon.http("POST", "/v1/sessions", b"{}").expect_status(503);
     assert_eq!(problem["code"], "engine_unavailable");
     daemon.cli(["daemon", "status"]).ok();
@@ -304,7 +304,7 @@ fn the_api_explains_mistakes() {
 
 fn raw(daemon: &Daemon, bytes: &[u8]) -> UnixStream {
     let mut stream = UnixStream::connect(daemon.socket()).expect("it serves");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    stream.set_read_timeout(Some(Duration::from_secs(90))).expect("a timeout");
     let _ = stream.write_all(bytes);
     stream
 }
@@ -345,7 +345,8 @@ fn broken_and_slow_requests_are_hung_up_on() {
     daemon.assert_sound();
     rest_of(slow);
     rest_of(silent);
-    assert!(begun.elapsed() < Duration::from_secs(14), "it took {:?}", begun.elapsed());
+    // The daemon waits for 10 s; a machine that is busy adds to that.
+    assert!(begun.elapsed() < Duration::from_secs(60), "it took {:?}", begun.elapsed());
     daemon.assert_sound();
 }
 

@@ -121,7 +121,7 @@ pub fn memory_is_bounded_wherever_it_is_taken() {
 
 /// Files in memory stay when the worker has ended: without it the guardian's next page cost a checkpoint.
 #[test]
-pub fn memory_is_put_by_before_it_runs_out() {
+fn memory_is_put_by_before_it_runs_out() {
     if !engine() {
         return;
     }

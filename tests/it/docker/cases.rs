@@ -13,7 +13,7 @@ fn with_timeout(daemon: &Daemon, seconds: f64, code: &str) -> serde_json::Value 
 }
 
 #[test]
-pub fn success_with_scipy_and_a_long_timeout() {
+fn success_with_scipy_and_a_long_timeout() {
     let seed = json!({"seed": {"a": 123, "b": [1, 2, 3]}});
     let Some(daemon) = session_with("[cells]\nmax_timeout = \"6h\"\n", seed) else { return };
     let result = with_timeout(&daemon, 20_000.0, "c = 10; import scipy; print(\"scipy imported\")");
@@ -188,7 +188,7 @@ pub fn x01_python_exception() {
 
 /// X2: a syntax error is a failure told as text; the state is intact.
 #[test]
-pub fn x02_syntax_error() {
+fn x02_syntax_error() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = 1");
     for (code, kind) in [
@@ -378,7 +378,7 @@ pub fn x12_modules_persist() {
 
 /// X13: plots need no screen, and say nothing about it.
 #[test]
-pub fn x13_graphics_are_preset() {
+fn x13_graphics_are_preset() {
     let Some(daemon) = session() else { return };
     let code = "import matplotlib\nimport matplotlib.pyplot as plt\n\
                 plt.figure(figsize=(4, 3)); plt.title('测试图表'); plt.plot([1, 2, 3], [1, 4, 9])\n\

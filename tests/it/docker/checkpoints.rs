@@ -232,7 +232,7 @@ pub fn honest_code_does_not_notice_that_there_are_copies() {
 }
 
 #[test]
-pub fn what_was_restored_computes_as_before() {
+fn what_was_restored_computes_as_before() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "import os, random, numpy as np; random.seed(1); np.random.seed(1)");
     let expected =

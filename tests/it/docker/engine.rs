@@ -18,7 +18,7 @@ impl OwnEngine {
     fn start() -> Option<Self> {
         let is_there = Path::new("/usr/sbin/dockerd").exists() || Path::new("/usr/bin/dockerd").exists();
         if !is_there || !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: an engine of its own needs root and `dockerd`");
+            eprintln!("NOT RUN: an engine of its own needs root and `dockerd`");
             return None;
         }
         let folder = tempfile::Builder::new().prefix("bje").tempdir_in("/tmp").expect("a folder");

@@ -56,7 +56,7 @@ fn daemon_memory(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-pub fn whoever_sends_what_is_refused_hears_why() {
+fn whoever_sends_what_is_refused_hears_why() {
     if !engine() {
         return;
     }
@@ -182,7 +182,7 @@ pub fn cp_copies_both_ways() {
 }
 
 #[test]
-pub fn a_folder_arrives_whole_whatever_is_in_it() {
+fn a_folder_arrives_whole_whatever_is_in_it() {
     if !engine() {
         return;
     }
@@ -221,7 +221,7 @@ open(b'\\xff/caf\\xe9.txt', 'w').write('data')
 }
 
 #[test]
-pub fn half_a_folder_is_never_taken_for_a_whole_one() {
+fn half_a_folder_is_never_taken_for_a_whole_one() {
     if !engine() {
         return;
     }
@@ -440,7 +440,7 @@ pub fn a_tar_brings_only_files_and_folders() {
 }
 
 #[test]
-pub fn large_files_pass_through_without_staying() {
+fn large_files_pass_through_without_staying() {
     if !engine() {
         return;
     }

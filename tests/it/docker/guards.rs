@@ -48,7 +48,7 @@ pub fn an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_a
 }
 
 #[test]
-pub fn a_workspace_never_holds_what_is_the_daemons_own() {
+fn a_workspace_never_holds_what_is_the_daemons_own() {
     if !engine() {
         return;
     }
@@ -122,7 +122,7 @@ fn events_after_one_that_never_was_are_refused() {
 }
 
 #[test]
-pub fn a_key_whose_request_had_begun_is_never_free_again() {
+fn a_key_whose_request_had_begun_is_never_free_again() {
     if !engine() {
         return;
     }

@@ -281,7 +281,7 @@ pub fn artifacts_are_data() {
 }
 
 #[test]
-pub fn artifacts_count_for_their_owner_and_the_oldest_go_first() {
+fn artifacts_count_for_their_owner_and_the_oldest_go_first() {
     if !engine() {
         return;
     }
@@ -384,7 +384,7 @@ pub fn jobs_outlive_the_daemon() {
 }
 
 #[test]
-pub fn jobs_wait_until_their_user_has_room() {
+fn jobs_wait_until_their_user_has_room() {
     if !engine() {
         return;
     }

@@ -105,6 +105,28 @@ pub fn a_running_cell_of_a_removed_session_is_cancelled() {
 }
 
 #[test]
+pub fn whoever_removes_a_session_that_is_being_removed_is_told_when_it_is_gone() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    for _ in 0..5 {
+        daemon.session("a", base());
+        std::thread::scope(|scope| {
+            let remove = || {
+                let answer = daemon.http("DELETE", "/v1/sessions/a", b"");
+                (answer.status, daemon.containers())
+            };
+            let both = [scope.spawn(remove), scope.spawn(remove)].map(|one| one.join().expect("an answer"));
+            for (status, left) in both {
+                assert!(status == 200 || status == 404, "{status}");
+                assert_eq!(left, Vec::<String>::new());
+            }
+        });
+    }
+}
+
+#[test]
 pub fn a_session_can_be_removed_while_it_starts() {
     if !engine() {
         return;
@@ -331,7 +353,7 @@ pub fn after_a_killed_daemon_the_next_one_goes_on() {
 }
 
 #[test]
-pub fn what_belongs_to_no_session_is_cleared_at_the_start() {
+fn what_belongs_to_no_session_is_cleared_at_the_start() {
     if !engine() {
         return;
     }
@@ -372,7 +394,7 @@ fn uuid_like(n: u8) -> String {
 }
 
 #[test]
-pub fn a_container_that_is_taken_away_is_told_and_replaced() {
+fn a_container_that_is_taken_away_is_told_and_replaced() {
     if !engine() {
         return;
     }

@@ -200,7 +200,7 @@ pub fn isolated_expressions_cannot_get_out() {
 }
 
 #[test]
-pub fn variables_are_listed() {
+fn variables_are_listed() {
     let Some(daemon) = session_with("", json!({"seed": {"seeded": [1, 2]}})) else { return };
     let code = "import numpy as np, math\narray = np.zeros((3, 4))\nhuge = list(range(10**6))\n_private = 1\n\
                 class Bad:\n    def __repr__(self): raise ValueError\n    def __len__(self): raise ValueError\n\

@@ -108,7 +108,7 @@ pub fn daemons_of_different_homes_leave_each_other_alone() {
 }
 
 #[test]
-pub fn a_command_starts_a_daemon_where_there_is_none() {
+fn a_command_starts_a_daemon_where_there_is_none() {
     if !engine() {
         return;
     }
@@ -151,7 +151,7 @@ pub fn a_command_starts_a_daemon_where_there_is_none() {
 }
 
 #[test]
-pub fn a_client_that_waits_does_not_bring_back_a_daemon_that_was_stopped() {
+fn a_client_that_waits_does_not_bring_back_a_daemon_that_was_stopped() {
     if !engine() {
         return;
     }

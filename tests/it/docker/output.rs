@@ -89,7 +89,7 @@ pub fn a_stream_that_a_cell_takes_away_is_back_for_the_next() {
 }
 
 #[test]
-pub fn two_gigabytes_leave_the_daemon_flat_and_are_accounted_for() {
+fn two_gigabytes_leave_the_daemon_flat_and_are_accounted_for() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "print('warm')");
     let before = memory(&daemon, "VmRSS");

@@ -58,7 +58,7 @@ pub fn a_running_cell_goes_on() {
 }
 
 #[test]
-pub fn whoever_waits_or_looks_on_does_so_over_the_end_of_a_daemon() {
+fn whoever_waits_or_looks_on_does_so_over_the_end_of_a_daemon() {
     let Some(mut daemon) = base() else { return };
     let cell = queue(
         &daemon,
@@ -95,7 +95,7 @@ pub fn whoever_waits_or_looks_on_does_so_over_the_end_of_a_daemon() {
 }
 
 #[test]
-pub fn a_daemon_that_cannot_serve_takes_no_session_along() {
+fn a_daemon_that_cannot_serve_takes_no_session_along() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "x = 41");
     end(&mut daemon, "TERM");
@@ -343,7 +343,7 @@ pub fn no_cell_is_lost_or_run_twice_however_often_the_daemon_dies() {
 }
 
 #[test]
-pub fn a_daemon_of_a_user_goes_on_too() {
+fn a_daemon_of_a_user_goes_on_too() {
     if !engine() {
         return;
     }

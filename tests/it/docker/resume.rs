@@ -67,7 +67,7 @@ while True: pass";
 }
 
 #[test]
-pub fn a_cell_that_the_daemon_of_before_ended_is_told_as_that() {
+fn a_cell_that_the_daemon_of_before_ended_is_told_as_that() {
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "x = 'before'");
     let late = killed_over_a_restart(&mut daemon, 3, |_| ());

@@ -26,7 +26,7 @@ fn assert_pictures(displays: &[Value], count: usize) {
 }
 
 #[test]
-pub fn a_chinese_plot_is_a_picture_without_a_glyph_warning() {
+fn a_chinese_plot_is_a_picture_without_a_glyph_warning() {
     let Some(daemon) = session() else { return };
     let code = "import matplotlib.pyplot as plt\nplt.title(\"中文\"); plt.plot([1,4,9])";
     let result = daemon.run(S, code);
@@ -42,7 +42,7 @@ pub fn a_chinese_plot_is_a_picture_without_a_glyph_warning() {
 }
 
 #[test]
-pub fn figures_are_shown_once_each_in_their_order() {
+fn figures_are_shown_once_each_in_their_order() {
     let Some(daemon) = session() else { return };
     assert_pictures(&shown(&daemon, "import matplotlib.pyplot as plt\nplt.plot([1]); plt.show()"), 1);
     let code = "for n in range(3):\n    plt.figure(); plt.plot([n])";
@@ -118,7 +118,7 @@ pub fn the_last_value_is_returned() {
 }
 
 #[test]
-pub fn a_table_of_pandas_is_html() {
+fn a_table_of_pandas_is_html() {
     let Some(daemon) = session() else { return };
     let result = daemon
         .run(S, "import pandas as pd\ntable = pd.DataFrame({'城市': ['北京', '上海'], 'n': [1, 2]})\ntable");

@@ -200,7 +200,7 @@ pub fn an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one() {
 }
 
 #[test]
-pub fn the_time_without_use_goes_on_over_restarts_and_stands_still_while_frozen() {
+fn the_time_without_use_goes_on_over_restarts_and_stands_still_while_frozen() {
     let Some(mut daemon) = session_with("", json!({"idle_s": 2})) else { return };
     printed(&daemon, "x = 1");
     post(&daemon, "freeze", &json!({})).expect_status(200);
@@ -211,6 +211,42 @@ pub fn the_time_without_use_goes_on_over_restarts_and_stands_still_while_frozen(
     restart_by(&mut daemon, "KILL");
     let view = daemon.http("GET", "/v1/sessions/t", b"").expect_status(200);
     assert!(number(&view, "/idle_for_s") >= 2, "{view}");
+}
+
+#[test]
+pub fn of_freezes_and_thaws_the_last_counts_however_fast_they_come() {
+    let Some(daemon) = session() else { return };
+    let ticks = "import threading, time\nn = 0\ndef count():\n    global n\n    while True:\n        n += 1\n        \
+                 open('ticks', 'w').write(str(n))\n        time.sleep(0.01)\n\
+                 threading.Thread(target=count, daemon=True).start()";
+    printed(&daemon, ticks);
+    let counted = || daemon.http("GET", "/v1/sessions/s/files/ticks", b"").body;
+    for _ in 0..5 {
+        post(&daemon, "freeze", &json!({})).expect_status(200);
+        post(&daemon, "thaw", &json!({})).expect_status(200);
+        post(&daemon, "freeze", &json!({})).expect_status(200);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let before = counted();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(before, counted(), "it is said to be frozen and goes on");
+    assert_eq!(value(&daemon, "n > 0"), "True");
+}
+
+/// The session thaws for a cell, which must not overtake the freeze that it is meant for.
+#[test]
+pub fn a_cell_that_comes_right_behind_a_freeze_runs() {
+    let Some(daemon) = session() else { return };
+    printed(&daemon, "x = 1");
+    for _ in 0..40 {
+        std::thread::scope(|scope| {
+            let cell = scope.spawn(|| value(&daemon, "x"));
+            post(&daemon, "freeze", &json!({})).expect_status(200);
+            // The cell may have come first, and is frozen then.
+            post(&daemon, "thaw", &json!({})).expect_status(200);
+            assert_eq!(cell.join().expect("the cell ends"), "1");
+        });
+    }
 }
 
 #[test]

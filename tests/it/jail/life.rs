@@ -1,9 +1,10 @@
 //! Removal, death and leftovers of jails.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use super::ANN;
-use crate::docker::helpers::{S, printed, restart_by, session, value};
+use crate::docker::helpers::{S, end, printed, restart_by, session, value};
 use crate::support::{assert_nothing_left, eventually, jails};
 
 /// Two sessions' worth of processes, then nothing.
@@ -119,4 +120,29 @@ fn freezes() {
 fn a_jail_can_be_frozen() {
     jails::in_a_jail(None, freezes);
     jails::in_a_jail(Some(ANN), freezes);
+}
+
+/// The next daemon meant to freeze it again as soon as it is heard of; a cell that came before that wins.
+fn is_wanted_before_it_is_attached() {
+    let Some(mut daemon) = session() else { return };
+    printed(&daemon, "x = 41");
+    daemon.http("POST", "/v1/sessions/s/freeze", b"{}").expect_status(200);
+    let bridge = jails::living(daemon.home())[0].0.join("b");
+    let allow =
+        |mode| std::fs::set_permissions(&bridge, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    end(&mut daemon, "KILL");
+    // Nobody but root gets to the socket, so the kernel cannot be heard of.
+    allow(0o700);
+    daemon.restart();
+    eventually("the cell is queued", || {
+        let cell = daemon.http("POST", "/v1/sessions/s/cells", br#"{"code": "x += 0"}"#);
+        (cell.status == 202).then_some(())
+    });
+    allow(0o711);
+    assert_eq!(value(&daemon, "x + 1"), "42");
+}
+
+#[test]
+fn a_cell_that_comes_before_a_frozen_jail_is_attached_runs() {
+    jails::in_a_jail(None, is_wanted_before_it_is_attached);
 }

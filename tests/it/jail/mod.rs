@@ -1,7 +1,7 @@
 //! Sandboxes without an engine. The suites of cells, checkpoints and restarts run here again, as root
 //! and as a user without any rights; what is a jail's own has files of its own.
 //!
-//! What does not apply, and why:
+//! A test of containers that is `pub` runs here too, which a test of the layers holds. What does not apply, and why:
 //! - `every_field_is_what_the_engine_and_the_kernel_say`, `a_container_that_is_taken_away`,
 //!   `what_belongs_to_no_session`, `engine`, `pull`: they ask an engine, or make containers of their own. What
 //!   they are about has tests of its own here: `escape` (the receipt), `life`, `roots`
@@ -86,7 +86,9 @@ both! {
         a_reset_ends_what_runs_and_what_waits_and_starts_afresh, a_removal_tells_the_running_cell,
         an_interrupt_keeps_the_state, an_interrupt_reaches_a_cell_however_early_it_comes,
         an_interrupt_of_a_stubborn_cell_ends_it, an_unused_sandbox_goes_and_the_next_cell_gets_a_new_one,
-        a_sandbox_that_dies_is_replaced_and_the_loss_is_told;
+        a_sandbox_that_dies_is_replaced_and_the_loss_is_told,
+        of_freezes_and_thaws_the_last_counts_however_fast_they_come,
+        a_cell_that_comes_right_behind_a_freeze_runs;
     smoke: a_script_is_run_as_python_would_run_it;
     preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
         families_are_imported_as_far_as_they_are_there;
@@ -145,7 +147,7 @@ both! {
     ephemeral: a_run_whose_client_was_killed_leaves_nothing,
         a_session_that_nobody_was_told_of_is_not_there_after_a_restart;
     lifecycle: rm_leaves_nothing, a_running_cell_of_a_removed_session_is_cancelled,
-        a_session_can_be_removed_while_it_starts, sigterm_leaves_the_sessions_to_the_next_daemon,
+        whoever_removes_a_session_that_is_being_removed_is_told_when_it_is_gone, a_session_can_be_removed_while_it_starts, sigterm_leaves_the_sessions_to_the_next_daemon,
         a_plain_stop_leaves_the_sessions_to_the_next_daemon,
         a_second_sigterm_forces_and_the_next_start_goes_on, daemon_stop_returns_when_all_is_gone,
         a_daemon_that_is_just_starting_can_be_stopped, after_a_killed_daemon_the_next_one_goes_on,

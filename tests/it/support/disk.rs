@@ -16,7 +16,7 @@ impl SmallDisk {
     /// Only root can mount.
     pub fn mount(folder: &Path) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: a full disk can only be tested as root");
+            eprintln!("NOT RUN: a full disk can only be tested as root");
             return None;
         }
         let mut mount = Command::new("mount");

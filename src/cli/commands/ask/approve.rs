@@ -34,12 +34,12 @@ pub(in crate::cli) struct Approve {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    verdict: Verdict,
+    verdict: ApprovalArgs,
 }
 
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-struct Verdict {
+struct ApprovalArgs {
     /// Run it as it is.
     #[arg(long, requires = "id")]
     accept: bool,
@@ -57,7 +57,7 @@ struct Verdict {
     edit: Option<PathBuf>,
 }
 
-impl Verdict {
+impl ApprovalArgs {
     fn decision(self) -> Result<Option<Decision>, Failure> {
         let Self { accept, accept_with, reject, respond, edit } = self;
         Ok(match (accept, accept_with, reject, respond, edit) {

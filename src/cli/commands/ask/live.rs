@@ -19,7 +19,7 @@ use crate::protocol::text::clipped;
 const TOOL_ANSWER_CHARS: usize = 1_000;
 const REASONING_CHARS: usize = 2_000;
 
-pub(in crate::cli) struct Live {
+pub(in crate::cli) struct LiveView {
     scope: AskScope,
     dialect: Dialect,
     /// Approvals that asks within it wait for.
@@ -35,7 +35,7 @@ pub(in crate::cli) struct Live {
     usage: Usage,
 }
 
-impl Live {
+impl LiveView {
     pub fn new(view: &AskView) -> Self {
         Self {
             scope: AskScope::new(view.ask),

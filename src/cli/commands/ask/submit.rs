@@ -197,9 +197,9 @@ pub(in crate::cli) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) ->
         return screen.note(&tally);
     }
     if told && end.value.is_none() && screen.is_one_terminal() {
-        return screen.show(&Block::Head(Section::Answer, format!("· above · {tally}")));
+        return screen.show(&Block::Head(Section::JsonResponse, format!("· above · {tally}")));
     }
-    screen.show(&Block::Head(Section::Answer, format!("· {tally}")))?;
+    screen.show(&Block::Head(Section::JsonResponse, format!("· {tally}")))?;
     match (&end.value, &end.answer) {
         (Some(value), _) => screen.guest_line(&value.to_string()),
         (None, Some(answer)) => screen.guest_line(answer.trim_end()),

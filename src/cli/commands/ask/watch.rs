@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::live::Live;
+use super::live::LiveView;
 use crate::cli::client::follow::Trail;
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
@@ -138,7 +138,7 @@ impl Desk {
 struct Watcher<'a> {
     context: &'a mut Context,
     client: &'a Client,
-    live: Live,
+    live: LiveView,
     desk: Desk,
     lines: LineReader,
     began: Instant,
@@ -155,7 +155,7 @@ impl<'a> Watcher<'a> {
         Self {
             context,
             client,
-            live: Live::new(view),
+            live: LiveView::new(view),
             desk,
             lines: LineReader::default(),
             began: Instant::now(),

@@ -15,7 +15,7 @@ use crate::protocol::api::ImageView;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
-use crate::sandbox::spec::{SandboxSpec, UserMapping, Wanted};
+use crate::sandbox::spec::{SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
 
 /// Time to compile the kernel's bytecode for a new image.
@@ -160,7 +160,7 @@ impl SandboxBackend for Docker {
 
     fn resolve_image<'a>(
         &'a self,
-        wanted: &'a Wanted,
+        wanted: &'a SandboxRequest,
         progress: Progress<'a>,
     ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
         async move {

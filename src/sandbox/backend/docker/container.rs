@@ -131,6 +131,10 @@ impl RunningSandbox for Container {
         self.cgroup.as_ref().and_then(Cgroup::is_frozen).unwrap_or(false)
     }
 
+    fn limit_cpus(&self, cpus: Option<f64>) -> bool {
+        self.cgroup.as_ref().is_some_and(|cgroup| cgroup.limit_cpus(cpus).is_ok())
+    }
+
     fn cpu_time(&self) -> Option<Duration> {
         self.cgroup.as_ref().and_then(Cgroup::cpu_time)
     }

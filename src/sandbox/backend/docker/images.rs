@@ -11,9 +11,10 @@ use crate::protocol::api::ImageView;
 use crate::protocol::limits::ENGINE_CALL;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact};
+use crate::protocol::text::quotable;
 use crate::sandbox::backend::Progress;
 use crate::sandbox::backend::docker::engine::{Engine, EngineError, classify, within};
-use crate::sandbox::images::{candidates, printable, tagged};
+use crate::sandbox::images::{candidates, tagged};
 
 /// Time between two signs of life of a pull.
 const PULL_IDLE: Duration = Duration::from_secs(120);
@@ -42,7 +43,7 @@ pub async fn resolve(
                     }
                 }
                 Err(error) => {
-                    let why = printable(&error.problem().message);
+                    let why = quotable(&error.problem().message);
                     missing.message = format!("{}; a pull of `{reference}` failed: {why}", missing.message);
                 }
             }
@@ -63,8 +64,8 @@ pub async fn again(engine: &Engine, first: &ImageFact) -> Result<ImageFact, Prob
     if found.is_some_and(|found| found.id == first.id) {
         return Ok(first.clone());
     }
-    let name = printable(&first.reference);
-    let id = printable(&first.id);
+    let name = quotable(&first.reference);
+    let id = quotable(&first.id);
     let what =
         format!("the image `{name}` ({id}) that this session began with is gone, and it takes no other");
     Err(Problem::new(Code::ImageMissing, what)
@@ -78,8 +79,8 @@ fn missing(requested: Option<&str>) -> Problem {
             (format!("the image `{name}` is not there"), format!("build it with `belljar image build {kind}`"))
         }
         Some(name) => (
-            format!("the image `{}` is not there", printable(name)),
-            format!("get it with `belljar image pull {}`", printable(name)),
+            format!("the image `{}` is not there", quotable(name)),
+            format!("get it with `belljar image pull {}`", quotable(name)),
         ),
         None => (
             "no image for sandboxes is there".to_owned(),
@@ -128,12 +129,12 @@ pub async fn pull_allowed(
         let missing = missing(Some(reference));
         return Err(Problem::new(
             Code::ImageForbidden,
-            format!("`{}` is made on this machine and never pulled", printable(reference)),
+            format!("`{}` is made on this machine and never pulled", quotable(reference)),
         )
         .hint(missing.hint.unwrap_or_default()));
     }
     pull_image(engine, reference, progress).await.map_err(|error| {
-        Problem::new(Code::ImageMissing, format!("`{}` could not be pulled: {error}", printable(reference)))
+        Problem::new(Code::ImageMissing, format!("`{}` could not be pulled: {error}", quotable(reference)))
             .hint("look at the network and the name, or build an image here with `belljar image build base`")
     })
 }

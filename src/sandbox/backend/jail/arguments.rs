@@ -1,5 +1,5 @@
 //! The command line of bubblewrap as one pure function: every wall of a jail is written here, as
-//! `spec` writes those of a container, and a snapshot shows each change.
+//! `docker::config` writes those of a container, and a snapshot shows each change.
 //!
 //! A daemon of root's lets bubblewrap build the jail as root and drops the user inside, before the
 //! first byte of Python runs: its home is closed to guests, so that a guest's user could not mount

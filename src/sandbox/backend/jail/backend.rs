@@ -17,7 +17,7 @@ use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::claims::Claims;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::images;
-use crate::sandbox::spec::{GuestUser, Limits, SandboxSpec, UserMapping, Wanted, hardware};
+use crate::sandbox::spec::{GuestUser, Limits, SandboxRequest, SandboxSpec, UserMapping, hardware};
 use crate::sandbox::workspace::{Service, remove_tree};
 
 pub struct Jails {
@@ -77,7 +77,7 @@ impl Jails {
         let settings = &self.settings.sandbox;
         let uid = if self.service.system { settings.uid_first } else { self.service.uid };
         let gid = if self.service.system { settings.uid_first } else { self.service.gid };
-        let wanted = Wanted {
+        let wanted = SandboxRequest {
             image: None,
             first_image: None,
             memory_bytes: settings.memory_bytes,
@@ -152,7 +152,7 @@ impl SandboxBackend for Jails {
 
     fn resolve_image<'a>(
         &'a self,
-        wanted: &'a Wanted,
+        wanted: &'a SandboxRequest,
         _progress: Progress<'a>,
     ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
         std::future::ready(self.image(wanted.image.as_deref())).boxed()

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::controls;
-use crate::sandbox::attest::cgroup::Cgroup;
+use crate::sandbox::attest::cgroup::{Cgroup, write};
 use crate::sandbox::spec::{CPU_SHARES, Limits};
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// All groups of jails lie in one.
 const PARENT: &str = "belljar";
-const PERIOD_US: u64 = 100_000;
 /// In proportion to `CPU_SHARES`, where 1024 shares are a weight of 100.
 const CPU_WEIGHT: u64 = 25;
 /// A group is busy for a moment after its last process has died.
@@ -92,27 +91,25 @@ impl Group {
             std::fs::create_dir_all(folder)?;
         }
         let (memory, pids) = (limits.memory_bytes.to_string(), limits.pids.to_string());
-        let quota = quota(limits.cpus).to_string();
         let write = |holds: bool, path: &Path, value: &str| if holds { write(path, value) } else { Ok(()) };
         let memory_holds = controls::holds("jail_memory_limit");
         let pids_hold = controls::holds("jail_process_limit");
-        let cpus_hold = controls::holds("jail_cpu_limit");
         let shares_hold = controls::holds("jail_cpu_shares");
+        if controls::holds("jail_cpu_limit") {
+            self.cgroup.limit_cpus(Some(limits.cpus))?;
+        }
         match &self.cgroup {
             Cgroup::V1 { memory: memory_folder, pids: pids_folder, cpu, .. } => {
                 write(memory_holds, &memory_folder.join("memory.limit_in_bytes"), &memory)?;
                 // Swap is not counted everywhere; where it is, there is none.
                 let _ = write(memory_holds, &memory_folder.join("memory.memsw.limit_in_bytes"), &memory);
                 write(pids_hold, &pids_folder.join("pids.max"), &pids)?;
-                write(cpus_hold, &cpu.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
-                write(cpus_hold, &cpu.join("cpu.cfs_quota_us"), &quota)?;
                 write(shares_hold, &cpu.join("cpu.shares"), &CPU_SHARES.to_string())
             }
             Cgroup::V2 { folder } => {
                 write(memory_holds, &folder.join("memory.max"), &memory)?;
                 let _ = write(memory_holds, &folder.join("memory.swap.max"), "0");
                 write(pids_hold, &folder.join("pids.max"), &pids)?;
-                write(cpus_hold, &folder.join("cpu.max"), &format!("{quota} {PERIOD_US}"))?;
                 write(shares_hold, &folder.join("cpu.weight"), &CPU_WEIGHT.to_string())
             }
         }
@@ -157,23 +154,6 @@ impl Group {
 fn is_apart(root: &Path) -> bool {
     let real = |name| std::fs::canonicalize(root.join(name)).ok();
     real("cpuacct").is_some_and(|cpuacct| Some(cpuacct) != real("cpu"))
-}
-
-fn write(path: &Path, value: &str) -> std::io::Result<()> {
-    std::fs::write(path, value)
-        .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-}
-
-fn quota(cpus: f64) -> u64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "settings bound it to a few hundred CPUs"
-    )]
-    let quota = (cpus * PERIOD_US as f64).round() as u64;
-    // Less than a millisecond is refused.
-    quota.max(1000)
 }
 
 #[cfg(test)]

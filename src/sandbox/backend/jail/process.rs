@@ -2,9 +2,10 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::group::Group;
@@ -43,11 +44,11 @@ pub struct Jail {
     pub(super) runtime: String,
     /// Fingerprint of the seccomp profile that it was built with.
     pub(super) seccomp: String,
-    pub(super) said: Said,
+    pub(super) said: StderrHead,
 }
 
 /// The first words of a jail to its stderr.
-pub(super) type Said = Arc<Mutex<String>>;
+pub(super) type StderrHead = Arc<Mutex<String>>;
 
 impl Jail {
     /// Takes over one that an earlier daemon left running; none if it is gone.
@@ -68,7 +69,7 @@ impl Jail {
             targets: Vec::new(),
             runtime: receipt.runtime.clone(),
             seccomp: receipt.seccomp_profile.clone(),
-            said: Said::default(),
+            said: StderrHead::default(),
         })
     }
 
@@ -151,6 +152,10 @@ impl RunningSandbox for Jail {
         frozen.unwrap_or(false) || self.identity.is_stopped()
     }
 
+    fn limit_cpus(&self, cpus: Option<f64>) -> bool {
+        self.group.as_ref().is_some_and(|group| group.cgroup.limit_cpus(cpus).is_ok())
+    }
+
     fn cpu_time(&self) -> Option<Duration> {
         match &self.group {
             Some(group) => group.cgroup.cpu_time(),
@@ -172,7 +177,7 @@ impl RunningSandbox for Jail {
 
     /// The words to its stderr before it was ready.
     fn last_words(&self) -> String {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.said.lock().clone()
     }
 
     fn remove(&self) -> BoxFuture<'_, Result<(), Problem>> {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::processes::Identity;
@@ -17,7 +17,7 @@ use crate::sandbox::backend::jail::arguments::{self, BLOCK_FD, FIRST_SECCOMP_FD,
 use crate::sandbox::backend::jail::explain::{self, Machine};
 use crate::sandbox::backend::jail::group::Group;
 use crate::sandbox::backend::jail::limits::{self, Beside};
-use crate::sandbox::backend::jail::process::{self, Jail, Said};
+use crate::sandbox::backend::jail::process::{self, Jail, StderrHead};
 use crate::sandbox::backend::jail::root::{self, Root};
 use crate::sandbox::backend::jail::{Walls, scope, seccomp, status};
 use crate::sandbox::spec::seccomp::seccomp_profile;
@@ -214,7 +214,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     (&goes).write_all(b"1").map_err(|error| internal(&error.to_string()))?;
     drop(goes);
     cleanup.done();
-    let words = Said::default();
+    let words = StderrHead::default();
     tokio::spawn(watch(child, said, Arc::clone(&words)));
     Ok(Jail {
         walls: Walls::Bubblewrap,
@@ -257,7 +257,11 @@ async fn words(said: Option<tokio::process::ChildStderr>) -> String {
 
 /// Takes what is written to its stderr for as long as it lives, so that nobody waits, and keeps the
 /// start of it.
-async fn watch(mut child: tokio::process::Child, said: Option<tokio::process::ChildStderr>, words: Said) {
+async fn watch(
+    mut child: tokio::process::Child,
+    said: Option<tokio::process::ChildStderr>,
+    words: StderrHead,
+) {
     use tokio::io::AsyncReadExt;
     let mut head = Vec::new();
     if let Some(mut said) = said {
@@ -266,7 +270,7 @@ async fn watch(mut child: tokio::process::Child, said: Option<tokio::process::Ch
         if !text.is_empty() {
             tracing::warn!(said = text, "a jail complains");
         }
-        *words.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        *words.lock() = text;
         let _ = tokio::io::copy(&mut said, &mut tokio::io::sink()).await;
     }
     let _ = child.wait().await;
@@ -365,7 +369,7 @@ fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
         targets: Vec::new(),
         runtime: "none".into(),
         seccomp: String::new(),
-        said: Said::default(),
+        said: StderrHead::default(),
     })
 }
 

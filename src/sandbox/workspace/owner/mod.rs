@@ -11,4 +11,4 @@ mod threads;
 
 pub use ids::{Ids, NO_GROUP};
 pub use switch::acting_as;
-pub use threads::{Lane, run};
+pub use threads::{WorkKind, run};

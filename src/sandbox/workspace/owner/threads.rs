@@ -2,8 +2,9 @@
 //! millions of names, a client who reads nothing), so these threads are nobody else's: each user has so many of
 //! each lane at once, and what is beyond waits, for that user alone.
 
+use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -22,7 +23,7 @@ const STACK: usize = 1024 * 1024;
 
 /// What a piece of work is about. One lane never waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lane {
+pub enum WorkKind {
     /// Opens, lists, measures: bounded in what it looks at.
     Look,
     /// Sends or receives, as fast as the other side does.
@@ -31,7 +32,7 @@ pub enum Lane {
     Removal,
 }
 
-impl Lane {
+impl WorkKind {
     /// At once, for one user.
     fn threads(self) -> usize {
         match self {
@@ -51,7 +52,7 @@ impl Lane {
 }
 
 /// Who pays, and for what.
-type Key = (u32, Lane);
+type Key = (u32, WorkKind);
 type Work = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -75,7 +76,7 @@ static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
 /// Does `work` on such a thread, for the user who `pays`, with somebody's rights or the daemon's own.
 pub async fn run<T: Send + 'static>(
     pays: u32,
-    lane: Lane,
+    lane: WorkKind,
     ids: Option<Arc<Ids>>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
@@ -104,12 +105,8 @@ fn died() -> Problem {
 }
 
 impl Pool {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn submit(self: &Arc<Self>, key: Key, work: Work) -> Result<(), Problem> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let queue = state.waiting.entry(key).or_default();
         if queue.len() >= WAITING {
             return Err(Problem::new(Code::TooMany, "too much of yours waits for folders already")
@@ -141,13 +138,13 @@ impl Pool {
 
     /// The life of a thread. One that is there for a lane of a user alone does a piece of its work, and ends.
     fn serve(&self, only: Option<Key>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if let Some((key, work)) = state.next(only) {
                 drop(state);
                 // Whoever waits is told by the end of the channel.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-                state = self.lock();
+                state = self.state.lock();
                 state.done(key);
                 if only.is_none() {
                     continue;
@@ -158,8 +155,7 @@ impl Pool {
                 return;
             }
             state.idle += 1;
-            let (again, slept) = self.wake.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
-            state = again;
+            let slept = self.wake.wait_for(&mut state, IDLE);
             state.idle -= 1;
             if slept.timed_out() && state.runnable() == 0 {
                 state.threads -= 1;
@@ -235,16 +231,16 @@ mod tests {
         let mut outcomes = Vec::new();
         for _ in 0..50 {
             let (release, held) = (Arc::clone(&release), Arc::clone(&held));
-            outcomes.push(tokio::spawn(run(1, Lane::Look, None, move || {
+            outcomes.push(tokio::spawn(run(1, WorkKind::Look, None, move || {
                 held.fetch_add(1, Ordering::SeqCst);
                 hang(&release);
             })));
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(held.load(Ordering::SeqCst), Lane::Look.threads());
+        assert_eq!(held.load(Ordering::SeqCst), WorkKind::Look.threads());
         // Others, and other lanes of the same user, go on.
-        assert_eq!(run(2, Lane::Look, None, || 7).await.unwrap(), 7);
-        assert_eq!(run(1, Lane::Transfer, None, || 8).await.unwrap(), 8);
+        assert_eq!(run(2, WorkKind::Look, None, || 7).await.unwrap(), 7);
+        assert_eq!(run(1, WorkKind::Transfer, None, || 8).await.unwrap(), 8);
         release.store(true, Ordering::SeqCst);
         for outcome in outcomes {
             outcome.await.unwrap().unwrap();
@@ -260,11 +256,11 @@ mod tests {
         for user in 0..u32::try_from(THREADS).unwrap() {
             for _ in 0..3 {
                 let release = Arc::clone(&release);
-                pool.submit((user, Lane::Look), Box::new(move || hang(&release))).unwrap();
+                pool.submit((user, WorkKind::Look), Box::new(move || hang(&release))).unwrap();
             }
         }
         let (done, outcome) = oneshot::channel();
-        pool.submit((9_999, Lane::Look), Box::new(move || done.send(7).unwrap())).unwrap();
+        pool.submit((9_999, WorkKind::Look), Box::new(move || done.send(7).unwrap())).unwrap();
         assert_eq!(tokio::time::timeout(Duration::from_secs(20), outcome).await.unwrap().unwrap(), 7);
         release.store(true, Ordering::SeqCst);
     }
@@ -273,20 +269,20 @@ mod tests {
     async fn what_waits_is_bounded_and_a_panic_is_told() {
         let release = Arc::new(AtomicBool::new(false));
         let mut outcomes = Vec::new();
-        for _ in 0..Lane::Removal.threads() {
+        for _ in 0..WorkKind::Removal.threads() {
             let release = Arc::clone(&release);
-            outcomes.push(tokio::spawn(run(3, Lane::Removal, None, move || hang(&release))));
+            outcomes.push(tokio::spawn(run(3, WorkKind::Removal, None, move || hang(&release))));
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
         for _ in 0..WAITING {
-            POOL.submit((3, Lane::Removal), Box::new(|| {})).unwrap();
+            POOL.submit((3, WorkKind::Removal), Box::new(|| {})).unwrap();
         }
-        assert_eq!(run(3, Lane::Removal, None, || ()).await.unwrap_err().code, Code::TooMany);
+        assert_eq!(run(3, WorkKind::Removal, None, || ()).await.unwrap_err().code, Code::TooMany);
         release.store(true, Ordering::SeqCst);
         for outcome in outcomes {
             outcome.await.unwrap().unwrap();
         }
-        assert!(run(4, Lane::Look, None, || panic!("for the test")).await.is_err());
-        assert_eq!(run(4, Lane::Look, None, || 5).await.unwrap(), 5);
+        assert!(run(4, WorkKind::Look, None, || panic!("for the test")).await.is_err());
+        assert_eq!(run(4, WorkKind::Look, None, || 5).await.unwrap(), 5);
     }
 }

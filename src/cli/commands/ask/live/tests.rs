@@ -12,8 +12,8 @@ use crate::protocol::exit_codes::tests::result;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::result::{Artifact, Change, ExceptionView, Mode, Reason, Status, Stream, ValueView};
 
-fn live(dialect: Dialect) -> Live {
-    Live::new(&AskView {
+fn live(dialect: Dialect) -> LiveView {
+    LiveView::new(&AskView {
         ask: 1,
         state: AskState::Queued,
         text: "how much?".into(),
@@ -28,7 +28,7 @@ fn live(dialect: Dialect) -> Live {
 }
 
 /// As a stream without colours would have it.
-fn text(live: &mut Live, events: &[EventBody]) -> String {
+fn text(live: &mut LiveView, events: &[EventBody]) -> String {
     let mut out = String::new();
     for event in events.iter().filter(|event| live.concerns(event)).collect::<Vec<_>>() {
         for block in live.show(event) {
@@ -201,7 +201,8 @@ fn an_ask_is_told_in_sections() {
 
 #[test]
 fn restored_variables_are_not_said_to_be_gone() {
-    let lost = |restored_to| EventBody::StateLost { reason: "the worker died".into(), restored_to };
+    let lost =
+        |restored_to| EventBody::StateLost { reason: "the worker died".into(), restored_to, gone: None };
     let shown = text(&mut live(Dialect::ToolCalls), &[lost(Some(2)), lost(Some(0)), lost(None)]);
     insta::assert_snapshot!(shown, @r"
     warning: the variables are as after cell 2: the worker died

@@ -1,0 +1,131 @@
+//! The asks' actor: what it does with each message.
+
+use super::approvals::CALLER_ENDED;
+use super::messages::{AsksMsg, AsksRef};
+use super::recall::RecalledAsks;
+use super::state::{AsksArgs, AsksState};
+use super::views::plan_bytes;
+use crate::actors::asks::spec;
+use crate::memory::MemoryPurpose;
+use crate::protocol::ask::{AskNumber, AskState};
+use crate::protocol::event::EventBody;
+use crate::tools::PlanHistory;
+use ractor::{Actor, ActorProcessingErr, SpawnErr};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(250);
+
+pub struct Asks;
+
+impl Asks {
+    pub async fn spawn(args: AsksArgs) -> Result<AsksRef, SpawnErr> {
+        let supervisor = args.session.get_cell();
+        Actor::spawn_linked(None, Self, args, supervisor).await.map(|(asks, _)| asks)
+    }
+}
+
+impl Actor for Asks {
+    type Msg = AsksMsg;
+    type State = AsksState;
+    type Arguments = AsksArgs;
+
+    async fn pre_start(&self, myself: AsksRef, mut args: AsksArgs) -> Result<AsksState, ActorProcessingErr> {
+        let memory = RecalledAsks::of(std::mem::take(&mut args.events));
+        let mut plans_memory = args.quotas.memory(args.owner).open(MemoryPurpose::Conversations);
+        plans_memory.grow_anyway(memory.plans.iter().map(|version| plan_bytes(&version.tree)).sum());
+        let mut state = AsksState {
+            plans_memory,
+            plan: memory.plans.last().map(PlanHistory::after).unwrap_or_default(),
+            plans: memory.plans,
+            args,
+            asks: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            newest: 0,
+            waiting: VecDeque::new(),
+            current: None,
+            remains: BTreeMap::new(),
+            history: Vec::new(),
+            approvals: BTreeMap::new(),
+            next_approval: memory.approvals_wanted + 1,
+            early: memory.early,
+            leaving: false,
+            last_programs: None,
+        };
+        state.recall(&myself, memory.asks, memory.approvals);
+        let known: Vec<AskNumber> = state.asks.keys().copied().collect();
+        for ask in known {
+            state.keeps(ask);
+        }
+        for id in &memory.void {
+            state.withdraw(id, CALLER_ENDED);
+        }
+        myself.send_interval(TICK, || AsksMsg::Tick);
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        myself: AsksRef,
+        message: AsksMsg,
+        state: &mut AsksState,
+    ) -> Result<(), ActorProcessingErr> {
+        crate::panics::panic_if_requested("asks");
+        match message {
+            AsksMsg::Start { new, outer, reply_to } => state.start(&myself, *new, outer, reply_to),
+            AsksMsg::View { ask, reply_to } => drop(reply_to.send(state.view(ask))),
+            AsksMsg::List { reply_to } => {
+                let _ = reply_to.send(state.asks.keys().filter_map(|ask| state.view(*ask)).collect());
+            }
+            AsksMsg::Cancel { ask, reply_to } => state.cancel(&myself, ask, reply_to),
+            AsksMsg::History { reply_to } => drop(reply_to.send(state.history.clone())),
+            AsksMsg::Plans { reply_to } => drop(reply_to.send(state.plans.clone())),
+            AsksMsg::SubmitPlan { plan, reply_to } => state.submit_plan(*plan, reply_to),
+            AsksMsg::Outer { caller, reply_to } => {
+                let outer = state.outer(&myself, caller).and_then(|outer| {
+                    spec::may_nest(Some(&outer), &state.args.settings.agent)?;
+                    Ok(Box::new(outer))
+                });
+                let _ = reply_to.send(outer);
+            }
+            AsksMsg::Approvals { reply_to } => state.tell_approvals(reply_to),
+            AsksMsg::Decide { id, decision, by, reply_to } => {
+                let _ = reply_to.send(state.decide(&myself, &id, decision, Some(by)));
+            }
+            AsksMsg::Permit { wanted, reply_to } => state.want_permit(wanted, reply_to),
+            AsksMsg::PermitDropped { cell, call } => state.permit_dropped(cell, call),
+            AsksMsg::CellEnded { cell } => state.cell_ended(cell),
+            AsksMsg::Spent { ask, usage, steps } => state.spent_within(&myself, ask, usage, steps),
+            AsksMsg::Lasted { asks, took } => state.lasted(&asks, took),
+            AsksMsg::WaitsWithin { ask, within, approvals } => state.waits_within(ask, within, approvals),
+            AsksMsg::Leave { reply_to } => state.leave(reply_to),
+            AsksMsg::ModelText { ask, step, text } => {
+                state.heard(ask, &text);
+                if state.current.as_ref().is_some_and(|current| current.ask == ask) {
+                    state.args.log.append(EventBody::ModelText { ask, step, text });
+                }
+            }
+            AsksMsg::ModelRetries { ask, step, failure, pause } => {
+                state.note_heard(ask);
+                let retry_in_s = Some(pause.as_secs_f64());
+                state.args.log.append(EventBody::ModelFailed { ask, step, failure, retry_in_s });
+            }
+            AsksMsg::ModelDone { ask, step, outcome } => state.model_done(&myself, ask, step, *outcome),
+            AsksMsg::CellDone { ask, id, outcome } => state.cell_done(&myself, ask, id, *outcome),
+            AsksMsg::ToolDone { ask, id, outcome } => state.tool_done(&myself, ask, id, outcome),
+            AsksMsg::Begun { ask } => state.begun(&myself, ask),
+            AsksMsg::AskEnded { ask, end } => {
+                if let Some(view) = state.asks.get_mut(&ask) {
+                    view.state = AskState::Done;
+                    (view.steps, view.usage) = (end.steps, end.usage);
+                    view.end = Some(*end);
+                    state.keeps(ask);
+                }
+                state.next_ask(&myself);
+            }
+            AsksMsg::Tick => state.tick(&myself),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! What an ask is bound to that is begun within another one, or by code of a session: the rules of all code that may
+//! be what begins it, and what these asks have left of their limits, also of those that have ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::messages::AsksRef;
+use super::port::{Calling, PortCaller};
+use super::shared_budget::ParentBudget;
+use super::spec::Outer;
+use super::state::Remains;
+use super::state::{AsksState, Current};
+use crate::agent::Input;
+use crate::controls;
+use crate::protocol::ask::{AskLimits, AskNumber, AskSpec};
+use crate::protocol::chat::Usage;
+use crate::protocol::event::EventBody;
+use crate::protocol::problem::{Code, Problem};
+use crate::session::rules::{CellRules, SandboxRules};
+
+/// Asks that have ended of which it is known what they have left. Older ones have nothing.
+const REMAINS_KEPT: usize = 256;
+
+impl AsksState {
+    /// Keeps what an ask has left when it ends.
+    pub(super) fn keep_remains(&mut self, ask: AskNumber, remains: Remains) {
+        self.remains.insert(ask, remains);
+        while self.remains.len() > REMAINS_KEPT {
+            self.remains.pop_first();
+        }
+    }
+
+    pub(super) fn outer(&self, myself: &AsksRef, caller: PortCaller) -> Result<Outer, Problem> {
+        match caller {
+            PortCaller::Model(_) => {
+                let current = self.current.as_ref().ok_or_else(has_ended)?;
+                self.within(myself, current, CellRules::of_ask(&current.spec), &SandboxRules::default())
+            }
+            PortCaller::Code(Calling { by: Some(ask), rules }) => {
+                let current = self.current.as_ref().filter(|current| current.ask == ask);
+                let current = current.ok_or_else(has_ended)?;
+                self.within(myself, current, combined(&rules, Some(ask), &current.spec), &rules)
+            }
+            // The owner's own code, or what the owner has allowed in the name of it.
+            PortCaller::Code(Calling { by: None, rules }) => {
+                let depth = rules.asks().map(|ask| self.remains.get(&ask).map_or(0, |ended| ended.depth + 1));
+                let depth = depth.max().unwrap_or(0);
+                Ok(Outer { rules: rules.combined(None), spec: None, depth, left: None, above: None })
+            }
+        }
+    }
+
+    /// Within the present ask. All asks whose code may be what speaks pay for it, each from what it has left.
+    fn within(
+        &self,
+        myself: &AsksRef,
+        current: &Current,
+        rules: CellRules,
+        sandbox: &SandboxRules,
+    ) -> Result<Outer, Problem> {
+        let (limits, own) = (current.spec.limits, current.budget.left_within());
+        let mut left = AskLimits {
+            steps: own.steps,
+            failures: limits.failures,
+            tokens: own.tokens,
+            seconds: (limits.seconds - current.clock.spent().as_secs_f64()).max(0.0),
+        };
+        let mut budgets = vec![Arc::clone(&current.budget)];
+        let mut ended = Vec::new();
+        let others = sandbox.asks().filter(|ask| *ask != current.ask);
+        for ask in others.filter(|_| controls::holds("ended_asks_pay_for_asks_of_their_code")) {
+            let is_known = sandbox.merged().all(|gathered| gathered != ask);
+            let remains =
+                self.remains.get(&ask).filter(|_| is_known).ok_or_else(|| used_up(ask, "budget"))?;
+            let has = remains.budget.left_within();
+            for (what, none) in
+                [("steps", has.steps == 0), ("tokens", has.tokens == 0), ("time", remains.seconds <= 0.0)]
+            {
+                if none {
+                    return Err(used_up(ask, what));
+                }
+            }
+            left = AskLimits {
+                steps: left.steps.min(has.steps),
+                failures: left.failures.min(remains.limits.failures),
+                tokens: left.tokens.min(has.tokens),
+                seconds: left.seconds.min(remains.seconds),
+            };
+            budgets.push(Arc::clone(&remains.budget));
+            ended.push(ask);
+        }
+        let above = ParentBudget { budgets, asks: myself.clone(), ask: current.ask, ended };
+        let (spec, depth) = (Some(current.spec.clone()), current.spec.depth + 1);
+        Ok(Outer { rules, spec, depth, left: Some(left), above: Some(above) })
+    }
+
+    /// The present ask is over.
+    pub(super) fn current_ended(&mut self, current: &Current) {
+        let remains = Remains::with(&current.spec, Arc::clone(&current.budget), current.clock.spent());
+        self.keep_remains(current.ask, remains);
+    }
+
+    pub(super) fn spent_within(&mut self, myself: &AsksRef, ask: AskNumber, usage: Usage, steps: u32) {
+        let Some(current) = self.current.as_ref().filter(|current| current.ask == ask) else {
+            if self.remains.contains_key(&ask) {
+                // Its account knows already; the next daemon reads it here.
+                self.args.log.append(EventBody::AskSpentWithin { ask, usage, steps });
+            }
+            return;
+        };
+        self.args.log.append(EventBody::AskSpentWithin { ask, usage, steps });
+        if let Some(above) = &current.above {
+            above.tell(usage, steps);
+        }
+        self.take(myself, Input::SpentWithin { usage, steps });
+    }
+
+    /// Asks within took this long, at the cost of asks that have ended.
+    pub(super) fn lasted(&mut self, asks: &[AskNumber], took: Duration) {
+        for ask in asks {
+            if let Some(remains) = self.remains.get_mut(ask) {
+                remains.seconds = (remains.seconds - took.as_secs_f64()).max(0.0);
+            }
+        }
+    }
+}
+
+fn combined(rules: &SandboxRules, by: Option<AskNumber>, spec: &AskSpec) -> CellRules {
+    if controls::holds("asks_within_keep_the_rules_of_the_sandbox") {
+        rules.combined(by)
+    } else {
+        CellRules::of_ask(spec)
+    }
+}
+
+fn has_ended() -> Problem {
+    Problem::new(Code::ModelFailed, "the ask whose code this is has ended, and so have asks within it")
+}
+
+fn used_up(ask: AskNumber, what: &str) -> Problem {
+    let message =
+        format!("code of ask {ask} may still run in this session, and ask {ask} has no {what} left");
+    Problem::new(Code::ModelFailed, message)
+        .hint(format!("`belljar reset` ends the rules of ask {ask}, with all variables"))
+}

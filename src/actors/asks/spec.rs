@@ -1,0 +1,315 @@
+//! From what a client asks for to an ask with every choice made.
+
+use std::collections::BTreeSet;
+
+use super::shared_budget::ParentBudget;
+use crate::agent::{self, Setup};
+use crate::config::{Agent, Model, Settings, Template};
+use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, NewAsk};
+use crate::protocol::chat::ModelTool;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::text::quotable;
+use crate::protocol::values;
+use crate::session::rules::CellRules;
+use crate::tools::Registry;
+
+/// Characters of the text of an ask.
+const TEXT_CHARS: usize = 1_000_000;
+/// Bytes of all context values together.
+const CONTEXT_BYTES: usize = 8 * 1024 * 1024;
+
+/// What is known beside the request itself.
+pub struct Circumstances<'a> {
+    pub settings: &'a Settings,
+    /// Tools that the session may use.
+    pub tools: &'a Registry,
+    /// What is around it, if code or a model begins it.
+    pub outer: Option<&'a Outer>,
+    /// The sandbox holds nothing back: code is shown to a person first, unless told otherwise.
+    pub contained: bool,
+}
+
+/// What is around an ask that code or a model begins: what may not be done there, it may not do either.
+pub struct Outer {
+    /// The rules of all code in the outer sandbox, because any of it may have begun this ask.
+    pub rules: CellRules,
+    /// The ask that it is part of, if it is.
+    pub spec: Option<AskSpec>,
+    /// How deep it is.
+    pub depth: u32,
+    /// What the outer ask has left of its limits; an inner ask never gets more.
+    pub left: Option<AskLimits>,
+    pub above: Option<ParentBudget>,
+}
+
+/// How deep an ask within the other is, if there may be one.
+pub fn may_nest(outer: Option<&Outer>, agent: &Agent) -> Result<u32, Problem> {
+    let Some(outer) = outer else { return Ok(0) };
+    let depth = outer.depth;
+    if depth > agent.depth {
+        return Err(bad(format!("asks nest at most {} deep", agent.depth))
+            .hint("raise `agent.depth` in the configuration"));
+    }
+    if let (Some(spec), Some(AskLimits { steps: 0, .. })) = (&outer.spec, outer.left) {
+        let most = spec.limits.steps;
+        return Err(Problem::new(
+            Code::ModelFailed,
+            format!("of the {most} steps of the ask none is left for another one within it"),
+        )
+        .hint("give the ask more with `--steps`"));
+    }
+    Ok(depth)
+}
+
+pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Problem> {
+    let agent = &around.settings.agent;
+    let depth = may_nest(around.outer, agent)?;
+    let template = template(&new, around.settings)?;
+    let text = match template {
+        Some(template) => agent::fill_template(&template.prompt, &template.parameters, &new.parameters)
+            .map_err(|problem| bad(problem.to_string()).hint(usage(&new, template)))?,
+        None => new.text,
+    };
+    if text.trim().is_empty() {
+        return Err(bad("the ask says nothing").hint("say in `text` what the model shall do"));
+    }
+    if text.chars().count() > TEXT_CHARS {
+        return Err(Problem::new(Code::TooLarge, format!("an ask has at most {TEXT_CHARS} characters")));
+    }
+    values::check_names(&new.context)?;
+    let context_bytes = serde_json::to_vec(&new.context).map_or(usize::MAX, |json| json.len());
+    if context_bytes > CONTEXT_BYTES {
+        return Err(Problem::new(Code::TooLarge, format!("the context has {context_bytes} bytes"))
+            .hint(format!("at most {CONTEXT_BYTES}; put more into files of the workspace")));
+    }
+    let model = new.model.or_else(|| template.and_then(|template| template.model.clone()));
+    let model = model_name(model, around.settings)?;
+    let dialect = new.dialect.or_else(|| template.and_then(|template| template.dialect));
+    let dialect = dialect.unwrap_or(agent.dialect);
+    let wanted = new.tools.or_else(|| template.and_then(|template| template.tools.clone()));
+    let outer = around.outer.map(|outer| &outer.rules);
+    let by_default = || checked(default_approval(agent, around.contained), around.tools);
+    let (approval, also_approve) = match around.outer {
+        // It was checked when that one began; a tool that a client lent it is not known here.
+        Some(Outer { rules, spec: Some(_), .. }) => rules.policy(),
+        Some(Outer { rules, spec: None, .. }) => {
+            rules.tightened(&CellRules::of_policy(&by_default()?)).policy()
+        }
+        None => match new.approval {
+            Some(wanted) => (checked(wanted, around.tools)?, Vec::new()),
+            None => (by_default()?, Vec::new()),
+        },
+    };
+    let schema = new.schema.or_else(|| template.and_then(|template| template.schema.clone()));
+    if let Some(schema) = &schema {
+        // The model decides what it is held against; a schema may not make that take for ever.
+        crate::tools::check_schema(schema)
+            .map_err(|problem| bad(format!("the schema of the answer cannot be used: {problem}")))?;
+    }
+    let mut tools = tools(wanted, around.tools)?;
+    let allowed = outer.and_then(|outer| outer.allowed.as_ref());
+    tools.retain(|name| allowed.is_none_or(|allowed| allowed.contains(name)));
+    Ok(AskSpec {
+        text,
+        model,
+        dialect,
+        language: new.language.unwrap_or(agent.language),
+        approval,
+        also_approve,
+        tools,
+        schema,
+        context: new.context,
+        restricted: new.restricted.unwrap_or(false) || outer.is_some_and(|outer| outer.restricted),
+        limits: limits(new.limits, dialect, agent, around.outer.and_then(|outer| outer.left))?,
+        fresh: new.fresh,
+        depth,
+    })
+}
+
+/// What the machine is told beside the ask.
+pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies: Vec<String>) -> Setup {
+    let agent = &settings.agent;
+    let model = settings.models.get(&spec.model);
+    let prompt = prompt(agent).unwrap_or_else(|problem| {
+        tracing::warn!(message = problem.message, "the built-in prompt is used");
+        None
+    });
+    let mut described = tools.model_tools(spec.language);
+    let gone = spec.tools.iter().filter(|name| described.iter().all(|tool| tool.name != **name));
+    let gone: Vec<ModelTool> = gone.map(|name| gone_tool(name)).collect();
+    // What is gone was a client's, or in the configuration, and never one of Belljar's own.
+    let mut outside: BTreeSet<String> = gone.iter().map(|tool| tool.name.clone()).collect();
+    outside.extend(
+        tools.names().into_iter().filter(|name| tools.definition(name).is_some_and(|tool| tool.outside)),
+    );
+    described.extend(gone);
+    Setup {
+        tools: described,
+        outside,
+        malformed: agent.malformed,
+        legacy_function_call: agent.legacy_function_call,
+        told_chars: agent.told_chars,
+        python: agent.python,
+        degrade_after: agent.degrade_after,
+        context_tokens: model.map_or(u64::MAX, |model| model.context_tokens),
+        model_tools: model.is_none_or(|model| model.tools),
+        cell_timeout_s: settings.cells.timeout.as_secs_f64(),
+        max_cell_timeout_s: settings.cells.max_timeout.as_secs_f64(),
+        workspace: crate::sandbox::spec::WORKSPACE.to_owned(),
+        dependencies,
+        prompt,
+    }
+}
+
+/// The text that replaces the built-in prompt. It is read anew for each ask, so that it can be worked on.
+pub fn prompt(agent: &Agent) -> Result<Option<String>, Problem> {
+    let Some(path) = &agent.prompt else { return Ok(None) };
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        bad(format!("the prompt `{}` cannot be read: {error}", path.display()))
+            .hint("mend the file, or `agent.prompt` in the configuration")
+    })?;
+    Ok(Some(text))
+}
+
+/// A tool that the ask may use and that is not there any more, such as one of a client that left.
+/// The conversation may know of it, and a call of it is answered.
+fn gone_tool(name: &str) -> ModelTool {
+    ModelTool {
+        name: name.to_owned(),
+        description: "Not there any more.".into(),
+        parameters: serde_json::json!({"type": "object"}),
+    }
+}
+
+fn template<'a>(new: &NewAsk, settings: &'a Settings) -> Result<Option<&'a Template>, Problem> {
+    let Some(name) = &new.template else {
+        return match new.parameters.keys().next() {
+            None => Ok(None),
+            Some(_) => Err(bad("parameters are for templates").hint("name one in `template`")),
+        };
+    };
+    if !new.text.is_empty() {
+        return Err(bad("an ask has a text or a template, not both"));
+    }
+    settings.templates.get(name).map(Some).ok_or_else(|| {
+        let known: Vec<&str> = settings.templates.keys().map(String::as_str).collect();
+        bad(format!("there is no template `{}`", quotable(name))).hint(match known.as_slice() {
+            [] => format!("write it into the configuration as `[template.{}]`", quotable(name)),
+            known => format!("known are: {}", known.join(", ")),
+        })
+    })
+}
+
+/// How a template is asked for.
+fn usage(new: &NewAsk, template: &Template) -> String {
+    let name = new.template.as_deref().map(quotable).unwrap_or_default();
+    let parameters = template.parameters.iter().map(|name| format!("{name}=…"));
+    let words: Vec<String> = std::iter::once(format!("@{name}")).chain(parameters).collect();
+    format!("it is asked for as `belljar ask {}`", words.join(" "))
+}
+
+fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Problem> {
+    let known: Vec<&str> = settings.models.keys().map(String::as_str).collect();
+    let Some(name) = wanted.or_else(|| default_model(settings).map(str::to_owned)) else {
+        let problem = bad("no model is configured");
+        return Err(if known.is_empty() {
+            problem.hint(
+                "write a `[model.NAME]` with a `provider` into the file that `belljar config path` names, for example `[model.qwen]` with `provider = \"dashscope\"`; after `belljar daemon stop` the next command starts a daemon that has read it",
+            )
+        } else {
+            problem.hint(format!(
+                "name one with `--model`, or set `agent.model`; known are: {}",
+                known.join(", ")
+            ))
+        });
+    };
+    if settings.models.contains_key(&name) {
+        return Ok(name);
+    }
+    Err(bad(format!("there is no model `{}`", quotable(&name))).hint(match known.as_slice() {
+        [] => format!("write it into the configuration as `[model.{}]`", quotable(&name)),
+        known => format!("known are: {}", known.join(", ")),
+    }))
+}
+
+/// The model of an ask that names none.
+pub fn default_model(settings: &Settings) -> Option<&str> {
+    let only = |models: &'_ crate::config::Named<Model>| models.len() == 1;
+    settings
+        .agent
+        .model
+        .as_deref()
+        .or_else(|| settings.models.keys().next().map(String::as_str).filter(|_| only(&settings.models)))
+}
+
+fn default_approval(agent: &Agent, contained: bool) -> ApprovalPolicy {
+    match &agent.approval {
+        ApprovalPolicy::Auto if !contained => ApprovalPolicy::Ask,
+        policy => policy.clone(),
+    }
+}
+
+/// A tool that is misspelt would run without anybody being asked.
+fn checked(policy: ApprovalPolicy, known: &Registry) -> Result<ApprovalPolicy, Problem> {
+    match policy {
+        ApprovalPolicy::Tools(names) => Ok(ApprovalPolicy::Tools(tools(Some(names), known)?)),
+        ApprovalPolicy::Auto | ApprovalPolicy::Ask => Ok(policy),
+    }
+}
+
+fn tools(wanted: Option<Vec<String>>, tools: &Registry) -> Result<Vec<String>, Problem> {
+    let Some(wanted) = wanted else { return Ok(tools.names()) };
+    let mut names = BTreeSet::new();
+    for name in wanted {
+        let Some(definition) = tools.definition(&name) else {
+            return Err(bad(format!("there is no tool `{}` in this session", quotable(&name)))
+                .hint(format!("known are: {}", tools.names().join(", "))));
+        };
+        names.insert(definition.name.clone());
+    }
+    Ok(names.into_iter().collect())
+}
+
+fn limits(
+    wanted: AskLimitsWanted,
+    dialect: Dialect,
+    agent: &Agent,
+    outer: Option<AskLimits>,
+) -> Result<AskLimits, Problem> {
+    let steps = if dialect == Dialect::NextStep { agent.next_step_steps } else { agent.limits.steps };
+    let most = &agent.max_limits;
+    let inner = AskLimits {
+        steps: limit("steps", wanted.steps, steps, 1, most.steps)?,
+        failures: limit("failures", wanted.failures, agent.limits.failures, 1, most.failures)?,
+        tokens: limit("tokens", wanted.tokens, agent.limits.tokens, 1, most.tokens)?,
+        seconds: limit("seconds", wanted.seconds, agent.limits.seconds, f64::MIN_POSITIVE, most.seconds)?,
+    };
+    let Some(outer) = outer else { return Ok(inner) };
+    Ok(AskLimits {
+        steps: inner.steps.min(outer.steps),
+        failures: inner.failures.min(outer.failures),
+        tokens: inner.tokens.min(outer.tokens),
+        seconds: inner.seconds.min(outer.seconds),
+    })
+}
+
+/// What is wanted, if it is possible, or else what is usual.
+fn limit<T: PartialOrd + Copy + std::fmt::Display>(
+    name: &str,
+    wanted: Option<T>,
+    usual: T,
+    least: T,
+    most: T,
+) -> Result<T, Problem> {
+    let Some(wanted) = wanted else { return Ok(usual) };
+    if wanted >= least && wanted <= most {
+        return Ok(wanted);
+    }
+    let setting = if name == "seconds" { "agent.max_time" } else { &format!("agent.max_{name}") };
+    Err(bad(format!("a limit of {wanted} {name} is not possible"))
+        .hint(format!("use more than 0 and at most {most}, or raise `{setting}` in the configuration")))
+}
+
+fn bad(message: impl Into<String>) -> Problem {
+    Problem::new(Code::BadRequest, message)
+}

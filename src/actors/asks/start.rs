@@ -1,0 +1,317 @@
+//! How an ask begins, how it is left to the next daemon, and how those of before are taken up again.
+
+use ractor::RpcReplyPort;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::messages::{AsksMsg, AsksRef};
+use super::recall::Recalled;
+use super::spec::{self, Outer};
+use super::state::LastPrograms;
+use super::state::Remains;
+use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Clock, Current, Waiting};
+use crate::actors::calls::Reply;
+use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
+use crate::actors::session::messages::SessionMsg;
+use crate::agent::{Effect, Input, Machine};
+use crate::controls;
+use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
+use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, NewAsk};
+use crate::protocol::chat::{Message, Usage};
+use crate::protocol::event::{EventBody, ToolOutcome};
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::values::parsed_bytes;
+use crate::tools::Registry;
+
+/// Told of an ask that cannot be gone on with.
+const STRAYED: &str = "the daemon was started anew, and the ask cannot go on from where it was: its tools or the configuration have changed";
+
+impl AsksState {
+    /// Programs may end and have their answers noted; the ask goes on with these in the next daemon.
+    /// All else is begun again there.
+    pub(super) fn leave(&mut self, reply_to: RpcReplyPort<()>) {
+        self.leaving = true;
+        self.waiting.clear();
+        if let Some(ask) = self.current.as_ref().map(|current| current.ask) {
+            self.note_heard(ask);
+        }
+        let programs = self.current.take().map(|Current { ask, mut tasks, .. }| {
+            tasks.retain(|_, task| task.is_program);
+            (ask, tasks)
+        });
+        match programs {
+            Some((ask, tasks)) if !tasks.is_empty() => {
+                self.last_programs = Some(LastPrograms { ask, tasks, reply_to });
+            }
+            _ => drop(reply_to.send(())),
+        }
+    }
+
+    pub(super) fn last_program_done(&mut self, ask: AskNumber, id: String, outcome: ToolOutcome) {
+        let Some(mut last) = self.last_programs.take_if(|last| last.ask == ask) else { return };
+        if last.tasks.remove(&id).is_some() {
+            self.args.log.append(EventBody::AskToolAnswered { ask, id, outcome });
+        }
+        if last.tasks.is_empty() {
+            let _ = last.reply_to.send(());
+        } else {
+            self.last_programs = Some(last);
+        }
+    }
+
+    pub(super) fn start(
+        &mut self,
+        myself: &AsksRef,
+        new: NewAsk,
+        outer: Option<Box<Outer>>,
+        reply_to: Reply<AskView>,
+    ) {
+        let admitted = self.admit(new, outer.as_deref());
+        let spec = match admitted {
+            Ok(spec) => spec,
+            Err(problem) => {
+                let _ = reply_to.send(Err(problem));
+                return;
+            }
+        };
+        let ask = self.newest + 1;
+        let started = EventBody::AskStarted { ask, spec: Box::new(spec.clone()) };
+        let paid = match self
+            .args
+            .log
+            .has_room(ROOM_TO_BEGIN_BYTES)
+            .and_then(|()| self.args.log.pay_for(&started))
+        {
+            Ok(paid) => paid,
+            Err(exceeded) => {
+                let _ = reply_to.send(Err(Problem::new(Code::QuotaExceeded, exceeded.to_string())));
+                return;
+            }
+        };
+        let memory = match self.ask_in_memory(&started) {
+            Ok(memory) => memory,
+            Err(no_room) => {
+                let _ = reply_to.send(Err(no_room.into()));
+                return;
+            }
+        };
+        self.memory.insert(ask, memory);
+        self.newest = ask;
+        let view = AskView {
+            ask,
+            state: AskState::Queued,
+            text: spec.text.clone(),
+            model: spec.model.clone(),
+            dialect: spec.dialect,
+            steps: 0,
+            usage: Usage::default(),
+            waits_for: Vec::new(),
+            events_after: self.args.log.newest(),
+            end: None,
+        };
+        self.asks.insert(ask, view.clone());
+        while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
+            if let Some((oldest, _)) = self.asks.pop_first() {
+                self.memory.remove(&oldest);
+            }
+        }
+        let above = outer.and_then(|outer| outer.above);
+        self.waiting.push_back(Waiting { ask, spec, above });
+        let asks = myself.clone();
+        self.args.log.append_keyed_then(started, paid, None, move || {
+            let _ = reply_to.send(Ok(view));
+            let _ = asks.cast(AsksMsg::Begun { ask });
+        });
+    }
+
+    /// What is asked is kept from when it is taken until it is no longer shown.
+    fn ask_in_memory(&self, started: &EventBody) -> Result<Charge, NoRoom> {
+        let text = serde_json::to_string(started).unwrap_or_default();
+        let bytes = parsed_bytes(&text).saturating_mul(ASK_COPIES);
+        let pool = self.args.quotas.memory(self.args.owner);
+        if bytes > TINY_BYTES && controls::holds("ask_memory_charge") {
+            pool.try_charge(MemoryPurpose::Conversations, bytes)
+        } else {
+            Ok(pool.open(MemoryPurpose::Conversations))
+        }
+    }
+
+    pub(super) fn admit(&self, new: NewAsk, outer: Option<&Outer>) -> Result<AskSpec, Problem> {
+        if self.leaving {
+            return Err(Problem::new(Code::ShuttingDown, "the daemon ends"));
+        }
+        if self.waiting.len() >= ASKS_WAITING {
+            return Err(Problem::new(Code::Busy, format!("{ASKS_WAITING} asks wait already")).hint(format!(
+                "wait for one to end, or cancel one with `belljar interrupt {} --ask N`",
+                self.args.name
+            )));
+        }
+        let tools = (self.args.tools)();
+        let around = spec::Circumstances {
+            settings: &self.args.settings,
+            tools: &tools,
+            outer,
+            contained: self.args.contained,
+        };
+        let spec = spec::resolve(new, &around)?;
+        spec::prompt(&self.args.settings.agent)?;
+        if let Some(variable) = self.args.models.missing_key(&spec.model) {
+            return Err(Problem::new(
+                Code::ModelFailed,
+                format!("the model `{}` needs a key, and `{variable}` is not set for the daemon", spec.model),
+            )
+            .hint(format!(
+                "start the daemon with `{variable}` in its environment, or set `key_variable` in `[model.{}]`",
+                spec.model
+            )));
+        }
+        spec::setup(&self.args.settings, &spec, &tools, Vec::new())
+            .check(&spec)
+            .map_err(|problem| Problem::new(Code::BadRequest, problem.to_string()))?;
+        Ok(spec)
+    }
+
+    pub(super) fn begun(&mut self, myself: &AsksRef, ask: AskNumber) {
+        if self.waiting.iter().any(|waiting| waiting.ask == ask) {
+            self.next_ask(myself);
+        }
+    }
+
+    /// Takes up the next ask, if none is being worked on.
+    pub(super) fn next_ask(&mut self, myself: &AsksRef) {
+        if self.current.is_some() {
+            return;
+        }
+        let Some(waiting) = self.waiting.pop_front() else { return };
+        let tools = (self.args.tools)();
+        let machine = self.machine(&waiting.spec, &tools, self.history.clone());
+        let clock = Clock::running(Duration::ZERO);
+        // Not before its turn: the ask before it has values of its own.
+        self.seed(waiting.spec.context.clone(), true);
+        self.current = Some(Current::new(waiting, machine, clock, tools));
+        self.take(myself, Input::Begin);
+    }
+
+    fn seed(&self, values: Map<String, Value>, anew: bool) {
+        if !values.is_empty() {
+            let _ = self.args.session.cast(SessionMsg::Seed { values, anew });
+        }
+    }
+
+    pub(super) fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> Machine {
+        let setup = spec::setup(&self.args.settings, spec, tools, (self.args.packages)());
+        Machine::new(spec.clone(), setup, history)
+    }
+
+    /// Goes through the asks of before. Those that ended leave their conversation; one that had not
+    /// goes on from what it was waiting for.
+    pub(super) fn recall(
+        &mut self,
+        myself: &AsksRef,
+        asks: BTreeMap<AskNumber, Recalled>,
+        mut approvals: Vec<Approval>,
+    ) {
+        if asks.values().any(|recalled| recalled.spec.depth > 0) {
+            // Whoever made this session for an ask within another one went with the daemon before.
+            self.leaving = true;
+            let _ = self.args.session.cast(SessionMsg::Remove { reply_to: None });
+            return;
+        }
+        let tools = (self.args.tools)();
+        for (ask, mut recalled) in asks {
+            self.newest = self.newest.max(ask);
+            let mut view = recalled.view();
+            let untouched = recalled.inputs.len() == 1 && recalled.end.is_none();
+            if untouched && self.current.is_some() {
+                self.asks.insert(ask, view);
+                self.waiting.push_back(Waiting { ask, spec: recalled.spec, above: None });
+                continue;
+            }
+            if recalled.end.is_some() && !recalled.worked {
+                self.asks.insert(ask, view);
+                continue;
+            }
+            // Of one that had begun, for sandboxes to come: in the present one its cells may have changed them.
+            self.seed(recalled.spec.context.clone(), untouched);
+            let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
+            let begun = recalled.begun();
+            let inputs = std::mem::take(&mut recalled.inputs);
+            let mut effects: Vec<Effect> = Vec::new();
+            let (mut used, mut steps) = (Usage::default(), 0);
+            for input in inputs {
+                match input {
+                    // Its code has gone on without it.
+                    Input::SpentWithin { usage, steps: more } if machine.has_ended() => {
+                        used += usage;
+                        steps += more;
+                    }
+                    input => effects.extend(machine.step(input)),
+                }
+            }
+            (view.steps, view.usage) = (machine.steps_in_all(), machine.usage());
+            used += machine.usage();
+            let steps = machine.steps_in_all().saturating_add(steps);
+            self.keep_remains(ask, Remains::of(&recalled.spec, used, steps, recalled.took()));
+            self.asks.insert(ask, view);
+            let wanted: BTreeSet<&str> = effects.iter().filter_map(Effect::id).collect();
+            let strayed =
+                machine.steps() < recalled.asked || begun.iter().any(|id| !wanted.contains(id.as_str()));
+            // The daemon may have ended between the input that ended the ask and its end.
+            let unwritten = effects.into_iter().find_map(Effect::into_end).filter(|_| recalled.end.is_none());
+            if recalled.end.is_some() || unwritten.is_some() {
+                self.history = machine.into_history();
+                if let Some(end) = unwritten {
+                    let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
+                    approvals.retain(|approval| approval.ask != Some(ask));
+                    self.finish(myself, ask, end);
+                }
+                continue;
+            }
+            if strayed {
+                // Tools or settings are not what they were, and with them it takes another way: what was done
+                // would be done again, or be told to have never been done.
+                let end = AskEnd {
+                    outcome: AskOutcome::Cancelled,
+                    answer: None,
+                    value: None,
+                    message: Some(STRAYED.to_owned()),
+                    steps: recalled.asked.max(machine.steps_in_all()),
+                    usage: machine.usage(),
+                };
+                self.history = machine.into_history();
+                let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
+                approvals.retain(|approval| approval.ask != Some(ask));
+                self.finish(myself, ask, end);
+                continue;
+            }
+            let questions = approvals.iter().filter(|approval| approval.ask == Some(ask));
+            let asked_at = questions.map(|approval| approval.asked_at.as_str()).min();
+            let clock = Clock::running(recalled.spent(asked_at));
+            let begun = Waiting { ask, spec: recalled.spec.clone(), above: None };
+            self.remains.remove(&ask);
+            let current = Current::new(begun, machine, clock, Arc::clone(&tools));
+            self.current = Some(Current { recalled: Some(recalled), ..current });
+        }
+        self.recall_approvals(approvals);
+        self.go_on(myself);
+    }
+}
+
+impl Recalled {
+    fn view(&self) -> AskView {
+        AskView {
+            ask: self.ask,
+            state: if self.end.is_some() { AskState::Done } else { AskState::Queued },
+            text: self.spec.text.clone(),
+            model: self.spec.model.clone(),
+            dialect: self.spec.dialect,
+            steps: self.end.as_ref().map_or(0, |end| end.steps),
+            usage: self.end.as_ref().map_or_else(Usage::default, |end| end.usage),
+            waits_for: Vec::new(),
+            events_after: self.events_after,
+            end: self.end.clone(),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What is known of the asks of a session.
+
+use super::messages::{AsksMsg, AsksRef};
+use super::recall::Recalled;
+use super::shared_budget::{Left, ParentBudget, Reserved, SharedBudget};
+use crate::actors::calls;
+use crate::actors::directory::Directory;
+use crate::actors::llm::Models;
+use crate::actors::session::messages::OwnSession;
+use crate::actors::supervisor::messages::SupervisorRef;
+use crate::agent::{Effect, Machine};
+use crate::config::Settings;
+use crate::controls;
+use crate::llm::{REPLY_BYTES, reply_bytes};
+use crate::memory::{Charge, MemoryPurpose};
+use crate::memory::{NoRoom, Pool};
+use crate::panics::spawn_reporting;
+use crate::protocol::ask::AskLimits;
+use crate::protocol::ask::DefaultDecision;
+use crate::protocol::ask::{Approval, AskNumber, AskSpec, AskView, Decision, PlanVersion};
+use crate::protocol::chat::ChatRequest;
+use crate::protocol::chat::Message;
+use crate::protocol::chat::Usage;
+use crate::protocol::event::Event;
+use crate::protocol::ids::{CellNumber, SessionId, SessionName};
+use crate::protocol::problem::Problem;
+use crate::quota;
+use crate::store::EventLog;
+use crate::tools::{PlanHistory, Registry};
+use parking_lot::Mutex;
+use ractor::RpcReplyPort;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Asks that wait for their turn.
+pub(super) const ASKS_WAITING: usize = 16;
+/// Copies of what is said in an ask: as it is shown, as it is worked on, in the conversation.
+pub(super) const ASK_COPIES: u64 = 3;
+/// Ended asks that are still shown.
+pub(super) const ASKS_SHOWN: usize = 100;
+/// What was said in an ask is in the machine, in the request, and in the request's body.
+const CONVERSATION_COPIES: u64 = 3;
+
+pub struct AsksArgs {
+    pub session: OwnSession,
+    pub supervisor: SupervisorRef,
+    pub directory: Directory,
+    pub id: SessionId,
+    pub name: SessionName,
+    pub owner: u32,
+    pub quotas: quota::Ledger,
+    pub log: Arc<EventLog>,
+    pub settings: Arc<Settings>,
+    pub models: Models,
+    /// The tools of the session, with those that clients lend it.
+    pub tools: Arc<dyn Fn() -> Arc<Registry> + Send + Sync>,
+    /// What `compute_with_python` gave last.
+    pub last_result: Arc<Mutex<Option<String>>>,
+    /// Packages that the image of the sandbox has.
+    pub packages: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+    /// The image that the session asked for, if it did.
+    pub image: Option<String>,
+    /// Isolated by a container or a jail.
+    pub contained: bool,
+    /// What the journal has of the session, where it was there before.
+    pub events: Vec<Event>,
+}
+
+pub struct AsksState {
+    pub(super) args: AsksArgs,
+    pub(super) asks: BTreeMap<AskNumber, AskView>,
+    /// What each of them takes of its owner's part of the memory, with what is said in it.
+    pub(super) memory: BTreeMap<AskNumber, Charge>,
+    pub(super) newest: AskNumber,
+    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) current: Option<Current>,
+    /// What is left of the limits of asks that have ended, for code of theirs that runs on.
+    pub(super) remains: BTreeMap<AskNumber, Remains>,
+    /// What was said in asks that have ended.
+    pub(super) history: Vec<Message>,
+    pub(super) plans: Vec<PlanVersion>,
+    /// What they take of their owner's part of the memory.
+    pub(super) plans_memory: Charge,
+    pub(super) plan: PlanHistory,
+    pub(super) approvals: BTreeMap<String, PendingApproval>,
+    pub(super) next_approval: u64,
+    /// Decisions on calls of cells that were not made, and have not come again since the daemon was
+    /// started anew.
+    pub(super) early: BTreeMap<(CellNumber, u64), Decision>,
+    /// The daemon ends.
+    pub(super) leaving: bool,
+    /// What it waits for.
+    pub(super) last_programs: Option<LastPrograms>,
+}
+
+/// An ask that waits for its turn.
+pub(super) struct Waiting {
+    pub(super) ask: AskNumber,
+    pub(super) spec: AskSpec,
+    pub(super) above: Option<ParentBudget>,
+}
+
+/// The ask that is being worked on.
+pub(super) struct Current {
+    pub(super) ask: AskNumber,
+    pub(super) spec: AskSpec,
+    pub(super) machine: Machine,
+    /// What is under way, by the call's id; dropping it stops it.
+    pub(super) tasks: HashMap<String, Task>,
+    pub(super) model: Option<Task>,
+    pub(super) clock: Clock,
+    pub(super) tools: Arc<Registry>,
+    pub(super) budget: Arc<SharedBudget>,
+    /// For the request that is under way.
+    pub(super) reserved: Option<Reserved>,
+    /// Tokens of that request, as estimated.
+    pub(super) request_tokens: u64,
+    /// Tokens of that request and its reply that were spent while the reply came.
+    pub(super) heard_tokens: u64,
+    /// What is said in it is kept in memory.
+    pub(super) conversation: Option<Charge>,
+    pub(super) above: Option<ParentBudget>,
+    /// What waits for a person in asks within it, by their sessions.
+    pub(super) waiting_within: BTreeMap<SessionId, Vec<Approval>>,
+    /// What an ask that goes on after a restart had begun before it.
+    pub(super) recalled: Option<Recalled>,
+}
+
+impl Current {
+    pub fn new(waiting: Waiting, machine: Machine, clock: Clock, tools: Arc<Registry>) -> Self {
+        let Waiting { ask, spec, above } = waiting;
+        // A request that was under way when the daemon ended is sent again, and is the same step.
+        let is_asked = matches!(machine.outstanding().first(), Some(Effect::AskModel { .. }));
+        let steps = machine.steps_in_all().saturating_sub(u32::from(is_asked));
+        let left = Left {
+            tokens: spec.limits.tokens.saturating_sub(machine.usage().total()),
+            steps: spec.limits.steps.saturating_sub(steps),
+        };
+        let around = above.as_ref().map(|above| above.budgets.clone());
+        let budget = SharedBudget::new(left, around.unwrap_or_default());
+        Self {
+            ask,
+            spec,
+            machine,
+            tasks: HashMap::new(),
+            model: None,
+            clock,
+            tools,
+            budget,
+            reserved: None,
+            request_tokens: 0,
+            conversation: None,
+            heard_tokens: 0,
+            above,
+            waiting_within: BTreeMap::new(),
+            recalled: None,
+        }
+    }
+}
+
+/// Ends with its owner.
+pub(super) struct Task {
+    pub(super) handle: tokio::task::AbortHandle,
+    /// A program of the host runs for it.
+    pub(super) is_program: bool,
+}
+
+impl Task {
+    /// What comes of the work is told; `lost` if it panicked. Nothing is if it was stopped.
+    pub fn spawn(
+        asks: &AsksRef,
+        work: impl Future<Output = Option<AsksMsg>> + Send + 'static,
+        lost: impl FnOnce(Problem) -> AsksMsg + Send + 'static,
+    ) -> Self {
+        let asks = asks.clone();
+        let task = spawn_reporting(work, move |told| {
+            let panicked = || std::thread::panicking().then(|| lost(calls::lost()));
+            if let Some(message) = told.unwrap_or_else(panicked) {
+                let _ = asks.cast(message);
+            }
+        });
+        Self { handle: task.abort_handle(), is_program: false }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.handle.abort();
+    }
+}
+
+/// Wall time of an ask, without the time that it waited for a person.
+pub(super) struct Clock {
+    pub(super) spent: Duration,
+    pub(super) since: Option<Instant>,
+}
+
+impl Clock {
+    pub fn running(spent: Duration) -> Self {
+        Self { spent, since: Some(Instant::now()) }
+    }
+
+    pub fn spent(&self) -> Duration {
+        self.spent + self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    pub fn run(&mut self, on: bool) {
+        self.spent = self.spent();
+        self.since = on.then(Instant::now);
+    }
+}
+
+impl Current {
+    /// Charges what was said so far, and the largest reply to it, before the model is asked.
+    pub fn keep_in_memory(&mut self, pool: &Pool, request: &ChatRequest) -> Result<(), NoRoom> {
+        let said = serde_json::to_string(request).map_or(0, |text| text.len() as u64);
+        let reply = request.reply_tokens.map_or(u64::MAX, reply_bytes).min(REPLY_BYTES as u64);
+        let wanted = said.saturating_mul(CONVERSATION_COPIES).saturating_add(reply);
+        let charge = self.conversation.get_or_insert_with(|| pool.open(MemoryPurpose::Conversations));
+        charge.shrink_to(wanted);
+        if controls::holds("conversation_memory_charge") {
+            charge.try_grow(wanted.saturating_sub(charge.bytes()))?;
+        }
+        Ok(())
+    }
+
+    /// Something of it may still be in the queue of the session.
+    pub fn machine_ran_cell(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+}
+
+pub(super) struct PendingApproval {
+    pub approval: Approval,
+    pub asked: Instant,
+    /// A tool call in a cell that waits for it.
+    pub permit: Option<RpcReplyPort<Decision>>,
+}
+
+impl PendingApproval {
+    pub fn is_of(&self, ask: AskNumber) -> bool {
+        self.approval.ask == Some(ask)
+    }
+
+    pub fn approval(&self) -> &Approval {
+        &self.approval
+    }
+
+    pub fn overdue(&self) -> Option<Decision> {
+        let deadline = Duration::try_from_secs_f64(self.approval.deadline_s?).ok()?;
+        (self.asked.elapsed() >= deadline).then_some(match self.approval.by_default? {
+            DefaultDecision::Accept => Decision::Accept { code: None },
+            DefaultDecision::Reject => Decision::Reject { reason: Some("nobody decided in time".to_owned()) },
+        })
+    }
+}
+
+/// What an ask that has ended has left.
+pub(super) struct Remains {
+    pub budget: Arc<SharedBudget>,
+    pub limits: AskLimits,
+    pub seconds: f64,
+    pub depth: u32,
+}
+
+impl Remains {
+    /// What an earlier ask has left of its limits, given what it used and how long it took.
+    pub fn of(spec: &AskSpec, used: Usage, steps: u32, took: Duration) -> Self {
+        let left = Left {
+            tokens: spec.limits.tokens.saturating_sub(used.total()),
+            steps: spec.limits.steps.saturating_sub(steps),
+        };
+        Self::with(spec, SharedBudget::new(left, Vec::new()), took)
+    }
+
+    pub fn with(spec: &AskSpec, budget: Arc<SharedBudget>, took: Duration) -> Self {
+        let seconds = (spec.limits.seconds - took.as_secs_f64()).max(0.0);
+        Self { budget, limits: spec.limits, seconds, depth: spec.depth }
+    }
+}
+
+/// Programs of the host that run when the daemon is to end, for the ask that was worked on.
+pub(super) struct LastPrograms {
+    pub ask: AskNumber,
+    pub tasks: HashMap<String, Task>,
+    pub reply_to: RpcReplyPort<()>,
+}

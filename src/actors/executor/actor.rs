@@ -1,0 +1,261 @@
+//! The executor's actor: how it begins, and what it does with each message.
+
+use ractor::{Actor, ActorProcessingErr, MessagingErr, SpawnErr};
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::messages::{ExecutorMsg, ExecutorRef};
+use super::pending::Request;
+use super::state::{ExecutorArgs, ExecutorState, Freezing};
+use super::workspace::{measured, scanned};
+use crate::actors::launch::{Ready, attach, launch};
+use crate::actors::session::messages::SessionMsg;
+use crate::bridge::{Calls, Closed};
+use crate::memory::{MemoryPurpose, offload_if_large};
+use crate::panics::spawn_reporting;
+use crate::protocol::api::VariablesFilter;
+use crate::protocol::event::EventBody;
+use crate::protocol::frames::{HostFrame, LiveResources};
+use crate::sandbox::workspace::artifacts::Snapshot;
+use crate::session::rules::SandboxRules;
+use crate::store::EventLog;
+
+/// Time between two events about a pull.
+const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
+
+pub struct Executor;
+
+impl Executor {
+    pub async fn spawn(args: ExecutorArgs) -> Result<ExecutorRef, SpawnErr> {
+        let supervisor = args.session.get_cell();
+        Actor::spawn_linked(None, Self, args, supervisor).await.map(|(executor, _)| executor)
+    }
+}
+
+impl Actor for Executor {
+    type Msg = ExecutorMsg;
+    type State = ExecutorState;
+    type Arguments = ExecutorArgs;
+
+    async fn pre_start(
+        &self,
+        myself: ExecutorRef,
+        args: ExecutorArgs,
+    ) -> Result<ExecutorState, ActorProcessingErr> {
+        let (launcher, wanted, workspace) =
+            (Arc::clone(&args.launcher), args.wanted.clone(), Arc::clone(&args.workspace));
+        let log = Arc::clone(&args.log);
+        let adopted = args.attach.as_ref().map(|attach| (attach.receipt.clone(), attach.received));
+        let executor = myself.clone();
+        let (folder, looker) = (Arc::clone(&workspace), myself.clone());
+        let look = async move {
+            let _ = looker.cast(ExecutorMsg::Scanned(scanned(&folder).await));
+        };
+        let arrive = async move {
+            match adopted {
+                None => {
+                    // Before any cell runs, so that all that the first one writes is seen to grow.
+                    if let Some((usage, _)) = measured(Arc::clone(&workspace), None, 0).await {
+                        let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
+                    }
+                    let progress = pull_progress(log);
+                    ExecutorMsg::Launched(Box::new(
+                        Box::pin(launch(launcher, wanted, workspace, progress)).await,
+                    ))
+                }
+                Some((receipt, received)) => ExecutorMsg::Attached(Box::new(
+                    Box::pin(attach(launcher, receipt, wanted, workspace, received)).await,
+                )),
+            }
+        };
+        let is_attached = args.attach.is_some();
+        // What is there is known before anything runs.
+        let arrive = async { tokio::join!(arrive, look).0 };
+        let arriving = spawn_reporting(arrive, move |message| {
+            let undelivered = myself.cast(message.unwrap_or(ExecutorMsg::Closed(Closed::Fault)));
+            // The executor has ended: a new sandbox is removed. One that was attached to stays for the next executor.
+            if let Err(MessagingErr::SendErr(ExecutorMsg::Launched(outcome))) = undelivered
+                && let Ok(Ready { sandbox, .. }) = *outcome
+            {
+                tokio::spawn(sandbox.undo());
+            }
+        });
+        let responses_memory = args.memory.open(MemoryPurpose::Calls);
+        let bound = SandboxRules::new(Arc::clone(&args.client_rules));
+        Ok(ExecutorState {
+            args,
+            connected: None,
+            arriving: Some(Vec::new()),
+            running: HashMap::new(),
+            unrecorded: HashMap::new(),
+            finishing: HashMap::new(),
+            requests: HashMap::new(),
+            preloading: None,
+            calls: Calls::default(),
+            unassigned: Vec::new(),
+            bound,
+            responses: Arc::default(),
+            responses_memory,
+            snapshot: Snapshot::unseen(),
+            snapshot_is_old: false,
+            stashed: None,
+            snapshot_unnoted: true,
+            usage: None,
+            quota_look: None,
+            cell_ended_since_look: false,
+            growing_looks: 0,
+            freezing: Freezing::default(),
+            live: LiveResources::default(),
+            concluding: 0,
+            gone: None,
+            last_programs: None,
+            kept_turn: None,
+            left: Arc::default(),
+            attaching: is_attached.then(|| arriving.abort_handle()),
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ExecutorRef,
+        message: ExecutorMsg,
+        state: &mut ExecutorState,
+    ) -> Result<(), ActorProcessingErr> {
+        let bytes = match &message {
+            ExecutorMsg::Arrived(_, frame_guard) => frame_guard.parsed_bytes(),
+            _ => 0,
+        };
+        let act = AssertUnwindSafe(|| state.act(&myself, message));
+        let acted = offload_if_large(bytes, || std::panic::catch_unwind(act));
+        let outcome = acted.unwrap_or_else(|_| Err("the executor panicked".into()));
+        if outcome.is_err() {
+            state.let_go();
+        }
+        outcome
+    }
+}
+
+impl ExecutorState {
+    /// An error ends the actor and leaves the sandbox: its session attaches to it anew.
+    pub(super) fn act(
+        &mut self,
+        myself: &ExecutorRef,
+        message: ExecutorMsg,
+    ) -> Result<(), ActorProcessingErr> {
+        let state = self;
+        crate::panics::panic_if_requested("executor");
+        let Some(message) = state.stash(myself, message) else { return Ok(()) };
+        match message {
+            ExecutorMsg::Launched(outcome) if state.is_wanted() => state.launched(myself, *outcome),
+            ExecutorMsg::Launched(outcome) => state.remove_late(myself, outcome.ok()),
+            ExecutorMsg::Attached(outcome) if state.is_wanted() => state.attached(myself, *outcome),
+            ExecutorMsg::Attached(outcome) => state.remove_late(myself, outcome.ok().flatten()),
+            ExecutorMsg::Run(start) => state.run(myself, start),
+            ExecutorMsg::Interrupt(cell) => state.interrupt(myself, cell),
+            ExecutorMsg::Variables { which, reply_to } => {
+                let VariablesFilter { private, imports } = which;
+                let frame = |request| HostFrame::Variables { request, private, imports };
+                state.request(myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
+            }
+            ExecutorMsg::Compute { expression, values, timeout, reply_to } => {
+                let memory_bytes = state.args.wanted.memory_bytes / 4;
+                let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+                let frame =
+                    |request| HostFrame::Compute { request, expression, values, timeout_ms, memory_bytes };
+                state.request(myself, Request::Compute(reply_to), frame, timeout);
+            }
+            ExecutorMsg::Reset { reply_to } => {
+                state.cancel_running(myself);
+                // Rules end when the kernel has said that nothing of that code is left, not before.
+                let up_to = state.bound.newest();
+                let frame = |request| HostFrame::Reset { request };
+                let reset = Request::Reset { up_to, reply_to, cpu_boost: None };
+                state.request(myself, reset, frame, Duration::ZERO);
+            }
+            ExecutorMsg::Scanned(snapshot) => {
+                (state.snapshot, state.snapshot_unnoted) = (snapshot, true);
+                state.unstash(myself);
+            }
+            ExecutorMsg::SendAgain(cell) => state.send_again(myself, cell),
+            ExecutorMsg::FilesChanged => {
+                state.snapshot_is_old = true;
+                // The files came from a client, so their growth is not held against code in the sandbox.
+                (state.usage, state.growing_looks) = (None, 0);
+            }
+            ExecutorMsg::Undo { cells, reply_to } => {
+                let frame = |request| HostFrame::Undo { request, cells };
+                state.request(myself, Request::Undo(reply_to), frame, Duration::ZERO);
+            }
+            ExecutorMsg::Freeze { reply_to } => state.freeze(myself, Some(reply_to)),
+            ExecutorMsg::Thaw => state.thaw(myself),
+            ExecutorMsg::Thawed => state.thawed(myself),
+            ExecutorMsg::EndPrograms { reply_to } => state.end_programs(reply_to),
+            ExecutorMsg::Leave { reply_to } => state.leave(myself, reply_to),
+            ExecutorMsg::Shutdown { reply_to } => state.shut_down(myself, reply_to),
+            // Not given back, so not acknowledged, either.
+            ExecutorMsg::Arrived(_, frame_guard) if state.last_programs.is_some() => {
+                state.kept_turn = Some(frame_guard);
+            }
+            ExecutorMsg::Arrived(frame, frame_guard) => state.arrived(myself, *frame, frame_guard),
+            ExecutorMsg::Closed(Closed::Fault) => return Err("a task of the bridge panicked".into()),
+            ExecutorMsg::Closed(closed) => state.closed(myself, closed),
+            ExecutorMsg::Overdue(what) => state.overdue(myself, what),
+            ExecutorMsg::Look => {
+                state.look_at_quota(myself);
+                state.look_at_asked(myself);
+                state.look_for_pauses(myself);
+            }
+            ExecutorMsg::OverQuota(exceeded) => state.over_quota(myself, &exceeded),
+            ExecutorMsg::QuotaLooked(usage) => state.quota_looked(myself, usage),
+            ExecutorMsg::ToolDone { call, outcome, memory } => {
+                state.tool_done(call, outcome);
+                drop(memory);
+            }
+            ExecutorMsg::PersonAsked(cell) => state.person_asked(cell),
+            ExecutorMsg::PersonAnswered(cell) => state.person_answered(myself, cell),
+            ExecutorMsg::Configure { seed, tools, given } => {
+                (state.args.seed, state.args.tools) = (seed, tools);
+                state.unassigned.extend(given);
+                state.configure(myself);
+            }
+            ExecutorMsg::Concluded { result, snapshot, frame_guard } => {
+                state.snapshot_unnoted |= state.snapshot != snapshot;
+                state.snapshot = snapshot;
+                state.concluding -= 1;
+                state.tell(SessionMsg::CellFinished(result, frame_guard));
+                state.end_if_done(myself);
+            }
+            ExecutorMsg::Ended { why, end } => state.ended(myself, &why, end),
+        }
+        Ok(())
+    }
+
+    /// It dies, and the next one goes on: the kernel is hung up on, so that it connects again, and what waits for a
+    /// person goes on waiting.
+    pub(super) fn let_go(&mut self) {
+        self.left.store(true, Ordering::Relaxed);
+        // The next one attaches, or starts a sandbox of its own, before this state is gone.
+        self.args.permit = None;
+        self.connected = None;
+        self.calls = Calls::default();
+        // Else it would give the sandbox up because the kernel has connected to another.
+        if let Some(attaching) = self.attaching.take() {
+            attaching.abort();
+        }
+    }
+}
+
+/// Steps of a pull as events, a few a second.
+fn pull_progress(log: Arc<EventLog>) -> impl Fn(String) + Send + Sync {
+    let last = parking_lot::Mutex::new(None::<Instant>);
+    move |status| {
+        let mut last = last.lock();
+        if last.is_none_or(|at| at.elapsed() >= PULL_EVENTS_APART) {
+            *last = Some(Instant::now());
+            log.append(EventBody::ImagePulling { status });
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Freezing and thawing: a frozen sandbox answers nothing, so nothing is held against it.
+
+use ractor::ActorStatus;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::messages::{ExecutorMsg, ExecutorRef};
+use super::state::ExecutorState;
+use crate::actors::calls::Reply;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::{Code, Problem};
+
+/// An engine that is being started anew does not answer for a while. Until then no time passes for frozen cells.
+const THAW_TRIES: u32 = 60;
+const THAW_PAUSE: Duration = Duration::from_secs(1);
+
+impl ExecutorState {
+    pub(super) fn freeze(&mut self, myself: &ExecutorRef, reply_to: Option<Reply<()>>) {
+        let answer = |outcome| reply_to.map(|reply_to| reply_to.send(outcome));
+        let Some(connected) = &self.connected else {
+            answer(Err(Problem::new(Code::SandboxFailed, "the sandbox is gone")));
+            return;
+        };
+        if self.freezing.wanted {
+            answer(Ok(()));
+            return;
+        }
+        let (sandbox, executor) = (Arc::clone(&connected.sandbox), myself.clone());
+        self.freezing.wanted = true;
+        self.stop_clocks(Instant::now());
+        self.after_the_last(async move {
+            let outcome = sandbox.freeze().await;
+            if outcome.is_err() {
+                let _ = executor.cast(ExecutorMsg::Thaw);
+            }
+            answer(outcome);
+        });
+    }
+
+    fn after_the_last(&mut self, change: impl Future<Output = ()> + Send + 'static) {
+        let last = self.freezing.under_way.take();
+        self.freezing.under_way = Some(tokio::spawn(async move {
+            if let Some(last) = last {
+                let _ = last.await;
+            }
+            change.await;
+        }));
+    }
+
+    /// It has not run since then, or since an earlier moment; until it does, no time passes for its cells.
+    pub(super) fn stop_clocks(&mut self, since: Instant) {
+        if let Some(connected) = &self.connected {
+            connected.link.expect_silence(true);
+        }
+        self.freezing.at.get_or_insert(since);
+        self.running.values_mut().for_each(super::running::Running::stop_clocks);
+    }
+
+    pub(super) fn thaw(&mut self, myself: &ExecutorRef) {
+        (self.freezing.again, self.freezing.wanted) = (false, false);
+        if let Some(attach) = &mut self.args.attach {
+            attach.frozen = false;
+        }
+        let Some(connected) = &self.connected else { return };
+        let (sandbox, executor) = (Arc::clone(&connected.sandbox), myself.clone());
+        self.after_the_last(async move {
+            for _ in 0..THAW_TRIES {
+                match sandbox.thaw().await {
+                    Err(problem) if problem.code == Code::EngineUnavailable => {
+                        tokio::time::sleep(THAW_PAUSE).await;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a sandbox could not be thawed");
+                        break;
+                    }
+                    Ok(()) => break,
+                }
+                if executor.get_status() >= ActorStatus::Stopping {
+                    return;
+                }
+            }
+            let _ = executor.cast(ExecutorMsg::Thawed);
+        });
+    }
+
+    /// Cells get back the time that they were frozen.
+    pub(super) fn thawed(&mut self, myself: &ExecutorRef) {
+        if self.freezing.wanted {
+            return;
+        }
+        let Some(frozen_at) = self.freezing.at.take() else { return };
+        self.freezing.seen_running = Instant::now();
+        if let Some(connected) = &self.connected {
+            connected.link.expect_silence(false);
+        }
+        let cells: Vec<CellNumber> = self.running.keys().copied().collect();
+        for cell in cells {
+            let Some(running) = self.running.get_mut(&cell) else { continue };
+            running.since += frozen_at.max(running.since).elapsed();
+            let left = running.start.timeout.saturating_sub(running.since.elapsed());
+            let (ended, interrupted) = (running.ended_by.is_some(), running.interrupted);
+            if ended {
+                self.expect_killed(myself, cell);
+                continue;
+            }
+            self.arm(myself, cell, left);
+            if interrupted {
+                self.expect_interrupted(myself, cell);
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The kernel of the sandbox: how it is greeted, what it is sent, and where what it says goes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::messages::{ExecutorMsg, ExecutorRef};
+use super::responses::ToolResponses;
+use super::state::{Connected, ExecutorState};
+use crate::actors::launch::Ready;
+use crate::actors::session::messages::SessionMsg;
+use crate::actors::sink::RecorderSink;
+use crate::bridge::{FrameGuard, Incoming, Link};
+use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources};
+use crate::protocol::problem::{Code, Problem};
+use crate::store::EventLog;
+
+/// Time between two words about what was too much to be kept.
+const EXCEEDED_APART: Duration = Duration::from_millis(100);
+/// Bits that a request's number does not have, so that every reader of JSON takes it for the same number.
+const REQUEST_NUMBER_SPARED: u32 = 12;
+/// The executor looks this often at the size of the workspace and at whether the sandbox was paused from outside.
+const QUOTA_LOOK: Duration = Duration::from_secs(1);
+
+impl ExecutorState {
+    fn configuration(&mut self) -> HostFrame {
+        let (seed, tools) = (self.args.seed.clone(), self.args.tools.specs());
+        HostFrame::Configure { seed, tools, given: std::mem::take(&mut self.unassigned) }
+    }
+
+    /// As soon as there is a kernel.
+    pub(super) fn configure(&mut self, myself: &ExecutorRef) {
+        if self.connected.is_some() {
+            let configuration = self.configuration();
+            self.send(myself, &configuration);
+        }
+    }
+
+    pub(super) fn launched(&mut self, myself: &ExecutorRef, outcome: Result<Ready, Problem>) {
+        let ready = match outcome {
+            Ok(ready) => ready,
+            Err(problem) => {
+                self.args.permit = None;
+                self.tell(SessionMsg::SandboxFailed(problem));
+                myself.stop(None);
+                return;
+            }
+        };
+        let receipt = ready.receipt.clone();
+        self.take_in(myself, ready);
+        let configure = self.configuration();
+        let configured = self.connected.as_ref().map(|connected| connected.link.send(&configure));
+        if let Some(Err(error)) = configured {
+            let problem =
+                Problem::new(Code::TooLarge, format!("the seed cannot be sent to the kernel: {error}"));
+            self.remove_sandbox();
+            self.tell(SessionMsg::SandboxFailed(problem));
+            myself.stop(None);
+            return;
+        }
+        if self.args.preload.is_empty() {
+            self.tell(SessionMsg::SandboxReady { receipt: Box::new(receipt), preloaded: None });
+        } else {
+            self.preload(myself, receipt);
+        }
+    }
+
+    /// From here on the kernel is heard.
+    pub(super) fn take_in(&mut self, myself: &ExecutorRef, ready: Ready) {
+        let sandbox = ready.receipt.sandbox.clone();
+        self.args.recorder.attach(sandbox.clone());
+        self.args.recorder.replace(Arc::<ToolResponses>::clone(&self.responses));
+        let executor = myself.clone();
+        let sink = RecorderSink {
+            recorder: Arc::clone(&self.args.recorder),
+            log: Arc::clone(&self.args.log),
+            sandbox,
+        };
+        let link =
+            Link::start(ready.socket, ready.received, self.args.memory.clone(), sink, move |incoming| {
+                let _ = executor.cast(match incoming {
+                    Incoming::Frame(frame, frame_guard) => ExecutorMsg::Arrived(frame, frame_guard),
+                    Incoming::Closed(closed) => ExecutorMsg::Closed(closed),
+                });
+            });
+        let looks = myself.send_interval(QUOTA_LOOK, || ExecutorMsg::Look).abort_handle();
+        let exceeded = tokio::spawn(tell_exceeded(myself.clone(), &self.args.log)).abort_handle();
+        self.freezing.seen_running = Instant::now();
+        self.connected = Some(Connected::new(ready.sandbox, link, [looks, exceeded]));
+        self.look_at_quota(myself);
+    }
+
+    pub(super) fn arrived(&mut self, myself: &ExecutorRef, frame: KernelFrame, frame_guard: FrameGuard) {
+        match frame {
+            KernelFrame::CellDone { .. } | KernelFrame::CellLost { .. } => {
+                self.cell_ended(myself, frame, frame_guard);
+            }
+            KernelFrame::WorkerReplaced { exit_code, after } => {
+                let gone = self.live;
+                self.set_live(LiveResources::default());
+                self.tell(SessionMsg::WorkerReplaced { exit_code, after, gone, frame_guard });
+            }
+            KernelFrame::ToolCall { call, cell, name, arguments } => {
+                self.tool_called(myself, call, cell, &name, arguments, &frame_guard);
+            }
+            KernelFrame::Variables { .. }
+            | KernelFrame::Computed { .. }
+            | KernelFrame::ResetDone { .. }
+            | KernelFrame::Preloaded { .. }
+            | KernelFrame::Undone { .. }
+            | KernelFrame::Names { .. }
+            | KernelFrame::Refused { .. } => self.answered(myself, frame, frame_guard),
+            KernelFrame::Hello { .. } | KernelFrame::Display { .. } | KernelFrame::OutputGap { .. } => {
+                self.give_up(myself, "the kernel sent a frame out of frame_guard".into());
+            }
+        }
+    }
+
+    /// A frame that cannot be sent ends the sandbox: the kernel does not read.
+    pub(super) fn send(&mut self, myself: &ExecutorRef, frame: &HostFrame) {
+        let sent = self.connected.as_ref().map(|connected| connected.link.send(frame));
+        match sent {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => self.give_up(myself, format!("the bridge failed: {error}")),
+            None => self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is gone")),
+        }
+    }
+
+    pub(super) fn tell(&self, message: SessionMsg) {
+        let _ = self.args.session.cast(message);
+    }
+}
+
+/// Tells of each time that something of the sandbox's was too much to be kept.
+fn tell_exceeded(executor: ExecutorRef, log: &EventLog) -> impl Future<Output = ()> + Send + use<> {
+    let mut exceeded = log.watch_exceeded();
+    async move {
+        while exceeded.changed().await.is_ok() {
+            let told = exceeded.borrow_and_update().clone();
+            if let Some(told) = told {
+                let _ = executor.cast(ExecutorMsg::OverQuota(told));
+            }
+            tokio::time::sleep(EXCEEDED_APART).await;
+        }
+    }
+}
+
+/// The number of a new request, which nobody can guess. A kernel may still have an answer for the daemon before
+/// this one, too, whose requests had other numbers.
+pub(super) fn request_number() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0 >> REQUEST_NUMBER_SPARED
+}

@@ -1,0 +1,211 @@
+//! The end of a sandbox: by itself, by a fault, or because it is no longer wanted.
+
+use ractor::RpcReplyPort;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::messages::{ExecutorMsg, ExecutorRef};
+use super::pending::Request;
+use super::running::Finishing;
+use super::state::LastPrograms;
+use super::state::{Connected, ExecutorState};
+use crate::actors::executor::preload;
+use crate::actors::launch::Ready;
+use crate::actors::session::messages::SessionMsg;
+use crate::bridge::{Closed, Delivery};
+use crate::panics::spawn_reporting;
+use crate::protocol::frames::HostFrame;
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::launch::SandboxEnd;
+use crate::session::outcome::{Cause, Ending};
+
+/// Time until it is looked again whether the last answers have got into the kernel's socket.
+const LOOK_AT_SOCKET: Duration = Duration::from_millis(5);
+
+impl ExecutorState {
+    pub(super) fn closed(&mut self, myself: &ExecutorRef, closed: Closed) {
+        let why = match closed {
+            Closed::ByUs | Closed::Fault => return,
+            Closed::ByKernel => "the sandbox ended".to_owned(),
+            Closed::Violation(what) => format!("the kernel broke the protocol: {what}"),
+        };
+        self.give_up(myself, why);
+    }
+
+    /// Ends the sandbox for good; what ran in it is reported as lost.
+    pub(super) fn give_up(&mut self, myself: &ExecutorRef, why: String) {
+        let Some(connected) = self.connected.take() else { return };
+        tracing::warn!(why, "a sandbox is given up");
+        drop(connected.link);
+        // As long as its group is there: the engine is slow to say that memory was short, or does not.
+        let oom_kills = connected.sandbox.counters().oom_kills;
+        for running in self.running.values_mut() {
+            running.out_of_memory |= oom_kills > running.start.before.oom_kills;
+        }
+        self.hurry_no_more();
+        let (executor, permit) = (myself.clone(), self.args.permit.take());
+        let sandbox = connected.sandbox;
+        let removed = async move {
+            let end = sandbox.end().await;
+            if let Err(error) = sandbox.remove().await {
+                tracing::warn!(%error, "a sandbox is left to the reaper");
+            }
+            end
+        };
+        spawn_reporting(removed, move |end| {
+            drop(permit);
+            let _ = executor.cast(ExecutorMsg::Ended { why, end: end.flatten() });
+        });
+    }
+
+    /// The limit of the CPU time is put back while there is something to limit.
+    fn hurry_no_more(&mut self) {
+        let running = self.running.values_mut().map(|running| &mut running.cpu_boost);
+        let finishing = self.finishing.values_mut().map(|finishing| &mut finishing.cpu_boost);
+        running.chain(finishing).for_each(|cpu_boost| *cpu_boost = None);
+        for request in self.requests.values_mut() {
+            if let Request::Reset { cpu_boost, .. } = request {
+                *cpu_boost = None;
+            }
+        }
+    }
+
+    pub(super) fn ended(&mut self, myself: &ExecutorRef, why: &str, end: Option<SandboxEnd>) {
+        self.unstash(myself);
+        let mut over: Vec<Finishing> = self.finishing.drain().map(|(_, finishing)| finishing).collect();
+        for (cell, mut running) in std::mem::take(&mut self.running) {
+            let record = self.args.recorder.finish(cell);
+            // What the kernel never saw is not reported: the session gives it to the next one.
+            if !running.resumed && !running.delivery.is_made() {
+                continue;
+            }
+            over.push(Finishing {
+                cause: Cause {
+                    ended_by: running.ended_by.take(),
+                    out_of_memory: running.out_of_memory,
+                    completed_tool_calls: std::mem::take(&mut running.completed),
+                    live: self.live,
+                    ..Cause::default()
+                },
+                record,
+                elapsed: running.elapsed(),
+                start: running.start.clone(),
+                ending: Ending::SandboxGone { end: end.clone() },
+                frame_guard: None,
+                cpu_boost: None,
+            });
+        }
+        for mut finishing in over {
+            // A lost cell whose state was restored lost it after all.
+            finishing.ending = Ending::SandboxGone { end: end.clone() };
+            self.complete(myself, finishing);
+        }
+        self.fail_requests(&Problem::new(Code::SandboxFailed, format!("the sandbox is gone: {why}")));
+        let out_of_memory = end.is_some_and(|end| end.out_of_memory);
+        self.gone = Some(if out_of_memory { format!("{why} (out of memory)") } else { why.to_owned() });
+        self.end_if_done(myself);
+    }
+
+    /// When the sandbox is gone and every cell that ran in it is reported.
+    pub(super) fn end_if_done(&mut self, myself: &ExecutorRef) {
+        if self.concluding == 0
+            && let Some(reason) = self.gone.take()
+        {
+            if self.preloading.take().is_some() {
+                let problem = preload::problem(format!("the modules cannot be preloaded: {reason}"));
+                self.tell(SessionMsg::SandboxFailed(problem));
+            } else {
+                self.tell(SessionMsg::SandboxGone { reason });
+            }
+            myself.stop(None);
+        }
+    }
+
+    pub(super) fn end_programs(&mut self, reply_to: RpcReplyPort<()>) {
+        self.last_programs = Some(LastPrograms { unsent: Vec::new(), reply_to: Some(reply_to) });
+        self.last_program_done(None);
+    }
+
+    /// A call was answered. When no other one waits for a program, who waits for that is told.
+    pub(super) fn last_program_done(&mut self, sent: Option<Delivery>) {
+        let Some(last) = &mut self.last_programs else { return };
+        last.unsent.extend(sent);
+        if self.calls.handles().any(|call| call.program_runs.load(Ordering::Relaxed)) {
+            return;
+        }
+        let Some(reply_to) = last.reply_to.take() else { return };
+        let unsent = std::mem::take(&mut last.unsent);
+        tokio::spawn(async move {
+            // What the journal has as answered, nobody answers again.
+            while !unsent.iter().all(Delivery::is_made) && !reply_to.is_closed() {
+                tokio::time::sleep(LOOK_AT_SOCKET).await;
+            }
+            let _ = reply_to.send(());
+        });
+    }
+
+    /// The kernel goes on alone; the next daemon finds it.
+    pub(super) fn leave(&mut self, myself: &ExecutorRef, reply_to: RpcReplyPort<()>) {
+        self.unstash(myself);
+        self.let_go();
+        let _ = reply_to.send(());
+        myself.stop(None);
+    }
+
+    /// Nobody was told of the sandbox yet, and nobody will be.
+    pub(super) fn remove_sandbox(&mut self) {
+        let Some(Connected { sandbox, link, .. }) = self.connected.take() else { return };
+        drop(link);
+        tokio::spawn(async move {
+            if let Err(error) = sandbox.remove().await {
+                tracing::warn!(%error, "a sandbox is left to the reaper");
+            }
+        });
+    }
+
+    /// Whether a sandbox that is there now was not to be removed meanwhile.
+    pub(super) fn is_wanted(&mut self) -> bool {
+        self.arriving.take_if(|removers| removers.is_empty()).is_some()
+    }
+
+    pub(super) fn remove_late(&mut self, myself: &ExecutorRef, ready: Option<Ready>) {
+        let (executor, removers) = (myself.clone(), self.arriving.take().unwrap_or_default());
+        let permit = self.args.permit.take();
+        tokio::spawn(async move {
+            if let Some(ready) = ready
+                && let Err(error) = ready.sandbox.remove().await
+            {
+                tracing::warn!(%error, "a sandbox is left to the reaper");
+            }
+            drop(permit);
+            for reply_to in removers {
+                let _ = reply_to.send(());
+            }
+            executor.stop(None);
+        });
+    }
+
+    pub(super) fn shut_down(&mut self, myself: &ExecutorRef, reply_to: RpcReplyPort<()>) {
+        if let Some(removers) = &mut self.arriving {
+            removers.push(reply_to);
+            return;
+        }
+        self.unstash(myself);
+        self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is being removed"));
+        self.hurry_no_more();
+        let (connected, permit) = (self.connected.take(), self.args.permit.take());
+        let executor = myself.clone();
+        tokio::spawn(async move {
+            if let Some(connected) = connected {
+                let _ = connected.link.send(&HostFrame::Bye {});
+                drop(connected.link);
+                if let Err(error) = connected.sandbox.remove().await {
+                    tracing::warn!(%error, "a sandbox is left to the reaper");
+                }
+            }
+            drop(permit);
+            let _ = reply_to.send(());
+            executor.stop(None);
+        });
+    }
+}

@@ -1,0 +1,303 @@
+//! One job from its sandbox to its verdict.
+
+use ractor::ActorStatus;
+use ractor::rpc::CallResult;
+use std::io::{BufReader, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use crate::actors::calls::{answer, ask, lost};
+use crate::actors::jobs::{JobsMsg, JobsRef, Started, script, verdict};
+use crate::actors::session::messages::{CellRequest, CellStatus, Handles, SessionMsg, SessionRef};
+use crate::actors::supervisor::messages::{ForJob, SupervisorMsg, SupervisorRef};
+use crate::controls;
+use crate::protocol::api::NewSession;
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::ids::{CellNumber, JobId, SessionId};
+use crate::protocol::job::{JobEnd, JobReceipt, NewJob};
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
+use crate::protocol::receipt::Receipt;
+use crate::protocol::result::{ExecutionResult, Mode};
+use crate::quota::{Amounts, Gauge, Ledger, Permit};
+use crate::sandbox::attest::isolation_line;
+use crate::sandbox::launch::Launcher;
+use crate::sandbox::workspace::files::{self, Upload};
+use crate::sandbox::workspace::gather::{self, Gathered};
+use crate::sandbox::workspace::owner::WorkKind;
+use crate::session::rules::CellRules;
+use crate::store::{EventLog, JobRecord};
+
+/// The one cell of a job.
+pub const CELL: CellNumber = 1;
+/// An end that the disk does not take is found by looking again.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub struct JobRun {
+    pub jobs: JobsRef,
+    pub supervisor: SupervisorRef,
+    pub launcher: Arc<Launcher>,
+    pub ledger: Ledger,
+    pub record: JobRecord,
+    pub input: PathBuf,
+    pub artifacts: PathBuf,
+    pub cancel: CancellationToken,
+    /// Of the actor that this works for; the next one does it again.
+    pub life: CancellationToken,
+    /// The daemon goes down; the next one goes on.
+    pub shutdown: CancellationToken,
+    /// The sandbox that an earlier daemon made for it.
+    pub resume: Option<SessionRef>,
+}
+
+/// Internal errors over one job until it is given up.
+const TRIES: usize = 3;
+
+impl JobRun {
+    /// `room` is held for its sandbox.
+    pub async fn go(self, room: Option<Permit>) {
+        let life = self.life.clone();
+        tokio::select! {
+            biased;
+            () = life.cancelled() => {}
+            () = self.carry(room) => {}
+        }
+    }
+
+    async fn carry(self, room: Option<Permit>) {
+        let id = self.record.view.id;
+        let outcome = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Ok(verdict::cancelled("")),
+            outcome = self.run_to_the_end(room) => outcome,
+        };
+        let end = match outcome {
+            Err(_) if self.shutdown.is_cancelled() => None,
+            Err(problem) => Some(verdict::of_problem(&problem)),
+            Ok(end) => Some(end),
+        };
+        if let Some(end) = &end {
+            // Nothing else knows it when the sandbox is gone. On a full disk it is noted later; an actor
+            // that has died is followed by one that finds out again.
+            let end = Box::new(end.clone());
+            match ask(&self.jobs, |reply_to| JobsMsg::Judged { id, end, reply_to }).await {
+                Err(problem) if problem.code != Code::Storage => return,
+                Ok(()) | Err(_) => {}
+            }
+            remove(&self.supervisor, id).await;
+        }
+        let _ = self.jobs.cast(JobsMsg::Done { id, end });
+    }
+
+    /// A session that dies over a request of ours lives on: what was asked is asked again, as far as it was not done.
+    async fn run_to_the_end(&self, room: Option<Permit>) -> Result<JobEnd, Problem> {
+        let mut outcome = self.run(self.resume.clone(), room).await;
+        for _ in 1..TRIES {
+            if !matches!(&outcome, Err(problem) if problem.code == Code::Internal) {
+                break;
+            }
+            let session = session_of(&self.supervisor, self.record.view.id).await;
+            outcome = self.run(session, None).await;
+        }
+        outcome
+    }
+
+    async fn run(&self, session: Option<SessionRef>, room: Option<Permit>) -> Result<JobEnd, Problem> {
+        let session = match session {
+            Some(session) => session,
+            None => self.make(room).await?,
+        };
+        let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        let standing = session.call(|reply_to| SessionMsg::CellStatus { cell: CELL, reply_to }, None).await;
+        let standing = match standing {
+            Ok(CallResult::SenderError) if session.get_status() < ActorStatus::Draining => return Err(lost()),
+            standing => answer(standing)?,
+        };
+        if standing == CellStatus::Unknown {
+            self.start(&session, &handles).await?;
+        }
+        let result = self.result(&session, &handles.log).await?;
+        let begun = handles.workspace.access(WorkKind::Look, script::has_begun).await?;
+        let mut end = verdict::of_result(&result, begun);
+        if !begun {
+            return Ok(end);
+        }
+        match self.gather(&handles).await {
+            Ok(gathered) => {
+                (end.artifacts, end.artifacts_cut) = (gathered.files, gathered.cut);
+            }
+            Err(error) => {
+                tracing::warn!(%error, job = %self.record.view.id, "artifacts cannot be kept");
+                end.artifacts_cut = true;
+            }
+        }
+        Ok(end)
+    }
+
+    /// A fresh sandbox that nobody else is told of.
+    async fn make(&self, room: Option<Permit>) -> Result<SessionRef, Problem> {
+        let (job, view) = (&self.record.job, &self.record.view);
+        let request = Box::new(request(job));
+        let job = Some(ForJob { id: view.id, room });
+        let (id, peer) = (SessionId::fresh(), view.owner);
+        let create = |reply_to| SupervisorMsg::Create { id, peer, request, nested: false, job, reply_to };
+        ask(&self.supervisor, create).await?;
+        let session = session_of(&self.supervisor, view.id).await;
+        session.ok_or_else(|| Problem::new(Code::SandboxFailed, "its sandbox has just ended"))
+    }
+
+    async fn start(&self, session: &SessionRef, handles: &Handles) -> Result<(), Problem> {
+        let receipt = ask(session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
+        let room = handles.room(&self.launcher.settings.sandbox);
+        let order = script::order(&self.record.job);
+        let file = tokio::fs::File::open(&self.input).await.map_err(|error| {
+            Problem::new(Code::Storage, format!("the files of the job cannot be read: {error}"))
+        })?;
+        let file = file.into_std().await;
+        let brought = handles.workspace.access(WorkKind::Transfer, move |root| {
+            let room = room(root)?;
+            files::read_tar(root, "", BufReader::new(file), &room)?;
+            let mut upload = Upload::begin(root, script::ORDER, &room)?;
+            upload.write(order.as_bytes())?;
+            upload.finish()
+        });
+        brought.await??;
+        let _ = session.cast(SessionMsg::FilesChanged);
+        // In the journal first: a job that is noted as waiting is run by the next daemon from the start.
+        let started = Started { session: handles.log.session(), receipt: self.receipt(&receipt) };
+        let id = self.record.view.id;
+        ask(&self.jobs, |reply_to| JobsMsg::Started { id, started: Box::new(started), reply_to }).await?;
+        let request = CellRequest {
+            code: script::CODE.to_owned(),
+            mode: Mode::Main,
+            expression: false,
+            timeout: Duration::try_from_secs_f64(self.record.view.timeout_s).unwrap_or_default(),
+            replay: None,
+            origin: None,
+            bound_by: None,
+            rules: Some(Arc::new(CellRules { allowed: Some([].into()), ..CellRules::default() })),
+            keyed: None,
+        };
+        ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await.map(drop)
+    }
+
+    fn receipt(&self, receipt: &Receipt) -> Option<JobReceipt> {
+        let before = self.record.view.receipt.as_ref()?;
+        Some(JobReceipt {
+            backend: receipt.backend,
+            image: receipt.image.clone(),
+            python: receipt.python.clone(),
+            isolation: isolation_line(receipt),
+            seccomp_profile: receipt.seccomp_profile.clone(),
+            limits: Some(receipt.limits.clone()),
+            ..before.clone()
+        })
+    }
+
+    /// Waits for the end of the cell, which an earlier daemon may have started.
+    async fn result(&self, session: &SessionRef, log: &EventLog) -> Result<ExecutionResult, Problem> {
+        let mut watch = log.watch();
+        loop {
+            watch.borrow_and_update();
+            let ended = log.is_closed() || session.get_status() == ActorStatus::Stopped;
+            if let Some(result) = result_in(log) {
+                return Ok(result);
+            }
+            if ended {
+                return Err(Problem::new(Code::SandboxFailed, "its sandbox ended without a result"));
+            }
+            let _ = tokio::time::timeout(LOOK, watch.changed()).await;
+        }
+    }
+
+    async fn gather(&self, handles: &Handles) -> std::io::Result<Gathered> {
+        let patterns = self.record.job.artifacts.clone();
+        if patterns.is_empty() {
+            return Ok(Gathered::default());
+        }
+        // The daemon's own file, which the folder's owner could not make. Its bytes count from now on, and not only
+        // when all that is kept is looked at again.
+        let out = tokio::fs::File::create(&self.artifacts).await?.into_std().await;
+        let (owner, name) = (self.record.view.owner, format!("job {}", self.record.view.id));
+        let kept = self.ledger.keep(owner, &name, Amounts::default());
+        let out = Charged { out, gauge: kept.gauge() };
+        let gathered =
+            handles.workspace.access(WorkKind::Transfer, move |root| gather::gather(root, &patterns, out));
+        let gathered = gathered
+            .await
+            .map_err(|problem| std::io::Error::other(problem.message))
+            .and_then(std::convert::identity);
+        if gathered.as_ref().map_or(true, |gathered| gathered.files.is_empty()) {
+            let _ = tokio::fs::remove_file(&self.artifacts).await;
+        } else {
+            kept.leave(&name, Kind::Journal);
+        }
+        gathered
+    }
+}
+
+/// A file of the daemon's that grows at a user's expense: what is too much is not written.
+struct Charged<W> {
+    out: W,
+    gauge: Gauge,
+}
+
+impl<W: Write> Write for Charged<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if controls::holds("artifact_charge") {
+            let charged = self.gauge.grow(Kind::Journal, bytes.len() as u64);
+            charged.map_err(|refusal| std::io::Error::other(refusal.sentence()))?;
+        }
+        // What is charged is written, whole.
+        self.out.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// The sandbox that a job runs in.
+pub fn request(job: &NewJob) -> NewSession {
+    NewSession {
+        backend: job.backend,
+        image: job.image.clone(),
+        memory_bytes: job.memory_bytes,
+        cpus: job.cpus,
+        preload: Some(Vec::new()),
+        ..NewSession::default()
+    }
+}
+
+/// The result of a job's cell, if the journal has it.
+pub fn result_in(log: &EventLog) -> Option<ExecutionResult> {
+    let event = serde_json::from_str::<Event>(&log.finished(CELL)?.json).ok()?;
+    match event.body {
+        EventBody::CellFinished { result } => Some(*result),
+        _ => None,
+    }
+}
+
+pub async fn session_of(supervisor: &SupervisorRef, job: JobId) -> Option<SessionRef> {
+    let found = supervisor.call(|reply_to| SupervisorMsg::OfJobs { reply_to }, None).await;
+    let ractor::rpc::CallResult::Success(sessions) = found.ok()? else { return None };
+    sessions.into_iter().find(|(of, _)| *of == job).map(|(_, session)| session)
+}
+
+/// The work on a job panicked: it ends, instead of running for ever.
+pub async fn given_up(jobs: JobsRef, supervisor: SupervisorRef, id: JobId) {
+    remove(&supervisor, id).await;
+    let _ = jobs.cast(JobsMsg::Done { id, end: Some(verdict::of_problem(&lost())) });
+}
+
+/// Takes away what a job's sandbox was, if it is there.
+pub async fn remove(supervisor: &SupervisorRef, job: JobId) {
+    if let Some(session) = session_of(supervisor, job).await {
+        let removed = ask(&session, |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await;
+        if let Err(problem) = removed {
+            tracing::warn!(%job, problem = problem.message, "the sandbox of a job is left to the next start");
+        }
+    }
+}

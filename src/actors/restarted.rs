@@ -1,0 +1,144 @@
+//! An actor that has to be there always: when it dies it is started anew, and takes up from the journal
+//! what its former life left.
+
+use ractor::{ActorRef, ActorStatus, SpawnErr};
+use std::future::Future;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Before the next life, so that one that dies at once does not take all of a processor.
+const PAUSE: Duration = Duration::from_millis(500);
+
+pub struct Restarted<M> {
+    /// None between two lives.
+    current: watch::Receiver<Option<ActorRef<M>>>,
+}
+
+impl<M> Clone for Restarted<M> {
+    fn clone(&self) -> Self {
+        Self { current: self.current.clone() }
+    }
+}
+
+impl<M: ractor::Message> Restarted<M> {
+    /// The first life has to begin. Each gets a token that is cancelled when it is over, for the tasks
+    /// that work for it: the next one does their work again. After `end` there is no next one.
+    pub async fn start<F>(
+        name: &'static str,
+        end: CancellationToken,
+        live: impl Fn(CancellationToken) -> F + Send + 'static,
+    ) -> Result<Self, SpawnErr>
+    where
+        F: Future<Output = Result<(ActorRef<M>, JoinHandle<()>), SpawnErr>> + Send + 'static,
+    {
+        let mut life = CancellationToken::new();
+        let (actor, mut ended) = live(life.clone()).await?;
+        let (current, kept) = watch::channel(Some(actor));
+        tokio::spawn(async move {
+            loop {
+                let _ = ended.await;
+                current.send_replace(None);
+                life.cancel();
+                (life, ended) = loop {
+                    if end.is_cancelled() {
+                        return;
+                    }
+                    tracing::error!(name, "an actor died and is started anew");
+                    tokio::time::sleep(PAUSE).await;
+                    let life = CancellationToken::new();
+                    match live(life.clone()).await {
+                        Ok((actor, ended)) => {
+                            current.send_replace(Some(actor));
+                            break (life, ended);
+                        }
+                        Err(error) => tracing::error!(name, %error, "it cannot be started"),
+                    }
+                };
+            }
+        });
+        Ok(Self { current: kept })
+    }
+
+    /// Waits for the next life, if need be; none if there will be none.
+    pub async fn get(&self) -> Option<ActorRef<M>> {
+        let lives = |actor: &ActorRef<M>| actor.get_status() < ActorStatus::Draining;
+        self.current.clone().wait_for(|current| current.as_ref().is_some_and(lives)).await.ok()?.clone()
+    }
+
+    pub fn stop(&self) {
+        if let Some(actor) = &*self.current.borrow() {
+            actor.stop(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ractor::{Actor, ActorProcessingErr};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    struct Mortal;
+
+    enum Msg {
+        Die,
+        Number(ractor::RpcReplyPort<u64>),
+    }
+
+    impl Actor for Mortal {
+        type Msg = Msg;
+        type State = u64;
+        type Arguments = u64;
+
+        async fn pre_start(&self, _: ActorRef<Msg>, number: u64) -> Result<u64, ActorProcessingErr> {
+            // The second cannot even be born.
+            if number == 2 { Err("stillborn".into()) } else { Ok(number) }
+        }
+
+        async fn handle(
+            &self,
+            _: ActorRef<Msg>,
+            message: Msg,
+            number: &mut u64,
+        ) -> Result<(), ActorProcessingErr> {
+            match message {
+                Msg::Die => panic!("as it was told to"),
+                Msg::Number(reply_to) => drop(reply_to.send(*number)),
+            }
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_dies_is_followed_by_another_until_the_end() {
+        let (end, lives) = (CancellationToken::new(), Arc::new(AtomicU64::new(0)));
+        let (tokens, count) = (Arc::new(parking_lot::Mutex::new(Vec::new())), Arc::clone(&lives));
+        let kept = {
+            let tokens = Arc::clone(&tokens);
+            Restarted::start("mortal", end.clone(), move |life| {
+                tokens.lock().push(life);
+                Actor::spawn(None, Mortal, count.fetch_add(1, Ordering::Relaxed) + 1)
+            })
+        };
+        let kept = kept.await.unwrap();
+        let number = async || {
+            let actor = kept.get().await.unwrap();
+            ractor::call!(actor, Msg::Number).unwrap()
+        };
+        assert_eq!(number().await, 1);
+        let first = kept.get().await.unwrap();
+        first.cast(Msg::Die).unwrap();
+        first.wait(None).await.unwrap();
+        kept.current.clone().wait_for(Option::is_none).await.unwrap();
+        assert!(tokens.lock()[0].is_cancelled());
+        assert_eq!(number().await, 3);
+        end.cancel();
+        kept.stop();
+        assert!(kept.current.clone().wait_for(Option::is_none).await.unwrap().is_none());
+        assert!(kept.get().await.is_none());
+        assert_eq!(lives.load(Ordering::Relaxed), 3);
+    }
+}

@@ -1,0 +1,203 @@
+//! The session's actor: what it does with each message.
+
+use super::generations::{Generations, Inheritance};
+use super::messages::{SessionMsg, SessionRef};
+use super::state::{SessionActorState, SessionArgs};
+use crate::actors::executor::messages::ExecutorMsg;
+use crate::actors::session::agent;
+use crate::protocol::api::Interrupted;
+use crate::protocol::event::EventBody;
+use crate::protocol::problem::{Code, Problem};
+use crate::session::machine::Input;
+use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
+use std::time::Duration;
+
+/// How often idleness and age are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// Computations that wait for a sandbox.
+const COMPUTATIONS_WAITING: usize = 16;
+
+pub struct Session;
+
+impl Session {
+    pub async fn spawn(args: SessionArgs) -> Result<SessionRef, SpawnErr> {
+        let supervisor = args.supervisor.get_cell();
+        Actor::spawn_linked(None, Self, args, supervisor).await.map(|(session, _)| session)
+    }
+}
+
+impl Actor for Session {
+    type Msg = SessionMsg;
+    type State = Generations;
+    type Arguments = SessionArgs;
+
+    async fn pre_start(
+        &self,
+        myself: SessionRef,
+        args: SessionArgs,
+    ) -> Result<Generations, ActorProcessingErr> {
+        let inheritance = Inheritance::first(args);
+        agent::watch_clients(&myself, &inheritance.clients);
+        myself.send_interval(TICK, || SessionMsg::Tick);
+        Generations::first(&myself, inheritance).await
+    }
+
+    async fn handle(
+        &self,
+        myself: SessionRef,
+        message: SessionMsg,
+        generations: &mut Generations,
+    ) -> Result<(), ActorProcessingErr> {
+        Box::pin(generations.handle(&myself, message)).await;
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: SessionRef,
+        event: SupervisionEvent,
+        generations: &mut Generations,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(part, error) => {
+                generations.part_failed(&myself, &part, &error).await;
+            }
+            SupervisionEvent::ActorStarted(_)
+            | SupervisionEvent::ActorTerminated(..)
+            | SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl SessionActorState {
+    #[expect(clippy::too_many_lines, reason = "one arm a message; the work is in the methods")]
+    pub(super) async fn act(&mut self, message: SessionMsg) {
+        crate::panics::panic_if_requested("session");
+        let state = self;
+        let myself = &state.myself.clone();
+        let Some(message) = state.ready_for(message) else { return };
+        match message {
+            SessionMsg::Run { request, reply_to } => state.enqueue(myself, request, reply_to).await,
+            SessionMsg::Unwritten { ticket, reply_to } => state.unwritten(ticket, reply_to).await,
+            SessionMsg::Started { begin, written } => state.apply(Input::Started { begin, written }).await,
+            SessionMsg::CellStatus { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
+            SessionMsg::Interrupt { reply_to } => {
+                let cell = state.machine.interruptible();
+                state.apply(Input::Interrupt).await;
+                let _ = reply_to.send(Ok(Interrupted { cell }));
+            }
+            SessionMsg::Variables { which, patient, reply_to } => {
+                state.apply(Input::Variables { which, patient, reply_to }).await;
+            }
+            SessionMsg::Compute { expression, values, timeout, reply_to } => match state.ready() {
+                Some(executor) => {
+                    state.apply(Input::SandboxWanted).await;
+                    let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
+                }
+                None if state.deferred.len() < COMPUTATIONS_WAITING => {
+                    state.deferred.push(SessionMsg::Compute { expression, values, timeout, reply_to });
+                    state.apply(Input::SandboxWanted).await;
+                }
+                None => {
+                    let problem = Problem::new(Code::Busy, "the session has no sandbox yet");
+                    let _ = reply_to.send(Err(problem.hint("try again when it is there")));
+                }
+            },
+            SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to).await,
+            SessionMsg::ResetNoted { reply_to } => state.reset_noted(reply_to).await,
+            SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
+            SessionMsg::Receipt { reply_to } => {
+                let receipt = state.receipt.clone().filter(|_| state.machine.is_ready());
+                let _ = reply_to.send(receipt.ok_or_else(|| {
+                    Problem::new(
+                        Code::Busy,
+                        "the session has no sandbox at the moment, so there is nothing to attest",
+                    )
+                    .hint("run a cell first, which starts one")
+                }));
+            }
+            SessionMsg::Handles { reply_to } => {
+                state.touch();
+                match state.handles() {
+                    Some(handles) => drop(reply_to.send(Ok(handles))),
+                    None => state.waiting_for_handles.push(reply_to),
+                }
+            }
+            SessionMsg::Asks { reply_to } => {
+                state.touch();
+                let _ = reply_to.send(Ok(state.asks.clone()));
+            }
+            SessionMsg::Seed { values, anew } => state.seed(values, anew),
+            SessionMsg::Given { reply_to } => drop(reply_to.send(state.args.seed.clone())),
+            SessionMsg::Touch => state.touch(),
+            SessionMsg::CancelCells { ask } => state.apply(Input::CancelCells(ask)).await,
+            SessionMsg::Lend { tools, reply_to } => state.lend(tools, reply_to),
+            SessionMsg::AnswerCall { call, answer, reply_to } => {
+                let answered = state.clients.answer(&call, answer);
+                let _ = reply_to
+                    .send(answered.map_err(|error| Problem::new(Code::NoSuchCall, error.to_string())));
+            }
+            SessionMsg::ToolsChanged => state.configure(Vec::new()),
+            SessionMsg::FilesChanged => match &state.executor {
+                Some(executor) => drop(executor.cast(ExecutorMsg::FilesChanged)),
+                None => state.measure_workspace(),
+            },
+            // Unwrapped before, where it is of this life.
+            SessionMsg::Own { .. } => {}
+            SessionMsg::MayRun(permit) => state.may_run(permit).await,
+            SessionMsg::ActedOn { admin, act } => {
+                state.log.append(EventBody::AdminActed { admin, act });
+            }
+            SessionMsg::Remove { reply_to } => state.remove(myself, reply_to).await,
+            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(*outcome).await,
+            SessionMsg::SandboxReady { receipt, preloaded } => {
+                state.sandbox_ready(myself, *receipt, preloaded).await;
+                state.resume_deferred();
+            }
+            SessionMsg::SandboxAttached(receipt) => {
+                state.sandbox_attached(*receipt).await;
+                state.resume_deferred();
+            }
+            SessionMsg::Leave { within } => state.leave(myself, within).await,
+            SessionMsg::Left => state.left(),
+            SessionMsg::SandboxFailed(problem) => {
+                let failed = state.sandbox_failed(problem);
+                state.apply(failed).await;
+            }
+            SessionMsg::SandboxGone { reason } => {
+                state.forgo_sandbox();
+                state.apply(Input::SandboxGone { reason }).await;
+            }
+            SessionMsg::NotAttached { reason } => {
+                state.forgo_sandbox();
+                state.apply(Input::NotAttached { reason }).await;
+                state.resume_deferred();
+            }
+            SessionMsg::WorkerReplaced { exit_code, after, gone, frame_guard } => {
+                state.worker_replaced(exit_code, after, gone, &frame_guard).await;
+            }
+            SessionMsg::PutBack(cell) => state.apply(Input::PutBack(cell)).await,
+            SessionMsg::Freeze { reply_to } => state.freeze(myself, reply_to).await,
+            SessionMsg::FreezeDone { outcome, reply_to } => state.freeze_done(outcome, reply_to).await,
+            SessionMsg::Thaw { reply_to } => {
+                state.apply(Input::Thaw).await;
+                let _ = reply_to.send(Ok(()));
+            }
+            SessionMsg::Undo { cells, reply_to } => state.undo(myself, cells, reply_to).await,
+            SessionMsg::UndoDone { outcome, reply_to } => {
+                state.undo_done(outcome, reply_to);
+                state.apply(Input::UndoDone).await;
+            }
+            SessionMsg::UndoneBefore { state_of, frame_guard } => {
+                state.log.append_then(EventBody::Undone { state_of }, state.applied(&frame_guard), || {});
+            }
+            SessionMsg::ReplayEnded { finished } => state.apply(Input::ReplayEnded { finished }).await,
+            SessionMsg::CellFinished(result, frame_guard) => state.finished(*result, frame_guard).await,
+            SessionMsg::Removed { reply_to, noted } => state.removed(reply_to, noted),
+            SessionMsg::Hold { reply_to } => drop(reply_to.send(Ok(state.hold(myself)))),
+            SessionMsg::Released => state.holders.release(),
+            SessionMsg::Tick => state.tick(myself).await,
+        }
+    }
+}

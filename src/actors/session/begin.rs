@@ -1,0 +1,103 @@
+//! The beginning of a session: its first one, or another after it panicked or the daemon was started anew.
+
+use super::generations::Inheritance;
+use super::messages::OwnSession;
+use super::sandbox::make_workspace;
+use super::state::{CellPermits, SessionActorState, expiry};
+use crate::actors::charge::JournalAccount;
+use crate::actors::session::agent;
+use crate::actors::session::restore;
+use crate::protocol::ids::CellNumber;
+use crate::session::machine::Machine;
+use crate::session::restore::Restored;
+use crate::session::rules::CellRules;
+use crate::store::{OutputCaps, Recorder, Spill};
+use ractor::ActorProcessingErr;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl SessionActorState {
+    /// Begins a life: the first one, or another from what the journal says and the one before left.
+    pub(super) async fn begin(
+        myself: OwnSession,
+        inheritance: Inheritance,
+    ) -> Result<Self, ActorProcessingErr> {
+        let Inheritance {
+            args,
+            clients,
+            common,
+            holders,
+            tickets,
+            unanswered,
+            deferred,
+            views,
+            place,
+            replaying,
+        } = inheritance;
+        let log = args.journal.log(args.id)?;
+        let account = Arc::new(JournalAccount::new(args.gauge.clone(), &args.request));
+        log.charge_to(args.owner, account, args.ledger.memory(args.owner));
+        let cells = &args.launcher.settings.cells;
+        let spill = Spill::open(log.spill_folder(), cells.spill)?;
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
+        let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent, &args.tools));
+        let events = args.before.map(|_| restore::events(&log)).unwrap_or_default();
+        let past = match args.before {
+            Some(_) => Restored::of(&events, &client_rules),
+            None => Restored::default(),
+        };
+        if let Some(receipt) = &past.last_sandbox {
+            common.image_is(&receipt.image.id);
+        }
+        if let Some(receipt) = &past.sandbox {
+            args.launcher.expect(&receipt.sandbox);
+        }
+        let running: Vec<CellNumber> = past.running.iter().map(|begun| begun.start.cell).collect();
+        let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
+        let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
+        let held_by = past.sandbox.as_ref().map(|receipt| receipt.backend);
+        let making = place.is_none().then(|| make_workspace(&myself, &args, held_by));
+        let (workspace, slot) = place.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
+        let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, events).await?;
+        let machine = match args.before {
+            Some(_) => restore::machine(&args, &past, replaying),
+            None => Machine::new(expiry(&args), Instant::now()),
+        };
+        let mut state = Self {
+            args,
+            myself,
+            asks,
+            clients,
+            common,
+            client_rules,
+            machine,
+            executor: None,
+            deferred,
+            log,
+            recorder,
+            making,
+            removers: None,
+            workspace,
+            slot,
+            receipt: None,
+            preloaded: None,
+            tickets: HashMap::new(),
+            holders,
+            leaving: false,
+            cgroup: None,
+            cell_permits: CellPermits::default(),
+            waiting_for_handles: unanswered,
+            restored: None,
+        };
+        state.recall(past, tickets);
+        for view in views {
+            state.apply(view).await;
+        }
+        if state.workspace.is_some() {
+            state.is_placed().await;
+        }
+        Ok(state)
+    }
+}

@@ -1,0 +1,398 @@
+//! A session that panics goes on: its next life begins with what the journal says, and attaches to the sandbox that
+//! the one before let go of. The actor itself stays, and with it its mailbox and everybody's reference to it; only the
+//! message over which it died is lost, and whoever waits for the answer is told.
+//!
+//! A part of the session that dies, its executor or its asks, ends the life as well: there is one way to begin anew.
+//! A session that dies too often is parked. It keeps its sandbox, and takes a reset or its removal.
+
+use futures_util::FutureExt;
+use ractor::{ActorCell, ActorProcessingErr};
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ending::remove_workspace;
+use super::journalled::RemovalRecord;
+use super::messages::{CellStatus, Handles, OwnSession, SessionMsg, SessionRef};
+use super::state::Common;
+use super::state::{CellWaiter, PriorSession, SessionActorState, SessionArgs};
+use crate::actors::calls::Reply;
+use crate::actors::executor::messages::{ExecutorMsg, ExecutorRef};
+use crate::actors::holding::Holders;
+use crate::actors::supervisor::messages::SupervisorMsg;
+use crate::controls;
+use crate::panics::{CrashCounter, TOO_MANY, WITHIN};
+use crate::protocol::api::{SessionState, SessionView, VariableList};
+use crate::protocol::ids::{CellNumber, SandboxId};
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::launch::UserSlot;
+use crate::sandbox::workspace::Workspace;
+use crate::session::machine::Input;
+use crate::session::queue::QueueItem;
+use crate::tools::ClientTools;
+
+/// Time for the parts of a life to end. They never wait for anything, so this is never needed.
+const PARTS_END: Duration = Duration::from_secs(10);
+
+/// What one life leaves to the next, beside the journal.
+pub(super) struct Inheritance {
+    pub args: SessionArgs,
+    pub clients: ClientTools,
+    pub common: Common,
+    pub holders: Holders,
+    /// Who waits for the ends of cells.
+    pub tickets: HashMap<CellNumber, CellWaiter>,
+    /// Who waits for the workspace.
+    pub unanswered: Vec<Reply<Handles>>,
+    pub deferred: Vec<SessionMsg>,
+    /// Lists of variables that wait.
+    pub views: Vec<Input<Reply<VariableList>>>,
+    pub place: Option<(Arc<Workspace>, Option<UserSlot>)>,
+    /// Somebody runs the cells of before again, and goes on with it.
+    pub replaying: bool,
+}
+
+impl Inheritance {
+    pub fn first(args: SessionArgs) -> Self {
+        Self {
+            args,
+            clients: ClientTools::default(),
+            common: Common::default(),
+            holders: Holders::default(),
+            tickets: HashMap::new(),
+            unanswered: Vec::new(),
+            deferred: Vec::new(),
+            views: Vec::new(),
+            place: None,
+            replaying: false,
+        }
+    }
+}
+
+pub struct Generations {
+    /// Of the present life; what parts of an earlier one say does not count.
+    number: u64,
+    deaths: CrashCounter,
+    current: Generation,
+}
+
+enum Generation {
+    Living(Box<SessionActorState>),
+    Parked(Box<Parked>),
+    /// The session has ended; so will the actor.
+    Stopped,
+}
+
+struct Parked {
+    inheritance: Inheritance,
+    /// As it was last seen.
+    view: SessionView,
+    /// Which it keeps.
+    sandbox: Option<SandboxId>,
+}
+
+impl Parked {
+    fn problem(&self) -> Problem {
+        let name = &self.view.name;
+        Problem::new(
+            Code::Internal,
+            format!(
+                "the session failed {TOO_MANY} times within {} s and is parked; its sandbox is kept",
+                WITHIN.as_secs()
+            ),
+        )
+        .hint(format!(
+            "the daemon's log says why; `belljar reset {name}` starts it afresh, `belljar rm {name}` removes it"
+        ))
+    }
+}
+
+/// How a life ended.
+struct Ended {
+    inheritance: Inheritance,
+    view: SessionView,
+    sandbox: Option<SandboxId>,
+    removing: bool,
+    leaving: bool,
+    /// Of a session that is being made: it has a sandbox that nobody knows of.
+    executor: Option<ExecutorRef>,
+}
+
+impl Generations {
+    pub(super) async fn first(
+        myself: &SessionRef,
+        inheritance: Inheritance,
+    ) -> Result<Self, ActorProcessingErr> {
+        let state = SessionActorState::begin(OwnSession::new(myself.clone(), 0), inheritance).await?;
+        Ok(Self { number: 0, deaths: CrashCounter::default(), current: Generation::Living(Box::new(state)) })
+    }
+
+    pub(super) async fn handle(&mut self, myself: &SessionRef, message: SessionMsg) {
+        let message = match message {
+            SessionMsg::Own { generation, message } if generation == self.number => *message,
+            SessionMsg::Own { .. } => return,
+            message => message,
+        };
+        match &mut self.current {
+            Generation::Living(state) => {
+                let acted = AssertUnwindSafe(state.act(message)).catch_unwind().await;
+                if let Err(panic) = acted {
+                    if !controls::holds("session_lives_on") {
+                        std::panic::resume_unwind(panic);
+                    }
+                    self.begin_anew(myself, "it panicked").await;
+                }
+            }
+            Generation::Parked(_) => self.handle_parked(myself, message).await,
+            Generation::Stopped => {}
+        }
+    }
+
+    pub(super) async fn part_failed(
+        &mut self,
+        myself: &SessionRef,
+        part: &ActorCell,
+        error: &ActorProcessingErr,
+    ) {
+        if let Generation::Living(state) = &self.current
+            && (state.is_current(part.get_id()) || state.asks.get_id() == part.get_id())
+        {
+            self.begin_anew(myself, &format!("a part of it failed: {error}")).await;
+        }
+    }
+
+    async fn begin_anew(&mut self, myself: &SessionRef, why: &str) {
+        let Generation::Living(state) = std::mem::replace(&mut self.current, Generation::Stopped) else {
+            return;
+        };
+        tracing::error!(session = %state.args.id, why, "a life of a session ended; the next one goes on");
+        let too_often = self.deaths.one_more() && controls::holds("session_is_parked");
+        // From here on nothing counts that its parts have said.
+        self.number += 1;
+        let Ended { mut inheritance, view, sandbox, removing, leaving, executor } = state.end().await;
+        if leaving {
+            return leave(myself, &inheritance);
+        }
+        if let Some(created) = inheritance.args.created.take() {
+            // Nobody was told of it, so it is not to be.
+            not_created(&inheritance.args, executor, created);
+            return self.park(Parked { inheritance, view, sandbox });
+        }
+        let parked = Parked { inheritance, view, sandbox };
+        if too_often && !removing {
+            tracing::error!(session = %parked.view.id, "a session died too often and is parked");
+            return self.park(parked);
+        }
+        self.revive(myself, parked).await;
+        if removing {
+            let _ = myself.cast(SessionMsg::Remove { reply_to: None });
+        }
+    }
+
+    /// False if it cannot live; it is parked then.
+    async fn revive(&mut self, myself: &SessionRef, parked: Parked) -> bool {
+        let Parked { inheritance, view, sandbox } = parked;
+        let spare = inheritance.spare();
+        let own = OwnSession::new(myself.clone(), self.number);
+        let born = AssertUnwindSafe(SessionActorState::begin(own, inheritance)).catch_unwind().await;
+        match born {
+            Ok(Ok(state)) => {
+                self.current = Generation::Living(Box::new(state));
+                return true;
+            }
+            Ok(Err(error)) => tracing::error!(%error, session = %view.id, "a session cannot go on"),
+            Err(_) => tracing::error!(session = %view.id, "a session cannot go on: it panicked"),
+        }
+        self.number += 1;
+        self.park(Parked { inheritance: spare, view, sandbox });
+        false
+    }
+
+    fn park(&mut self, mut parked: Parked) {
+        parked.view.state = SessionState::Parked;
+        let problem = parked.problem();
+        let inheritance = &mut parked.inheritance;
+        // Whoever waits for a cell hears of it by the end of its ticket.
+        inheritance.tickets.clear();
+        for reply_to in inheritance.unanswered.drain(..) {
+            let _ = reply_to.send(Err(problem.clone()));
+        }
+        inheritance.deferred.drain(..).for_each(|message| message.refuse(problem.clone()));
+        for view in inheritance.views.drain(..) {
+            if let Input::Variables { reply_to, .. } = view {
+                let _ = reply_to.send(Err(problem.clone()));
+            }
+        }
+        self.current = Generation::Parked(Box::new(parked));
+    }
+
+    async fn handle_parked(&mut self, myself: &SessionRef, message: SessionMsg) {
+        let Generation::Parked(parked) = &mut self.current else { return };
+        let args = &parked.inheritance.args;
+        match message {
+            SessionMsg::View { reply_to } => drop(reply_to.send(parked.view.clone())),
+            SessionMsg::Handles { reply_to } => {
+                let place = parked.inheritance.place.as_ref().map(|(workspace, _)| Arc::clone(workspace));
+                let handles = place.zip(args.journal.log(args.id).ok()).map(|(workspace, log)| {
+                    let gauge = args.workspace.is_none().then(|| args.gauge.clone());
+                    Handles { log, workspace, gauge }
+                });
+                let _ = reply_to.send(handles.ok_or_else(|| parked.problem()));
+            }
+            SessionMsg::CellStatus { cell, reply_to } => {
+                // Of one that has not ended nobody knows when it will.
+                if args.journal.log(args.id).is_ok_and(|log| log.finished(cell).is_some()) {
+                    let _ = reply_to.send(CellStatus::Ended);
+                }
+            }
+            SessionMsg::Given { reply_to } => drop(reply_to.send(args.seed.clone())),
+            SessionMsg::Released => parked.inheritance.holders.release(),
+            SessionMsg::Leave { .. } | SessionMsg::Left => {
+                leave(myself, &parked.inheritance);
+                self.current = Generation::Stopped;
+            }
+            message @ (SessionMsg::Reset { replay: None, .. }
+            | SessionMsg::Remove { .. }
+            | SessionMsg::Removed { .. }) => self.try_again(myself, message).await,
+            SessionMsg::Tick if args.ephemeral && parked.inheritance.holders.are_gone() => {
+                self.try_again(myself, SessionMsg::Remove { reply_to: None }).await;
+            }
+            message => message.refuse(parked.problem()),
+        }
+    }
+
+    /// Somebody wants it to begin afresh, or to end.
+    async fn try_again(&mut self, myself: &SessionRef, message: SessionMsg) {
+        let Generation::Parked(parked) = std::mem::replace(&mut self.current, Generation::Stopped) else {
+            return;
+        };
+        self.deaths.forget();
+        if self.revive(myself, *parked).await {
+            Box::pin(self.handle(myself, message)).await;
+            return;
+        }
+        let Generation::Parked(parked) = &mut self.current else { return };
+        match message {
+            SessionMsg::Remove { reply_to } | SessionMsg::Removed { reply_to, .. } => {
+                let Generation::Parked(parked) = std::mem::replace(&mut self.current, Generation::Stopped)
+                else {
+                    return;
+                };
+                discard(myself, *parked, reply_to).await;
+            }
+            message => message.refuse(parked.problem()),
+        }
+    }
+}
+
+/// The daemon ends; the next one finds the session in the journal.
+fn leave(myself: &SessionRef, inheritance: &Inheritance) {
+    let (id, supervisor) = (inheritance.args.id, inheritance.args.supervisor.clone());
+    if let Ok(log) = inheritance.args.journal.log(id) {
+        log.close();
+    }
+    let _ = supervisor.cast(SupervisorMsg::Ended { id, removers: Vec::new() });
+    myself.stop(None);
+}
+
+impl Inheritance {
+    /// What has to stay if the rest is lost over an attempt to live on.
+    fn spare(&self) -> Self {
+        let launcher = &self.args.launcher;
+        let place = self.place.as_ref().map(|(workspace, slot)| {
+            (Arc::clone(workspace), slot.as_ref().map(|slot| launcher.slots.keep(slot.uid)))
+        });
+        let (clients, common, holders) = (self.clients.clone(), self.common.clone(), self.holders.clone());
+        Self { clients, common, holders, place, ..Self::first(self.args.again()) }
+    }
+}
+
+impl SessionActorState {
+    /// Ends this life. Its parts end first, so that nothing is written any more that the next one would not see.
+    async fn end(mut self) -> Ended {
+        let view = self.view();
+        // Before the executor, whose open calls would take their questions back.
+        stopped(self.asks.kill_and_wait(Some(PARTS_END)).await.is_ok());
+        let executor = self.executor.take();
+        let is_new = self.args.created.is_some();
+        if let Some(executor) = executor.as_ref().filter(|_| !is_new) {
+            let left = executor.call(|reply_to| ExecutorMsg::Leave { reply_to }, Some(PARTS_END)).await;
+            // One that has died itself has let go of the sandbox, too.
+            let _ = left;
+            stopped(executor.wait(Some(PARTS_END)).await.is_ok());
+        }
+        self.recorder.seal();
+        self.log.flushed().await;
+        let views = self.machine.take_waiting().into_iter().filter_map(|job| match job {
+            QueueItem::Variables { which, patient, reply_to } => {
+                Some(Input::Variables { which, patient, reply_to })
+            }
+            QueueItem::Cell { .. } => None,
+        });
+        let place = self.workspace.map(|workspace| (workspace, self.slot));
+        let slot = match &place {
+            Some((_, slot)) => slot.as_ref().map(|slot| slot.uid),
+            None => self.args.before.and_then(|before| before.slot),
+        };
+        self.args.before = Some(PriorSession { slot });
+        Ended {
+            view,
+            sandbox: self.receipt.as_ref().map(|receipt| receipt.sandbox.clone()),
+            removing: self.machine.is_ending(),
+            leaving: self.leaving,
+            executor: executor.filter(|_| is_new),
+            inheritance: Inheritance {
+                args: self.args,
+                clients: self.clients,
+                common: self.common,
+                holders: self.holders,
+                tickets: self.tickets,
+                unanswered: self.waiting_for_handles,
+                deferred: self.deferred,
+                views: views.collect(),
+                place,
+                replaying: self.machine.is_replaying(),
+            },
+        }
+    }
+}
+
+fn stopped(in_time: bool) {
+    if !in_time {
+        tracing::error!("a part of a session does not end");
+    }
+}
+
+/// Takes back what there is of a session that died over its making, and tells whoever wanted it.
+fn not_created(args: &SessionArgs, executor: Option<ExecutorRef>, created: Reply<SessionView>) {
+    let problem = Problem::new(Code::Internal, "the session could not be made: an internal error")
+        .hint("the daemon's log says more; ask again");
+    let (id, supervisor, journal) = (args.id, args.supervisor.clone(), args.journal.clone());
+    tokio::spawn(async move {
+        if let Some(executor) = executor {
+            let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
+        }
+        RemovalRecord::begin(&journal, id).is_written().await;
+        let _ = supervisor.cast(SupervisorMsg::NotCreated { id, problem, reply_to: created });
+    });
+}
+
+/// The end of a session that cannot even be brought to live for it. Its sandbox goes to the reaper.
+async fn discard(myself: &SessionRef, parked: Parked, reply_to: Option<Reply<()>>) {
+    let Inheritance { args, place, .. } = parked.inheritance;
+    let mut noted = RemovalRecord::begin(&args.journal, args.id);
+    if let Some(sandbox) = &parked.sandbox {
+        args.launcher.forgo(sandbox);
+    }
+    if let Ok(log) = args.journal.log(args.id) {
+        log.close();
+    }
+    if let Some((workspace, _)) = place {
+        remove_workspace(workspace).await;
+    }
+    noted.is_written().await;
+    let _ =
+        args.supervisor.cast(SupervisorMsg::Ended { id: args.id, removers: reply_to.into_iter().collect() });
+    myself.stop(None);
+}

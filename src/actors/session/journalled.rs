@@ -1,0 +1,60 @@
+//! How long the journal is waited for: a disk that hangs must not hold a session or a client.
+
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+use crate::controls;
+use crate::protocol::ids::SessionId;
+use crate::protocol::limits::JOURNAL_TIMEOUT;
+use crate::store::Journal;
+
+/// Time for a removal to get into the journal before it goes on without.
+const REMOVAL_NOTED: Duration = Duration::from_secs(2);
+
+/// A removal on its way into the journal. A full disk must not hold up a removal that may free it: the
+/// note stays queued, and waiting for it ends.
+pub struct RemovalRecord(watch::Receiver<bool>);
+
+impl RemovalRecord {
+    pub fn begin(journal: &Journal, id: SessionId) -> Self {
+        let (sender, receiver) = watch::channel(false);
+        let journal = journal.clone();
+        tokio::spawn(async move {
+            match journal.remove_session(id).await {
+                Ok(()) => drop(sender.send(true)),
+                Err(error) => tracing::warn!(%error, session = %id, "a removal is not in the journal"),
+            }
+        });
+        Self(receiver)
+    }
+
+    /// Whether the journal has it by now, or within a short time.
+    pub async fn is_written(&mut self) -> bool {
+        let written = self.0.wait_for(|written| *written);
+        matches!(tokio::time::timeout(REMOVAL_NOTED, written).await, Ok(Ok(_)))
+    }
+}
+
+/// Takes all that is kept of a session that was never made, its seed among it.
+pub fn forget(journal: &Journal, id: SessionId) {
+    if !controls::holds("failed_creations_forgotten") {
+        return;
+    }
+    let journal = journal.clone();
+    tokio::spawn(async move {
+        if let Err(error) = journal.forget(id).await {
+            tracing::warn!(%error, session = %id, "the record of a session that was not made is left");
+        }
+    });
+}
+
+/// To be called when something is committed. `then` hears whether that was in time.
+pub(super) fn when_written(then: impl FnOnce(bool) + Send + 'static) -> impl FnOnce() + Send + 'static {
+    let (committed, written) = oneshot::channel();
+    tokio::spawn(async move {
+        then(matches!(tokio::time::timeout(JOURNAL_TIMEOUT, written).await, Ok(Ok(()))));
+    });
+    move || {
+        let _ = committed.send(());
+    }
+}

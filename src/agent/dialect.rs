@@ -1,0 +1,140 @@
+//! How a model says «run this» and «I am done», and how results return to it. One file each; all
+//! else is the same for all.
+
+mod json_action;
+mod next_step;
+mod tool_calls;
+mod xml_tags;
+
+use serde_json::Value;
+
+use super::budget::tokens_of_text;
+use super::effects::Setup;
+use super::turn::Answered;
+use super::words::Words;
+use crate::protocol::ask::{AskSpec, Dialect};
+use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role};
+
+pub(super) use next_step::COMPLETION;
+
+/// What a dialect may know of the ask.
+#[derive(Clone, Copy)]
+pub(super) struct Scene<'a> {
+    pub spec: &'a AskSpec,
+    pub setup: &'a Setup,
+    pub words: Words,
+}
+
+/// What goes along with the messages of a request.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Format {
+    pub tools: Vec<ModelTool>,
+    pub answer: Option<AnswerSchema>,
+}
+
+impl Format {
+    /// Estimated.
+    pub fn tokens(&self) -> u64 {
+        let tools = self.tools.iter().map(|tool| {
+            tokens_of_text(&tool.description).saturating_add(tokens_of_text(&tool.parameters.to_string()))
+        });
+        let answer = self.answer.iter().map(|answer| tokens_of_text(&answer.schema.to_string()));
+        tools.chain(answer).fold(0, u64::saturating_add)
+    }
+}
+
+/// A reply, understood.
+#[derive(Debug)]
+pub(super) struct ParsedReply {
+    /// The reply as the history keeps it, without calls that nobody answers.
+    pub message: Message,
+    pub intent: Intent,
+    /// What the user says after the results.
+    pub after: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) enum Intent {
+    /// With the value, if the dialect itself carried one.
+    Answer {
+        text: String,
+        value: Option<Value>,
+    },
+    Calls(Vec<Call>),
+    /// Why it cannot be used, for the model.
+    Malformed(String),
+    /// The whole of what the model is told, if the contract need not be repeated.
+    Correct(String),
+}
+
+#[derive(Debug)]
+pub(super) struct Call {
+    /// As the model or the dialect wants it; the machine makes it unique.
+    pub id: String,
+    pub name: String,
+    pub wish: Wish,
+    /// Came as `function_call`.
+    pub legacy: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Wish {
+    /// Arguments in JSON, right or wrong.
+    Call(String),
+    Cell(String),
+    /// The dialect knows already that it cannot be done; this is the answer.
+    Impossible(String),
+}
+
+pub(super) trait Speech: Sync {
+    fn format(&self, scene: Scene) -> Format;
+    /// Whether its history has tool calls in it.
+    fn has_calls(&self) -> bool;
+    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply;
+    /// What a reply and the answers to its calls become in the history.
+    fn record(&self, message: Message, answered: Vec<Answered>) -> Vec<Message>;
+}
+
+pub(super) fn speech(dialect: Dialect) -> &'static dyn Speech {
+    match dialect {
+        Dialect::ToolCalls => &tool_calls::ToolCalls,
+        Dialect::NextStep => &next_step::NextStep,
+        Dialect::JsonAction => &json_action::JsonAction,
+        Dialect::XmlTags => &xml_tags::XmlTags,
+    }
+}
+
+impl ParsedReply {
+    fn new(message: Message, intent: Intent) -> Self {
+        Self { message, intent, after: None }
+    }
+}
+
+/// The reply without calls, for dialects that have none of their own.
+fn only_text(reply: &ChatReply) -> Message {
+    Message::new(Role::Assistant, reply.message.content.clone())
+}
+
+/// Why there is nothing to parse in a reply, if there is not.
+fn nothing_said(reply: &ChatReply, words: Words) -> Option<String> {
+    let called = !reply.message.tool_calls.is_empty() || reply.message.function_call.is_some();
+    if reply.message.content.trim().is_empty() {
+        Some(match (called, reply.finish) {
+            (true, _) => words.native_calls(),
+            (false, Finish::Length) => words.cut_reply(),
+            (false, _) => words.empty_reply(),
+        })
+    } else {
+        None
+    }
+}
+
+/// A name that providers accept in a history.
+fn tame_name(name: &str) -> String {
+    let tame: String = name
+        .chars()
+        .take(crate::protocol::limits::TOOL_NAME_CHARS)
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' })
+        .collect();
+    if tame.is_empty() { "unknown".to_owned() } else { tame }
+}

@@ -1,0 +1,67 @@
+//! The daemon's log is nobody's in particular, so nobody is charged for it; but what users do makes it grow. A day's log
+//! therefore has a size beyond which nothing more is written until the next day.
+
+use std::io::{Result, Write};
+
+use crate::protocol::clock;
+
+/// Bytes of one day.
+const DAY_BYTES: u64 = 64 * 1024 * 1024;
+const FULL: &str = "the log of this day is full; nothing more is written until tomorrow (UTC)\n";
+
+pub struct LogLimit<W> {
+    inner: W,
+    day: u64,
+    left: u64,
+}
+
+impl<W: Write> LogLimit<W> {
+    pub fn new(inner: W) -> Self {
+        Self { inner, day: clock::today(), left: DAY_BYTES }
+    }
+
+    fn write_on(&mut self, day: u64, line: &[u8]) -> Result<usize> {
+        if self.day != day {
+            (self.day, self.left) = (day, DAY_BYTES);
+        }
+        let bytes = line.len() as u64;
+        if bytes <= self.left {
+            self.inner.write_all(line)?;
+            self.left -= bytes;
+            return Ok(line.len());
+        }
+        if std::mem::take(&mut self.left) > 0 {
+            self.inner.write_all(FULL.as_bytes())?;
+        }
+        Ok(line.len())
+    }
+}
+
+impl<W: Write> Write for LogLimit<W> {
+    fn write(&mut self, line: &[u8]) -> Result<usize> {
+        self.write_on(clock::today(), line)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_has_a_size_and_the_next_one_has_it_again() {
+        let mut log = LogLimit { inner: Vec::new(), day: 1, left: 10 };
+        for line in ["12345\n", "678\n", "more\n", "and more\n"] {
+            assert_eq!(log.write_on(1, line.as_bytes()).unwrap(), line.len());
+        }
+        assert_eq!(String::from_utf8(log.inner.clone()).unwrap(), "12345\n678\n");
+        log.left = 1;
+        log.write_on(1, b"more\n").unwrap();
+        log.write_on(1, b"and more\n").unwrap();
+        log.write_on(2, b"a new day\n").unwrap();
+        assert_eq!(String::from_utf8(log.inner).unwrap(), format!("12345\n678\n{FULL}a new day\n"));
+    }
+}

@@ -1,0 +1,346 @@
+//! The daemon: boots in order, serves until it is told to stop, ends in order.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::actors::directory::Directory;
+use crate::actors::jobs::{Inputs, Jobs, JobsArgs};
+use crate::actors::llm::Models;
+use crate::actors::reaper::{self, Reaper};
+use crate::actors::restarted::Restarted;
+use crate::actors::supervisor::messages::SupervisorMsg;
+use crate::actors::supervisor::{Supervisor, SupervisorArgs};
+use crate::config::{self, Paths, Serving, Settings};
+use crate::control::accounts::Accounts;
+use crate::control::identity::Identities;
+use crate::control::subordinate;
+use crate::control::{self, App};
+use crate::controls;
+use crate::protocol::ask::ApprovalPolicy;
+use crate::protocol::exit_codes;
+use crate::protocol::limits::DRAIN;
+use crate::quota::Ledger;
+use crate::sandbox::launch::Launcher;
+use crate::sandbox::workspace::Service;
+use crate::store::{Journal, KEEP_REMOVED};
+use crate::tools::{Allowed, Registry, RegistryError};
+
+use super::boot::{self, Lock};
+use super::notify::Notifier;
+use super::socket::SocketGuard;
+use super::{journals, trust};
+
+/// Time between two clean-ups of the journal.
+const TIDY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Time to remove the sandboxes of all sessions.
+const REMOVAL: Duration = Duration::from_secs(60);
+/// Time for sandboxes that are being made while the daemon ends and leaves the others running.
+const LAUNCHES: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    #[error("{0}")]
+    Config(String),
+    #[error("a daemon serves `{place}` already (pid {pid})")]
+    AlreadyRunning { place: String, pid: String },
+    #[error("{0}")]
+    Start(String),
+}
+
+impl DaemonError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => exit_codes::USAGE,
+            Self::AlreadyRunning { .. } => exit_codes::ALREADY_RUNNING,
+            Self::Start(_) => exit_codes::OWN,
+        }
+    }
+}
+
+/// Runs the daemon in the foreground until a signal or a request ends it.
+#[must_use]
+pub fn main(config: Option<PathBuf>, serving: Serving) -> ExitCode {
+    boot::close_inherited();
+    match start(config, serving) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let text = error.to_string();
+            let prefix = if text.starts_with("error:") { "" } else { "error: " };
+            // Not `eprintln`: stderr may be a file on a full disk, and the exit code has to come through.
+            let _ = writeln!(std::io::stderr(), "{prefix}{text}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
+    if serving.system && !config::is_system() {
+        let problem =
+            "only root can serve the whole machine\n\nhint: leave `--system` out for a daemon of your own";
+        return Err(DaemonError::Config(problem.into()));
+    }
+    let paths = Paths::of_this_process()
+        .map_err(|error| DaemonError::Config(format!("{error}\n\nhint: {}", error.fix())))?;
+    trust::check(
+        config.as_deref().unwrap_or(paths.config_file()),
+        "name another file with `BELLJAR_CONFIG`",
+    )?;
+    let loaded =
+        config::load(config.as_deref(), &paths).map_err(|error| DaemonError::Config(error.to_string()))?;
+    let guests = &loaded.settings.sandbox;
+    if config::is_system()
+        && controls::holds("guest_ids_are_free")
+        && let Some(why) = subordinate::taken(guests.uid_first, guests.uid_count)
+    {
+        return Err(DaemonError::Config(format!(
+            "guests cannot have the user ids from `sandbox.uid_first` = {} on: {why}\n\nhint: set `sandbox.uid_first` to the first of `sandbox.uid_count` = {} ids that nobody has",
+            guests.uid_first, guests.uid_count
+        )));
+    }
+    let paths = boot::make_home(paths)?;
+    let _lock = Lock::take(&paths)?;
+    let _log = boot::start_log(&paths, &loaded.settings);
+    boot::harden();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| DaemonError::Start(format!("no threads: {error}")))?;
+    let settings = Arc::new(loaded.settings);
+    let instance = boot::instance(&paths)?;
+    let launcher = Arc::new(Launcher::new(Service::of_this_process(), settings, paths, instance));
+    let journal =
+        Journal::open(launcher.paths.home()).map_err(|error| DaemonError::Start(error.to_string()))?;
+    let served = runtime.block_on(serve(Arc::clone(&launcher), journal.clone(), serving));
+    journal.close();
+    // Blocking threads may hang in a dead file system; they must not hold the exit.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    served
+}
+
+async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> Result<(), DaemonError> {
+    // Before anybody can know that there is a daemon to stop.
+    let signals = Signals::listen()?;
+    tokio::spawn(keep_tidy(journal.clone()));
+    let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
+    // The others need a session that they can work with, which the actors do not offer yet.
+    let tools = Arc::new(registry(&launcher.settings)?);
+    let models = Models::new(Arc::clone(&launcher.settings));
+    let ledger = Ledger::new(&launcher.settings.quota);
+    let (identities, directory) = (Identities::default(), Directory::default());
+    let living = || journal.sessions().map_err(|error| DaemonError::Start(error.to_string()));
+    let waiting = journal.open_jobs().map_err(|error| DaemonError::Start(error.to_string()))?;
+    let of_jobs = waiting.into_iter().map(|record| record.view.owner);
+    let owners = living()?.into_iter().map(|record| record.owner).chain(of_jobs).collect();
+    let accounts = Accounts::load(launcher.paths.home().join("accounts"));
+    limit(&ledger, &identities, &launcher, &accounts, owners).await?;
+    journals::watch(&launcher, &journal, &ledger);
+    let args = SupervisorArgs {
+        journal: journal.clone(),
+        launcher: Arc::clone(&launcher),
+        tools: Arc::clone(&tools),
+        models: models.clone(),
+        ledger: ledger.clone(),
+        directory: directory.clone(),
+    };
+    // Sessions of before claim their sandboxes first; what nobody claims is left over.
+    let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
+    let sessions: Vec<_> = living()?.into_iter().map(|record| record.id).collect();
+    // Sandboxes first: nothing may still write into a folder that is being removed.
+    let reaped = launcher.reap().await;
+    reaper::clear_folders(&launcher, &sessions);
+    let (listener, socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
+    let (shutdown, stop) = (CancellationToken::new(), CancellationToken::new());
+    let inputs = Inputs::new(launcher.paths.jobs_dir(), ledger.clone());
+    let jobs = JobsArgs {
+        journal: journal.clone(),
+        launcher: Arc::clone(&launcher),
+        supervisor: supervisor.clone(),
+        inputs: inputs.clone(),
+        ledger: ledger.clone(),
+        shutdown: shutdown.clone(),
+    };
+    let jobs = Restarted::start("jobs", shutdown.clone(), move |life| Jobs::spawn(jobs.clone(), life));
+    let jobs = jobs.await.map_err(failed)?;
+    let reaps = Arc::clone(&launcher);
+    let reaper = Restarted::start("reaper", shutdown.clone(), move |_| Reaper::spawn(Arc::clone(&reaps)));
+    let reaper = reaper.await.map_err(failed)?;
+    let (remove_all, journals) = (Arc::new(AtomicBool::new(false)), journal.clone());
+    let app = App {
+        supervisor: supervisor.clone(),
+        directory,
+        jobs,
+        inputs,
+        launcher: Arc::clone(&launcher),
+        settings: Arc::clone(&launcher.settings),
+        shutdown: shutdown.clone(),
+        stop: stop.clone(),
+        remove_all: Arc::clone(&remove_all),
+        key_accounts: control::KeyAccounts::open(journal.clone(), ledger.clone())
+            .map_err(|error| DaemonError::Start(error.to_string()))?,
+        journal,
+        in_work: control::InWork::default(),
+        uploads: control::Places::of_uploads(),
+        models,
+        tools,
+        ledger,
+        identities,
+        accounts,
+    };
+    let notifier = Notifier::of_this_process();
+    tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
+    let serving = tokio::spawn(control::serve(listener, app, shutdown.clone()));
+    notifier.ready();
+
+    let ended = tokio::select! {
+        ended = until_told_to_stop(&stop, signals, supervision, &journals) => ended,
+        () = notifier.watch(&supervisor) => Ok(()),
+    };
+    notifier.stopping();
+    // Before anybody is hung up on: whoever comes back then sees that this was meant, and starts no other.
+    drop(socket);
+    shutdown.cancel();
+    let remove = remove_all.load(Ordering::Relaxed);
+    let drained_by = Instant::now() + DRAIN;
+    let orderly = async {
+        let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
+        // From here on sandboxes have no owner in this process.
+        reaper.stop();
+        let within = drained_by.saturating_duration_since(Instant::now());
+        let end = |reply_to| SupervisorMsg::Shutdown { remove, within, reply_to };
+        let removed = supervisor.call(end, Some(REMOVAL)).await;
+        tracing::info!(orderly = removed.is_ok(), "sessions ended");
+        // One that is being made would else go on without a daemon.
+        let patience = if remove { REMOVAL } else { LAUNCHES };
+        if tokio::time::timeout(patience, launcher.all_let_go()).await.is_err() {
+            tracing::warn!("a sandbox was still being made at the end");
+        }
+        if remove {
+            // What an executor could not remove.
+            launcher.reap().await;
+        }
+    };
+    tokio::select! {
+        () = orderly => {}
+        () = second_signal() => tracing::warn!("forced to end; what is left is reaped at the next start"),
+    }
+    supervisor.stop(None);
+    ended
+}
+
+/// The tools of every session: Belljar's own and those of the configuration, as far as it allows them.
+fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
+    let wrong = |error: RegistryError| {
+        let hint = match &error {
+            RegistryError::Collision(name) => {
+                format!(
+                    "Belljar has a tool of this name; call `[tool.{name}]` of the configuration otherwise"
+                )
+            }
+            RegistryError::BadName(name) | RegistryError::BadSchema { tool: name, .. } => {
+                format!("mend `[tool.{name}]` of the configuration")
+            }
+            RegistryError::Unknown { .. } => "mend `agent.tools` in the configuration".to_owned(),
+        };
+        DaemonError::Config(format!("{error}\n\nhint: {hint}"))
+    };
+    let all = Registry::built_in().and_then(|built_in| built_in.with_commands(&settings.command_tools));
+    let allowed = match settings.agent.tools.as_slice() {
+        [] => Allowed::All,
+        names => Allowed::only(names),
+    };
+    let tools = all.and_then(|all| all.narrowed(&allowed)).map_err(wrong)?;
+    // A tool that is misspelt would run without anybody being asked.
+    if let ApprovalPolicy::Tools(names) = &settings.agent.approval
+        && let Some(name) = names.iter().find(|name| tools.definition(name).is_none())
+    {
+        return Err(DaemonError::Config(format!(
+            "`agent.approval` names `{name}`, which is no tool\n\nhint: known are: {}",
+            tools.names().join(", ")
+        )));
+    }
+    Ok(tools)
+}
+
+async fn keep_tidy(journal: Journal) {
+    loop {
+        match journal.tidy(crate::protocol::clock::wall(), KEEP_REMOVED).await {
+            Ok(tidied) => tracing::info!(?tidied, "the journal is tidy"),
+            Err(error) => tracing::warn!(%error, "the journal cannot be tidied"),
+        }
+        tokio::time::sleep(TIDY).await;
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, DaemonError> {
+        let listen = |kind| signal(kind).map_err(|error| DaemonError::Start(format!("signals: {error}")));
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+}
+
+/// Whoever has something here already is held to their limits from the start, and known by the account that they are.
+async fn limit(
+    ledger: &Ledger,
+    identities: &Identities,
+    launcher: &Launcher,
+    accounts: &Accounts,
+    owners: BTreeSet<u32>,
+) -> Result<(), DaemonError> {
+    for owner in owners {
+        let found = identities.of(owner).await;
+        if let Ok(who) = &found
+            && launcher.service.system
+            && !accounts.knows(owner)
+        {
+            let noted = accounts.note(owner, who.name.as_deref());
+            noted.map_err(|problem| DaemonError::Start(problem.message))?;
+        }
+        // Who cannot be looked up now is refused until that can be done.
+        let who = found.unwrap_or_default();
+        ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
+    }
+    Ok(())
+}
+
+/// An error only if the supervisor or the journal's writer died.
+async fn until_told_to_stop(
+    stop: &CancellationToken,
+    mut signals: Signals,
+    supervision: tokio::task::JoinHandle<()>,
+    journal: &Journal,
+) -> Result<(), DaemonError> {
+    tokio::select! {
+        _ = signals.terminate.recv() => tracing::info!("SIGTERM: draining"),
+        _ = signals.interrupt.recv() => tracing::info!("SIGINT: draining"),
+        () = stop.cancelled() => tracing::info!("asked to stop: draining"),
+        _ = supervision => return Err(DaemonError::Start("the supervisor died; see the log".into())),
+        () = journal.failed() => {
+            return Err(DaemonError::Start("the journal's writer died too often; see the log".into()));
+        }
+    }
+    Ok(())
+}
+
+async fn second_signal() {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

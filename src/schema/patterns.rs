@@ -1,0 +1,109 @@
+//! `pattern` in schemas. What it costs to hold a text against one is the size of the pattern times the length of the
+//! text, and both come from outsiders. So both are bounded: the pattern when it is compiled, and the texts of one check
+//! by a budget that all patterns share. A check that runs out of it has failed, whatever else was found: under a `not`, a
+//! text that cannot be held against its pattern would pass.
+
+use jsonschema::paths::{LazyLocation, Location};
+use jsonschema::{Keyword, PatternOptions, ValidationError, Validator};
+use serde_json::{Map, Value, json};
+use std::cell::Cell;
+
+use super::problem::excerpt;
+use crate::protocol::limits::{PATTERN_BYTES, PATTERN_STEPS, PATTERN_TEXT_BYTES};
+
+/// A pattern that takes no more than this compiled costs so many times less for each byte of text.
+const SMALL_BYTES: usize = PATTERN_BYTES / SMALL_SHARE;
+const SMALL_SHARE: usize = 128;
+
+thread_local! {
+    /// Bytes of text that the check under way may still hold against large patterns.
+    static LEFT: Cell<usize> = const { Cell::new(0) };
+    static RAN_OUT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a check on this thread. None if it ran out of what it may hold against patterns.
+pub(super) fn within_budget<T>(check: impl FnOnce() -> T) -> Option<T> {
+    LEFT.set(PATTERN_TEXT_BYTES);
+    RAN_OUT.set(false);
+    let outcome = check();
+    (!RAN_OUT.get()).then_some(outcome)
+}
+
+pub(super) fn options() -> PatternOptions<jsonschema::FancyRegex> {
+    options_of(PATTERN_BYTES)
+}
+
+fn options_of(bytes: usize) -> PatternOptions<jsonschema::FancyRegex> {
+    PatternOptions::fancy_regex().backtrack_limit(PATTERN_STEPS).size_limit(bytes).dfa_size_limit(bytes)
+}
+
+fn compiled(pattern: &Value, bytes: usize) -> Result<Validator, String> {
+    let schema = json!({ "pattern": pattern });
+    let built = jsonschema::options().with_pattern_options(options_of(bytes)).build(&schema);
+    built.map_err(|error| error.to_string())
+}
+
+/// Whether every name of a field of a large value may be held against it.
+pub(super) fn is_small(pattern: &str) -> bool {
+    compiled(&json!(pattern), SMALL_BYTES).is_ok()
+}
+
+/// Takes the place of the validator's own `pattern`.
+#[expect(clippy::result_large_err, reason = "the validator's own type")]
+pub(super) fn keyword<'a>(
+    _parent: &'a Map<String, Value>,
+    pattern: &'a Value,
+    path: Location,
+) -> Result<Box<dyn Keyword>, ValidationError<'a>> {
+    let small = compiled(pattern, SMALL_BYTES).map(|validator| (validator, SMALL_SHARE));
+    match small.or_else(|_| compiled(pattern, PATTERN_BYTES).map(|validator| (validator, 1))) {
+        Ok((validator, share)) => {
+            Ok(Box::new(Pattern { validator, share, source: excerpt(&pattern.to_string()), path }))
+        }
+        Err(error) => Err(ValidationError::custom(path, Location::new(), pattern, error)),
+    }
+}
+
+struct Pattern {
+    validator: Validator,
+    /// One byte of the budget pays for so many of text.
+    share: usize,
+    source: String,
+    path: Location,
+}
+
+impl Pattern {
+    /// None if the text cannot be held against it.
+    fn matches(&self, instance: &Value) -> Option<bool> {
+        let Value::String(text) = instance else { return Some(true) };
+        let left = LEFT.get().checked_sub(text.len() / self.share + 1);
+        LEFT.set(left.unwrap_or_default());
+        if left.is_none() {
+            RAN_OUT.set(true);
+            return None;
+        }
+        Some(self.validator.is_valid(instance))
+    }
+}
+
+impl Keyword for Pattern {
+    fn validate<'i>(&self, instance: &'i Value, location: &LazyLocation) -> Result<(), ValidationError<'i>> {
+        let message = match self.matches(instance) {
+            Some(true) => return Ok(()),
+            Some(false) => {
+                format!(
+                    "expected a text that matches {}, got {}",
+                    self.source,
+                    excerpt(&instance.to_string())
+                )
+            }
+            // That the check ran out of its budget is told instead of all that it found.
+            None => String::new(),
+        };
+        Err(ValidationError::custom(self.path.clone(), location.into(), instance, message))
+    }
+
+    fn is_valid(&self, instance: &Value) -> bool {
+        self.matches(instance) == Some(true)
+    }
+}

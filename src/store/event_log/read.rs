@@ -1,0 +1,153 @@
+//! Reading the events of a session: the newest from memory, older ones from the journal.
+
+use super::{EventLog, Gone, READ_BYTES};
+use crate::protocol::ids::{CellNumber, SandboxId, Seq};
+use crate::store::rows::{self, Entry, Rendered, StoredEvent};
+use crate::store::writer::JournalError;
+use std::sync::Arc;
+
+impl EventLog {
+    /// The highest number of that sandbox's frames whose effect is committed; 0 if there is none.
+    #[must_use]
+    pub fn received(&self, sandbox: &SandboxId) -> u64 {
+        self.state.inner.lock().received.get(sandbox).copied().unwrap_or(0)
+    }
+
+    /// At most `limit` events after that number. Fewer do not mean that there are no more.
+    pub fn read(&self, after: Seq, limit: usize) -> Result<Vec<Rendered>, Gone> {
+        self.read_within(after, limit, READ_BYTES)
+    }
+
+    /// The same, and at most so many bytes of them, but one in any case.
+    pub fn read_within(&self, after: Seq, limit: usize, most_bytes: u64) -> Result<Vec<Rendered>, Gone> {
+        self.read_if(after, (limit, most_bytes), |_| true).map(|(_, events)| events)
+    }
+
+    /// Bytes of the first event after that number at most; none if there is none. It is not read for that.
+    #[must_use]
+    pub fn next_size(&self, after: Seq) -> Option<u64> {
+        {
+            let inner = self.state.inner.lock();
+            if after >= inner.committed {
+                return None;
+            }
+            if let Some(place) = (after + 1).checked_sub(inner.first) {
+                let place = usize::try_from(place).ok()?;
+                return inner.tail.get(place).map(|entry| entry.size());
+            }
+        }
+        let session = self.state.session;
+        // One that is gone is told of when it is read.
+        self.core.read(|file, _| rows::size(file, session, after + 1)).ok().flatten().or(Some(0))
+    }
+
+    fn read_if(
+        &self,
+        after: Seq,
+        (limit, most_bytes): (usize, u64),
+        wanted: impl Fn(&Entry) -> bool,
+    ) -> Result<(Option<Seq>, Vec<Rendered>), Gone> {
+        let (first, committed, entries) = {
+            let inner = self.state.inner.lock();
+            if after >= inner.committed || limit == 0 {
+                return Ok((None, Vec::new()));
+            }
+            let count = usize::try_from(inner.committed - after).unwrap_or(usize::MAX).min(limit);
+            let entries: Option<Vec<_>> = (after + 1).checked_sub(inner.first).map(|skip| {
+                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+                let mut bytes = 0_u64;
+                let fits = |entry: &&Arc<Entry>| {
+                    let is_first = bytes == 0;
+                    bytes = bytes.saturating_add(entry.size().max(1));
+                    is_first || bytes <= most_bytes
+                };
+                inner.tail.iter().skip(skip).take(count).take_while(fits).cloned().collect()
+            });
+            (inner.first, inner.committed, entries)
+        };
+        // Files are read without the lock.
+        if let Some(entries) = entries {
+            let last = (after + entries.len() as u64).max(after);
+            let numbered = entries.iter().zip(after + 1..).filter(|(entry, _)| wanted(entry));
+            let events = numbered.map(|(entry, seq)| entry.render(seq, &self.spill)).collect();
+            return Ok(((!entries.is_empty()).then_some(last), events));
+        }
+        let session = self.state.session;
+        let stored = self
+            .core
+            .read(|file, blobs| rows::read(file, blobs, session, (after, committed), (limit, most_bytes)));
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(error) => {
+                // They are not gone; the reader finds nothing for now.
+                tracing::error!(%error, %session, "events cannot be read");
+                return Ok((None, Vec::new()));
+            }
+        };
+        match stored.first() {
+            Some((seq, _)) if *seq == after + 1 => {}
+            Some((seq, _)) => return Err(Gone { first: *seq }),
+            None => return Err(Gone { first }),
+        }
+        let last = stored.last().map(|(seq, _)| *seq);
+        let stored = stored.iter().filter(|(_, entry)| wanted(entry));
+        Ok((last, stored.map(|(seq, entry)| entry.render(*seq, &self.spill)).collect()))
+    }
+
+    /// The same, without what was printed and shown: that is a lot to read, and nothing follows from it.
+    /// The number is that of the last event looked at, none if there are no more.
+    pub fn read_told(&self, after: Seq, limit: usize) -> Result<(Option<Seq>, Vec<Rendered>), Gone> {
+        let told = |entry: &Entry| entry.name != "output" && entry.name != "display";
+        self.read_if(after, (limit, READ_BYTES), told)
+    }
+
+    /// The event with which that cell ended, if it is still kept.
+    #[must_use]
+    pub fn finished(&self, cell: CellNumber) -> Option<Rendered> {
+        let ends = |entry: &Entry| entry.cell == Some(cell) && entry.name == "cell_finished";
+        let (found, in_file) = {
+            let inner = self.state.inner.lock();
+            let numbered = inner.tail.iter().enumerate().rev();
+            let mut visible = numbered
+                .map(|(place, entry)| (inner.first + place as u64, entry))
+                .skip_while(|(seq, _)| *seq > inner.committed);
+            let found = visible.find(|(_, entry)| ends(entry));
+            (found.map(|(seq, entry)| (seq, Arc::clone(entry))), inner.first > 1)
+        };
+        if let Some((seq, entry)) = found {
+            return Some(entry.render(seq, &self.spill));
+        }
+        if !in_file {
+            return None;
+        }
+        let session = self.state.session;
+        let found = self.core.read(|file, blobs| rows::finished(file, blobs, session, cell));
+        let (seq, entry) = found.ok().flatten()?;
+        // The file is ahead of what was published for the length of a moment.
+        (seq <= self.newest()).then(|| entry.render(seq, &self.spill))
+    }
+
+    /// What is committed of a cell since it last started.
+    pub(in crate::store) fn of_cell(
+        &self,
+        cell: CellNumber,
+        each: impl FnMut(StoredEvent),
+    ) -> Result<(), JournalError> {
+        let session = self.state.session;
+        Ok(self.core.read(|file, blobs| rows::of_cell(file, blobs, session, cell, each))?)
+    }
+
+    pub(in crate::store) fn last_output(
+        &self,
+        between_cells: bool,
+    ) -> Result<Option<StoredEvent>, JournalError> {
+        let session = self.state.session;
+        Ok(self.core.read(|file, blobs| rows::last_output(file, blobs, session, between_cells))?)
+    }
+
+    #[cfg(test)]
+    pub(in crate::store) fn tail(&self) -> (usize, usize) {
+        let inner = self.state.inner.lock();
+        (inner.tail.len(), inner.bytes)
+    }
+}
