@@ -127,6 +127,44 @@ fn cells_wait_in_turn_and_nobody_waits_for_another_user() {
     daemon.assert_sound();
 }
 
+/// Those that come while there is no sandbox may all begin when there is one.
+#[test]
+fn cells_that_could_begin_at_once_wait_in_turn_as_well() {
+    if !engine() {
+        return;
+    }
+    let daemon =
+        Daemon::with_config("[sandbox]\ncpus = 0.5\n[sessions]\nidle = \"1s\"\n[quota]\ncells = 2\n");
+    create(&daemon, "a").expect_status(201);
+    daemon.run("a", "import time");
+    let get = |path: &str| daemon.http("GET", path, b"").expect_status(200);
+    eventually("its sandbox is let go", || (get("/v1/sessions/a")["state"] == "asleep").then_some(()));
+    let cells: Vec<u64> = ["main", "fork", "fork", "fork", "fork"]
+        .iter()
+        .map(|mode| {
+            let cell = json!({"code": "import time; time.sleep(1)", "mode": mode}).to_string();
+            let queued = daemon.http("POST", "/v1/sessions/a/cells", cell.as_bytes()).expect_status(202);
+            queued["cell"].as_u64().expect("a number")
+        })
+        .collect();
+    eventually("all have run", || {
+        let state = |cell: &u64| get(&format!("/v1/sessions/a/cells/{cell}"))["state"].clone();
+        cells.iter().all(|cell| state(cell) == "done").then_some(())
+    });
+    // The journal has them in the order in which they began and ended, which views asked for one by one do not show.
+    let (mut running, mut most) = (0_i32, 0);
+    for event in daemon.events("a", 0) {
+        match event["type"].as_str() {
+            Some("cell_started") => running += 1,
+            Some("cell_finished") => running -= 1,
+            _ => {}
+        }
+        most = most.max(running);
+    }
+    assert_eq!(most, 2);
+    daemon.assert_sound();
+}
+
 #[test]
 fn a_user_whose_workspaces_are_full_loses_the_cell_that_fills_them() {
     if !engine() {
