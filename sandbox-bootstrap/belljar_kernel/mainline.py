@@ -260,6 +260,7 @@ class MainLine:
             return False
         newer = self.ring[self.ring.index(target) + 1 :]
         undone = self.worker
+        self._runners.wait_for_views(undone)  # what was asked for before this shows what was there before it
         if not self._promote(target):
             return False
         for handle in (undone, *newer):

@@ -298,6 +298,12 @@ class Runners:
             self._copy_missing(handle)
         return True
 
+    def wait_for_views(self, parent):
+        """Views that this runner was asked for are there, or have failed: it may end."""
+        for handle in self.all():
+            if handle.pid is None and handle.parent is parent and handle.role == VIEW:
+                handle.wait_for(lambda view=handle: view.pid is not None, self._poller.patience(SETTLE_S))
+
     def _copy_missing(self, handle):
         cell, request = handle.cell, handle.variables_request
         self.line.forget_checkpoint(handle)
@@ -336,6 +342,7 @@ class Runners:
         self._condemned.clear()
         for handle in self.all():
             handle.killed = True
+            self._refuse_list(handle, "busy", "the session was reset meanwhile")
         while True:
             process.kill_all()
             for pid, exit_code in process.reap():
@@ -411,10 +418,15 @@ class Runners:
             self._runner_ended(handle, -signal.SIGKILL)
 
     def _list_failed(self, handle):
-        if handle.variables_request is not None:
-            message = "the list took too long, or a variable ended the process when it was shown"
-            self.refuse("no_process", message, {"request": handle.variables_request})
-            handle.variables_request = None
+        self._refuse_list(
+            handle, "no_process", "the list took too long, or a variable ended the process when it was shown"
+        )
+
+    def _refuse_list(self, handle, code, message):
+        """If it was to list variables, the daemon hears that it will not."""
+        request, handle.variables_request = handle.variables_request, None
+        if request is not None:
+            self.refuse(code, message, {"request": request})
 
     def _runner_ended(self, handle, exit_code):
         handle.take_last_words()
@@ -455,6 +467,7 @@ class Runners:
                 patience = 0 if process.is_halted() else self._poller.patience(SETTLE_S)
                 handle.wait_for(lambda copy=handle: copy.pid is not None, patience)
                 if handle.pid is None and handle.parent is parent and self.by_index(handle.index) is handle:
+                    self._refuse_list(handle, "busy", "the process ended that holds the variables")
                     self.line.forget_checkpoint(handle)
                     self._copy_lost(handle, exit_code)
 

@@ -149,7 +149,7 @@ pub const DRAIN: Duration = Duration::from_secs(10);
 /// names of fields that are held against patterns in one check.
 pub const PATTERN_STEPS: usize = 100_000;
 pub const PATTERN_BYTES: usize = 1024 * 1024;
-pub const PATTERN_TEXT_BYTES: usize = 16 * 1024;
+pub const PATTERN_TEXT_BYTES: usize = 4 * 1024;
 pub const PATTERN_NAME_BYTES: u64 = 64 * 1024;
 /// Parts of a schema, with its references written out, times parts of the value that is held against it.
 pub const CHECK_STEPS: u64 = 100_000_000;

@@ -123,7 +123,7 @@ mod tests {
         let text = "ab".repeat(1 << 20);
         let slow = of_text(&json!({"pattern": "a[ab]{300}[^ab]"}));
         assert!(problems(&slow, &json!({"a": text}), Language::English).contains("more text than"));
-        assert!(problems(&slow, &json!({"a": &text[..8_000]}), Language::English).contains("that matches"));
+        assert!(problems(&slow, &json!({"a": &text[..4_000]}), Language::English).contains("that matches"));
         let many = json!({"type": "array", "items": {"pattern": "a[ab]{300}[^ab]"}});
         assert!(!Checker::new(&many).unwrap().fits(&json!(vec!["abab".repeat(100); 10_000])));
         assert!(

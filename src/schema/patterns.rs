@@ -12,18 +12,22 @@ use super::problem::excerpt;
 use crate::protocol::limits::{PATTERN_BYTES, PATTERN_STEPS, PATTERN_TEXT_BYTES};
 
 /// A pattern that takes no more than this compiled costs so many times less for each byte of text.
-const SMALL_BYTES: usize = PATTERN_BYTES / SMALL_SHARE;
-const SMALL_SHARE: usize = 128;
+const SMALL_BYTES: usize = PATTERN_BYTES / TIMES_SMALLER;
+const TIMES_SMALLER: usize = 128;
+/// What a check may spend on patterns: a byte of text costs one under a small pattern.
+const BUDGET: usize = PATTERN_TEXT_BYTES * TIMES_SMALLER;
+/// What each text costs beside its bytes, for beginning with it.
+const TEXT_COST: usize = 16;
 
 thread_local! {
-    /// Bytes of text that the check under way may still hold against large patterns.
+    /// What is left of the budget of the check under way.
     static LEFT: Cell<usize> = const { Cell::new(0) };
     static RAN_OUT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs a check on this thread. None if it ran out of what it may hold against patterns.
 pub(super) fn within_budget<T>(check: impl FnOnce() -> T) -> Option<T> {
-    LEFT.set(PATTERN_TEXT_BYTES);
+    LEFT.set(BUDGET);
     RAN_OUT.set(false);
     let outcome = check();
     (!RAN_OUT.get()).then_some(outcome)
@@ -55,10 +59,10 @@ pub(super) fn keyword<'a>(
     pattern: &'a Value,
     path: Location,
 ) -> Result<Box<dyn Keyword>, ValidationError<'a>> {
-    let small = compiled(pattern, SMALL_BYTES).map(|validator| (validator, SMALL_SHARE));
-    match small.or_else(|_| compiled(pattern, PATTERN_BYTES).map(|validator| (validator, 1))) {
-        Ok((validator, share)) => {
-            Ok(Box::new(Pattern { validator, share, source: excerpt(&pattern.to_string()), path }))
+    let small = compiled(pattern, SMALL_BYTES).map(|validator| (validator, 1));
+    match small.or_else(|_| compiled(pattern, PATTERN_BYTES).map(|validator| (validator, TIMES_SMALLER))) {
+        Ok((validator, byte_cost)) => {
+            Ok(Box::new(Pattern { validator, byte_cost, source: excerpt(&pattern.to_string()), path }))
         }
         Err(error) => Err(ValidationError::custom(path, Location::new(), pattern, error)),
     }
@@ -66,8 +70,8 @@ pub(super) fn keyword<'a>(
 
 struct Pattern {
     validator: Validator,
-    /// One byte of the budget pays for so many of text.
-    share: usize,
+    /// What each byte of a text costs of the budget.
+    byte_cost: usize,
     source: String,
     path: Location,
 }
@@ -76,7 +80,7 @@ impl Pattern {
     /// None if the text cannot be held against it.
     fn matches(&self, instance: &Value) -> Option<bool> {
         let Value::String(text) = instance else { return Some(true) };
-        let left = LEFT.get().checked_sub(text.len() / self.share + 1);
+        let left = LEFT.get().checked_sub(text.len().saturating_mul(self.byte_cost).saturating_add(TEXT_COST));
         LEFT.set(left.unwrap_or_default());
         if left.is_none() {
             RAN_OUT.set(true);

@@ -55,6 +55,28 @@ class Undo(CheckpointTest):
         self.assertEqual(self.lose("import os; os._exit(1)").end["after"], {"restored": 2})
         self.assertEqual(self.undo(1)["state_of"], 1)
 
+    def test_variables_asked_for_right_before_are_those_of_before(self):
+        for n in range(12):
+            self.run_ok(f"x = {n}; y = bytearray(8 << 20)")
+            self.kernel.send(type="variables", request=1000 + n, private=False)
+            self.kernel.send(type="undo", request=2000 + n, cells=1)
+            answers = [self.kernel.next_frame(), self.kernel.next_frame()]
+            self.assertEqual({answer["type"] for answer in answers}, {"variables", "undone"}, answers)
+            listed = next(answer for answer in answers if answer["type"] == "variables")
+            self.assertIn({"x": str(n)}, [{one["name"]: one["preview"]} for one in listed["variables"]])
+
+    def test_variables_asked_for_right_before_a_reset_are_refused_at_once_or_there(self):
+        for n in range(12):
+            self.run_ok(f"x = {n}; y = bytearray(8 << 20)")
+            self.kernel.send(type="variables", request=1000 + n, private=False)
+            self.kernel.send(type="reset", request=2000 + n)
+            answers = {}
+            while answers.keys() != {1000 + n, 2000 + n}:
+                answer = self.kernel.next_frame()
+                answers[answer["request"]] = answer
+            answer = answers[1000 + n]
+            self.assertIn((answer["type"], answer.get("code")), [("variables", None), ("refused", "busy")])
+
     def test_processes_of_undone_cells_end(self):
         self.run_ok("import subprocess")
         first = int(self.value("subprocess.Popen(['sleep', '1000']).pid"))

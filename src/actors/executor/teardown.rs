@@ -191,7 +191,8 @@ impl ExecutorState {
             return;
         }
         self.unstash(myself);
-        self.fail_requests(&Problem::new(Code::SandboxFailed, "the sandbox is being removed"));
+        let removed = Problem::new(Code::Busy, "the sandbox is just being removed");
+        self.fail_requests(&removed.hint("ask again; the session may be gone by then"));
         self.hurry_no_more();
         let (connected, permit) = (self.connected.take(), self.args.permit.take());
         let executor = myself.clone();
