@@ -30,6 +30,11 @@ impl Directory {
         self.0.write().remove(&id);
     }
 
+    #[must_use]
+    pub fn lists(&self, id: SessionId) -> bool {
+        self.0.read().contains_key(&id)
+    }
+
     /// Finds a session of `peer` by its name or id. With `of_all`, an id also finds a session of another user.
     #[must_use]
     pub fn find(&self, peer: u32, key: &str, of_all: bool) -> Option<Listed> {

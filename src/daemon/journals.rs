@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::actors::directory::Directory;
 use crate::actors::jobs;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::quota::Kind;
@@ -32,16 +33,22 @@ enum Thing {
 }
 
 /// Keeps all of it within the quotas: from time to time, and when it stands in somebody's way.
-pub fn watch(launcher: &Arc<Launcher>, journal: &Journal, ledger: &Ledger) {
-    tokio::spawn(keep_within_quotas(Arc::clone(launcher), journal.clone(), ledger.clone()));
+pub fn watch(launcher: &Arc<Launcher>, journal: &Journal, ledger: &Ledger, directory: &Directory) {
+    let (launcher, journal) = (Arc::clone(launcher), journal.clone());
+    tokio::spawn(keep_within_quotas(launcher, journal, ledger.clone(), directory.clone()));
 }
 
-async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: Ledger) {
+async fn keep_within_quotas(
+    launcher: Arc<Launcher>,
+    journal: Journal,
+    ledger: Ledger,
+    directory: Directory,
+) {
     // What a removed session has does not change any more.
     let mut sizes = HashMap::new();
     let mut kept = BTreeMap::new();
     loop {
-        if let Err(error) = look(&launcher, &journal, &ledger, &mut sizes, &mut kept).await {
+        if let Err(error) = look(&launcher, &journal, &ledger, &directory, &mut sizes, &mut kept).await {
             tracing::warn!(%error, "the journals of removed sessions cannot be looked at");
         }
         let _ = tokio::time::timeout(LOOK, ledger.crowded()).await;
@@ -53,6 +60,7 @@ async fn look(
     launcher: &Launcher,
     journal: &Journal,
     ledger: &Ledger,
+    directory: &Directory,
     sizes: &mut HashMap<SessionId, u64>,
     kept: &mut BTreeMap<u32, RetainedUsage>,
 ) -> Result<(), JournalError> {
@@ -67,7 +75,9 @@ async fn look(
     for (owner, id, size) in journal.ended_jobs()? {
         owners.entry(owner).or_default().push((Thing::Job(id), size));
     }
-    let removed = journal.removed()?;
+    let mut removed = journal.removed()?;
+    // As long as a session is being taken down, its own hold pays for its journal, and it still writes there.
+    removed.retain(|(_, id)| !directory.lists(*id));
     sizes.retain(|id, _| removed.iter().any(|(_, removed)| removed == id));
     for (owner, id) in removed {
         let size = match sizes.get(&id) {

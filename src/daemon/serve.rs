@@ -140,7 +140,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let owners = living()?.into_iter().map(|record| record.owner).chain(of_jobs).collect();
     let accounts = Accounts::load(launcher.paths.home().join("accounts"));
     limit(&ledger, &identities, &launcher, &accounts, owners).await?;
-    journals::watch(&launcher, &journal, &ledger);
+    journals::watch(&launcher, &journal, &ledger, &directory);
     let args = SupervisorArgs {
         journal: journal.clone(),
         launcher: Arc::clone(&launcher),
