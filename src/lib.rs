@@ -2,7 +2,8 @@
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `agent`, `session` → `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `memory` → `config` → `schema` → `protocol`.
-//! Beside them are `controls` (which security controls hold, for the build that proves each of them), `panics` (they are
+//! Beside them are `controls` (which security controls hold, for the build that proves each of them), `fair_queue` (users
+//! take turns), `panics` (they are
 //! reported to the owner, counted, and provoked by tests) and `processes` (tells processes of the host apart although
 //! their numbers are used again, and finds what they have started).
 
@@ -14,6 +15,7 @@ pub mod config;
 pub mod control;
 pub mod controls;
 pub mod daemon;
+pub mod fair_queue;
 pub mod llm;
 pub mod memory;
 pub mod panics;

@@ -29,6 +29,7 @@ use crate::actors::session::messages::SessionRef;
 use crate::actors::session::sandbox::a_sandbox;
 use crate::actors::supervisor::wanted;
 use crate::controls;
+use crate::fair_queue::{FairQueue, Place};
 use crate::memory::{Charge, MemoryPurpose};
 use crate::panics::spawn_reporting;
 use crate::protocol::clock;
@@ -36,7 +37,7 @@ use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob, Verdict};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::quota::{Amounts, FairQueue, Permit, Place};
+use crate::quota::{Amounts, Permit};
 use crate::store::{JobRecord, ROW_BYTES};
 
 use inputs::InputRef;
@@ -56,7 +57,7 @@ pub struct JobsState {
     life: CancellationToken,
     myself: JobsRef,
     jobs: BTreeMap<JobId, Entry>,
-    queue: FairQueue<JobId>,
+    queue: FairQueue<u32, JobId>,
     running: usize,
 }
 

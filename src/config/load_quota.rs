@@ -33,6 +33,7 @@ fn keys(kind: Kind) -> (&'static str, &'static str) {
         Kind::Cells => ("quota.cells", "machine.cells"),
         Kind::Memory => ("quota.memory", "machine.memory"),
         Kind::Cpus => ("quota.cpus", "machine.cpus"),
+        Kind::Processes => ("quota.processes", "machine.processes"),
         Kind::Workspace => ("quota.workspace", "machine.workspace"),
         Kind::Journal => ("quota.journal", "machine.journal"),
         Kind::Tokens => ("quota.tokens", "machine.tokens"),
@@ -101,6 +102,7 @@ mod tests {
             (Kind::Cells, 16),
             (Kind::Memory, 64 << 30),
             (Kind::Cpus, 64_000),
+            (Kind::Processes, 8192),
             (Kind::Workspace, 32 << 30),
             (Kind::Journal, 32 << 30),
             (Kind::Tokens, 20_000_000),
@@ -108,7 +110,8 @@ mod tests {
             (Kind::DaemonMemory, 256 << 20),
         ];
         assert_eq!(quota.everyone, everyone.into_iter().collect());
-        assert_eq!(quota.machine, [(Kind::Sessions, 64), (Kind::Cells, 64)].into_iter().collect());
+        let machine = [(Kind::Sessions, 64), (Kind::Cells, 64), (Kind::Processes, 16_384)];
+        assert_eq!(quota.machine, machine.into_iter().collect());
     }
 
     #[test]

@@ -38,12 +38,7 @@ pub fn watch(launcher: &Arc<Launcher>, journal: &Journal, ledger: &Ledger, direc
     tokio::spawn(keep_within_quotas(launcher, journal, ledger.clone(), directory.clone()));
 }
 
-async fn keep_within_quotas(
-    launcher: Arc<Launcher>,
-    journal: Journal,
-    ledger: Ledger,
-    directory: Directory,
-) {
+async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: Ledger, directory: Directory) {
     // What a removed session has does not change any more.
     let mut sizes = HashMap::new();
     let mut kept = BTreeMap::new();

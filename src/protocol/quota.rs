@@ -15,6 +15,8 @@ pub enum Kind {
     Memory,
     /// Of all sandboxes, in thousandths of a CPU.
     Cpus,
+    /// Processes and threads that all sandboxes may have.
+    Processes,
     /// Bytes in the workspaces that the daemon made.
     Workspace,
     /// Bytes that are stored of events and outputs.
@@ -28,11 +30,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Sessions,
         Self::Cells,
         Self::Memory,
         Self::Cpus,
+        Self::Processes,
         Self::Workspace,
         Self::Journal,
         Self::Tokens,
@@ -47,6 +50,7 @@ impl Kind {
             Self::Cells => "cells",
             Self::Memory => "memory",
             Self::Cpus => "cpus",
+            Self::Processes => "processes",
             Self::Workspace => "workspace",
             Self::Journal => "journal",
             Self::Tokens => "tokens",
@@ -58,7 +62,7 @@ impl Kind {
     #[must_use]
     pub fn unit(self) -> Unit {
         match self {
-            Self::Sessions | Self::Cells | Self::Tokens | Self::Jobs => Unit::Count,
+            Self::Sessions | Self::Cells | Self::Processes | Self::Tokens | Self::Jobs => Unit::Count,
             Self::Memory | Self::Workspace | Self::Journal | Self::DaemonMemory => Unit::Bytes,
             Self::Cpus => Unit::Millicpus,
         }
@@ -72,6 +76,7 @@ impl fmt::Display for Kind {
             Self::Cells => "running cells",
             Self::Memory => "memory",
             Self::Cpus => "CPUs",
+            Self::Processes => "processes of sandboxes",
             Self::Workspace => "disk of workspaces",
             Self::Journal => "stored journal",
             Self::Tokens => "model tokens per day",

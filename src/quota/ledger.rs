@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
 
 use super::books::{Amounts, Books, HoldId};
-use super::fair::{FairQueue, Full, Place};
 use super::refusal::Refusal;
 use crate::config::{Limits, Quota};
+use crate::fair_queue::{FairQueue, Full, Place};
 use crate::memory::{Memory, Pool};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::{Kind, Usage};
@@ -27,7 +27,7 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Inner {
     books: Books,
-    waiting: FairQueue<Waiter>,
+    waiting: FairQueue<u32, Waiter>,
 }
 
 #[derive(Debug)]

@@ -61,7 +61,9 @@ impl Refusal {
             (_, Kind::Jobs) => "wait for a job to end",
             (_, Kind::Workspace) => "remove files, or a session with `belljar rm`",
             (_, Kind::Journal) => "remove a session with `belljar rm`, or a job with `belljar job rm`",
-            (_, Kind::Sessions | Kind::Memory | Kind::Cpus) => "remove a session with `belljar rm`",
+            (_, Kind::Sessions | Kind::Memory | Kind::Cpus | Kind::Processes) => {
+                "remove a session with `belljar rm`"
+            }
         };
         format!("{free}, or have `{setting}` raised; `belljar quota` shows all of it")
     }

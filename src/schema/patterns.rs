@@ -80,7 +80,8 @@ impl Pattern {
     /// None if the text cannot be held against it.
     fn matches(&self, instance: &Value) -> Option<bool> {
         let Value::String(text) = instance else { return Some(true) };
-        let left = LEFT.get().checked_sub(text.len().saturating_mul(self.byte_cost).saturating_add(TEXT_COST));
+        let left =
+            LEFT.get().checked_sub(text.len().saturating_mul(self.byte_cost).saturating_add(TEXT_COST));
         LEFT.set(left.unwrap_or_default());
         if left.is_none() {
             RAN_OUT.set(true);

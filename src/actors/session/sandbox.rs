@@ -12,6 +12,7 @@ use crate::actors::executor::messages::ExecutorMsg;
 use crate::actors::executor::state::ExecutorArgs;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::bridge::FrameGuard;
+use crate::controls;
 use crate::panics::spawn_reporting;
 use crate::protocol::api::{SessionState, SessionView, VariableList};
 use crate::protocol::event::EventBody;
@@ -40,6 +41,8 @@ pub fn a_sandbox(wanted: &SandboxRequest, settings: &crate::config::Sandbox) -> 
     Amounts::of([
         (Kind::Memory, wanted.memory_in_all(settings)),
         (Kind::Cpus, (wanted.cpus * 1000.0).ceil() as u64),
+        // A host has no more process ids than `kernel.pid_max`, and nobody can log in without one.
+        (Kind::Processes, if controls::holds("process_quota") { wanted.pids } else { 0 }),
     ])
 }
 

@@ -23,6 +23,30 @@ fn own(daemon: &Daemon, kind: &str) -> u64 {
     found["used"].as_u64().expect("a number")
 }
 
+/// Nobody else could start a process if one user had all ids of the host.
+#[test]
+fn processes_of_sandboxes_are_charged_to_their_owner() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::with_config(&format!("{SMALL}[quota]\nprocesses = 300\n"));
+    let create = |name: &str, pids: u64| {
+        let request = json!({"name": name, "image": "belljar/base", "pids": pids}).to_string();
+        daemon.http("POST", "/v1/sessions", request.as_bytes())
+    };
+    create("a", 200).expect_status(201);
+    assert_eq!(own(&daemon, "processes"), 200);
+    for pids in [101, 30_000] {
+        let refused = create("b", pids).expect_status(429);
+        assert_eq!(refused["code"], "quota_exceeded", "{refused}");
+        assert!(refused["hint"].as_str().is_some_and(|hint| hint.contains("quota.processes")), "{refused}");
+    }
+    create("b", 100).expect_status(201);
+    daemon.cli(["rm", "a"]).ok();
+    create("c", 200).expect_status(201);
+    daemon.assert_sound();
+}
+
 #[test]
 fn an_upload_beyond_the_quota_is_refused_and_costs_no_sandbox() {
     if !engine() {

@@ -366,7 +366,7 @@ fn jobs_outlive_the_actor_that_keeps_them() {
         eventually("what it held is free again", || {
             let quota = daemon.http("GET", "/v1/quota", b"").expect_status(200);
             let quotas = quota["quotas"].as_array().expect("a list");
-            let held = ["jobs", "memory", "cpus"];
+            let held = ["jobs", "memory", "cpus", "processes"];
             let free = |quota: &Value| !held.iter().any(|kind| quota["kind"] == *kind) || quota["used"] == 0;
             quotas.iter().all(free).then_some(())
         });

@@ -3,12 +3,13 @@
 //! each lane at once, and what is beyond waits, for that user alone.
 
 use parking_lot::{Condvar, Mutex};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::controls;
+use crate::fair_queue::FairQueue;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::owner::{Ids, acting_as};
 
@@ -55,20 +56,24 @@ impl WorkKind {
 type Key = (u32, WorkKind);
 type Work = Box<dyn FnOnce() + Send>;
 
-#[derive(Default)]
 struct Pool {
     state: Mutex<State>,
     wake: Condvar,
 }
 
-#[derive(Default)]
 struct State {
-    waiting: BTreeMap<Key, VecDeque<Work>>,
+    waiting: FairQueue<Key, Work>,
     running: BTreeMap<Key, usize>,
-    /// Those with something waiting, in the order of their turns.
-    turns: VecDeque<Key>,
     threads: usize,
     idle: usize,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        let waiting = FairQueue::new(WAITING);
+        let state = State { waiting, running: BTreeMap::new(), threads: 0, idle: 0 };
+        Self { state: Mutex::new(state), wake: Condvar::new() }
+    }
 }
 
 static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
@@ -107,15 +112,10 @@ fn died() -> Problem {
 impl Pool {
     fn submit(self: &Arc<Self>, key: Key, work: Work) -> Result<(), Problem> {
         let mut state = self.state.lock();
-        let queue = state.waiting.entry(key).or_default();
-        if queue.len() >= WAITING {
-            return Err(Problem::new(Code::TooMany, "too much of yours waits for folders already")
-                .hint("try again when some of it is done"));
-        }
-        queue.push_back(work);
-        if queue.len() == 1 {
-            state.turns.push_back(key);
-        }
+        let place = state.waiting.push(key, work).map_err(|_| {
+            Problem::new(Code::TooMany, "too much of yours waits for folders already")
+                .hint("try again when some of it is done")
+        })?;
         if state.runnable() <= state.idle {
             self.wake.notify_one();
         } else if state.threads < THREADS || !state.running.contains_key(&key) {
@@ -127,7 +127,7 @@ impl Pool {
                 Ok(_) => state.threads += 1,
                 // One of the others does it, if there are any.
                 Err(error) if state.threads == 0 => {
-                    state.forget(key);
+                    state.waiting.remove(place);
                     return Err(Problem::new(Code::Internal, format!("no thread can be started: {error}")));
                 }
                 Err(error) => tracing::warn!(%error, "no thread can be started"),
@@ -173,23 +173,16 @@ impl State {
 
     /// Pieces of work that may begin now.
     fn runnable(&self) -> usize {
-        self.turns.iter().map(|key| self.free(*key).min(self.waiting.get(key).map_or(0, VecDeque::len))).sum()
+        self.waiting.keys().map(|key| self.free(key).min(self.waiting.waiting(key))).sum()
     }
 
-    /// The next piece of work whose user may have one more, or that of `only` one. Users take turns.
+    /// The next piece of work whose user may have one more, or that of `only` one.
     fn next(&mut self, only: Option<Key>) -> Option<(Key, Work)> {
-        let is_next = |key: &Key| self.free(*key) > 0 && only.is_none_or(|only| only == *key);
-        let turn = self.turns.iter().position(is_next)?;
-        let key = self.turns.remove(turn)?;
-        let queue = self.waiting.get_mut(&key)?;
-        let work = queue.pop_front();
-        if queue.is_empty() {
-            self.waiting.remove(&key);
-        } else {
-            self.turns.push_back(key);
-        }
+        let free: Vec<Key> = self.waiting.keys().filter(|key| self.free(*key) > 0).collect();
+        let may = |key: Key| free.contains(&key) && only.is_none_or(|only| only == key);
+        let (key, work) = self.waiting.pop_where(|key, _| may(key))?;
         *self.running.entry(key).or_default() += 1;
-        work.map(|work| (key, work))
+        Some((key, work))
     }
 
     fn done(&mut self, key: Key) {
@@ -197,17 +190,6 @@ impl State {
             *running -= 1;
             if *running == 0 {
                 self.running.remove(&key);
-            }
-        }
-    }
-
-    /// Takes back what was put last.
-    fn forget(&mut self, key: Key) {
-        if let Some(queue) = self.waiting.get_mut(&key) {
-            queue.pop_back();
-            if queue.is_empty() {
-                self.waiting.remove(&key);
-                self.turns.retain(|other| *other != key);
             }
         }
     }

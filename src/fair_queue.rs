@@ -7,77 +7,82 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(u64);
 
-/// The user has as much in the queue as it may; the thing is given back.
+/// The user has as much in the queue as allowed; the thing is given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Full<T>(pub T);
 
-/// First in, first out for each user; round robin between them.
+/// First in, first out for each user; round robin between them. `K` tells users apart, or their kinds of work.
 #[derive(Clone, Debug)]
-pub struct FairQueue<T> {
+pub struct FairQueue<K, T> {
     per_user: usize,
     next: u64,
     /// Never holds an empty line.
-    lines: BTreeMap<u32, VecDeque<(Place, T)>>,
+    lines: BTreeMap<K, VecDeque<(Place, T)>>,
     /// Users with a line; the one whose turn it is stands first.
-    turns: VecDeque<u32>,
+    turns: VecDeque<K>,
 }
 
-impl<T> FairQueue<T> {
+impl<K: Copy + Ord, T> FairQueue<K, T> {
     #[must_use]
     pub fn new(per_user: usize) -> Self {
         Self { per_user, next: 0, lines: BTreeMap::new(), turns: VecDeque::new() }
     }
 
-    pub fn push(&mut self, uid: u32, item: T) -> Result<Place, Full<T>> {
-        if self.waiting(uid) >= self.per_user {
+    pub fn push(&mut self, key: K, item: T) -> Result<Place, Full<T>> {
+        if self.waiting(key) >= self.per_user {
             return Err(Full(item));
         }
         let place = Place(self.next);
         self.next += 1;
-        let line = self.lines.entry(uid).or_default();
+        let line = self.lines.entry(key).or_default();
         if line.is_empty() {
-            self.turns.push_back(uid);
+            self.turns.push_back(key);
         }
         line.push_back((place, item));
         Ok(place)
     }
 
-    pub fn pop(&mut self) -> Option<(u32, T)> {
+    pub fn pop(&mut self) -> Option<(K, T)> {
         self.pop_where(|_, _| true)
     }
 
     /// The next whose first thing may go. Users who are passed over keep their turn.
-    pub fn pop_where(&mut self, mut may: impl FnMut(u32, &T) -> bool) -> Option<(u32, T)> {
-        let first = |uid: &u32| self.lines.get(uid).and_then(VecDeque::front);
-        let index = self.turns.iter().position(|uid| first(uid).is_some_and(|(_, item)| may(*uid, item)))?;
-        let uid = self.turns.remove(index)?;
-        let line = self.lines.get_mut(&uid)?;
+    pub fn pop_where(&mut self, mut may: impl FnMut(K, &T) -> bool) -> Option<(K, T)> {
+        let first = |key: &K| self.lines.get(key).and_then(VecDeque::front);
+        let index = self.turns.iter().position(|key| first(key).is_some_and(|(_, item)| may(*key, item)))?;
+        let key = self.turns.remove(index)?;
+        let line = self.lines.get_mut(&key)?;
         let (_, item) = line.pop_front()?;
         if line.is_empty() {
-            self.lines.remove(&uid);
+            self.lines.remove(&key);
         } else {
-            self.turns.push_back(uid);
+            self.turns.push_back(key);
         }
-        Some((uid, item))
+        Some((key, item))
     }
 
     /// Takes out what need not wait any more.
     pub fn remove(&mut self, place: Place) -> Option<T> {
-        let (uid, index) = self.lines.iter().find_map(|(uid, line)| {
-            line.iter().position(|(found, _)| *found == place).map(|index| (*uid, index))
+        let (key, index) = self.lines.iter().find_map(|(key, line)| {
+            line.iter().position(|(found, _)| *found == place).map(|index| (*key, index))
         })?;
-        let line = self.lines.get_mut(&uid)?;
+        let line = self.lines.get_mut(&key)?;
         let (_, item) = line.remove(index)?;
         if line.is_empty() {
-            self.lines.remove(&uid);
-            self.turns.retain(|turn| *turn != uid);
+            self.lines.remove(&key);
+            self.turns.retain(|turn| *turn != key);
         }
         Some(item)
     }
 
     #[must_use]
-    pub fn waiting(&self, uid: u32) -> usize {
-        self.lines.get(&uid).map_or(0, VecDeque::len)
+    pub fn waiting(&self, key: K) -> usize {
+        self.lines.get(&key).map_or(0, VecDeque::len)
+    }
+
+    /// Who has something in the queue, in the order of their turns.
+    pub fn keys(&self) -> impl Iterator<Item = K> {
+        self.turns.iter().copied()
     }
 
     #[must_use]
@@ -91,8 +96,8 @@ impl<T> FairQueue<T> {
     }
 
     /// Everything, user by user, in the order of each one's line.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.lines.iter().flat_map(|(uid, line)| line.iter().map(|(_, item)| (*uid, item)))
+    pub fn iter(&self) -> impl Iterator<Item = (K, &T)> {
+        self.lines.iter().flat_map(|(key, line)| line.iter().map(|(_, item)| (*key, item)))
     }
 }
 
