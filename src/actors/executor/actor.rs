@@ -180,11 +180,8 @@ impl ExecutorState {
                 state.unstash(myself);
             }
             ExecutorMsg::SendAgain(cell) => state.send_again(myself, cell),
-            ExecutorMsg::FilesChanged => {
-                state.snapshot_is_old = true;
-                // The files came from a client, so their growth is not held against code in the sandbox.
-                (state.usage, state.growing_looks) = (None, 0);
-            }
+            // The watch on the workspace's size goes on: what a client sends has to fit, so it is not what makes it too large.
+            ExecutorMsg::FilesChanged => state.snapshot_is_old = true,
             ExecutorMsg::Undo { cells, reply_to } => {
                 let frame = |request| HostFrame::Undo { request, cells };
                 state.request(myself, Request::Undo(reply_to), frame, Duration::ZERO);

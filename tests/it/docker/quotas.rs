@@ -213,6 +213,31 @@ fn a_user_whose_workspaces_are_full_loses_the_cell_that_fills_them() {
     assert_eq!(daemon.run("a", "1 + 1")["result"]["repr"], "2");
 }
 
+/// Whoever owns a session sends requests while its code writes.
+#[test]
+fn a_client_that_removes_files_does_not_hide_a_workspace_that_grows() {
+    if !engine() {
+        return;
+    }
+    let limits = SMALL.replace("cpus", "workspace = \"24MiB\"\ncpus");
+    let daemon = Daemon::with_config(&limits);
+    create(&daemon, "a").expect_status(201);
+    daemon.run("a", "for n in range(200): open(str(n), 'w').close()");
+    let grow = "import time\nfor n in range(80):\n    open(f'large{n}', 'wb').write(bytes(1 << 20))\n    time.sleep(0.2)";
+    let result = std::thread::scope(|scope| {
+        let cell = scope.spawn(|| daemon.run("a", grow));
+        for n in 0..200 {
+            if cell.is_finished() {
+                break;
+            }
+            daemon.http("DELETE", &format!("/v1/sessions/a/files/{n}"), b"").expect_status(200);
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        cell.join().expect("a result")
+    });
+    assert_eq!(result["reason"], "policy_violation", "{result}");
+}
+
 #[test]
 fn the_disk_of_a_user_is_bounded_whatever_cells_come() {
     if !engine() {
