@@ -137,7 +137,7 @@ class Guardian:
         """Whether the main line is idle, or the state before its cell can be copied. If not, refuse."""
         self._runners.wait_for_room()  # what is asked for may need a process
         if self._line.worker is None:
-            self._refuse("no_process", "there is no worker", frame)
+            self._refuse("no_worker", "a fresh worker is being started", frame)
         elif self._line.is_idle() or (from_checkpoint and self._line.has_source()):
             return True
         else:

@@ -330,7 +330,7 @@ class MainLine:
         self._runners.kill_condemned()
         self._runners.killed(process.kill_descendants(self._runners.kept()))
         self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
-        if not handle.has_spoken:
+        if not handle.has_spoken and not was_reset:
             self._start_worker_later()  # it ended before it could say a word
         else:
             self.start_worker()

@@ -285,13 +285,24 @@ impl JobsState {
     }
 
     /// Starts what waits, as far as there are slots and its users have room for a sandbox. Who has none
-    /// waits without a slot, out of the way of others.
+    /// waits without a slot, out of the way of others. A user of whom nothing runs gets a slot beyond those, up to as
+    /// many again: somebody else's jobs may have all of them for hours.
     fn pump(&mut self) {
-        while self.running < self.args.launcher.settings.jobs.slots && !self.args.shutdown.is_cancelled() {
+        let slots = self.args.launcher.settings.jobs.slots;
+        let most = if controls::holds("a_slot_for_each_user") { slots.saturating_mul(2) } else { slots };
+        while self.running < most && !self.args.shutdown.is_cancelled() {
             let mut room = None;
+            let are_taken = self.running >= slots;
             let Self { args, jobs, queue, .. } = self;
+            let runs = |owner: u32| {
+                let views = jobs.values().map(|entry| &entry.record.view);
+                views.filter(|view| view.owner == owner).any(|view| view.state == JobState::Running)
+            };
             let popped = queue.pop_where(|owner, id| {
                 let Some(entry) = jobs.get(id) else { return true };
+                if are_taken && runs(owner) {
+                    return false;
+                }
                 let sandbox = &args.launcher.settings.sandbox;
                 let amounts = a_sandbox(&wanted(sandbox, &run::request(&entry.record.job), true), sandbox);
                 room = args.ledger.take(owner, &format!("job {id}"), amounts.clone()).ok();

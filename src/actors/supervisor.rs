@@ -376,10 +376,11 @@ impl SupervisorState {
 
     /// What it wrote stays on the disk.
     fn forget(&mut self, id: SessionId) {
-        self.args.directory.remove(id);
+        // Whoever looks at what is kept finds it in the directory, or what it left: never neither.
         if let Some(entry) = self.sessions.remove(&id) {
             entry.permit.leave(REMOVED, Kind::Journal);
         }
+        self.args.directory.remove(id);
         self.answer_shutdown();
     }
 

@@ -89,7 +89,7 @@ async fn look(
             permit: ledger.keep(owner, NAME, Amounts::default()).spare(),
             bytes: 0,
         });
-        let room = ledger.room(owner, Kind::Journal).saturating_add(mine.bytes);
+        let room = ledger.room(owner, Kind::Journal);
         mine.bytes = oldest_first.iter().map(|(_, size)| size).sum();
         for (thing, size) in oldest_first {
             if mine.bytes <= room {

@@ -35,8 +35,9 @@ struct Hold {
     amounts: Amounts,
     /// It goes where others need the room, so it stands in nobody's way.
     spare: bool,
-    /// Nobody holds it any more; it is counted until whoever looks at all that is kept has seen it.
-    left: bool,
+    /// Nobody holds it any more, since that number was the next one; it is counted until whoever looks at all that is
+    /// kept has seen it.
+    left: Option<HoldId>,
 }
 
 /// What was spent on one day. Only a new day gives it back.
@@ -108,10 +109,10 @@ impl Books {
         self.used(uid, kind).saturating_sub(spare.fold(0, u64::saturating_add))
     }
 
-    /// How much more the user may have.
+    /// How much the user may have beside what does not go where others need the room.
     #[must_use]
     pub fn room(&self, uid: u32, kind: Kind) -> u64 {
-        self.limit(uid, kind).map_or(u64::MAX, |limit| limit.saturating_sub(self.used(uid, kind)))
+        self.limit(uid, kind).map_or(u64::MAX, |limit| limit.saturating_sub(self.firm(uid, kind)))
     }
 
     /// Whether so much more can be had now: by the user, then on the machine.
@@ -164,7 +165,7 @@ impl Books {
     pub fn keep(&mut self, uid: u32, by: &str, amounts: Amounts) -> HoldId {
         let id = self.next;
         self.next += 1;
-        let hold = Hold { by: by.to_owned(), amounts, spare: false, left: false };
+        let hold = Hold { by: by.to_owned(), amounts, spare: false, left: None };
         self.held.entry(uid).or_default().insert(id, hold);
         id
     }
@@ -182,16 +183,18 @@ impl Books {
 
     /// Its holder is gone, but so much of one kind is still there.
     pub fn leave(&mut self, uid: u32, id: HoldId, by: &str, kind: Kind) {
+        let number = self.next;
+        self.next += 1;
         if let Some(hold) = self.hold(uid, id) {
             let amounts = Amounts::of([(kind, hold.amounts.get(kind))]);
-            *hold = Hold { by: by.to_owned(), amounts, spare: true, left: true };
+            *hold = Hold { by: by.to_owned(), amounts, spare: true, left: Some(number) };
         }
     }
 
-    /// What was left before that hold was made is counted by somebody else from here on.
-    pub fn drop_left(&mut self, before: HoldId) {
+    /// What was left until that number was asked for is counted by somebody else from here on.
+    pub fn drop_left(&mut self, until: HoldId) {
         self.held.retain(|_, holds| {
-            holds.retain(|id, hold| !hold.left || *id >= before);
+            holds.retain(|_, hold| hold.left.is_none_or(|left| left >= until));
             !holds.is_empty()
         });
     }
@@ -227,8 +230,8 @@ impl Books {
     /// What is measured and not asked for: it is noted in any case, and an error if it is too much.
     pub fn measure(&mut self, uid: u32, id: HoldId, kind: Kind, amount: u64) -> Result<(), Refusal> {
         // A look that began before its holder went may end after it.
-        if let Some(hold) = self.hold(uid, id).filter(|hold| !hold.left || hold.amounts.0.contains_key(&kind))
-        {
+        let is_counted = |hold: &&mut Hold| hold.left.is_none() || hold.amounts.0.contains_key(&kind);
+        if let Some(hold) = self.hold(uid, id).filter(is_counted) {
             hold.amounts.0.insert(kind, amount);
         }
         self.check_kind(uid, kind, 0)
@@ -383,15 +386,16 @@ mod tests {
         books.shrink(1, a, Kind::Journal, 15);
         books.grow(1, a, Kind::Journal, 10).unwrap();
         // Its holder goes, its bytes stay and are told, and others have all the room.
+        let looked = books.next_id();
         books.leave(1, a, "removed", Kind::Journal);
         let b = books.keep(1, "b", Amounts::default());
         books.grow(1, b, Kind::Journal, 90).unwrap();
-        assert_eq!((books.used(1, Kind::Journal), books.room(1, Kind::Journal)), (190, 0));
+        assert_eq!((books.used(1, Kind::Journal), books.room(1, Kind::Journal)), (190, 10));
         assert!(books.tolerates(1, Kind::Journal, 1).is_err());
         books.tolerates(1, Kind::Journal, 2).unwrap();
-        books.drop_left(a);
+        books.drop_left(looked);
         assert_eq!(books.used(1, Kind::Journal), 190, "it was left after that");
-        books.drop_left(b);
+        books.drop_left(books.next_id());
         assert_eq!(books.used(1, Kind::Journal), 90);
     }
 

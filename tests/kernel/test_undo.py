@@ -77,6 +77,15 @@ class Undo(CheckpointTest):
             answer = answers[1000 + n]
             self.assertIn((answer["type"], answer.get("code")), [("variables", None), ("refused", "busy")])
 
+    def test_resets_in_a_row_leave_a_worker_for_copies(self):
+        for n in range(8):
+            self.run_ok(f"x = {n}")
+            for request in (1, 2, 3):
+                self.kernel.send(type="reset", request=request)
+            self.kernel.send(type="variables", request=4, private=False)
+            answers = [self.kernel.next_frame() for _ in range(4)]
+            self.assertEqual([each["type"] for each in answers], ["reset_done"] * 3 + ["variables"], answers)
+
     def test_processes_of_undone_cells_end(self):
         self.run_ok("import subprocess")
         first = int(self.value("subprocess.Popen(['sleep', '1000']).pid"))

@@ -13,7 +13,7 @@ use crate::bridge::{FrameGuard, SendError};
 use crate::controls;
 use crate::panics::spawn_reporting;
 use crate::protocol::event::EventBody;
-use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources, StateAfter};
+use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources, RefusedCode, StateAfter};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN};
 use crate::protocol::periods::period;
@@ -95,6 +95,11 @@ impl ExecutorState {
     pub(super) fn end_cell(&mut self, myself: &ExecutorRef, cell: CellNumber, why: EndedBy) {
         let Some(running) = self.running.get_mut(&cell) else { return };
         if running.ended_by.is_some() {
+            return;
+        }
+        if running.waits_for_worker {
+            // The kernel does not know it, so it would not say that it has ended.
+            self.cannot_run(myself, cell, why);
             return;
         }
         running.ended_by = Some(why);
@@ -314,18 +319,33 @@ impl ExecutorState {
         });
     }
 
-    /// After a fork bomb it takes the kernel a while until it can have a process again. Nothing of
-    /// the cell ran, so it is sent once more; its own deadline ends the waiting.
-    pub(super) fn waits_for_worker(&mut self, myself: &ExecutorRef, cell: CellNumber) -> bool {
-        let waiting = |running: &&mut Running| running.ended_by.is_none() && running.start.mode == Mode::Main;
+    /// After a fork bomb it takes the kernel a while until it can have a process again, and after a reset until it
+    /// has a worker. Nothing of the cell ran, so it is sent once more; its own deadline ends the waiting.
+    pub(super) fn waits_for_worker(
+        &mut self,
+        myself: &ExecutorRef,
+        cell: CellNumber,
+        code: RefusedCode,
+    ) -> bool {
+        let can_wait = |mode| match code {
+            RefusedCode::NoWorker => true,
+            RefusedCode::NoProcess => mode == Mode::Main,
+            RefusedCode::Busy | RefusedCode::OutOfReach | RefusedCode::Malformed => false,
+        };
+        let waiting = |running: &&mut Running| running.ended_by.is_none() && can_wait(running.start.mode);
         let Some(running) = self.running.get_mut(&cell).filter(waiting) else { return false };
-        let again = myself.send_after(WORKER_PAUSE, move || ExecutorMsg::SendAgain(cell));
-        running.timers.push(again.abort_handle());
+        running.waits_for_worker = true;
+        // Not among its clocks, which a freeze stops: a frozen sandbox takes it when it is thawed.
+        drop(myself.send_after(WORKER_PAUSE, move || ExecutorMsg::SendAgain(cell)));
         true
     }
 
     pub(super) fn send_again(&mut self, myself: &ExecutorRef, cell: CellNumber) {
-        let Some(start) = self.running.get(&cell).map(|running| &running.start) else { return };
+        let Some(running) = self.running.get_mut(&cell) else { return };
+        if !std::mem::take(&mut running.waits_for_worker) {
+            return;
+        }
+        let start = &running.start;
         let (code, mode, expression) = (start.code.clone(), start.mode, start.expression);
         let restricted = start.rules.restricted;
         self.send(myself, &HostFrame::Cell { cell, code, mode, expression, restricted });

@@ -96,14 +96,19 @@ impl ExecutorState {
         let cells: Vec<CellNumber> = self.running.keys().copied().collect();
         for cell in cells {
             let Some(running) = self.running.get_mut(&cell) else { continue };
-            running.since += frozen_at.max(running.since).elapsed();
+            // From where a person was asked, it gets the time back with the answer.
+            let asked = running.asked.as_ref().map(|asked| asked.since);
+            let until = asked.unwrap_or_else(Instant::now);
+            running.since += until.saturating_duration_since(frozen_at.max(running.since));
             let left = running.start.timeout.saturating_sub(running.since.elapsed());
             let (ended, interrupted) = (running.ended_by.is_some(), running.interrupted);
             if ended {
                 self.expect_killed(myself, cell);
                 continue;
             }
-            self.arm(myself, cell, left);
+            if asked.is_none() {
+                self.arm(myself, cell, left);
+            }
             if interrupted {
                 self.expect_interrupted(myself, cell);
             }

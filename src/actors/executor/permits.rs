@@ -127,17 +127,19 @@ impl ExecutorState {
     }
 
     pub(super) fn person_answered(&mut self, myself: &ExecutorRef, cell: CellNumber) {
-        let (is_frozen, cpu_time) = (self.freezing.at.is_some(), self.cpu_time());
+        let (frozen_at, cpu_time) = (self.freezing.at, self.cpu_time());
         let Some(running) = self.running.get_mut(&cell) else { return };
         running.pending_approvals = running.pending_approvals.saturating_sub(1);
         if running.pending_approvals > 0 {
             return;
         }
         if let Some(asked) = running.asked.take() {
-            running.since += asked.since.elapsed().saturating_sub(asked.computed(cpu_time));
+            // From where it was frozen, it gets the time back when it is thawed.
+            let waited = frozen_at.unwrap_or_else(Instant::now).saturating_duration_since(asked.since);
+            running.since += waited.saturating_sub(asked.computed(cpu_time));
         }
         let left = running.start.timeout.saturating_sub(running.since.elapsed());
-        if running.ended_by.is_none() && !is_frozen {
+        if running.ended_by.is_none() && frozen_at.is_none() {
             self.arm(myself, cell, left);
         }
     }

@@ -153,12 +153,12 @@ impl ExecutorState {
                 }
                 return;
             }
-            if code == RefusedCode::NoProcess && self.waits_for_worker(myself, cell) {
+            if self.waits_for_worker(myself, cell, code) {
                 return;
             }
             let why = format!("The sandbox could not run the cell: {message}.");
             let ended_by = match code {
-                RefusedCode::NoProcess => EndedBy::Pids(format!(
+                RefusedCode::NoProcess | RefusedCode::NoWorker => EndedBy::Pids(format!(
                     "{why} End the threads and processes that earlier cells left running, or start the session with more `--pids`."
                 )),
                 RefusedCode::Busy | RefusedCode::OutOfReach | RefusedCode::Malformed => EndedBy::Policy(why),
@@ -185,7 +185,9 @@ impl ExecutorState {
 
 fn refusal(code: RefusedCode, message: &str) -> Problem {
     match code {
-        RefusedCode::Busy => Problem::new(Code::Busy, format!("the kernel is busy: {message}")),
+        RefusedCode::Busy | RefusedCode::NoWorker => {
+            Problem::new(Code::Busy, format!("the kernel is busy: {message}")).hint("ask again soon")
+        }
         RefusedCode::OutOfReach => Problem::new(Code::OutOfReach, message.to_owned())
             .hint("undo fewer cells; `sandbox.checkpoints` says how many are kept from now on"),
         RefusedCode::NoProcess | RefusedCode::Malformed => {

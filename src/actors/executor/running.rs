@@ -13,6 +13,7 @@ use crate::store::CellRecord;
 const ENDED_BEFORE: &str =
     "The daemon ended the cell, because of a quota or a policy, and was then itself started anew.";
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub(super) struct Running {
     pub start: CellStart,
     pub since: Instant,
@@ -30,6 +31,8 @@ pub(super) struct Running {
     pub timers: Vec<AbortHandle>,
     /// Ends it when its time is over.
     pub deadline: Option<AbortHandle>,
+    /// The kernel could not begin with it for want of a process; it is sent once more.
+    pub waits_for_worker: bool,
     /// Whether the frame that brought the cell to the kernel has been sent.
     pub delivery: Delivery,
     /// Calls of it that wait for a person, and since when one does.
@@ -53,6 +56,7 @@ impl Running {
             completed: Vec::new(),
             timers: Vec::new(),
             deadline: None,
+            waits_for_worker: false,
             delivery: Delivery::default(),
             pending_approvals: 0,
             asked: None,

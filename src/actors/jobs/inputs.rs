@@ -193,14 +193,20 @@ impl Inputs {
 
     /// Removes what no job has asked for in time, and files that belong to nothing.
     pub fn sweep(&self) {
+        // Looked at first: what is sent from here on is not among them.
+        let found: Vec<PathBuf> = std::fs::read_dir(&self.0.folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
         let mut inputs = self.0.inputs.lock();
         inputs.retain(|_, input| {
             input.jobs > 0 || input.manifest.is_none() || input.since.elapsed() < JOB_INPUT_UNUSED
         });
         let known: Vec<PathBuf> = inputs.keys().map(|id| self.path(*id)).collect();
         drop(inputs);
-        for entry in std::fs::read_dir(&self.0.folder).into_iter().flatten().flatten() {
-            let path = entry.path();
+        for path in found {
             if path.to_string_lossy().ends_with(INPUT) && !known.contains(&path) {
                 remove(&path);
             }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::actors::jobs::{JobsState, MemoryPurpose, a_job, description_bytes, run, verdict};
+use crate::actors::jobs::{JobsMsg, JobsState, MemoryPurpose, a_job, description_bytes, run, verdict};
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::protocol::clock;
 use crate::protocol::ids::JobId;
@@ -20,6 +20,7 @@ impl JobsState {
     /// Those that waited wait again, those that ran go on, or are told to be lost.
     pub(super) async fn restore(&mut self) -> Result<(), JournalError> {
         let open = self.args.journal.open_jobs()?;
+        remove_unfinished(&self.args.launcher);
         let found = self.args.supervisor.call(|reply_to| SupervisorMsg::OfJobs { reply_to }, None).await;
         let mut sessions: BTreeMap<_, _> = match found {
             Ok(CallResult::Success(sessions)) => sessions.into_iter().collect(),
@@ -36,12 +37,16 @@ impl JobsState {
             self.insert(record, (permit, memory), input);
             match (state, judged, sessions.contains_key(&id)) {
                 // Nobody hears of it before its sandbox is gone.
-                (_, Some(end), _) => {
-                    if sessions.remove(&id).is_some() {
-                        run::remove(&self.args.supervisor, id).await;
-                    }
-                    self.conclude(id, *end);
+                (_, Some(end), true) => {
+                    sessions.remove(&id);
+                    self.running += 1;
+                    let (jobs, supervisor) = (self.myself.clone(), self.args.supervisor.clone());
+                    tokio::spawn(async move {
+                        run::remove(&supervisor, id).await;
+                        let _ = jobs.cast(JobsMsg::Done { id, end: Some(*end) });
+                    });
                 }
+                (_, Some(end), false) => self.conclude(id, *end),
                 (JobState::Running, None, true) => self.carry(id, sessions.remove(&id), None),
                 (JobState::Running, None, false) => {
                     let log = session.and_then(|session| self.args.journal.log(session).ok());
@@ -53,7 +58,8 @@ impl JobsState {
             }
         }
         for id in sessions.into_keys() {
-            run::remove(&self.args.supervisor, id).await;
+            let supervisor = self.args.supervisor.clone();
+            tokio::spawn(async move { run::remove(&supervisor, id).await });
         }
         self.pump();
         Ok(())
@@ -94,6 +100,15 @@ pub fn artifacts(launcher: &Launcher) -> Vec<(JobId, PathBuf, u64)> {
     }
     found.sort_by_key(|(changed, ..)| *changed);
     found.into_iter().map(|(_, id, path, size)| (id, path, size)).collect()
+}
+
+/// What an earlier daemon was writing when it died.
+fn remove_unfinished(launcher: &Launcher) {
+    for entry in std::fs::read_dir(launcher.paths.jobs_dir()).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().ends_with(run::UNFINISHED) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Those of jobs that are forgotten.

@@ -35,6 +35,9 @@ pub const CELL: CellNumber = 1;
 /// An end that the disk does not take is found by looking again.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How the name of a file ends that is still being written.
+pub const UNFINISHED: &str = ".unfinished";
+
 pub struct JobRun {
     pub jobs: JobsRef,
     pub supervisor: SupervisorRef,
@@ -217,24 +220,25 @@ impl JobRun {
         if patterns.is_empty() {
             return Ok(Gathered::default());
         }
-        // The daemon's own file, which the folder's owner could not make. Its bytes count from now on, and not only
-        // when all that is kept is looked at again.
-        let out = tokio::fs::File::create(&self.artifacts).await?.into_std().await;
+        // The daemon's own file, which the folder's owner could not make. It gets its name when it is whole; if this is
+        // cancelled before, it goes.
+        let folder = self.artifacts.parent().unwrap_or(&self.artifacts);
+        let (out, unfinished) = tempfile::Builder::new().suffix(UNFINISHED).tempfile_in(folder)?.into_parts();
         let (owner, name) = (self.record.view.owner, format!("job {}", self.record.view.id));
+        // Its bytes count from now on, and not only when all that is kept is looked at again, for as long as the thread
+        // writes that cannot be ended.
         let kept = self.ledger.keep(owner, &name, Amounts::default());
-        let out = Charged { out, gauge: kept.gauge() };
-        let gathered =
-            handles.workspace.access(WorkKind::Transfer, move |root| gather::gather(root, &patterns, out));
-        let gathered = gathered
-            .await
-            .map_err(|problem| std::io::Error::other(problem.message))
-            .and_then(std::convert::identity);
-        if gathered.as_ref().map_or(true, |gathered| gathered.files.is_empty()) {
-            let _ = tokio::fs::remove_file(&self.artifacts).await;
-        } else {
+        let gathered = handles.workspace.access(WorkKind::Transfer, move |root| {
+            let gathered = gather::gather(root, &patterns, Charged { out, gauge: kept.gauge() });
+            gathered.map(|gathered| (gathered, kept))
+        });
+        let gathered = gathered.await.map_err(|problem| std::io::Error::other(problem.message))?;
+        let (gathered, kept) = gathered?;
+        if !gathered.files.is_empty() {
+            unfinished.persist(&self.artifacts)?;
             kept.leave(&name, Kind::Journal);
         }
-        gathered
+        Ok(gathered)
     }
 }
 

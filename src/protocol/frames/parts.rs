@@ -33,6 +33,8 @@ pub enum RefusedCode {
     Busy,
     /// The sandbox cannot start another process.
     NoProcess,
+    /// The worker has ended, and the next one is not there yet.
+    NoWorker,
     /// `undo` reaches not that far.
     OutOfReach,
     /// The frame is not understood.

@@ -12,6 +12,7 @@ use crate::protocol::clock;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_CALLS_LISTED;
+use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
 use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
@@ -24,13 +25,34 @@ struct Open {
     start: CellStart,
     replays: Option<CellNumber>,
     began: Option<String>,
+    /// How long it was frozen, or waited for a person, until the pause that lasts.
     frozen: Duration,
+    /// What it waits for now: a thaw, and decisions of persons; and since when.
+    pauses: u32,
+    paused_since: Option<String>,
     completed: Vec<String>,
     passed: bool,
     to_end: Option<EndedBy>,
     died: Option<Died>,
     /// Tool calls that it has made.
     calls: usize,
+}
+
+impl Open {
+    /// What overlaps counts once.
+    fn pause(&mut self, at: &str) {
+        self.pauses += 1;
+        self.paused_since.get_or_insert_with(|| at.to_owned());
+    }
+
+    fn resume(&mut self, at: &str) {
+        self.pauses = self.pauses.saturating_sub(1);
+        if self.pauses == 0
+            && let Some(since) = self.paused_since.take()
+        {
+            self.frozen += clock::between(&since, at);
+        }
+    }
 }
 
 /// A tool call without an answer.
@@ -56,6 +78,8 @@ pub(super) struct Fold {
     newest_begun: CellNumber,
     /// The newest cell when the worker was last a fresh one: an undo cannot reach behind it.
     fresh_since: CellNumber,
+    /// Resets that the kernel was or is to be told of, and has not confirmed.
+    open_resets: u32,
     /// Cells of a replay that is not over, with those whose places they have taken.
     replayed: BTreeMap<CellNumber, CellNumber>,
 }
@@ -64,16 +88,11 @@ pub(super) struct Fold {
 struct WaitingPermit {
     cell: CellNumber,
     call: u64,
-    asked_at: String,
 }
 
 impl WaitingPermit {
     fn of(approval: &Approval) -> Option<Self> {
-        Some(Self {
-            cell: approval.cell?,
-            call: approval.call.as_ref()?.parse().ok()?,
-            asked_at: approval.asked_at.clone(),
-        })
+        Some(Self { cell: approval.cell?, call: approval.call.as_ref()?.parse().ok()? })
     }
 }
 
@@ -88,11 +107,13 @@ impl Fold {
     pub fn end(self, events: &[Event]) -> Restored {
         let replays = self.open.values().any(|open| open.replays.is_some());
         let recorded = if replays { record(events) } else { BTreeMap::new() };
-        let Self { mut restored, mut open, calls, permits, .. } = self;
-        for permit in permits.values() {
-            if let Some(open) = open.get_mut(&permit.cell) {
-                open.frozen += clock::since(&permit.asked_at);
-            }
+        let Self { mut restored, mut open, calls, .. } = self;
+        for open in open.values_mut() {
+            let Some(since) = open.paused_since.take() else { continue };
+            // From where a freeze that lasts began, it is counted when that ends.
+            let frozen = restored.frozen_since.as_deref();
+            open.frozen +=
+                frozen.map_or_else(|| clock::since(&since), |frozen| clock::between(&since, frozen));
         }
         for (call, Call { cell, name, arguments, place, waits }) in calls {
             let replays = cell.and_then(|cell| open.get(&cell)?.replays);
@@ -133,9 +154,22 @@ impl Fold {
                 let rules = Arc::clone(rules);
                 let start =
                     CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
-                let (frozen, completed, calls) = (Duration::ZERO, Vec::new(), 0);
+                let (frozen, pauses, paused_since) = (Duration::ZERO, 0, None);
+                let (completed, calls) = (Vec::new(), 0);
                 let (replays, began, passed, to_end, died) = (*replays, None, false, None, None);
-                let open = Open { start, replays, began, frozen, completed, passed, to_end, died, calls };
+                let open = Open {
+                    start,
+                    replays,
+                    began,
+                    frozen,
+                    pauses,
+                    paused_since,
+                    completed,
+                    passed,
+                    to_end,
+                    died,
+                    calls,
+                };
                 self.open.insert(cell, open);
                 restored.cells = restored.cells.max(cell);
             }
@@ -153,22 +187,15 @@ impl Fold {
             EventBody::CellFinished { result } => self.finished(result),
             EventBody::SandboxReady { receipt, preloaded, .. } => {
                 restored.preloaded.clone_from(preloaded);
-                restored.reset = false;
-                restored.sandbox_rules = SandboxRules::new(Arc::clone(&self.client_rules));
-                restored.tool_responses = Responses::default();
-                restored.sandbox = Some((**receipt).clone());
-                restored.last_sandbox.clone_from(&restored.sandbox);
-                self.fresh_since = restored.cells;
+                self.sandbox_ready(receipt);
             }
+            // Whoever attached to it tells it of the last reset once more, if at all.
+            EventBody::SandboxAttached => self.open_resets = u32::from(restored.reset),
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
             EventBody::ToolCalled { call, cell, name, arguments, .. } => {
                 self.called(*call, *cell, name, arguments);
             }
-            EventBody::ToolBegun { call, .. } => {
-                if let Some(call) = self.calls.get_mut(call) {
-                    call.waits = false;
-                }
-            }
+            EventBody::ToolBegun { call, .. } => self.waits_no_more(*call),
             EventBody::ToolAnswered { call, outcome } => self.answered(*call, outcome),
             EventBody::StateLost { reason, restored_to, gone } => {
                 restored.pending_note = Some(notices::worker_replaced(reason, *restored_to, gone.as_deref()));
@@ -181,17 +208,14 @@ impl Fold {
                 self.afresh(Vec::new(), false);
                 self.restored.reset = true;
             }
-            EventBody::ResetDone { cells } => {
-                restored.sandbox_rules.free(*cells);
-                restored.tool_responses = Responses::default();
-            }
+            EventBody::ResetDone { cells } => self.reset_done(*cells),
             EventBody::ReplayFinished => {
                 restored.replaying = false;
                 self.replayed.clear();
             }
             // Each stays in its place until its new run has ended.
             EventBody::ReplayStarted { cells } => self.afresh(cells.clone(), true),
-            EventBody::Frozen => restored.frozen_since = Some(event.at.clone()),
+            EventBody::Frozen => self.frozen(&event.at),
             EventBody::Thawed => self.thawed(&event.at),
             EventBody::AskStarted { ask, spec } => {
                 restored.rules_of_asks.insert(*ask, Arc::new(CellRules::of_ask(spec)));
@@ -201,7 +225,6 @@ impl Fold {
             EventBody::SessionCreated { .. }
             | EventBody::SandboxStarting { .. }
             | EventBody::ImagePulling { .. }
-            | EventBody::SandboxAttached
             | EventBody::Output { .. }
             | EventBody::OutputCut { .. }
             | EventBody::Display { .. }
@@ -237,10 +260,16 @@ impl Fold {
         self.newest_begun = self.newest_begun.max(cell);
     }
 
+    fn frozen(&mut self, at: &str) {
+        if self.restored.frozen_since.replace(at.to_owned()).is_none() {
+            self.open.values_mut().filter(|open| open.began.is_some()).for_each(|open| open.pause(at));
+        }
+    }
+
     fn thawed(&mut self, at: &str) {
-        let Some(since) = self.restored.frozen_since.take() else { return };
-        let frozen = clock::between(&since, at);
-        self.open.values_mut().filter(|open| open.began.is_some()).for_each(|open| open.frozen += frozen);
+        if self.restored.frozen_since.take().is_some() {
+            self.open.values_mut().filter(|open| open.began.is_some()).for_each(|open| open.resume(at));
+        }
     }
 
     fn called(&mut self, call: u64, cell: Option<CellNumber>, name: &str, arguments: &Map<String, Value>) {
@@ -262,6 +291,9 @@ impl Fold {
         if let Some(call) = self.calls.get_mut(&permit.call) {
             call.waits = true;
         }
+        if let Some(open) = self.open.get_mut(&permit.cell) {
+            open.pause(&approval.asked_at);
+        }
         self.permits.insert(approval.id.clone(), permit);
     }
 
@@ -269,7 +301,7 @@ impl Fold {
     fn decided(&mut self, approval: &str, at: &str) {
         let Some(permit) = self.permits.remove(approval) else { return };
         if let Some(open) = self.open.get_mut(&permit.cell) {
-            open.frozen += clock::between(&permit.asked_at, at);
+            open.resume(at);
         }
     }
 
@@ -323,8 +355,33 @@ impl Fold {
         (restored.replayable, restored.replaying, restored.reset, restored.pending_note) =
             (kept, replaying, false, None);
         restored.interrupted.clear();
+        self.open_resets = self.open_resets.saturating_add(1);
         self.fresh_since = restored.cells;
         self.replayed.clear();
+    }
+
+    fn waits_no_more(&mut self, call: u64) {
+        if let Some(call) = self.calls.get_mut(&call) {
+            call.waits = false;
+        }
+    }
+
+    fn sandbox_ready(&mut self, receipt: &Receipt) {
+        let restored = &mut self.restored;
+        (restored.reset, self.open_resets) = (false, 0);
+        restored.sandbox_rules = SandboxRules::new(Arc::clone(&self.client_rules));
+        restored.tool_responses = Responses::default();
+        restored.sandbox = Some(receipt.clone());
+        restored.last_sandbox.clone_from(&restored.sandbox);
+        self.fresh_since = restored.cells;
+    }
+
+    fn reset_done(&mut self, cells: CellNumber) {
+        let restored = &mut self.restored;
+        self.open_resets = self.open_resets.saturating_sub(1);
+        restored.reset &= self.open_resets > 0;
+        restored.sandbox_rules.free(cells);
+        restored.tool_responses = Responses::default();
     }
 
     fn sandbox_gone(&mut self, reason: &str) {

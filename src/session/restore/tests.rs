@@ -1,6 +1,7 @@
 //! Events in, the present out.
 
 use super::*;
+use crate::protocol::ask::Decision;
 use crate::protocol::event::{Counters, EventBody, ToolOutcome};
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, StateReport, Status, Truncated};
 
@@ -188,6 +189,27 @@ fn what_tools_said_is_known_for_markers_to_come() {
     assert_eq!(past(&bodies).tool_responses.text(1), None);
 }
 
+/// It would end what came after it.
+#[test]
+fn a_reset_that_the_kernel_has_confirmed_is_not_repeated() {
+    let (reset, done) = (|| EventBody::Reset, || EventBody::ResetDone { cells: 1 });
+    let is_repeated =
+        |more: &[EventBody]| past(&[&[queued(1, Mode::Main), started(1), kept(1)], more].concat()).reset;
+    assert!(is_repeated(&[reset()]));
+    assert!(!is_repeated(&[reset(), done()]));
+    assert!(!is_repeated(&[reset(), done(), queued(2, Mode::Fork), started(2)]));
+    assert!(is_repeated(&[reset(), queued(2, Mode::Fork), started(2)]));
+    assert!(is_repeated(&[reset(), reset(), done()]));
+    assert!(!is_repeated(&[reset(), reset(), done(), done()]));
+    assert!(is_repeated(&[reset(), queued(2, Mode::Main), started(2), reset(), done()]));
+    // A daemon that died in between was not told whether it is done, and told the kernel again.
+    let again = [reset(), EventBody::SandboxAttached];
+    assert!(is_repeated(&again));
+    assert!(!is_repeated(&[&again[..], &[done()]].concat()));
+    let forgotten = [reset(), queued(2, Mode::Main), started(2), EventBody::SandboxAttached, reset(), done()];
+    assert!(!is_repeated(&forgotten));
+}
+
 #[test]
 fn a_replay_that_goes_on_does_not_call_tools() {
     let mut bodies = vec![queued(1, Mode::Main), started(1)];
@@ -216,6 +238,34 @@ fn the_time_in_which_a_cell_was_frozen_is_not_its_own() {
     events.push(at(9, EventBody::Thawed));
     let past = Restored::of(&events, &Arc::default());
     assert_eq!((past.frozen_since, past.running[0].frozen), (None, Duration::from_secs(4)));
+}
+
+/// Calls that wait together, and a freeze meanwhile.
+#[test]
+fn pauses_of_a_cell_that_overlap_count_once() {
+    let moment = |second: u64| format!("2026-01-01T00:00:{second:02}.000Z");
+    let at = |second: u64, body| Event { seq: second, at: moment(second), body };
+    let asked = |second: u64, id: &str| {
+        let approval = serde_json::json!({"id": id, "session": uuid::Uuid::nil(), "session_name": "s", "ask": null,
+            "call": "1", "cell": 1, "subject": {"kind": "tool", "name": "t", "arguments": {}},
+            "asked_at": moment(second), "deadline_s": null, "by_default": null});
+        at(second, EventBody::ApprovalWanted { approval: serde_json::from_value(approval).unwrap() })
+    };
+    let decided = |second: u64, id: &str| {
+        let decision = Decision::Accept { code: None };
+        at(second, EventBody::ApprovalDecided { id: id.into(), decision, by: None })
+    };
+    let began = [at(1, queued(1, Mode::Main)), at(2, started(1))];
+    let frozen =
+        |more: &[Event]| Restored::of(&[&began[..], more].concat(), &Arc::default()).running[0].frozen;
+    let both = [asked(3, "a"), asked(4, "b"), decided(6, "a"), decided(8, "b")];
+    assert_eq!(frozen(&both), Duration::from_secs(5));
+    let across = [asked(3, "a"), at(5, EventBody::Frozen), at(7, EventBody::Thawed), decided(9, "a")];
+    assert_eq!(frozen(&across), Duration::from_secs(6));
+    let within = [at(3, EventBody::Frozen), asked(4, "a"), decided(6, "a"), at(9, EventBody::Thawed)];
+    assert_eq!(frozen(&within), Duration::from_secs(6));
+    // A freeze that lasts is counted when it ends.
+    assert_eq!(frozen(&[asked(3, "a"), at(5, EventBody::Frozen)]), Duration::from_secs(2));
 }
 
 #[test]

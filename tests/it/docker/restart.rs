@@ -57,6 +57,25 @@ pub fn a_running_cell_goes_on() {
     }
 }
 
+/// The next daemon could take the reset for one that the kernel has not heard of.
+#[test]
+pub fn a_copy_that_runs_after_a_reset_goes_on() {
+    for signal in ["KILL", "TERM"] {
+        let Some(mut daemon) = base() else { return };
+        printed(&daemon, "x = [1]");
+        daemon.http("POST", "/v1/sessions/s/reset", b"").expect_status(200);
+        let cell = queue(&daemon, &json!({ "code": COUNT, "mode": "fork" }));
+        wait_for_line(&daemon, cell, "3");
+        restart_by(&mut daemon, signal);
+        let result = outcome(&daemon, cell);
+        assert_ended(&result, "success", "ok", 0);
+        assert_eq!(text(&result, "stdout"), counted(), "{signal}");
+        let events = gapless(&daemon, S);
+        assert_eq!(events.iter().filter(|event| event["type"] == "reset_done").count(), 1, "{signal}");
+        daemon.assert_sound();
+    }
+}
+
 #[test]
 fn whoever_waits_or_looks_on_does_so_over_the_end_of_a_daemon() {
     let Some(mut daemon) = base() else { return };

@@ -196,6 +196,27 @@ fn a_user_has_so_many_jobs_and_no_more_and_others_have_theirs() {
 }
 
 #[test]
+fn a_user_of_whom_no_job_runs_does_not_wait_for_those_of_others() {
+    let daemon = shared("[jobs]\nslots = 2\n");
+    let folder = scripts(&[("long.py", ENDLESS), ("short.py", "print('ran')")]);
+    let long = [(); 4].map(|()| submit_as(ALICE, &daemon, &folder, json!({"script": "long.py"})));
+    let state = |id: &String| {
+        ask(&daemon, ALICE, "GET", &format!("/v1/jobs/{id}"), &Value::Null).expect_status(200)["state"]
+            .clone()
+    };
+    eventually("two run", || long[..2].iter().all(|id| state(id) == "running").then_some(()));
+    let short = submit_as(BOB, &daemon, &folder, json!({"script": "short.py"}));
+    let end =
+        ask(&daemon, BOB, "GET", &format!("/v1/jobs/{short}?wait=true"), &Value::Null).expect_status(200);
+    assert_eq!(end["end"]["verdict"], "passed", "{end}");
+    assert!(long[2..].iter().all(|id| state(id) == "queued"));
+    for id in &long {
+        ask(&daemon, ALICE, "POST", &format!("/v1/jobs/{id}/cancel"), &Value::Null).expect_status(200);
+    }
+    daemon.assert_sound();
+}
+
+#[test]
 fn more_jobs_than_a_user_may_have_wait_for_room() {
     let daemon = shared("[quota]\njobs = 2\n[user.61002]\njobs = 0\n");
     let folder = scripts(&[("a.py", "print('ran')")]);
