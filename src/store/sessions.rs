@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::blobs::Blobs;
+use super::error::JournalError;
 use super::idempotency;
 use super::journal::Journal;
 use super::rows::int;
-use super::writer::{Durability, JournalError, OnRefusal, WriteError};
+use super::writer::{Durability, OnRefusal, WriteError};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId, SessionName};
 

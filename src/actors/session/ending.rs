@@ -24,6 +24,16 @@ pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
 }
 
 impl SessionActorState {
+    /// Before anything is read for it, and so that nobody else's is read for meanwhile.
+    pub(super) async fn prepare_replay(&mut self, reply_to: Reply<()>) {
+        self.touch();
+        let may = self.machine.may_replay().and_then(|()| self.can_write());
+        if may.is_ok() {
+            self.apply(Input::ReplayWanted).await;
+        }
+        let _ = reply_to.send(may);
+    }
+
     pub(super) async fn reset(
         &mut self,
         myself: &OwnSession,
