@@ -320,6 +320,33 @@ pub(super) fn newest(connection: &Connection, session: SessionId) -> rusqlite::R
     connection.query_row(query, [session.0.as_bytes()], |row| row.get(0)).map(unsigned)
 }
 
+/// The sandboxes that a session has by its events: the one that was ready last, if none was said to be gone since. If
+/// that event cannot be read, all that ever told it something: one too many is better than one too few.
+pub(super) fn sandboxes(
+    connection: &Connection,
+    blobs: &Blobs,
+    session: SessionId,
+) -> rusqlite::Result<Vec<SandboxId>> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM events WHERE session = ?1 AND name IN ('sandbox_ready', 'sandbox_gone')
+         ORDER BY seq DESC LIMIT 1"
+    ))?;
+    let last = statement.query_row([session.0.as_bytes()], |row| stored(row, blobs)).optional()?;
+    let Some(Entry { name, content: Content::Json(json), .. }) = last.map(|(_, recorded)| recorded.entry)
+    else {
+        return Ok(Vec::new());
+    };
+    if name == "sandbox_gone" {
+        return Ok(Vec::new());
+    }
+    if let Ok(EventBody::SandboxReady { receipt, .. }) =
+        serde_json::from_str::<Event>(&json).map(|event| event.body)
+    {
+        return Ok(vec![receipt.sandbox]);
+    }
+    Ok(received(connection, session)?.into_iter().map(|applied| applied.sandbox).collect())
+}
+
 /// The highest frame number applied, per sandbox.
 pub(super) fn received(connection: &Connection, session: SessionId) -> rusqlite::Result<Vec<AppliedFrame>> {
     let mut statement = connection.prepare(

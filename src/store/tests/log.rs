@@ -6,7 +6,8 @@ use super::Durability::{Full, Normal};
 use super::*;
 use crate::memory::Memory;
 use crate::protocol::ids::SandboxId;
-use crate::store::{Account, AppliedFrame, Gone, JournalError, Overdraft};
+use crate::store::account::Free;
+use crate::store::{AppliedFrame, Gone, JournalError, Overdraft};
 
 #[tokio::test]
 async fn numbers_have_no_gaps_however_many_append_at_once() {
@@ -140,17 +141,6 @@ async fn what_was_printed_is_left_out_of_what_a_restart_reads() {
     assert_eq!(told(7, Seq::MAX), [9]);
 }
 
-struct Unlimited;
-
-impl Account for Unlimited {
-    fn open(&self, _: u64) {}
-    fn charge(&self, _: u64) -> Result<(), crate::store::Exceeded> {
-        Ok(())
-    }
-    fn charge_anyway(&self, _: u64) {}
-    fn refund(&self, _: u64) {}
-}
-
 #[tokio::test]
 async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
     const USER: u32 = 7;
@@ -165,7 +155,7 @@ async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
     }
     let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
     let memory = Memory::default();
-    log.charge_to(USER, Arc::new(Unlimited), memory.pool(USER));
+    log.charge_to(USER, Arc::new(Free), memory.pool(USER));
     let (mut most, mut events) = (0, 0);
     let take = |_: Event| {
         most = memory.taken(USER).0.max(most);
