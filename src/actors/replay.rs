@@ -1,6 +1,7 @@
 //! Rebuilding a session's variables: the cells that made them run again, in a fresh worker, with the
 //! recorded answers of tools instead of calls, and what comes out differently is told.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::actors::calls::ask;
@@ -11,7 +12,7 @@ use crate::protocol::event::Event;
 use crate::protocol::problem::Problem;
 use crate::protocol::result::{Mode, Status};
 use crate::session::recorded::ResultDigest;
-use crate::session::restore::{Fold, Restored};
+use crate::session::restore::Fold;
 use crate::store::{EventLog, Overdraft};
 
 /// Runs the kept cells of a session again. It ends early when one of them dies or is interrupted; until
@@ -25,12 +26,13 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
     };
     let fold = Fold::new(&Arc::default());
     let fold = restore::fold(log, (0, log.newest()), Overdraft::Refused, fold, take).await?;
-    let Restored { replayable, interrupted, rules_of_asks, spans, .. } = fold.end(&Default::default());
-    let replay = Some(replayable.clone());
+    let past = fold.end(&BTreeMap::new());
+    let replay = Some(past.replayable.clone());
     ask(session, |reply_to| SessionMsg::Reset { replay, reply_to }).await?;
-    let mut report = ReplayReport { cells: Vec::new(), not_run: replayable, left_out: interrupted };
+    let (not_run, left_out) = (past.replayable.clone(), past.interrupted.clone());
+    let mut report = ReplayReport { cells: Vec::new(), not_run, left_out };
     for cell in report.not_run.clone() {
-        let span = spans.get(&cell).copied();
+        let span = past.spans.get(&cell).copied();
         // Not all at once: each is in memory only while it runs.
         let (was, _charge) = match span {
             Some(span) => restore::recorded(log, (cell, span), Overdraft::Refused).await?,
@@ -47,7 +49,7 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
             origin: None,
             // It is the same code, so the same rules bind what comes of it.
             bound_by: was.ask,
-            rules: was.ask.and_then(|ask| rules_of_asks.get(&ask).cloned()),
+            rules: was.ask.map(|ask| past.rules_of(ask)),
             keyed: None,
         };
         let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;

@@ -115,3 +115,11 @@ pub struct WaitingCall {
     pub name: String,
     pub arguments: Map<String, Value>,
 }
+
+impl Restored {
+    /// What the cells of an ask keep to; of one that is not known, as little as there is.
+    #[must_use]
+    pub fn rules_of(&self, ask: AskNumber) -> Arc<CellRules> {
+        self.rules_of_asks.get(&ask).map_or_else(|| Arc::new(CellRules::strictest()), Arc::clone)
+    }
+}

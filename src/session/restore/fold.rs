@@ -145,9 +145,7 @@ impl Fold {
                 let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
                 let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
                 let ask = origin.as_ref().map(|origin| origin.ask).or(*bound_by);
-                let rules =
-                    ask.and_then(|ask| restored.rules_of_asks.get(&ask)).unwrap_or(&self.client_rules);
-                let rules = Arc::clone(rules);
+                let rules = ask.map_or_else(|| Arc::clone(&self.client_rules), |ask| restored.rules_of(ask));
                 let start =
                     CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
                 let (frozen, completed, calls) = (Duration::ZERO, Vec::new(), 0);

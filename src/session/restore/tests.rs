@@ -60,7 +60,9 @@ fn lost() -> EventBody {
 
 fn restored(events: &[Event]) -> Restored {
     let mut fold = Fold::new(&Arc::default());
-    events.iter().for_each(|event| fold.take(event));
+    for event in events {
+        fold.take(event);
+    }
     let recorded = fold.replayed().filter_map(|(cell, span)| {
         let mut recording = Recording::of(cell);
         let within = events.iter().filter(|event| (span.first..=span.last).contains(&event.seq));
@@ -379,4 +381,15 @@ fn an_answer_that_came_after_the_end_of_its_cell_is_recorded_with_it() {
     let calls: Vec<_> =
         past.running[0].start.replay.iter().flatten().map(|call| call.outcome.clone()).collect();
     assert_eq!(calls, [Ok(1.into())]);
+}
+
+#[test]
+fn code_of_an_ask_that_is_not_known_may_do_nothing() {
+    let mut of_ask = queued(1, Mode::Main);
+    if let EventBody::CellQueued { bound_by, .. } = &mut of_ask {
+        *bound_by = Some(7);
+    }
+    let past = past(&[of_ask, started(1)]);
+    assert_eq!(*past.running[0].start.rules, CellRules::strictest());
+    assert_eq!(past.sandbox_rules.combined(Some(7)), CellRules::strictest());
 }
