@@ -1,31 +1,45 @@
 //! Rebuilding a session's variables: the cells that made them run again, in a fresh worker, with the
 //! recorded answers of tools instead of calls, and what comes out differently is told.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use crate::actors::calls::ask;
 use crate::actors::session::messages::{CellRequest, ReplayOf, SessionMsg, SessionRef};
-use crate::actors::session::restore::events as events_of;
+use crate::actors::session::restore;
 use crate::protocol::api::{ReplayReport, ReplayedCell};
+use crate::protocol::event::Event;
 use crate::protocol::problem::Problem;
-use crate::protocol::result::{ExecutionResult, Mode, Status};
-use crate::session::recorded::record;
-use crate::session::restore::Restored;
-use crate::store::EventLog;
+use crate::protocol::result::{Mode, Status};
+use crate::session::recorded::ResultDigest;
+use crate::session::restore::Fold;
+use crate::store::{EventLog, Overdraft};
 
 /// Runs the kept cells of a session again. It ends early when one of them dies or is interrupted; until
 /// all have run, what is left stays on the list for the next replay.
-pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport, Problem> {
-    let events = events_of(log);
-    let Restored { replayable, interrupted, rules_of_asks, .. } =
-        Restored::of(&events, &std::sync::Arc::default());
-    let mut recorded = record(&events);
-    drop(events);
-    let replay = Some(replayable.clone());
-    ask(session, |reply_to| SessionMsg::Reset { replay, reply_to }).await?;
+pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayReport, Problem> {
+    ask(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
     let mut under_way = UnderWay { session, finished: false };
-    let mut report = ReplayReport { cells: Vec::new(), not_run: replayable, left_out: interrupted };
+    let take = |fold: &mut Fold, event: Event| {
+        fold.take(&event);
+        Ok(())
+    };
+    let fold = Fold::new(&Arc::default());
+    let fold = restore::fold(log, (0, log.newest()), Overdraft::Refused, fold, take).await?;
+    let past = fold.end(&BTreeMap::new());
+    let replay = Some(past.replayable.clone());
+    ask(session, |reply_to| SessionMsg::Reset { replay, reply_to }).await?;
+    let (not_run, left_out) = (past.replayable.clone(), past.interrupted.clone());
+    let mut report = ReplayReport { cells: Vec::new(), not_run, left_out };
     for cell in report.not_run.clone() {
+        let span = past.spans.get(&cell).copied();
+        // Not all at once: each is in memory only while it runs.
+        let (was, _charge) = match span {
+            Some(span) => restore::recorded(log, (cell, span), Overdraft::Refused).await?,
+            None => (None, None),
+        };
         report.not_run.remove(0);
-        let Some(was) = recorded.remove(&cell) else { continue };
+        let Some(was) = was else { continue };
         let request = CellRequest {
             code: was.code,
             mode: Mode::Main,
@@ -35,13 +49,14 @@ pub async fn replay(session: &SessionRef, log: &EventLog) -> Result<ReplayReport
             origin: None,
             // It is the same code, so the same rules bind what comes of it.
             bound_by: was.ask,
-            rules: was.ask.and_then(|ask| rules_of_asks.get(&ask).cloned()),
+            rules: was.ask.map(|ask| past.rules_of(ask)),
             keyed: None,
         };
         let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         let replayed_as = ticket.cell;
         let result = ticket.result(session).await?;
-        let differences = was.result.map(|before| differences(&before, &result)).unwrap_or_default();
+        let differences = was.result.map(|before| before.differences(&ResultDigest::of(&result)));
+        let differences = differences.unwrap_or_default();
         report.cells.push(ReplayedCell { cell, replayed_as, differences });
         if matches!(result.status, Status::Timeout | Status::Crashed | Status::Interrupted) {
             return Ok(report);
@@ -61,18 +76,4 @@ impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         let _ = self.session.cast(SessionMsg::ReplayEnded { finished: self.finished });
     }
-}
-
-/// What a person would call different; times and addresses of objects in the text count too.
-fn differences(before: &ExecutionResult, after: &ExecutionResult) -> Vec<String> {
-    let value = |result: &ExecutionResult| result.result.as_ref().map(|value| value.repr.clone());
-    let raised = |result: &ExecutionResult| result.exception.as_ref().map(|exception| exception.repr.clone());
-    let checks = [
-        ("status", before.status == after.status),
-        ("stdout", before.stdout == after.stdout),
-        ("stderr", before.stderr == after.stderr),
-        ("result", value(before) == value(after)),
-        ("exception", raised(before) == raised(after)),
-    ];
-    checks.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned()).collect()
 }

@@ -17,6 +17,7 @@ use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::actors::session::sandbox::a_sandbox;
 use crate::actors::session::state::{PriorSession, SessionArgs};
 use crate::config::{self, MIN_MEMORY_BYTES, show_size};
+use crate::controls;
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::clock;
@@ -230,7 +231,18 @@ impl SupervisorState {
         for spent in self.args.journal.tokens_of_day(&clock::now())? {
             self.args.ledger.spend(spent.owner, today, &spent.by, spent.tokens);
         }
-        for record in self.args.journal.sessions()? {
+        // Before anything can go wrong with a session: what is not expected is removed.
+        let living = self.args.journal.living()?;
+        for id in living.into_iter().filter(|_| controls::holds("sandboxes_are_expected_first")) {
+            for sandbox in self.args.journal.sandboxes(id)? {
+                self.args.launcher.expect(&sandbox);
+            }
+        }
+        let records = self.args.journal.sessions()?;
+        // No session may get the user id of one that is taken up later.
+        let slots = &self.args.launcher.slots;
+        let _kept: Vec<_> = records.iter().filter_map(|record| Some(slots.keep(record.slot?))).collect();
+        for record in records {
             if !self.args.journal.was_ready(record.id)? {
                 // The daemon died over its making, so nobody knows of it.
                 RemovalRecord::begin(&self.args.journal, record.id).is_written().await;

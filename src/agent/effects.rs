@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::protocol::ask::{AskEnd, AskSpec, Decision, Subject};
+use super::words::Words;
+use crate::protocol::ask::{AskEnd, AskSpec, Decision, Language, Subject};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelTool, Usage};
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::result::ExecutionResult;
@@ -69,6 +70,23 @@ pub enum Input {
 }
 
 impl Input {
+    /// The same, for a machine to which nothing else is told: without what is beyond the characters that a model is
+    /// told of one result.
+    #[must_use]
+    pub fn as_told(self, language: Language, told_chars: usize) -> Self {
+        let told = |text: &str| Words(language).told(text, told_chars);
+        match self {
+            Self::ToolFinished { id, outcome: ToolOutcome::Value(value) } => {
+                let text = match value {
+                    Value::String(text) => told(&text),
+                    value => told(&value.to_string()),
+                };
+                Self::ToolFinished { id, outcome: ToolOutcome::Value(text.into()) }
+            }
+            input => input,
+        }
+    }
+
     /// Whether it ends an ask from outside, whatever is under way.
     #[must_use]
     pub fn ends(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use super::report::shortened;
 use crate::protocol::ask::Language;
 use crate::schema::Problem;
 
@@ -219,6 +220,11 @@ impl Words {
             || "there is no result; it was not executed to its end.".to_owned(),
             || "没有结果，调用没有执行完毕。".to_owned(),
         ))
+    }
+
+    /// Within the characters that a model is told of one result. What is within them already stays as it is.
+    pub fn told(self, text: &str, told_chars: usize) -> String {
+        shortened(text, text.chars().count(), told_chars, &|left_out| self.left_out(left_out))
     }
 
     pub fn left_out(self, chars: impl Display) -> String {

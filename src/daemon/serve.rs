@@ -29,7 +29,7 @@ use crate::protocol::limits::DRAIN;
 use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::Service;
-use crate::store::{Journal, KEEP_REMOVED};
+use crate::store::{Journal, JournalError, KEEP_REMOVED};
 use crate::tools::{Allowed, Registry, RegistryError};
 
 use super::boot::{self, Lock};
@@ -134,10 +134,11 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let models = Models::new(Arc::clone(&launcher.settings));
     let ledger = Ledger::new(&launcher.settings.quota);
     let (identities, directory) = (Identities::default(), Directory::default());
-    let living = || journal.sessions().map_err(|error| DaemonError::Start(error.to_string()));
-    let waiting = journal.open_jobs().map_err(|error| DaemonError::Start(error.to_string()))?;
+    let unreadable = |error: JournalError| DaemonError::Start(error.to_string());
+    let waiting = journal.open_jobs().map_err(unreadable)?;
     let of_jobs = waiting.into_iter().map(|record| record.view.owner);
-    let owners = living()?.into_iter().map(|record| record.owner).chain(of_jobs).collect();
+    let living = journal.sessions().map_err(unreadable)?;
+    let owners = living.into_iter().map(|record| record.owner).chain(of_jobs).collect();
     let accounts = Accounts::load(launcher.paths.home().join("accounts"));
     limit(&ledger, &identities, &launcher, &accounts, owners).await?;
     journals::watch(&launcher, &journal, &ledger, &directory);
@@ -151,7 +152,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     };
     // Sessions of before claim their sandboxes first; what nobody claims is left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
-    let sessions: Vec<_> = living()?.into_iter().map(|record| record.id).collect();
+    let sessions = journal.living().map_err(unreadable)?;
     // Sandboxes first: nothing may still write into a folder that is being removed.
     let reaped = launcher.reap().await;
     reaper::clear_folders(&launcher, &sessions);
@@ -182,8 +183,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         shutdown: shutdown.clone(),
         stop: stop.clone(),
         remove_all: Arc::clone(&remove_all),
-        key_accounts: control::KeyAccounts::open(journal.clone(), ledger.clone())
-            .map_err(|error| DaemonError::Start(error.to_string()))?,
+        key_accounts: control::KeyAccounts::open(journal.clone(), ledger.clone()).map_err(unreadable)?,
         journal,
         in_work: control::InWork::default(),
         uploads: control::Places::of_uploads(),

@@ -27,6 +27,8 @@ pub enum MemoryPurpose {
     Outgoing,
     /// Events that wait to be written.
     Events,
+    /// Events that are read again, to go on from them.
+    Reads,
     /// Values with which sessions begin.
     Seeds,
     /// What is said of jobs that have not ended.
@@ -49,6 +51,7 @@ impl MemoryPurpose {
             Self::Displays => "displays of running cells",
             Self::Outgoing => "what sandboxes do not read",
             Self::Events => "events to be written",
+            Self::Reads => "events that are read again",
             Self::Seeds => "seeds",
             Self::Jobs => "descriptions of jobs",
             Self::Conversations => "conversations with models",
@@ -64,7 +67,7 @@ impl MemoryPurpose {
                 "interrupt a cell that calls tools with much data or shows much"
             }
             Self::Cells => "interrupt cells that wait",
-            Self::Events => "try again later",
+            Self::Events | Self::Reads => "try again later",
             Self::Seeds => "remove a session with a large seed",
             Self::Jobs => "wait for a job to end, or cancel one",
             Self::Conversations => "wait for an ask to end, or cancel one",

@@ -218,6 +218,20 @@ fn cut(text: &mut String) -> u64 {
 }
 
 impl ExecutionResult {
+    /// Leaves out what is for people's eyes alone and what is there twice. What a model is told of it stays the same.
+    pub fn leave_out_shown(&mut self) {
+        for display in &mut self.displays {
+            display.mime.values_mut().for_each(|content| *content = Value::Null);
+        }
+        if let Some(value) = &mut self.result {
+            value.mime.clear();
+        }
+        if !self.output.is_empty() {
+            self.stdout.clear();
+            self.stderr.clear();
+        }
+    }
+
     /// Leaves out what is large: how it ended and what is left of the variables stays, and how much went is counted.
     pub fn make_lean(&mut self) {
         cut(&mut self.code);

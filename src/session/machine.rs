@@ -21,6 +21,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
 
+use effects::ReplayPhase;
 pub use effects::{Effect, Expiry, Input, Unfinished};
 
 /// Lists of variables that wait for the main line.
@@ -75,8 +76,7 @@ pub struct Machine<W> {
     ending: bool,
     /// Undos and resets that are under way; cells that come meanwhile wait.
     going_back: usize,
-    /// Somebody runs the cells of before again.
-    replaying: bool,
+    replay: ReplayPhase,
     frozen: bool,
 }
 
@@ -101,7 +101,7 @@ impl<W> Machine<W> {
             cancelled: BTreeSet::new(),
             ending: false,
             going_back: 0,
-            replaying: false,
+            replay: ReplayPhase::None,
             frozen: false,
         }
     }
@@ -125,7 +125,7 @@ impl<W> Machine<W> {
             wants_sandbox: before.sandbox,
             attaching: before.sandbox,
             reset_again: before.sandbox && before.reset,
-            replaying: before.replaying,
+            replay: if before.replaying { ReplayPhase::Running } else { ReplayPhase::None },
             frozen: before.frozen,
             ..machine
         }
@@ -237,20 +237,17 @@ impl<W> Machine<W> {
                 for cell in self.not_sent(|_| true) {
                     self.give_up(cell, RESET, out);
                 }
-                self.replaying = replay;
+                self.replay = if replay { ReplayPhase::Running } else { ReplayPhase::None };
                 self.note = None;
                 self.going_back += 1;
             }
-            Input::ReplayEnded { finished } => {
-                // A reset ends a replay as well, and leaves nothing of it.
-                if std::mem::take(&mut self.replaying) {
-                    if finished {
-                        out.push(Effect::Append(EventBody::ReplayFinished));
-                    } else {
-                        self.note = Some(notices::REPLAY_CUT.into());
-                    }
-                }
-            }
+            Input::ReplayWanted => self.replay = ReplayPhase::Prepared,
+            // A reset ends a replay as well, and leaves nothing of it. One that had not begun has changed nothing.
+            Input::ReplayEnded { finished } => match std::mem::take(&mut self.replay) {
+                ReplayPhase::Running if finished => out.push(Effect::Append(EventBody::ReplayFinished)),
+                ReplayPhase::Running => self.note = Some(notices::REPLAY_CUT.into()),
+                ReplayPhase::Prepared | ReplayPhase::None => {}
+            },
             Input::Freeze => {
                 if !std::mem::replace(&mut self.frozen, true) {
                     out.push(Effect::Append(EventBody::Frozen));

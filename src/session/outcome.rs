@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::digest::{Digest, digest};
 use super::rules::CellRules;
 use crate::memory::Charge;
 use crate::protocol::ask::AskNumber;
@@ -47,7 +48,8 @@ pub type Replay = std::collections::VecDeque<RecordedCall>;
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedCall {
     pub name: String,
-    pub arguments: serde_json::Map<String, serde_json::Value>,
+    /// Of the arguments.
+    pub arguments: Digest,
     /// It was refused, and of its arguments only their size is known.
     pub refused_bytes: Option<u64>,
     pub outcome: Result<serde_json::Value, crate::protocol::frames::ToolFailure>,
@@ -58,7 +60,7 @@ impl RecordedCall {
     #[must_use]
     pub fn had(&self, arguments: &serde_json::Map<String, serde_json::Value>) -> bool {
         match self.refused_bytes {
-            None => self.arguments == *arguments,
+            None => self.arguments == digest(arguments),
             Some(bytes) => {
                 serde_json::to_string(arguments).is_ok_and(|arguments| arguments.len() as u64 == bytes)
             }

@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use crate::protocol::ask::AskNumber;
 use crate::protocol::clock;
-use crate::protocol::event::{Event, EventBody};
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::receipt::Receipt;
 use crate::session::outcome::{CellStart, EndedBy};
+use crate::session::recorded::Span;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::tools::Responses;
 
-use fold::Fold;
+pub use fold::Fold;
 
 #[derive(Clone, Debug, Default)]
 pub struct Restored {
@@ -55,6 +55,8 @@ pub struct Restored {
     pub replayable: Vec<CellNumber>,
     /// Cells whose changes they hold too, and which are not run again, because somebody interrupted them.
     pub interrupted: Vec<CellNumber>,
+    /// Where the events of the cells are that can be replayed, or have not ended.
+    pub spans: BTreeMap<CellNumber, Span>,
     /// Of all code that has run in the sandbox since its last reset.
     pub sandbox_rules: SandboxRules,
     /// Of the asks so far.
@@ -115,16 +117,9 @@ pub struct WaitingCall {
 }
 
 impl Restored {
-    /// Events in their order. The journal knows the rules of asks; those of clients' cells are as
-    /// given.
-    pub fn of(events: &[Event], client_rules: &Arc<CellRules>) -> Self {
-        let mut fold = Fold::new(client_rules);
-        for event in events {
-            fold.take(event);
-        }
-        // That a daemon found the sandbox is nothing that the session did.
-        let did = |event: &&Event| !matches!(event.body, EventBody::SandboxAttached);
-        let last = events.iter().rev().find(did).map(|event| event.at.clone());
-        Self { active_at: last, ..fold.end(events) }
+    /// What the cells of an ask keep to; of one that is not known, as little as there is.
+    #[must_use]
+    pub fn rules_of(&self, ask: AskNumber) -> Arc<CellRules> {
+        self.rules_of_asks.get(&ask).map_or_else(|| Arc::new(CellRules::strictest()), Arc::clone)
     }
 }

@@ -37,6 +37,17 @@ impl CellRules {
         Self { allowed: Some(spec.tools.iter().cloned().collect()), restricted: spec.restricted, ..rules }
     }
 
+    /// Of code of which nobody knows what it may do: nothing.
+    #[must_use]
+    pub fn strictest() -> Self {
+        Self {
+            allowed: Some(BTreeSet::new()),
+            approve: BTreeSet::new(),
+            approve_outside: true,
+            restricted: true,
+        }
+    }
+
     /// Of cells that a client sends. The configuration may call a tool by another name of it.
     #[must_use]
     pub fn of_client(agent: &Agent, tools: &Registry) -> Self {

@@ -40,3 +40,11 @@ impl Account for Free {
 
     fn refund(&self, _: u64) {}
 }
+
+/// Whether events are read again for which their owner has no memory left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overdraft {
+    Refused,
+    /// Nothing goes on without them.
+    Allowed,
+}

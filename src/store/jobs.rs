@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use super::account::ROW_BYTES;
 use super::blobs::Blobs;
+use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::int;
 use super::sessions::seconds;
-use super::writer::{Durability, JournalError, OnRefusal};
+use super::writer::{Durability, OnRefusal};
 use crate::controls;
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId};

@@ -10,12 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::blobs::Blobs;
 use super::crash::CrashAt;
+use super::error::JournalError;
 use super::event_log::{EventLog, LogState};
 use super::lane::WriteBacklog;
 use super::rows;
 use super::schema::{self, OpenError};
 use super::spent;
-use super::writer::{Batch, Durability, JournalError, Queue, Writer};
+use super::writer::{Batch, Durability, Queue, Writer};
 use crate::protocol::ids::SessionId;
 
 /// A handle; clones are cheap. Dropping the last one, logs included, writes what waits and ends

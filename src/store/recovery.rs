@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::capture::OutputCaps;
+use super::error::JournalError;
 use super::event_log::EventLog;
 use super::recorder::{Recorder, Running, State, UnpublishedOutput};
 use super::rows::{Content, RecorderState, Rest, StoredEvent};
 use super::spill::{Range, Spill};
-use super::writer::JournalError;
 use crate::controls;
 use crate::memory::MemoryPurpose;
 use crate::protocol::event::{Event, EventBody};

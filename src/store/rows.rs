@@ -8,8 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::blobs::{Blobs, INLINE_BYTES};
+use super::error::JournalError;
 use super::spill::Range;
 use super::writer::WriteError;
+use crate::memory::NoRoom;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
 use crate::protocol::result::Stream;
@@ -226,6 +228,57 @@ pub(super) fn read(
     Ok(entries)
 }
 
+/// Events of which only what is told is kept, as JSON.
+pub(super) struct Told {
+    pub events: Vec<(Seq, String)>,
+    /// The last one that was looked at.
+    pub last: Seq,
+}
+
+/// As [`read`], without output and displays, whose content is not even looked at; and what cannot be read is an error.
+/// `room` is asked for the bytes of each before it is read.
+pub(super) fn told(
+    connection: &Connection,
+    blobs: &Blobs,
+    session: SessionId,
+    (after, until): (Seq, Seq),
+    (limit, most_bytes): (usize, u64),
+    mut room: impl FnMut(u64) -> Result<(), NoRoom>,
+) -> Result<Told, JournalError> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4"
+    ))?;
+    let bounds = params![session.0.as_bytes(), int(after), int(until), int(limit as u64)];
+    let mut rows = statement.query(bounds)?;
+    let (mut told, mut bytes) = (Told { events: Vec::new(), last: after }, 0_u64);
+    while let Some(row) = rows.next()? {
+        let seq = unsigned(row.get("seq")?);
+        if seq != told.last + 1 {
+            return Err(unreadable(told.last + 1, &"it is not there"));
+        }
+        if !matches!(row.get_ref("name")?.as_str(), Ok("output" | "display")) {
+            let size = size_of(row)?;
+            bytes = bytes.saturating_add(size);
+            if bytes > most_bytes && !told.events.is_empty() {
+                return Ok(told);
+            }
+            room(size).map_err(JournalError::NoRoom)?;
+            let json = match row.get::<_, Option<String>>("blob")? {
+                Some(blob) => blobs.get(&blob).map_err(|error| unreadable(seq, &error))?,
+                None => row.get::<_, Option<String>>("json")?.unwrap_or_default(),
+            };
+            told.events.push((seq, json));
+        }
+        told.last = seq;
+    }
+    if told.last == after { Err(unreadable(after + 1, &"it is not there")) } else { Ok(told) }
+}
+
+/// That an event is there and cannot be used.
+pub(super) fn unreadable(seq: Seq, reason: &dyn std::fmt::Display) -> JournalError {
+    JournalError::EventUnreadable { seq, reason: reason.to_string() }
+}
+
 /// As [`Entry::size`] would say.
 fn size_of(row: &SqlRow<'_>) -> rusqlite::Result<u64> {
     let is_output = !matches!(row.get_ref("stream")?, ValueRef::Null);
@@ -265,6 +318,33 @@ pub(super) fn finished(
 pub(super) fn newest(connection: &Connection, session: SessionId) -> rusqlite::Result<Seq> {
     let query = "SELECT coalesce(max(seq), 0) FROM events WHERE session = ?1";
     connection.query_row(query, [session.0.as_bytes()], |row| row.get(0)).map(unsigned)
+}
+
+/// The sandboxes that a session has by its events: the one that was ready last, if none was said to be gone since. If
+/// that event cannot be read, all that ever told it something: one too many is better than one too few.
+pub(super) fn sandboxes(
+    connection: &Connection,
+    blobs: &Blobs,
+    session: SessionId,
+) -> rusqlite::Result<Vec<SandboxId>> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM events WHERE session = ?1 AND name IN ('sandbox_ready', 'sandbox_gone')
+         ORDER BY seq DESC LIMIT 1"
+    ))?;
+    let last = statement.query_row([session.0.as_bytes()], |row| stored(row, blobs)).optional()?;
+    let Some(Entry { name, content: Content::Json(json), .. }) = last.map(|(_, recorded)| recorded.entry)
+    else {
+        return Ok(Vec::new());
+    };
+    if name == "sandbox_gone" {
+        return Ok(Vec::new());
+    }
+    if let Ok(EventBody::SandboxReady { receipt, .. }) =
+        serde_json::from_str::<Event>(&json).map(|event| event.body)
+    {
+        return Ok(vec![receipt.sandbox]);
+    }
+    Ok(received(connection, session)?.into_iter().map(|applied| applied.sandbox).collect())
 }
 
 /// The highest frame number applied, per sandbox.

@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::blobs::Blobs;
+use super::error::JournalError;
 use super::idempotency;
 use super::journal::Journal;
-use super::rows::int;
-use super::writer::{Durability, JournalError, OnRefusal, WriteError};
+use super::rows::{self, int};
+use super::writer::{Durability, OnRefusal, WriteError};
 use crate::protocol::clock;
-use crate::protocol::ids::{JobId, SessionId, SessionName};
+use crate::protocol::ids::{JobId, SandboxId, SessionId, SessionName};
 
 /// How long the journal of a removed session is kept, unless the caller says otherwise.
 pub const KEEP_REMOVED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -98,6 +99,20 @@ impl Journal {
             }
         };
         Ok(found.into_iter().filter_map(parse).collect())
+    }
+
+    /// The ids of the living ones, also of those whose records are not understood.
+    pub fn living(&self) -> Result<Vec<SessionId>, JournalError> {
+        Ok(self.core.read(|file, _| {
+            let mut statement = file.prepare("SELECT id FROM sessions WHERE removed_at IS NULL")?;
+            let ids = statement.query_map([], |row| row.get::<_, [u8; 16]>(0))?;
+            ids.map(|id| Ok(SessionId(uuid::Uuid::from_bytes(id?)))).collect::<rusqlite::Result<Vec<_>>>()
+        })?)
+    }
+
+    /// The sandboxes that a session may have: nobody else may remove them.
+    pub fn sandboxes(&self, id: SessionId) -> Result<Vec<SandboxId>, JournalError> {
+        Ok(self.core.read(|file, blobs| rows::sandboxes(file, blobs, id))?)
     }
 
     /// Whether its first sandbox was ever ready, and so whoever made it could be told.

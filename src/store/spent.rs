@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::account::ROW_BYTES;
 use super::blobs::INLINE_BYTES;
+use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::int;
-use super::writer::JournalError;
 use crate::protocol::chat::Usage;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::SessionId;

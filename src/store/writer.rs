@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::blobs::{Blobs, INLINE_BYTES};
 use super::crash::CrashAt;
+use super::error::JournalError;
 use super::event_log::LogState;
 use super::idempotency::KeyTarget;
 use super::rows::Row;
@@ -22,7 +23,6 @@ use super::schema;
 use crate::controls;
 use crate::memory::Charge;
 use crate::panics::CrashCounter;
-use crate::protocol::problem::{Code, FREE_SPACE, Problem};
 
 /// Commands other than events that may wait; those who ask for more wait for their turn.
 pub(super) const REQUESTS_WAITING: usize = 256;
@@ -58,30 +58,6 @@ pub(super) enum WriteError {
     Database(#[from] rusqlite::Error),
     #[error("{0}")]
     File(#[from] std::io::Error),
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    #[error("the journal is closed")]
-    Closed,
-    #[error("there is a living session of this name already")]
-    NameTaken,
-    #[error("the journal cannot be written at the moment: {0}")]
-    Refused(String),
-    #[error("the journal cannot be read: {0}")]
-    Unreadable(#[from] rusqlite::Error),
-}
-
-impl From<JournalError> for Problem {
-    fn from(error: JournalError) -> Self {
-        match error {
-            JournalError::NameTaken => Self::new(Code::SessionExists, error.to_string()),
-            JournalError::Closed => Self::new(Code::ShuttingDown, error.to_string()),
-            JournalError::Refused(_) | JournalError::Unreadable(_) => {
-                Self::new(Code::Storage, error.to_string()).hint(FREE_SPACE)
-            }
-        }
-    }
 }
 
 /// Events of one log that become visible together.

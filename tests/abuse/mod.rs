@@ -27,3 +27,4 @@ mod reset;
 mod rules;
 mod set_id;
 mod tar_bombs;
+mod unreadable_journals;

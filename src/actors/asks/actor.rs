@@ -2,7 +2,6 @@
 
 use super::approvals::CALLER_ENDED;
 use super::messages::{AsksMsg, AsksRef};
-use super::recall::RecalledAsks;
 use super::state::{AsksArgs, AsksState};
 use super::views::plan_bytes;
 use crate::actors::asks::spec;
@@ -32,7 +31,7 @@ impl Actor for Asks {
     type Arguments = AsksArgs;
 
     async fn pre_start(&self, myself: AsksRef, mut args: AsksArgs) -> Result<AsksState, ActorProcessingErr> {
-        let memory = RecalledAsks::of(std::mem::take(&mut args.events));
+        let memory = std::mem::take(&mut args.before);
         let mut plans_memory = args.quotas.memory(args.owner).open(MemoryPurpose::Conversations);
         plans_memory.grow_anyway(memory.plans.iter().map(|version| plan_bytes(&version.tree)).sum());
         let mut state = AsksState {

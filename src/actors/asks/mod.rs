@@ -13,7 +13,7 @@ mod effects;
 pub mod messages;
 mod nesting;
 pub mod port;
-mod recall;
+pub mod recall;
 pub(in crate::actors) mod shared_budget;
 pub mod spec;
 mod start;

@@ -14,6 +14,7 @@ use crate::protocol::ids::{CellNumber, Seq};
 pub const CELL_REFUSED: &str = "cell_refused";
 
 /// One ask of before.
+#[derive(Debug)]
 pub struct Recalled {
     pub ask: AskNumber,
     pub spec: AskSpec,
@@ -74,7 +75,7 @@ impl Recalled {
     }
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct RecalledAsks {
     pub asks: BTreeMap<AskNumber, Recalled>,
     /// Approvals without a decision.
@@ -88,25 +89,29 @@ pub struct RecalledAsks {
     pub early: BTreeMap<(CellNumber, u64), Decision>,
 }
 
-impl RecalledAsks {
-    pub fn of(events: impl IntoIterator<Item = Event>) -> Self {
-        let mut fold = Fold::default();
-        for event in events {
-            fold.take(event);
-        }
-        fold.memory
-    }
-}
-
-#[derive(Default)]
-struct Fold {
+/// Takes the events of a session, one after the other. Of what cells showed and tools said, no more is kept than a model
+/// is told.
+#[derive(Debug, Default)]
+pub struct AsksFold {
     memory: RecalledAsks,
     /// Which call of which ask a cell is for.
     origins: HashMap<CellNumber, (AskNumber, String)>,
+    /// Characters that a model is told of one result.
+    told_chars: usize,
 }
 
-impl Fold {
-    fn take(&mut self, event: Event) {
+impl AsksFold {
+    #[must_use]
+    pub fn new(told_chars: usize) -> Self {
+        Self { told_chars, ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn end(self) -> RecalledAsks {
+        self.memory
+    }
+
+    pub fn take(&mut self, event: Event) {
         let Event { seq, at, body } = event;
         match body {
             EventBody::AskStarted { ask, spec } => {
@@ -154,7 +159,8 @@ impl Fold {
                 let call = Some(call.to_string());
                 self.void(|approval| approval.cell.is_some() && approval.call == call);
             }
-            EventBody::CellFinished { result } => {
+            EventBody::CellFinished { mut result } => {
+                result.leave_out_shown();
                 self.void(|approval| approval.cell == Some(result.cell));
                 self.memory.early.retain(|(cell, _), _| *cell != result.cell);
                 if let Some((ask, id)) = self.origins.remove(&result.cell)
@@ -235,7 +241,7 @@ impl Fold {
 
     fn input(&mut self, ask: AskNumber, input: Input) {
         if let Some(recalled) = self.memory.asks.get_mut(&ask) {
-            recalled.inputs.push(input);
+            recalled.inputs.push(input.as_told(recalled.spec.language, self.told_chars));
         }
     }
 }
@@ -245,6 +251,9 @@ mod tests {
     use super::*;
     use crate::protocol::ask::{ApprovalPolicy, AskLimits, Dialect, Language, Subject};
     use crate::protocol::ids::{SessionId, SessionName};
+    use crate::protocol::result::{ExecutionResult, Mode};
+
+    const TOLD_CHARS: usize = 200;
 
     fn at(second: u64) -> String {
         format!("2026-01-01T00:00:{second:02}.000Z")
@@ -291,8 +300,10 @@ mod tests {
         EventBody::ApprovalDecided { id: id.into(), decision: Decision::Accept { code: None }, by: Some(1) }
     }
 
-    fn memory<const N: usize>(events: [(u64, EventBody); N]) -> RecalledAsks {
-        RecalledAsks::of(events.map(|(second, body)| Event { seq: second, at: at(second), body }))
+    fn memory(events: impl IntoIterator<Item = (u64, EventBody)>) -> RecalledAsks {
+        let mut fold = AsksFold::new(TOLD_CHARS);
+        events.into_iter().for_each(|(second, body)| fold.take(Event { seq: second, at: at(second), body }));
+        fold.end()
     }
 
     #[test]
@@ -331,8 +342,7 @@ mod tests {
                 Some((3, decided("a"))),
                 event.map(|body| (4, body)),
             ];
-            let events = events.into_iter().flatten();
-            RecalledAsks::of(events.map(|(second, body)| Event { seq: second, at: at(second), body })).early
+            memory(events.into_iter().flatten()).early
         };
         assert_eq!(early(None).into_keys().collect::<Vec<_>>(), [(4, 7)]);
         let answered = EventBody::ToolAnswered { call: 7, outcome: ToolOutcome::Value(1.into()) };
@@ -358,5 +368,51 @@ mod tests {
         assert_eq!(memory.approvals_wanted, 2);
         assert_eq!(memory.approvals.iter().map(|approval| approval.id.as_str()).collect::<Vec<_>>(), ["b"]);
         assert!(matches!(memory.asks[&1].inputs.as_slice(), [Input::Begin, Input::Decided { .. }]));
+    }
+
+    #[test]
+    fn no_more_is_kept_of_results_than_a_model_is_told() {
+        const LARGE: usize = 100_000;
+        let large = "x".repeat(LARGE);
+        let result = serde_json::json!({
+            "cell": 1, "mode": "main", "status": "success", "reason": "ok", "exit_code": 0,
+            "code": "1", "timeout_s": 30.0, "stdout": large, "stderr": "",
+            "output": [{"stream": "stdout", "text": "short"}],
+            "result": {"repr": "1", "type": "int", "mime": {"text/html": large}},
+            "displays": [{"mime": {"image/png": large}}], "artifacts": [], "exception": null, "duration_ms": 1.0,
+            "truncated": {
+                "stdout_bytes": 0, "stderr_bytes": 0, "dropped_bytes": 0, "displays": 0, "artifacts": false
+            },
+            "state": { "kind": "kept" },
+        });
+        let result: Box<ExecutionResult> = serde_json::from_value(result).unwrap();
+        let report = |result: &ExecutionResult| crate::agent::report(result, Language::English, 1_000);
+        let told = report(&result);
+        let queued = EventBody::CellQueued {
+            cell: 1,
+            mode: Mode::Main,
+            code: "1".into(),
+            expression: false,
+            timeout_s: 30.0,
+            replays: None,
+            origin: Some(crate::protocol::event::CellOrigin { ask: 1, id: "a".into() }),
+            bound_by: None,
+        };
+        let answered = |value: serde_json::Value| EventBody::AskToolAnswered {
+            ask: 1,
+            id: "b".into(),
+            outcome: ToolOutcome::Value(value),
+        };
+        let events = [started(), queued, EventBody::CellFinished { result }, answered(large.into())];
+        let memory = memory((1..).zip(events));
+        assert!(format!("{memory:?}").len() < LARGE / 10, "{}", format!("{memory:?}").len());
+        let [_, Input::CellFinished { result, .. }, Input::ToolFinished { outcome, .. }] =
+            memory.asks[&1].inputs.as_slice()
+        else {
+            panic!("{:?}", memory.asks[&1].inputs)
+        };
+        assert_eq!(report(result), told);
+        let ToolOutcome::Value(serde_json::Value::String(text)) = outcome else { panic!("{outcome:?}") };
+        assert!(text.chars().count() <= TOLD_CHARS);
     }
 }

@@ -1,7 +1,7 @@
 //! What is known of the asks of a session.
 
 use super::messages::{AsksMsg, AsksRef};
-use super::recall::Recalled;
+use super::recall::{Recalled, RecalledAsks};
 use super::shared_budget::{Left, ParentBudget, Reserved, SharedBudget};
 use crate::actors::calls;
 use crate::actors::directory::Directory;
@@ -21,7 +21,6 @@ use crate::protocol::ask::{Approval, AskNumber, AskSpec, AskView, Decision, Plan
 use crate::protocol::chat::ChatRequest;
 use crate::protocol::chat::Message;
 use crate::protocol::chat::Usage;
-use crate::protocol::event::Event;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
 use crate::protocol::problem::Problem;
 use crate::quota;
@@ -63,8 +62,8 @@ pub struct AsksArgs {
     pub image: Option<String>,
     /// Isolated by a container or a jail.
     pub contained: bool,
-    /// What the journal has of the session, where it was there before.
-    pub events: Vec<Event>,
+    /// What the journal has of asks, where the session was there before.
+    pub before: RecalledAsks,
 }
 
 pub struct AsksState {

@@ -104,6 +104,7 @@ impl SessionActorState {
                     let _ = reply_to.send(Err(problem.hint("try again when it is there")));
                 }
             },
+            SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to).await,
             SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to).await,
             SessionMsg::ResetNoted { reply_to } => state.reset_noted(reply_to).await,
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
@@ -185,8 +186,8 @@ impl SessionActorState {
                 let _ = reply_to.send(Ok(()));
             }
             SessionMsg::Undo { cells, reply_to } => state.undo(myself, cells, reply_to).await,
-            SessionMsg::UndoDone { outcome, reply_to } => {
-                state.undo_done(outcome, reply_to);
+            SessionMsg::UndoDone { outcome, files_changed, reply_to } => {
+                state.undo_done(outcome, files_changed, reply_to);
                 state.apply(Input::UndoDone).await;
             }
             SessionMsg::UndoneBefore { state_of, frame_guard } => {

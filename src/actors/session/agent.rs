@@ -9,6 +9,7 @@ use super::state::{SessionActorState, SessionArgs};
 use crate::actors::asks::actor::Asks;
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::asks::port::{Port, PortCaller};
+use crate::actors::asks::recall::RecalledAsks;
 use crate::actors::asks::state::AsksArgs;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::ExecutorMsg;
@@ -43,7 +44,7 @@ pub(super) async fn spawn_asks(
     log: &Arc<EventLog>,
     clients: &ClientTools,
     common: &Common,
-    events: Vec<Event>,
+    before: RecalledAsks,
 ) -> Result<AsksRef, ractor::SpawnErr> {
     let (own, lent) = (Arc::clone(&args.tools), clients.clone());
     let (image_id, kernels) = (Arc::clone(&common.image_id), args.launcher.paths.kernel_dir());
@@ -70,7 +71,7 @@ pub(super) async fn spawn_asks(
         image: args.wanted.image.clone(),
         // The one that does not is never chosen, only named.
         contained: args.backend != Backend::Process,
-        events,
+        before,
     })
     .await
 }

@@ -4,6 +4,7 @@ use super::generations::Inheritance;
 use super::messages::OwnSession;
 use super::sandbox::make_workspace;
 use super::state::{CellPermits, SessionActorState, expiry};
+use crate::actors::asks::recall::RecalledAsks;
 use crate::actors::charge::JournalAccount;
 use crate::actors::session::agent;
 use crate::actors::session::restore;
@@ -39,14 +40,12 @@ impl SessionActorState {
         let account = Arc::new(JournalAccount::new(args.gauge.clone(), &args.request));
         log.charge_to(args.owner, account, args.ledger.memory(args.owner));
         let cells = &args.launcher.settings.cells;
-        let spill = Spill::open(log.spill_folder(), cells.spill)?;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
         let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent, &args.tools));
-        let events = args.before.map(|_| restore::events(&log)).unwrap_or_default();
-        let past = match args.before {
-            Some(_) => Restored::of(&events, &client_rules),
-            None => Restored::default(),
+        let (past, asks_before) = match args.before {
+            Some(_) => restore::past(&args, &log, &client_rules).await?,
+            None => (Restored::default(), RecalledAsks::default()),
         };
         if let Some(receipt) = &past.last_sandbox {
             common.image_is(&receipt.image.id);
@@ -56,11 +55,17 @@ impl SessionActorState {
         }
         let running: Vec<CellNumber> = past.running.iter().map(|begun| begun.start.cell).collect();
         let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
-        let recorder = Arc::new(Recorder::recover(Arc::clone(&log), spill, caps, sandbox, &running)?);
+        let (recorded, most) = (Arc::clone(&log), cells.spill);
+        let recover = move || {
+            let spill = Spill::open(recorded.spill_folder(), most)?;
+            Ok::<_, ActorProcessingErr>(Recorder::recover(recorded, spill, caps, sandbox, &running)?)
+        };
+        // What running cells have printed is read again for it.
+        let recorder = Arc::new(tokio::task::spawn_blocking(recover).await??);
         let held_by = past.sandbox.as_ref().map(|receipt| receipt.backend);
         let making = place.is_none().then(|| make_workspace(&myself, &args, held_by));
         let (workspace, slot) = place.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
-        let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, events).await?;
+        let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, asks_before).await?;
         let machine = match args.before {
             Some(_) => restore::machine(&args, &past, replaying),
             None => Machine::new(expiry(&args), Instant::now()),

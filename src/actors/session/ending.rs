@@ -1,5 +1,6 @@
 //! Starting afresh, and the end of a session.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::journalled::{RemovalRecord, forget};
@@ -10,9 +11,10 @@ use crate::actors::executor::messages::ExecutorMsg;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::panics::spawn_reporting;
 use crate::protocol::event::EventBody;
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::workspace::Workspace;
+use crate::sandbox::launch::Launcher;
+use crate::sandbox::workspace::{Workspace, remove_tree};
 use crate::session::machine::Input;
 
 /// A guest may have left a million files; other actors go on meanwhile.
@@ -23,7 +25,28 @@ pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
     }
 }
 
+/// The managed folder of a session that has not begun, so that it has no workspace to remove.
+pub(super) async fn remove_folder(launcher: &Launcher, id: SessionId) {
+    let path = launcher.paths.workspaces_dir().join(id.to_string());
+    let removed = tokio::task::spawn_blocking(move || remove_tree(&path)).await;
+    if let Ok(Err(error)) = removed
+        && error.kind() != ErrorKind::NotFound
+    {
+        tracing::warn!(%error, session = %id, "a workspace is left to the reaper");
+    }
+}
+
 impl SessionActorState {
+    /// Before anything is read for it, and so that nobody else's is read for meanwhile.
+    pub(super) async fn prepare_replay(&mut self, reply_to: Reply<()>) {
+        self.touch();
+        let may = self.machine.may_replay().and_then(|()| self.can_write());
+        if may.is_ok() {
+            self.apply(Input::ReplayWanted).await;
+        }
+        let _ = reply_to.send(may);
+    }
+
     pub(super) async fn reset(
         &mut self,
         myself: &OwnSession,

@@ -3,7 +3,8 @@
 //! message over which it died is lost, and whoever waits for the answer is told.
 //!
 //! A part of the session that dies, its executor or its asks, ends the life as well: there is one way to begin anew.
-//! A session that dies too often is parked. It keeps its sandbox, and takes a reset or its removal.
+//! A session that dies too often is parked, and one of before that cannot begin. It keeps its sandbox, and takes a reset
+//! or its removal.
 
 use futures_util::FutureExt;
 use ractor::{ActorCell, ActorProcessingErr};
@@ -12,7 +13,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ending::remove_workspace;
+use super::ending::{remove_folder, remove_workspace};
 use super::journalled::RemovalRecord;
 use super::messages::{CellStatus, Handles, OwnSession, SessionMsg, SessionRef};
 use super::state::Common;
@@ -22,7 +23,7 @@ use crate::actors::executor::messages::{ExecutorMsg, ExecutorRef};
 use crate::actors::holding::Holders;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::controls;
-use crate::panics::{CrashCounter, TOO_MANY, WITHIN};
+use crate::panics::{CrashCounter, TOO_MANY, WITHIN, spawn_reporting};
 use crate::protocol::api::{SessionState, SessionView, VariableList};
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::problem::{Code, Problem};
@@ -89,18 +90,33 @@ struct Parked {
     /// As it was last seen.
     view: SessionView,
     /// Which it keeps.
-    sandbox: Option<SandboxId>,
+    sandboxes: Vec<SandboxId>,
+    /// So that nobody else gets the user id of its guests.
+    slot: Option<UserSlot>,
+    why: String,
 }
 
 impl Parked {
+    fn new(inheritance: Inheritance, view: SessionView, sandboxes: Vec<SandboxId>) -> Self {
+        let slot = inheritance.args.before.and_then(|before| before.slot);
+        let slot = slot.map(|uid| inheritance.args.launcher.slots.keep(uid));
+        let why = format!("failed {TOO_MANY} times within {} s", WITHIN.as_secs());
+        Self { inheritance, view, sandboxes, slot, why }
+    }
+
+    /// A session that was there before this daemon was.
+    fn of_before(inheritance: Inheritance) -> Self {
+        let args = &inheritance.args;
+        let sandboxes = args.journal.sandboxes(args.id).unwrap_or_default();
+        let view = args.parked_view();
+        Self::new(inheritance, view, sandboxes)
+    }
+
     fn problem(&self) -> Problem {
         let name = &self.view.name;
         Problem::new(
             Code::Internal,
-            format!(
-                "the session failed {TOO_MANY} times within {} s and is parked; its sandbox is kept",
-                WITHIN.as_secs()
-            ),
+            format!("the session {} and is parked; its sandbox is kept", self.why),
         )
         .hint(format!(
             "the daemon's log says why; `belljar reset {name}` starts it afresh, `belljar rm {name}` removes it"
@@ -112,7 +128,7 @@ impl Parked {
 struct Ended {
     inheritance: Inheritance,
     view: SessionView,
-    sandbox: Option<SandboxId>,
+    sandboxes: Vec<SandboxId>,
     removing: bool,
     leaving: bool,
     /// Of a session that is being made: it has a sandbox that nobody knows of.
@@ -124,8 +140,16 @@ impl Generations {
         myself: &SessionRef,
         inheritance: Inheritance,
     ) -> Result<Self, ActorProcessingErr> {
-        let state = SessionActorState::begin(OwnSession::new(myself.clone(), 0), inheritance).await?;
-        Ok(Self { number: 0, deaths: CrashCounter::default(), current: Generation::Living(Box::new(state)) })
+        let mut generations =
+            Self { number: 0, deaths: CrashCounter::default(), current: Generation::Stopped };
+        if inheritance.args.before.is_some() && controls::holds("session_of_before_is_parked") {
+            generations.revive(myself, Parked::of_before(inheritance)).await;
+        } else {
+            let own = OwnSession::new(myself.clone(), generations.number);
+            let state = SessionActorState::begin(own, inheritance).await?;
+            generations.current = Generation::Living(Box::new(state));
+        }
+        Ok(generations)
     }
 
     pub(super) async fn handle(&mut self, myself: &SessionRef, message: SessionMsg) {
@@ -170,16 +194,16 @@ impl Generations {
         let too_often = self.deaths.one_more() && controls::holds("session_is_parked");
         // From here on nothing counts that its parts have said.
         self.number += 1;
-        let Ended { mut inheritance, view, sandbox, removing, leaving, executor } = state.end().await;
+        let Ended { mut inheritance, view, sandboxes, removing, leaving, executor } = state.end().await;
         if leaving {
             return leave(myself, &inheritance);
         }
         if let Some(created) = inheritance.args.created.take() {
             // Nobody was told of it, so it is not to be.
             not_created(&inheritance.args, executor, created);
-            return self.park(Parked { inheritance, view, sandbox });
+            return self.park(Parked::new(inheritance, view, sandboxes));
         }
-        let parked = Parked { inheritance, view, sandbox };
+        let parked = Parked::new(inheritance, view, sandboxes);
         if too_often && !removing {
             tracing::error!(session = %parked.view.id, "a session died too often and is parked");
             return self.park(parked);
@@ -192,20 +216,23 @@ impl Generations {
 
     /// False if it cannot live; it is parked then.
     async fn revive(&mut self, myself: &SessionRef, parked: Parked) -> bool {
-        let Parked { inheritance, view, sandbox } = parked;
+        // The user id is its own also while it tries.
+        let Parked { inheritance, view, sandboxes, slot, .. } = parked;
         let spare = inheritance.spare();
         let own = OwnSession::new(myself.clone(), self.number);
         let born = AssertUnwindSafe(SessionActorState::begin(own, inheritance)).catch_unwind().await;
-        match born {
+        let why = match born {
             Ok(Ok(state)) => {
                 self.current = Generation::Living(Box::new(state));
                 return true;
             }
-            Ok(Err(error)) => tracing::error!(%error, session = %view.id, "a session cannot go on"),
-            Err(_) => tracing::error!(session = %view.id, "a session cannot go on: it panicked"),
-        }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it panicked".to_owned(),
+        };
+        tracing::error!(why, session = %view.id, "a session cannot go on, and is parked");
         self.number += 1;
-        self.park(Parked { inheritance: spare, view, sandbox });
+        let why = format!("cannot go on ({why})");
+        self.park(Parked { inheritance: spare, view, sandboxes, slot, why });
         false
     }
 
@@ -279,7 +306,7 @@ impl Generations {
                 else {
                     return;
                 };
-                discard(myself, *parked, reply_to).await;
+                discard(myself, *parked, reply_to);
             }
             message => message.refuse(parked.problem()),
         }
@@ -338,7 +365,7 @@ impl SessionActorState {
         self.args.before = Some(PriorSession { slot });
         Ended {
             view,
-            sandbox: self.receipt.as_ref().map(|receipt| receipt.sandbox.clone()),
+            sandboxes: self.receipt.iter().map(|receipt| receipt.sandbox.clone()).collect(),
             removing: self.machine.is_ending(),
             leaving: self.leaving,
             executor: executor.filter(|_| is_new),
@@ -378,21 +405,30 @@ fn not_created(args: &SessionArgs, executor: Option<ExecutorRef>, created: Reply
     });
 }
 
-/// The end of a session that cannot even be brought to live for it. Its sandbox goes to the reaper.
-async fn discard(myself: &SessionRef, parked: Parked, reply_to: Option<Reply<()>>) {
-    let Inheritance { args, place, .. } = parked.inheritance;
-    let mut noted = RemovalRecord::begin(&args.journal, args.id);
-    if let Some(sandbox) = &parked.sandbox {
+/// The end of a session that cannot even be brought to live for it. What there is of it is removed as if it were left over.
+fn discard(myself: &SessionRef, parked: Parked, reply_to: Option<Reply<()>>) {
+    let Parked { inheritance: Inheritance { args, place, .. }, sandboxes, slot, .. } = parked;
+    let (supervisor, session, id) = (args.supervisor.clone(), myself.clone(), args.id);
+    let mut noted = RemovalRecord::begin(&args.journal, id);
+    for sandbox in &sandboxes {
         args.launcher.forgo(sandbox);
     }
-    if let Ok(log) = args.journal.log(args.id) {
-        log.close();
-    }
-    if let Some((workspace, _)) = place {
-        remove_workspace(workspace).await;
-    }
-    noted.is_written().await;
-    let _ =
-        args.supervisor.cast(SupervisorMsg::Ended { id: args.id, removers: reply_to.into_iter().collect() });
-    myself.stop(None);
+    let last = async move {
+        if let Ok(log) = args.journal.log(id) {
+            log.close();
+        }
+        // Sandboxes first: nothing may still write into a folder that is being removed, nor have its user id.
+        args.launcher.reap().await;
+        match place {
+            Some((workspace, _)) => remove_workspace(workspace).await,
+            None if args.workspace.is_none() => remove_folder(&args.launcher, id).await,
+            None => {}
+        }
+        drop(slot);
+        noted.is_written().await;
+    };
+    spawn_reporting(last, move |_| {
+        let _ = supervisor.cast(SupervisorMsg::Ended { id, removers: reply_to.into_iter().collect() });
+        session.stop(None);
+    });
 }

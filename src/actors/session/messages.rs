@@ -243,9 +243,13 @@ pub enum SessionMsg {
     Thaw {
         reply_to: Reply<()>,
     },
+    /// Somebody wants to run the cells of before again: `busy` while anything runs or waits, or another replay goes on.
+    /// From here on it goes on itself, until `ReplayEnded`.
+    PrepareReplay {
+        reply_to: Reply<()>,
+    },
     /// Drops queued cells, ends the running one, starts afresh; the cells that are about to be replayed
-    /// are not forgotten. For a replay, `busy` while anything runs or waits, or another one goes on; it
-    /// goes on itself until `ReplayEnded`.
+    /// are not forgotten.
     Reset {
         replay: Option<Vec<CellNumber>>,
         reply_to: Reply<()>,
@@ -359,6 +363,7 @@ pub enum SessionMsg {
     /// The frame guard is dropped when the journal has been told.
     UndoDone {
         outcome: Result<Undoing, Problem>,
+        files_changed: Vec<String>,
         reply_to: Reply<Undone>,
     },
     /// The daemon before this one had cells undone, and did not live to write it down.
@@ -366,7 +371,7 @@ pub enum SessionMsg {
         state_of: CellNumber,
         frame_guard: FrameGuard,
     },
-    /// The replay that a `Reset` began is over; not `finished` if cells are left that did not run.
+    /// The replay that was prepared is over; not `finished` if cells are left that did not run.
     ReplayEnded {
         finished: bool,
     },
@@ -402,6 +407,7 @@ impl SessionMsg {
             Self::Hold { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Freeze { reply_to }
             | Self::Thaw { reply_to }
+            | Self::PrepareReplay { reply_to }
             | Self::Reset { reply_to, .. }
             | Self::ResetNoted { reply_to }
             | Self::AnswerCall { reply_to, .. }

@@ -6,35 +6,104 @@ use tokio::sync::oneshot;
 use super::messages::{OwnSession, SessionMsg};
 use super::state::{CellWaiter, SessionActorState, SessionArgs, expiry};
 use crate::actors::asks::messages::AsksMsg;
+use crate::actors::asks::recall::{AsksFold, RecalledAsks};
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{Attach, ExecutorMsg, Resumed};
+use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::api::VariableList;
 use crate::protocol::clock;
 use crate::protocol::event::Event;
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::receipt::Receipt;
+use crate::protocol::values;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::session::machine::{Input, Machine, Phase, Unfinished};
 use crate::session::notices;
-use crate::session::restore::{Begun, Restored};
-use crate::store::EventLog;
-use std::collections::HashMap;
+use crate::session::recorded::{RecordedCell, Recording, Span};
+use crate::session::restore::{Begun, Fold, Restored};
+use crate::session::rules::CellRules;
+use crate::store::{EventLog, JournalError, Overdraft};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Events read at a time.
-const BATCH: usize = 256;
+/// Copies of what a cell is to run with: in the queue, in the executor.
+const COPIES: u64 = 2;
 
-/// All events of a session, without the text of its output.
-pub(in crate::actors) fn events(log: &EventLog) -> Vec<Event> {
-    let mut found = Vec::new();
-    // Nothing of a session that lives is ever dropped from the journal, so it begins at 1.
-    let mut after = 0;
-    while let Ok((Some(last), batch)) = log.read_told(after, BATCH) {
-        after = last;
-        found.extend(batch.iter().filter_map(|event| serde_json::from_str::<Event>(&event.json).ok()));
+/// Takes told events of a session, between two numbers, one by one. Reading and parsing them blocks, so that is done on
+/// a thread for it.
+pub(in crate::actors) async fn fold<T: Send + 'static>(
+    log: &Arc<EventLog>,
+    between: (Seq, Seq),
+    overdraft: Overdraft,
+    mut state: T,
+    take: impl Fn(&mut T, Event) -> Result<(), JournalError> + Send + 'static,
+) -> Result<T, JournalError> {
+    let log = Arc::clone(log);
+    let read = tokio::task::spawn_blocking(move || {
+        log.each_told(between, overdraft, |event| take(&mut state, event))?;
+        Ok(state)
+    });
+    read.await.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => Err(JournalError::Closed),
+    })
+}
+
+/// Reads one cell back, as it once was. What is kept of it is charged for as long as the charge lives.
+pub(in crate::actors) async fn recorded(
+    log: &Arc<EventLog>,
+    (cell, span): (CellNumber, Span),
+    overdraft: Overdraft,
+) -> Result<(Option<RecordedCell>, Option<Charge>), JournalError> {
+    let charge = log.memory().map(|pool| pool.open(MemoryPurpose::Cells));
+    let take = move |(recording, charge): &mut (Recording, Option<Charge>), event| {
+        recording.take(event);
+        let Some(charge) = charge else { return Ok(()) };
+        let more = recording.bytes().saturating_mul(COPIES).saturating_sub(charge.bytes());
+        if overdraft == Overdraft::Allowed {
+            charge.grow_anyway(more);
+            return Ok(());
+        }
+        charge.try_grow(more).map_err(JournalError::NoRoom)
+    };
+    let between = (span.first.saturating_sub(1), span.last);
+    let (recording, charge) = fold(log, between, overdraft, (Recording::of(cell), charge), take).await?;
+    Ok((recording.end(), charge))
+}
+
+/// What the journal says of a session that was there before, and of its asks.
+pub(super) async fn past(
+    args: &SessionArgs,
+    log: &Arc<EventLog>,
+    client_rules: &Arc<CellRules>,
+) -> Result<(Restored, RecalledAsks), JournalError> {
+    let told_chars = args.launcher.settings.agent.told_chars;
+    let folds = (Fold::new(client_rules), AsksFold::new(told_chars));
+    let take = |(of_session, of_asks): &mut (Fold, AsksFold), event: Event| {
+        of_session.take(&event);
+        of_asks.take(event);
+        Ok(())
+    };
+    let all = (0, log.newest());
+    let (of_session, of_asks) = fold(log, all, Overdraft::Allowed, folds, take).await?;
+    let (mut records, mut charges) = (BTreeMap::new(), Vec::new());
+    for replayed in of_session.replayed().collect::<Vec<_>>() {
+        let (record, charge) = recorded(log, replayed, Overdraft::Allowed).await?;
+        records.extend(record.map(|record| (replayed.0, record)));
+        charges.extend(charge);
     }
-    found
+    let mut past = of_session.end(&records);
+    drop(charges);
+    let pool = args.ledger.memory(args.owner);
+    let running = past.running.iter_mut().map(|begun| &mut begun.start);
+    for start in past.queued.iter_mut().chain(running) {
+        let calls = start.replay.iter().flatten().filter_map(|call| call.outcome.as_ref().ok());
+        let calls = calls.map(|value| values::parsed_bytes(&value.to_string()));
+        let bytes = calls.fold(start.code.len() as u64, u64::saturating_add).saturating_mul(COPIES);
+        start.memory = Some(Arc::new(pool.charge_anyway(MemoryPurpose::Cells, bytes)));
+    }
+    Ok((past, of_asks.end()))
 }
 
 /// What a session does next that was there before. `replays`: somebody goes on with the replay.

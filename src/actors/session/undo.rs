@@ -6,12 +6,18 @@ use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
 use crate::actors::executor::messages::{ExecutorMsg, Undoing};
 use crate::protocol::api::Undone;
-use crate::protocol::event::{Event, EventBody};
+use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::ARTIFACTS;
 use crate::protocol::problem::Problem;
+use crate::protocol::result::Artifact;
 use crate::session::machine::Input;
 use crate::session::outcome;
+use crate::store::EventLog;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 impl SessionActorState {
     pub(super) async fn undo(&mut self, myself: &OwnSession, cells: u64, reply_to: Reply<Undone>) {
@@ -23,17 +29,32 @@ impl SessionActorState {
             (Ok(()), None) => return,
         };
         self.apply(Input::Undo).await;
-        let session = myself.clone();
+        let (session, log, newest) = (myself.clone(), Arc::clone(&self.log), self.machine.cells());
         let undone = send_now(&executor, move |reply_to| ExecutorMsg::Undo { cells, reply_to });
         tokio::spawn(async move {
             let outcome = undone.await.unwrap_or_else(|| Err(ended_meanwhile()));
-            let _ = session.cast(SessionMsg::UndoDone { outcome, reply_to });
+            let files_changed = match &outcome {
+                Ok(done) => {
+                    let gone = done.state_of.saturating_add(1)..=newest;
+                    // Results may be large, and there may be many.
+                    tokio::task::spawn_blocking(move || files_changed_by(&log, gone))
+                        .await
+                        .unwrap_or_default()
+                }
+                Err(_) => Vec::new(),
+            };
+            let _ = session.cast(SessionMsg::UndoDone { outcome, files_changed, reply_to });
         });
     }
 
     /// The kernel keeps its word on it until the journal has it, and tells the next daemon if this one
     /// dies before.
-    pub(super) fn undo_done(&self, outcome: Result<Undoing, Problem>, reply_to: Reply<Undone>) {
+    pub(super) fn undo_done(
+        &self,
+        outcome: Result<Undoing, Problem>,
+        files_changed: Vec<String>,
+        reply_to: Reply<Undone>,
+    ) {
         let Undoing { state_of, gone, frame_guard } = match outcome {
             Ok(done) => done,
             Err(problem) => {
@@ -41,7 +62,6 @@ impl SessionActorState {
                 return;
             }
         };
-        let files_changed = self.files_changed_after(state_of);
         let undone = Undone { state_of, files_changed, note: outcome::gone(gone) };
         let late = self.unwritable("the cells were undone, which may be forgotten");
         let applied = self.applied(&frame_guard);
@@ -49,21 +69,29 @@ impl SessionActorState {
             let _ = reply_to.send(if written { Ok(undone) } else { Err(late) });
         });
     }
+}
 
-    fn files_changed_after(&self, cell: CellNumber) -> Vec<String> {
-        let mut files: Vec<String> = (cell.saturating_add(1)..=self.machine.cells())
-            .filter_map(|cell| self.log.finished(cell))
-            .filter_map(|event| serde_json::from_str::<Event>(&event.json).ok())
-            .filter_map(|event| match event.body {
-                EventBody::CellFinished { result } => Some(result.artifacts),
-                _ => None,
-            })
-            .flatten()
-            .map(|artifact| artifact.path)
-            .collect();
-        files.sort();
-        files.dedup();
-        files.truncate(ARTIFACTS);
-        files
+/// Of the event with which a cell ended: the rest of it is not even parsed into memory.
+#[derive(Deserialize)]
+struct Finished {
+    result: Changed,
+}
+
+#[derive(Deserialize)]
+struct Changed {
+    artifacts: Vec<Artifact>,
+}
+
+/// Names of files that these cells changed. One result is read at a time, and no more names are kept than are told.
+fn files_changed_by(log: &EventLog, cells: RangeInclusive<CellNumber>) -> Vec<String> {
+    let mut files = BTreeSet::new();
+    for cell in cells {
+        let Some(event) = log.finished(cell) else { continue };
+        let Ok(Finished { result }) = serde_json::from_str(&event.json) else { continue };
+        files.extend(result.artifacts.into_iter().map(|artifact| artifact.path));
+        while files.len() > ARTIFACTS {
+            files.pop_last();
+        }
     }
+    files.into_iter().collect()
 }

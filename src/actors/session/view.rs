@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::state::SessionActorState;
+use super::state::{SessionActorState, SessionArgs};
 use crate::protocol::api::{SessionLimits, SessionState, SessionView};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
@@ -10,7 +10,7 @@ use crate::session::machine::Phase;
 
 impl SessionActorState {
     pub(super) fn view(&self) -> SessionView {
-        let (wanted, queue) = (&self.args.wanted, self.machine.queue());
+        let queue = self.machine.queue();
         SessionView {
             id: self.args.id,
             name: self.args.name.clone(),
@@ -26,12 +26,7 @@ impl SessionActorState {
             image: self.receipt.as_ref().map(|receipt| receipt.image.clone()),
             python: self.receipt.as_ref().map(|receipt| receipt.python.clone()),
             isolation: self.receipt.as_deref().map(isolation_line),
-            limits: SessionLimits {
-                memory_bytes: wanted.memory_bytes,
-                cpus: wanted.cpus,
-                pids: wanted.pids,
-                idle_s: self.args.idle.as_secs(),
-            },
+            limits: self.args.limits(),
             preloaded: self.preloaded.clone(),
             workspace: self.workspace.as_ref().map(|w| w.path.display().to_string()).unwrap_or_default(),
             cells: self.machine.cells(),
@@ -41,6 +36,41 @@ impl SessionActorState {
             idle_for_s: self.machine.idle_for(Instant::now()).as_secs(),
             last_event: self.log.newest(),
             load: self.cgroup.as_ref().filter(|_| self.machine.is_ready()).and_then(Cgroup::load),
+        }
+    }
+}
+
+impl SessionArgs {
+    /// A session of before that has not begun in this daemon: what its record says of it.
+    pub(super) fn parked_view(&self) -> SessionView {
+        SessionView {
+            id: self.id,
+            name: self.name.clone(),
+            owner: self.owner,
+            state: SessionState::Parked,
+            backend: self.backend,
+            image: None,
+            python: None,
+            isolation: None,
+            limits: self.limits(),
+            preloaded: None,
+            workspace: self.workspace.clone().unwrap_or_default(),
+            cells: 0,
+            running: None,
+            queued: 0,
+            created_at: self.created_at.clone(),
+            idle_for_s: 0,
+            last_event: 0,
+            load: None,
+        }
+    }
+
+    fn limits(&self) -> SessionLimits {
+        SessionLimits {
+            memory_bytes: self.wanted.memory_bytes,
+            cpus: self.wanted.cpus,
+            pids: self.wanted.pids,
+            idle_s: self.idle.as_secs(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Machine, Phase};
 use crate::agent::arguments::Work;
 use crate::agent::effects::Effect;
-use crate::agent::report::{report, shortened};
+use crate::agent::report::report;
 use crate::agent::turn::{CallVerdict, Rules};
 use crate::protocol::ask::{AskOutcome, Decision};
 use crate::protocol::event::ToolOutcome;
@@ -71,8 +71,6 @@ impl Machine {
 
     /// Within the characters that a model is told of one result.
     fn told(&self, text: &str) -> String {
-        shortened(text, text.chars().count(), self.setup.told_chars, &|left_out| {
-            self.words.left_out(left_out)
-        })
+        self.words.told(text, self.setup.told_chars)
     }
 }

@@ -69,6 +69,8 @@ pub enum Input<W> {
         replay: bool,
     },
     ResetNoted,
+    /// A replay that `may_replay` allowed: until it has ended, nothing else changes the variables.
+    ReplayWanted,
     ReplayEnded {
         finished: bool,
     },
@@ -109,6 +111,16 @@ pub enum Effect<W> {
     /// The cell has ended with its sandbox.
     Lost(CellStart, Option<EndedBy>),
     Refuse(W, Problem),
+}
+
+/// Whether somebody runs the cells of before again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ReplayPhase {
+    #[default]
+    None,
+    /// Somebody looks up what there is to run.
+    Prepared,
+    Running,
 }
 
 /// When a sandbox is let go.

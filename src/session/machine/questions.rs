@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Machine, Phase};
+use super::{Machine, Phase, ReplayPhase};
 use crate::protocol::event::Counters;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
@@ -31,7 +31,7 @@ impl<W> Machine<W> {
     }
 
     pub fn is_replaying(&self) -> bool {
-        self.replaying
+        self.replay == ReplayPhase::Running
     }
 
     pub fn is_ending(&self) -> bool {
@@ -74,16 +74,14 @@ impl<W> Machine<W> {
 
     /// Whether a cell may be queued, of which at most this many may wait.
     pub fn may_run(&self, mode: Mode, replays: bool, limit: usize) -> Result<(), Problem> {
-        if replays && !self.replaying {
-            return Err(Problem::new(Code::Busy, "the session was reset, which ended the replay"));
+        if replays && !self.is_replaying() {
+            return Err(was_reset());
         }
         // In between, it would find variables half rebuilt, and what it changes would be overwritten.
-        if !replays && self.replaying && mode == Mode::Main {
+        if !replays && self.replay != ReplayPhase::None && mode == Mode::Main {
             return Err(a_replay_goes_on());
         }
-        if self.ending {
-            return Err(Problem::new(Code::Busy, "the session is ending"));
-        }
+        self.may_change()?;
         if self.queue.waiting() >= limit {
             return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
                 .hint("wait for one to end, or `belljar interrupt` the session"));
@@ -99,7 +97,7 @@ impl<W> Machine<W> {
             )
             .hint("the next cell gets a new one; `belljar replay` rebuilds the variables there"));
         }
-        if self.replaying {
+        if self.replay != ReplayPhase::None {
             return Err(a_replay_goes_on());
         }
         if self.going_back > 0 || !self.queue.is_idle() {
@@ -108,16 +106,31 @@ impl<W> Machine<W> {
         Ok(())
     }
 
-    pub fn may_reset(&self, replay: bool) -> Result<(), Problem> {
-        if self.ending {
-            return Err(Problem::new(Code::Busy, "the session is ending"));
+    /// Whether a replay may be prepared: asked before anything is read for it.
+    pub fn may_replay(&self) -> Result<(), Problem> {
+        if self.replay != ReplayPhase::None {
+            return Err(busy("a replay goes on already"));
         }
-        let why = match replay {
-            true if self.replaying => "a replay goes on already",
-            true if !self.queue.is_idle() || self.going_back > 0 => "a cell runs or waits",
-            true | false => return Ok(()),
-        };
-        Err(Problem::new(Code::Busy, why).hint("wait for it, or interrupt it, before you replay"))
+        self.may_go_back()
+    }
+
+    /// The reset of a replay is that of the one which is being prepared.
+    pub fn may_reset(&self, replay: bool) -> Result<(), Problem> {
+        match replay {
+            true if self.replay != ReplayPhase::Prepared => Err(was_reset()),
+            true => self.may_go_back(),
+            false => self.may_change(),
+        }
+    }
+
+    fn may_change(&self) -> Result<(), Problem> {
+        if self.ending { Err(Problem::new(Code::Busy, "the session is ending")) } else { Ok(()) }
+    }
+
+    fn may_go_back(&self) -> Result<(), Problem> {
+        self.may_change()?;
+        let is_idle = self.queue.is_idle() && self.going_back == 0;
+        if is_idle { Ok(()) } else { Err(busy("a cell runs or waits")) }
     }
 
     pub fn may_freeze(&self) -> Result<(), Problem> {
@@ -142,4 +155,12 @@ impl<W> Machine<W> {
 /// It owns the main line until it is over.
 fn a_replay_goes_on() -> Problem {
     Problem::new(Code::Busy, "a replay goes on").hint("wait until it has ended, or interrupt it")
+}
+
+fn busy(why: &str) -> Problem {
+    Problem::new(Code::Busy, why).hint("wait for it, or interrupt it, before you replay")
+}
+
+fn was_reset() -> Problem {
+    Problem::new(Code::Busy, "the session was reset, which ended the replay")
 }

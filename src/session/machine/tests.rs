@@ -351,6 +351,11 @@ impl World {
                 self.undoing -= 1;
                 self.take(Input::UndoDone);
             }
+            Op::Reset { replay: true } if self.machine.may_replay().is_ok() => {
+                self.take(Input::ReplayWanted);
+                self.take(Input::Reset { replay: true });
+                self.resetting += 1;
+            }
             Op::Reset { replay } if self.machine.may_reset(replay).is_ok() => {
                 self.take(Input::Reset { replay });
                 self.resetting += 1;
@@ -460,4 +465,22 @@ fn what_is_cancelled_before_its_sandbox_is_attached_to_is_interrupted_then() {
     assert!(machine.step(Input::CancelCells(1), now).is_empty(), "nothing is there that could be told");
     let effects = machine.step(Input::SandboxAttached, now);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Interrupt(1))));
+}
+
+#[test]
+fn a_replay_that_is_being_prepared_is_the_only_one() {
+    let now = Instant::now();
+    let mut machine = Machine::<u32>::new(Expiry { idle: Duration::MAX, life: Duration::MAX }, now);
+    assert!(machine.may_reset(true).is_err(), "nobody has prepared it");
+    machine.may_replay().unwrap();
+    machine.step(Input::ReplayWanted, now);
+    assert!(machine.may_replay().is_err() && machine.may_run(Mode::Main, false, 8).is_err());
+    assert!(machine.may_run(Mode::Main, true, 8).is_err(), "its reset comes first");
+    // What it was to run could not be read.
+    machine.step(Input::ReplayEnded { finished: false }, now);
+    machine.may_replay().unwrap();
+    machine.step(Input::ReplayWanted, now);
+    // A reset of somebody else's ends it.
+    machine.step(Input::Reset { replay: false }, now);
+    assert!(machine.may_reset(true).is_err());
 }

@@ -1,26 +1,27 @@
 //! One event after the other, until the present is reached.
 
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Begun, Died, OpenCall, Restored, WaitingCall};
 use crate::controls;
-use crate::protocol::ask::Approval;
+use crate::protocol::ask::{Approval, Subject};
 use crate::protocol::clock;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
-use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::TOOL_CALLS_LISTED;
+use crate::protocol::ids::{CellNumber, Seq};
+use crate::protocol::limits::{APPROVAL_BYTES, TOOL_CALLS_LISTED};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
 use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
-use crate::session::recorded::record;
+use crate::session::recorded::{RecordedCell, Span};
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::tools::{Responses, ToolOutput};
 
 /// A cell that has not ended.
+#[derive(Debug)]
 struct Open {
     start: CellStart,
     replays: Option<CellNumber>,
@@ -56,9 +57,11 @@ impl Open {
 }
 
 /// A tool call without an answer.
+#[derive(Debug)]
 struct Call {
     cell: Option<CellNumber>,
     name: String,
+    /// If it waits; nobody needs those of the others.
     arguments: Map<String, Value>,
     /// Which call of the cell it is.
     place: usize,
@@ -66,8 +69,10 @@ struct Call {
     waits: bool,
 }
 
-#[derive(Default)]
-pub(super) struct Fold {
+/// Takes events in their order. The journal knows the rules of asks; those of clients' cells are as given. What it holds
+/// does not grow with what cells print, show or give to tools.
+#[derive(Debug, Default)]
+pub struct Fold {
     restored: Restored,
     open: BTreeMap<CellNumber, Open>,
     calls: BTreeMap<u64, Call>,
@@ -85,6 +90,7 @@ pub(super) struct Fold {
 }
 
 /// A call of a cell that waits for a person.
+#[derive(Debug)]
 struct WaitingPermit {
     cell: CellNumber,
     call: u64,
@@ -97,16 +103,23 @@ impl WaitingPermit {
 }
 
 impl Fold {
+    #[must_use]
     pub fn new(client_rules: &Arc<CellRules>) -> Self {
         let mut fold = Self { client_rules: Arc::clone(client_rules), ..Self::default() };
         fold.restored.sandbox_rules = SandboxRules::new(Arc::clone(client_rules));
         fold
     }
 
-    /// What is left open when all of these events were taken.
-    pub fn end(self, events: &[Event]) -> Restored {
-        let replays = self.open.values().any(|open| open.replays.is_some());
-        let recorded = if replays { record(events) } else { BTreeMap::new() };
+    /// Cells that run again in cells which have not ended, and where their events are: their records are needed for
+    /// the end.
+    pub fn replayed(&self) -> impl Iterator<Item = (CellNumber, Span)> {
+        let replayed = self.open.values().filter_map(|open| open.replays);
+        replayed.filter_map(|cell| Some((cell, *self.restored.spans.get(&cell)?)))
+    }
+
+    /// What is left open when all events were taken.
+    #[must_use]
+    pub fn end(self, recorded: &BTreeMap<CellNumber, RecordedCell>) -> Restored {
         let Self { mut restored, mut open, calls, .. } = self;
         for open in open.values_mut() {
             let Some(since) = open.paused_since.take() else { continue };
@@ -144,14 +157,16 @@ impl Fold {
 
     pub fn take(&mut self, event: &Event) {
         let restored = &mut self.restored;
+        // That a daemon found the sandbox is nothing that the session did.
+        if !matches!(event.body, EventBody::SandboxAttached) {
+            restored.active_at = Some(event.at.clone());
+        }
         match &event.body {
             EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays, origin, bound_by } => {
                 let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
                 let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
                 let ask = origin.as_ref().map(|origin| origin.ask).or(*bound_by);
-                let rules =
-                    ask.and_then(|ask| restored.rules_of_asks.get(&ask)).unwrap_or(&self.client_rules);
-                let rules = Arc::clone(rules);
+                let rules = ask.map_or_else(|| Arc::clone(&self.client_rules), |ask| restored.rules_of(ask));
                 let start =
                     CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
                 let (frozen, pauses, paused_since) = (Duration::ZERO, 0, None);
@@ -171,6 +186,7 @@ impl Fold {
                     calls,
                 };
                 self.open.insert(cell, open);
+                restored.spans.insert(cell, Span { first: event.seq, last: event.seq });
                 restored.cells = restored.cells.max(cell);
             }
             EventBody::CellStarted { cell, before } => self.started(*cell, *before, &event.at),
@@ -179,12 +195,8 @@ impl Fold {
                     open.died = Some(Died { exit_code: *exit_code, after: *after, killed: *killed });
                 }
             }
-            EventBody::Interrupting { cell } => {
-                if let Some(open) = self.open.get_mut(cell) {
-                    open.to_end.get_or_insert(EndedBy::Interrupt);
-                }
-            }
-            EventBody::CellFinished { result } => self.finished(result),
+            EventBody::Interrupting { cell } => self.interrupting(*cell),
+            EventBody::CellFinished { result } => self.finished(result, event.seq),
             EventBody::SandboxReady { receipt, preloaded, .. } => {
                 restored.preloaded.clone_from(preloaded);
                 self.sandbox_ready(receipt);
@@ -194,9 +206,10 @@ impl Fold {
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
             EventBody::ToolCalled { call, cell, name, arguments, .. } => {
                 self.called(*call, *cell, name, arguments);
+                self.reaches(*cell, event.seq);
             }
             EventBody::ToolBegun { call, .. } => self.waits_no_more(*call),
-            EventBody::ToolAnswered { call, outcome } => self.answered(*call, outcome),
+            EventBody::ToolAnswered { call, outcome } => self.answered(*call, outcome, event.seq),
             EventBody::StateLost { reason, restored_to, gone } => {
                 restored.pending_note = Some(notices::worker_replaced(reason, *restored_to, gone.as_deref()));
                 if restored_to.is_none() {
@@ -277,12 +290,15 @@ impl Fold {
         // The policy of an ask is in the journal; that of the configuration may have changed. What a
         // replay calls is answered from the record.
         let is_made = open.as_ref().is_some_and(|open| open.replays.is_none());
-        let waits = is_made && self.restored.sandbox_rules.an_ask_names(name);
+        // Nobody is asked about one that is too large to be looked at.
+        let waits = is_made
+            && self.restored.sandbox_rules.an_ask_names(name)
+            && serde_json::to_string(arguments).is_ok_and(|text| text.len() as u64 <= APPROVAL_BYTES);
         let place = open.map_or(0, |open| {
             open.calls += 1;
             open.calls - 1
         });
-        let (name, arguments) = (name.to_owned(), arguments.clone());
+        let (name, arguments) = (name.to_owned(), if waits { arguments.clone() } else { Map::new() });
         self.calls.insert(call, Call { cell, name, arguments, place, waits });
     }
 
@@ -290,6 +306,9 @@ impl Fold {
         let Some(permit) = WaitingPermit::of(approval) else { return };
         if let Some(call) = self.calls.get_mut(&permit.call) {
             call.waits = true;
+            if let Subject::Tool { arguments, .. } = &approval.subject {
+                call.arguments.clone_from(arguments);
+            }
         }
         if let Some(open) = self.open.get_mut(&permit.cell) {
             open.pause(&approval.asked_at);
@@ -305,7 +324,15 @@ impl Fold {
         }
     }
 
-    fn finished(&mut self, result: &ExecutionResult) {
+    /// An event of a cell is here.
+    fn reaches(&mut self, cell: Option<CellNumber>, seq: Seq) {
+        if let Some(span) = cell.and_then(|cell| self.restored.spans.get_mut(&cell)) {
+            span.last = seq;
+        }
+    }
+
+    fn finished(&mut self, result: &ExecutionResult, seq: Seq) {
+        self.reaches(Some(result.cell), seq);
         let replays = self.open.remove(&result.cell).and_then(|open| open.replays);
         if result.state.kind == StateKind::Lost {
             self.fresh_since = self.restored.cells;
@@ -322,6 +349,7 @@ impl Fold {
             self.restored.interrupted.push(result.cell);
         }
         if result.mode != Mode::Main || !changed || result.state.kind != StateKind::Kept {
+            self.restored.spans.remove(&result.cell);
             return;
         }
         let kept = &mut self.restored.replayable;
@@ -352,12 +380,20 @@ impl Fold {
             open.to_end.get_or_insert(EndedBy::Cancel);
         }
         let restored = &mut self.restored;
+        let still: BTreeSet<CellNumber> = kept.iter().chain(self.open.keys()).copied().collect();
+        restored.spans.retain(|cell, _| still.contains(cell));
         (restored.replayable, restored.replaying, restored.reset, restored.pending_note) =
             (kept, replaying, false, None);
         restored.interrupted.clear();
         self.open_resets = self.open_resets.saturating_add(1);
         self.fresh_since = restored.cells;
         self.replayed.clear();
+    }
+
+    fn interrupting(&mut self, cell: CellNumber) {
+        if let Some(open) = self.open.get_mut(&cell) {
+            open.to_end.get_or_insert(EndedBy::Interrupt);
+        }
     }
 
     fn waits_no_more(&mut self, call: u64) {
@@ -394,8 +430,9 @@ impl Fold {
         self.open.values_mut().for_each(|open| open.began = None);
     }
 
-    fn answered(&mut self, call: u64, outcome: &ToolOutcome) {
+    fn answered(&mut self, call: u64, outcome: &ToolOutcome, seq: Seq) {
         let Some(Call { cell, name, .. }) = self.calls.remove(&call) else { return };
+        self.reaches(cell, seq);
         if let ToolOutcome::Value(Value::String(text)) = outcome {
             self.restored.tool_responses.answer(call, ToolOutput::Text(text.clone()));
         }

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::protocol::ask::Decision;
-use crate::protocol::event::{Counters, EventBody, ToolOutcome};
+use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, StateReport, Status, Truncated};
+use crate::session::recorded::Recording;
 
 fn event(seq: u64, body: EventBody) -> Event {
     Event { seq, at: format!("t{seq}"), body }
@@ -58,9 +59,24 @@ fn lost() -> EventBody {
     EventBody::StateLost { reason: String::new(), restored_to: None, gone: None }
 }
 
+fn restored(events: &[Event]) -> Restored {
+    let mut fold = Fold::new(&Arc::default());
+    for event in events {
+        fold.take(event);
+    }
+    let recorded = fold.replayed().filter_map(|(cell, span)| {
+        let mut recording = Recording::of(cell);
+        let within = events.iter().filter(|event| (span.first..=span.last).contains(&event.seq));
+        within.for_each(|event| recording.take(event.clone()));
+        Some((cell, recording.end()?))
+    });
+    let recorded = recorded.collect();
+    fold.end(&recorded)
+}
+
 fn past(bodies: &[EventBody]) -> Restored {
     let numbered = bodies.iter().cloned().zip(1..);
-    Restored::of(&numbered.map(|(body, seq)| event(seq, body)).collect::<Vec<_>>(), &Arc::default())
+    restored(&numbered.map(|(body, seq)| event(seq, body)).collect::<Vec<_>>())
 }
 
 fn finished(cell: CellNumber, status: Status, kind: StateKind) -> EventBody {
@@ -231,12 +247,9 @@ fn the_time_in_which_a_cell_was_frozen_is_not_its_own() {
     let at =
         |second: u64, body| Event { seq: second, at: format!("2026-01-01T00:00:{second:02}.000Z"), body };
     let mut events = vec![at(1, queued(1, Mode::Main)), at(2, started(1)), at(5, EventBody::Frozen)];
-    assert_eq!(
-        Restored::of(&events, &Arc::default()).frozen_since.as_deref(),
-        Some("2026-01-01T00:00:05.000Z")
-    );
+    assert_eq!(restored(&events).frozen_since.as_deref(), Some("2026-01-01T00:00:05.000Z"));
     events.push(at(9, EventBody::Thawed));
-    let past = Restored::of(&events, &Arc::default());
+    let past = restored(&events);
     assert_eq!((past.frozen_since, past.running[0].frozen), (None, Duration::from_secs(4)));
 }
 
@@ -256,8 +269,7 @@ fn pauses_of_a_cell_that_overlap_count_once() {
         at(second, EventBody::ApprovalDecided { id: id.into(), decision, by: None })
     };
     let began = [at(1, queued(1, Mode::Main)), at(2, started(1))];
-    let frozen =
-        |more: &[Event]| Restored::of(&[&began[..], more].concat(), &Arc::default()).running[0].frozen;
+    let frozen = |more: &[Event]| restored(&[&began[..], more].concat()).running[0].frozen;
     let both = [asked(3, "a"), asked(4, "b"), decided(6, "a"), decided(8, "b")];
     assert_eq!(frozen(&both), Duration::from_secs(5));
     let across = [asked(3, "a"), at(5, EventBody::Frozen), at(7, EventBody::Thawed), decided(9, "a")];
@@ -374,4 +386,59 @@ fn what_the_daemon_of_before_wanted_of_a_cell_is_known() {
     assert_eq!(only(&[died(true)]), (None, end(true)));
     assert_eq!(only(&[EventBody::Interrupting { cell: 1 }]), (Some(EndedBy::Interrupt), None));
     assert_eq!(only(&[EventBody::Interrupting { cell: 2 }, EventBody::Reset]), (Some(EndedBy::Cancel), None));
+}
+
+#[test]
+fn what_cells_showed_printed_and_gave_to_tools_is_not_kept() {
+    const LARGE: usize = 100_000;
+    let large = || serde_json::Value::String("x".repeat(LARGE));
+    let mut fold = Fold::new(&Arc::default());
+    let mut recording = Recording::of(1);
+    let mut seq = 0;
+    let mut happens = |body: EventBody| {
+        seq += 1;
+        fold.take(&event(seq, body.clone()));
+        recording.take(event(seq, body));
+    };
+    for cell in 1..=50 {
+        let EventBody::ToolCalled { cell: by, call, name, mut arguments, .. } = called(cell, cell) else {
+            unreachable!()
+        };
+        arguments.insert("large".into(), large());
+        let EventBody::CellFinished { mut result } = kept(cell) else { unreachable!() };
+        result.stdout = "x".repeat(LARGE);
+        result.displays = vec![crate::protocol::result::Display {
+            mime: [("text/plain".to_owned(), large())].into_iter().collect(),
+        }];
+        let called = EventBody::ToolCalled { cell: by, call, name, arguments, refused_bytes: None };
+        // None of the calls has an answer.
+        for body in [queued(cell, Mode::Main), started(cell), called, EventBody::CellFinished { result }] {
+            happens(body);
+        }
+    }
+    assert!(format!("{fold:?}").len() < LARGE, "{}", format!("{fold:?}").len());
+    assert!(format!("{recording:?}").len() < LARGE);
+    assert_eq!(fold.end(&BTreeMap::new()).replayable.len(), 50);
+}
+
+#[test]
+fn an_answer_that_came_after_the_end_of_its_cell_is_recorded_with_it() {
+    let mut bodies =
+        vec![queued(1, Mode::Main), started(1), called(1, 1), kept(1), queued(2, Mode::Main), kept(2)];
+    bodies.extend([answered(1), EventBody::ReplayStarted { cells: vec![1, 2] }, replayed(3, 1), started(3)]);
+    let past = past(&bodies);
+    let calls: Vec<_> =
+        past.running[0].start.replay.iter().flatten().map(|call| call.outcome.clone()).collect();
+    assert_eq!(calls, [Ok(1.into())]);
+}
+
+#[test]
+fn code_of_an_ask_that_is_not_known_may_do_nothing() {
+    let mut of_ask = queued(1, Mode::Main);
+    if let EventBody::CellQueued { bound_by, .. } = &mut of_ask {
+        *bound_by = Some(7);
+    }
+    let past = past(&[of_ask, started(1)]);
+    assert_eq!(*past.running[0].start.rules, CellRules::strictest());
+    assert_eq!(past.sandbox_rules.combined(Some(7)), CellRules::strictest());
 }

@@ -1,10 +1,18 @@
 //! Reading the events of a session: the newest from memory, older ones from the journal.
 
 use super::{EventLog, Gone, READ_BYTES};
+use crate::memory::MemoryPurpose;
+use crate::protocol::event::Event;
 use crate::protocol::ids::{CellNumber, SandboxId, Seq};
+use crate::store::account::Overdraft;
+use crate::store::error::JournalError;
 use crate::store::rows::{self, Entry, Rendered, StoredEvent};
-use crate::store::writer::JournalError;
 use std::sync::Arc;
+
+/// Events looked at in one read of those that a session goes on from.
+const BATCH_EVENTS: usize = 256;
+/// What an event takes while it is read again, in its bytes: its text, what the parser holds of it, and itself.
+const READ_COPIES: u64 = 4;
 
 impl EventLog {
     /// The highest number of that sandbox's frames whose effect is committed; 0 if there is none.
@@ -20,7 +28,47 @@ impl EventLog {
 
     /// The same, and at most so many bytes of them, but one in any case.
     pub fn read_within(&self, after: Seq, limit: usize, most_bytes: u64) -> Result<Vec<Rendered>, Gone> {
-        self.read_if(after, (limit, most_bytes), |_| true).map(|(_, events)| events)
+        let (first, committed, entries) = {
+            let inner = self.state.inner.lock();
+            if after >= inner.committed || limit == 0 {
+                return Ok(Vec::new());
+            }
+            let count = usize::try_from(inner.committed - after).unwrap_or(usize::MAX).min(limit);
+            let entries: Option<Vec<_>> = (after + 1).checked_sub(inner.first).map(|skip| {
+                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+                let mut bytes = 0_u64;
+                let fits = |entry: &&Arc<Entry>| {
+                    let is_first = bytes == 0;
+                    bytes = bytes.saturating_add(entry.size().max(1));
+                    is_first || bytes <= most_bytes
+                };
+                inner.tail.iter().skip(skip).take(count).take_while(fits).cloned().collect()
+            });
+            (inner.first, inner.committed, entries)
+        };
+        // Files are read without the lock.
+        if let Some(entries) = entries {
+            let numbered = entries.iter().zip(after + 1..);
+            return Ok(numbered.map(|(entry, seq)| entry.render(seq, &self.spill)).collect());
+        }
+        let session = self.state.session;
+        let stored = self
+            .core
+            .read(|file, blobs| rows::read(file, blobs, session, (after, committed), (limit, most_bytes)));
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(error) => {
+                // They are not gone; the reader finds nothing for now.
+                tracing::error!(%error, %session, "events cannot be read");
+                return Ok(Vec::new());
+            }
+        };
+        match stored.first() {
+            Some((seq, _)) if *seq == after + 1 => {}
+            Some((seq, _)) => return Err(Gone { first: *seq }),
+            None => return Err(Gone { first }),
+        }
+        Ok(stored.iter().map(|(seq, entry)| entry.render(*seq, &self.spill)).collect())
     }
 
     /// Bytes of the first event after that number at most; none if there is none. It is not read for that.
@@ -41,64 +89,44 @@ impl EventLog {
         self.core.read(|file, _| rows::size(file, session, after + 1)).ok().flatten().or(Some(0))
     }
 
-    fn read_if(
+    /// Gives each event after a number and up to another to `take`, in their order, without what was printed and
+    /// shown: that is a lot to read, and nothing follows from it. It blocks.
+    ///
+    /// Only one batch is in memory at a time, charged to its owner: some small events, or one that is large. One that
+    /// cannot be read is an error, because whoever went on from the others would take a part for the whole.
+    pub fn each_told(
         &self,
-        after: Seq,
-        (limit, most_bytes): (usize, u64),
-        wanted: impl Fn(&Entry) -> bool,
-    ) -> Result<(Option<Seq>, Vec<Rendered>), Gone> {
-        let (first, committed, entries) = {
-            let inner = self.state.inner.lock();
-            if after >= inner.committed || limit == 0 {
-                return Ok((None, Vec::new()));
+        (mut after, until): (Seq, Seq),
+        overdraft: Overdraft,
+        mut take: impl FnMut(Event) -> Result<(), JournalError>,
+    ) -> Result<(), JournalError> {
+        let (session, until) = (self.state.session, until.min(self.newest()));
+        let mut charge = self.memory().map(|pool| pool.open(MemoryPurpose::Reads));
+        while after < until {
+            if let Some(charge) = &mut charge {
+                charge.shrink_to(0);
             }
-            let count = usize::try_from(inner.committed - after).unwrap_or(usize::MAX).min(limit);
-            let entries: Option<Vec<_>> = (after + 1).checked_sub(inner.first).map(|skip| {
-                let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-                let mut bytes = 0_u64;
-                let fits = |entry: &&Arc<Entry>| {
-                    let is_first = bytes == 0;
-                    bytes = bytes.saturating_add(entry.size().max(1));
-                    is_first || bytes <= most_bytes
-                };
-                inner.tail.iter().skip(skip).take(count).take_while(fits).cloned().collect()
-            });
-            (inner.first, inner.committed, entries)
-        };
-        // Files are read without the lock.
-        if let Some(entries) = entries {
-            let last = (after + entries.len() as u64).max(after);
-            let numbered = entries.iter().zip(after + 1..).filter(|(entry, _)| wanted(entry));
-            let events = numbered.map(|(entry, seq)| entry.render(seq, &self.spill)).collect();
-            return Ok(((!entries.is_empty()).then_some(last), events));
-        }
-        let session = self.state.session;
-        let stored = self
-            .core
-            .read(|file, blobs| rows::read(file, blobs, session, (after, committed), (limit, most_bytes)));
-        let stored = match stored {
-            Ok(stored) => stored,
-            Err(error) => {
-                // They are not gone; the reader finds nothing for now.
-                tracing::error!(%error, %session, "events cannot be read");
-                return Ok((None, Vec::new()));
+            let room = |bytes: u64| match (&mut charge, bytes.saturating_mul(READ_COPIES)) {
+                (Some(charge), bytes) if overdraft == Overdraft::Refused => charge.try_grow(bytes),
+                (Some(charge), bytes) => {
+                    charge.grow_anyway(bytes);
+                    Ok(())
+                }
+                (None, _) => Ok(()),
+            };
+            // They are parsed without the lock.
+            let batch = self.core.read(|file, blobs| {
+                Ok(rows::told(file, blobs, session, (after, until), (BATCH_EVENTS, READ_BYTES), room))
+            })??;
+            after = batch.last;
+            for (seq, json) in batch.events {
+                let event = serde_json::from_str(&json);
+                drop(json);
+                let unreadable = |error: serde_json::Error| rows::unreadable(seq, &error);
+                take(event.map_err(unreadable)?)?;
             }
-        };
-        match stored.first() {
-            Some((seq, _)) if *seq == after + 1 => {}
-            Some((seq, _)) => return Err(Gone { first: *seq }),
-            None => return Err(Gone { first }),
         }
-        let last = stored.last().map(|(seq, _)| *seq);
-        let stored = stored.iter().filter(|(_, entry)| wanted(entry));
-        Ok((last, stored.map(|(seq, entry)| entry.render(*seq, &self.spill)).collect()))
-    }
-
-    /// The same, without what was printed and shown: that is a lot to read, and nothing follows from it.
-    /// The number is that of the last event looked at, none if there are no more.
-    pub fn read_told(&self, after: Seq, limit: usize) -> Result<(Option<Seq>, Vec<Rendered>), Gone> {
-        let told = |entry: &Entry| entry.name != "output" && entry.name != "display";
-        self.read_if(after, (limit, READ_BYTES), told)
+        Ok(())
     }
 
     /// The event with which that cell ended, if it is still kept.

@@ -4,8 +4,10 @@ use std::sync::{Arc, mpsc};
 
 use super::Durability::{Full, Normal};
 use super::*;
+use crate::memory::Memory;
 use crate::protocol::ids::SandboxId;
-use crate::store::{AppliedFrame, Gone};
+use crate::store::account::Free;
+use crate::store::{AppliedFrame, Gone, JournalError, Overdraft};
 
 #[tokio::test]
 async fn numbers_have_no_gaps_however_many_append_at_once() {
@@ -123,19 +125,94 @@ async fn what_was_printed_is_left_out_of_what_a_restart_reads() {
     }
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(session).unwrap();
-    let told = |after, limit| {
-        let (last, events) = log.read_told(after, limit).unwrap();
-        (last, events.iter().map(|event| event.seq).collect::<Vec<_>>())
+    let told = |after, until| {
+        let mut seqs = Vec::new();
+        let take = |event: Event| {
+            seqs.push(event.seq);
+            Ok(())
+        };
+        log.each_told((after, until), Overdraft::Refused, take).unwrap();
+        seqs
     };
-    assert_eq!(
-        (told(0, 3), told(3, 3), told(6, 3)),
-        ((Some(3), vec![1]), (Some(6), vec![]), (Some(7), vec![7]))
-    );
-    assert_eq!(told(7, 3), (None, vec![]));
+    assert_eq!((told(0, Seq::MAX), told(1, 6), told(0, 1)), (vec![1, 7], vec![], vec![1]));
     log.append(shown(9));
     log.append(EventBody::Thawed);
     log.flushed().await;
-    assert_eq!((told(7, 1), told(8, 3)), ((Some(8), vec![]), (Some(9), vec![9])));
+    assert_eq!(told(7, Seq::MAX), [9]);
+}
+
+#[tokio::test]
+async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
+    const USER: u32 = 7;
+    const LARGE: usize = 6 * 1024 * 1024;
+    let (folder, session) = (tempfile::tempdir().unwrap(), SessionId::fresh());
+    {
+        let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
+        for _ in 0..5 {
+            log.append(created(&"x".repeat(LARGE)));
+        }
+        append(&log, 10);
+    }
+    let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
+    let memory = Memory::default();
+    log.charge_to(USER, Arc::new(Free), memory.pool(USER));
+    let (mut most, mut events) = (0, 0);
+    let take = |_: Event| {
+        most = memory.taken(USER).0.max(most);
+        events += 1;
+        Ok(())
+    };
+    log.each_told((0, Seq::MAX), Overdraft::Allowed, take).unwrap();
+    let copies = 4;
+    assert!((LARGE..LARGE + 1024).contains(&usize::try_from(most / copies).unwrap()), "{most}");
+    assert_eq!((events, memory.taken(USER).0), (15, 0));
+
+    // Without room for them nothing is read, unless nothing goes on without them.
+    memory.set_limit(USER, Some(LARGE as u64));
+    let nothing = |_: Event| panic!("it was read");
+    let refused = log.each_told((0, Seq::MAX), Overdraft::Refused, nothing);
+    assert!(matches!(refused, Err(JournalError::NoRoom(_))), "{refused:?}");
+    log.each_told((0, Seq::MAX), Overdraft::Allowed, |_| Ok(())).unwrap();
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_read_is_not_passed_over() {
+    let (folder, session) = (tempfile::tempdir().unwrap(), SessionId::fresh());
+    let write = |large: &str| {
+        let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
+        log.append(EventBody::Reset);
+        log.append(created(large));
+        log.append(EventBody::Frozen);
+    };
+    let read = || {
+        let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
+        let mut seqs = Vec::new();
+        let read = log.each_told((0, Seq::MAX), Overdraft::Refused, |event| {
+            seqs.push(event.seq);
+            Ok(())
+        });
+        let unreadable = |error| match error {
+            JournalError::EventUnreadable { seq, .. } => seq,
+            other => panic!("{other}"),
+        };
+        read.map(|()| seqs).map_err(unreadable)
+    };
+    let change = |query: &str| {
+        rusqlite::Connection::open(folder.path().join("journal.db")).unwrap().execute(query, []).unwrap();
+    };
+    write(&"x".repeat(1024 * 1024));
+    assert_eq!(read(), Ok(vec![1, 2, 3]));
+    // Its content is gone.
+    std::fs::remove_dir_all(folder.path().join("blobs")).unwrap();
+    assert_eq!(read(), Err(2));
+    // It says something that nobody understands.
+    change(
+        "UPDATE events SET blob = NULL, json = '{\"seq\":2,\"at\":\"\",\"type\":\"unheard_of\"}' WHERE seq = 2",
+    );
+    assert_eq!(read(), Err(2));
+    // It is gone altogether, and then the last one is.
+    change("DELETE FROM events WHERE seq = 2");
+    assert_eq!(read(), Err(2));
 }
 
 #[tokio::test]

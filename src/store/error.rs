@@ -1,0 +1,37 @@
+//! What can be wrong with the journal.
+
+use crate::memory::NoRoom;
+use crate::protocol::ids::Seq;
+use crate::protocol::problem::{Code, FREE_SPACE, Problem};
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("the journal is closed")]
+    Closed,
+    #[error("there is a living session of this name already")]
+    NameTaken,
+    #[error("the journal cannot be written at the moment: {0}")]
+    Refused(String),
+    #[error("the journal cannot be read: {0}")]
+    Unreadable(#[from] rusqlite::Error),
+    /// One event that cannot be read, which nobody may pass over who goes on from all of them.
+    #[error("event {seq} cannot be read: {reason}")]
+    EventUnreadable { seq: Seq, reason: String },
+    #[error("{}", .0.sentence())]
+    NoRoom(NoRoom),
+}
+
+impl From<JournalError> for Problem {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::NameTaken => Self::new(Code::SessionExists, error.to_string()),
+            JournalError::Closed => Self::new(Code::ShuttingDown, error.to_string()),
+            JournalError::NoRoom(no_room) => no_room.into(),
+            JournalError::EventUnreadable { .. } => Self::new(Code::Storage, error.to_string())
+                .hint("look after the disk of the daemon's home, then ask again"),
+            JournalError::Refused(_) | JournalError::Unreadable(_) => {
+                Self::new(Code::Storage, error.to_string()).hint(FREE_SPACE)
+            }
+        }
+    }
+}
