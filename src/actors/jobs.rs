@@ -152,6 +152,10 @@ impl Actor for Jobs {
                 }
                 state.pump();
             }
+            JobsMsg::Waits { id } => {
+                state.enqueue(id);
+                state.pump();
+            }
             JobsMsg::Settled { id } => {
                 if let Some(entry) = state.jobs.remove(&id) {
                     let input = entry.record.job.input;

@@ -231,14 +231,13 @@ impl SupervisorState {
         for spent in self.args.journal.tokens_of_day(&clock::now())? {
             self.args.ledger.spend(spent.owner, today, &spent.by, spent.tokens);
         }
+        let records = self.args.journal.sessions()?;
         // Before anything can go wrong with a session: what is not expected is removed.
-        let living = self.args.journal.living()?;
-        for id in living.into_iter().filter(|_| controls::holds("sandboxes_are_expected_first")) {
-            for sandbox in self.args.journal.sandboxes(id)? {
+        for record in records.iter().filter(|_| controls::holds("sandboxes_are_expected_first")) {
+            for sandbox in self.args.journal.sandboxes(record.id)? {
                 self.args.launcher.expect(&sandbox);
             }
         }
-        let records = self.args.journal.sessions()?;
         // No session may get the user id of one that is taken up later.
         let slots = &self.args.launcher.slots;
         let _kept: Vec<_> = records.iter().filter_map(|record| Some(slots.keep(record.slot?))).collect();

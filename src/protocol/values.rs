@@ -62,6 +62,21 @@ pub fn check_integers(json: &str) -> Result<(), String> {
     between_strings(json).flat_map(|piece| piece.split(|c| !in_number(c))).try_for_each(fits)
 }
 
+/// How deep JSON is nested at most: told without parsing it.
+#[must_use]
+pub fn depth(json: &str) -> usize {
+    let (mut depth, mut most) = (0_usize, 0);
+    for byte in between_strings(json).flat_map(str::bytes) {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(depth);
+    }
+    most
+}
+
 /// Bytes that JSON takes in memory as values, at most, beside its own text: told without making them. A list of small
 /// numbers takes many times what it takes as text, and one of small objects even more.
 #[must_use]

@@ -15,7 +15,10 @@ use crate::memory::NoRoom;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
 use crate::protocol::result::Stream;
+use crate::protocol::values;
 
+/// Levels of an event. What comes in is parsed with at most 128, and has a few more around it when it is written.
+const EVENT_DEPTH: usize = 192;
 /// Bytes that a byte of output takes in JSON at most.
 const ESCAPED: u64 = 6;
 
@@ -272,6 +275,17 @@ pub(super) fn told(
         told.last = seq;
     }
     if told.last == after { Err(unreadable(after + 1, &"it is not there")) } else { Ok(told) }
+}
+
+/// An event as it was written. A value in it may have been as deep as the parser takes, and has some more levels around
+/// it since; one that is deeper than that would cost the stack.
+pub(super) fn parse(seq: Seq, json: &str) -> Result<Event, JournalError> {
+    if values::depth(json) > EVENT_DEPTH {
+        return Err(unreadable(seq, &format!("it is nested more than {EVENT_DEPTH} levels deep")));
+    }
+    let mut parser = serde_json::Deserializer::from_str(json);
+    parser.disable_recursion_limit();
+    Event::deserialize(&mut parser).map_err(|error| unreadable(seq, &error))
 }
 
 /// That an event is there and cannot be used.

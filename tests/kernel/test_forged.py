@@ -92,7 +92,8 @@ class Forged(KernelTest):
     def test_a_tool_call_speaks_for_its_own_cell_under_a_number_of_the_guardian(self):
         words = b'{"name":"t","arguments":{},"type":"cell_lost","cell":1,"call":5}'
         forged = f"for n in (7, 7, 2**32 - 1): say('C', struct.pack('>I', n) + {words!r}, 901)"
-        run = self.kernel.run(forged + "\ntime.sleep(0.2)")
+        # They are calls only while the cell runs, and a guardian on a busy machine comes to them late.
+        run = self.kernel.run(forged + "\ntime.sleep(1.5)")
         self.assertEqual(run.end["status"], "success")
         self.assertEqual([(call["type"], call["cell"]) for call in self.kernel.seen_calls], [("tool_call", 2)] * 3)
         self.assertEqual(len({call["call"] for call in self.kernel.seen_calls}), 3)

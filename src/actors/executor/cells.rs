@@ -143,16 +143,17 @@ impl ExecutorState {
 
     /// Before a reset, which ends the main line; copies of it have to be ended one by one.
     pub(super) fn cancel_running(&mut self, myself: &ExecutorRef) {
-        let mut copies = Vec::new();
+        let mut to_end = Vec::new();
         for (cell, running) in &mut self.running {
             match running.start.mode {
-                Mode::Main => {
+                Mode::Main if !running.waits_for_worker => {
                     running.ended_by.get_or_insert(EndedBy::Cancel);
                 }
-                Mode::Fork => copies.push(*cell),
+                // The reset does not end a cell that the kernel does not know: it would run after it.
+                Mode::Main | Mode::Fork => to_end.push(*cell),
             }
         }
-        for cell in copies {
+        for cell in to_end {
             self.end_cell(myself, cell, EndedBy::Cancel);
         }
     }

@@ -152,7 +152,8 @@ impl ExecutorState {
         let cpu_time = self.cpu_time();
         let is_over = |running: &Running| {
             let Some(asked) = &running.asked else { return false };
-            let before = asked.since.saturating_duration_since(running.since);
+            let until = self.freezing.at.map_or(asked.since, |frozen| frozen.min(asked.since));
+            let before = until.saturating_duration_since(running.since);
             before + asked.computed(cpu_time) > running.start.timeout
         };
         let over = self.running.iter().filter(|(_, running)| is_over(running));

@@ -62,6 +62,10 @@ pub enum JobsMsg {
         id: JobId,
         end: Option<JobEnd>,
     },
+    /// Nothing of an earlier daemon's is left of it, so it waits for a slot.
+    Waits {
+        id: JobId,
+    },
     /// The verdict is in the journal.
     Settled {
         id: JobId,

@@ -53,8 +53,17 @@ impl JobsState {
                     let result = log.and_then(|log| run::result_in(&log));
                     self.conclude(id, result.map_or_else(verdict::lost, |r| verdict::of_result(&r, true)));
                 }
-                // Its script has not begun; the sandbox that was made for it goes too.
-                (JobState::Queued | JobState::Ended, None, _) => self.enqueue(id),
+                // Its script has not begun. The sandbox that was made for it goes first: the job finds the next one by
+                // its own number.
+                (JobState::Queued | JobState::Ended, None, true) => {
+                    sessions.remove(&id);
+                    let (jobs, supervisor) = (self.myself.clone(), self.args.supervisor.clone());
+                    tokio::spawn(async move {
+                        run::remove(&supervisor, id).await;
+                        let _ = jobs.cast(JobsMsg::Waits { id });
+                    });
+                }
+                (JobState::Queued | JobState::Ended, None, false) => self.enqueue(id),
             }
         }
         for id in sessions.into_keys() {

@@ -119,7 +119,7 @@ impl Parked {
             format!("the session {} and is parked; its sandbox is kept", self.why),
         )
         .hint(format!(
-            "the daemon's log says why; `belljar reset {name}` starts it afresh, `belljar rm {name}` removes it"
+            "the daemon's log says why; when that is mended, a restart of the daemon takes it up again; `belljar reset {name}` starts it afresh, `belljar rm {name}` removes it"
         ))
     }
 }

@@ -427,7 +427,9 @@ impl Fold {
         self.restored.frozen_since = None;
         self.calls.clear();
         // What ran in it was said to have ended; what was not had never come so far.
-        self.open.values_mut().for_each(|open| open.began = None);
+        for open in self.open.values_mut() {
+            (open.began, open.frozen, open.pauses, open.paused_since) = (None, Duration::ZERO, 0, None);
+        }
     }
 
     fn answered(&mut self, call: u64, outcome: &ToolOutcome, seq: Seq) {

@@ -120,10 +120,9 @@ impl EventLog {
             })??;
             after = batch.last;
             for (seq, json) in batch.events {
-                let event = serde_json::from_str(&json);
+                let event = rows::parse(seq, &json)?;
                 drop(json);
-                let unreadable = |error: serde_json::Error| rows::unreadable(seq, &error);
-                take(event.map_err(unreadable)?)?;
+                take(event)?;
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use super::Durability::{Full, Normal};
 use super::*;
 use crate::memory::Memory;
+use crate::protocol::event::ToolOutcome;
 use crate::protocol::ids::SandboxId;
 use crate::store::account::Free;
 use crate::store::{AppliedFrame, Gone, JournalError, Overdraft};
@@ -173,6 +174,24 @@ async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
     let refused = log.each_told((0, Seq::MAX), Overdraft::Refused, nothing);
     assert!(matches!(refused, Err(JournalError::NoRoom(_))), "{refused:?}");
     log.each_told((0, Seq::MAX), Overdraft::Allowed, |_| Ok(())).unwrap();
+}
+
+/// A value that was just not too deep to be taken is deeper in its event.
+#[tokio::test]
+async fn what_could_be_written_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = Journal::open(folder.path()).unwrap().log(SessionId::fresh()).unwrap();
+    let (open, close) = ("[".repeat(127), "]".repeat(127));
+    let deepest: serde_json::Value = serde_json::from_str(&format!("{open}{close}")).unwrap();
+    log.append(EventBody::ToolAnswered { call: 1, outcome: ToolOutcome::Value(deepest) });
+    log.flushed().await;
+    let mut taken = 0;
+    log.each_told((0, Seq::MAX), Overdraft::Refused, |_| {
+        taken += 1;
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(taken, 1);
 }
 
 #[tokio::test]
