@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::clock;
 use crate::protocol::frames::{StateAfter, ToolFailure};
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::preload::Preloaded;
 use crate::protocol::receipt::Receipt;
 use crate::session::outcome::{CellStart, EndedBy};
@@ -43,6 +43,9 @@ pub struct Restored {
     pub frozen_since: Option<String>,
     /// Tool calls without an answer.
     pub open_calls: Vec<OpenCall>,
+    /// Calls of cells that run whose answers are in the journal, and may not have come to the kernel: the number of each
+    /// and that of the event.
+    pub answered_calls: Vec<(u64, Seq)>,
     /// What tools said to the sandbox, for which its code may hold markers.
     pub tool_responses: Responses,
     /// A replay had begun and not ended.

@@ -47,10 +47,16 @@ fn queue(daemon: &Daemon, key: &str, code: &str) -> u64 {
 
 #[track_caller]
 fn outcome(daemon: &Daemon, cell: u64) -> Value {
-    eventually(&format!("cell {cell} ends"), || {
+    let began = Instant::now();
+    loop {
         let view = get(daemon, &format!("/v1/sessions/s/cells/{cell}"));
-        (view["state"] == "done").then(|| view["result"].clone())
-    })
+        if view["state"] == "done" {
+            return view["result"].clone();
+        }
+        let events = || json!(daemon.events("s", 0));
+        assert!(began.elapsed() < SOON, "cell {cell} does not end: {view}\n{}\n{}", events(), daemon.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[track_caller]

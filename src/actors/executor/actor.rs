@@ -180,6 +180,7 @@ impl ExecutorState {
                 state.unstash(myself);
             }
             ExecutorMsg::SendAgain(cell) => state.send_again(myself, cell),
+            ExecutorMsg::AnswerAgain { call, outcome } => state.answer_again(myself, call, outcome),
             // The watch on the workspace's size goes on: what a client sends has to fit, so it is not what makes it too large.
             ExecutorMsg::FilesChanged => state.snapshot_is_old = true,
             ExecutorMsg::Undo { cells, reply_to } => {

@@ -1,21 +1,26 @@
 //! Going on with a sandbox that an earlier daemon left running.
 
+use serde_json::Value;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::calls::cell_ended;
-use super::messages::{ExecutorRef, Resumed};
+use super::messages::{ExecutorMsg, ExecutorRef, Resumed};
 use super::pending::Fence;
 use super::pending::Request;
 use super::running::Running;
 use super::state::ExecutorState;
 use crate::actors::launch::Ready;
 use crate::actors::session::messages::SessionMsg;
-use crate::protocol::event::{EventBody, ToolOutcome};
+use crate::actors::session::restore::fold;
+use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, StateAfter, ToolFailure};
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::Problem;
 use crate::session::outcome::Ending;
 use crate::session::restore::{Died, OpenCall, WaitingCall};
+use crate::store::Overdraft;
+use crate::tools::ToolOutput;
 
 /// Longest time for the kernel to end a cell that is not in the journal, after this daemon told it to kill that cell.
 /// Until then the kernel may refuse other cells.
@@ -67,6 +72,7 @@ impl ExecutorState {
         }
         self.kill_unrecorded(myself, &hello.running);
         self.answer_open_calls(myself, attach.open_calls, &hello.running);
+        self.read_answers(myself, attach.answered_calls);
         // The journal knew of these before the kernel did.
         for Resumed { start, .. } in unknown {
             self.run(myself, start);
@@ -124,6 +130,40 @@ impl ExecutorState {
                 }
             }
         }
+    }
+
+    /// An answer gets into the journal and to the kernel at the same time, so that whatever ends in between may have done
+    /// only the first. The kernel drops what it has already.
+    fn read_answers(&self, myself: &ExecutorRef, answered: Vec<(u64, Seq)>) {
+        let (executor, log) = (myself.clone(), Arc::clone(&self.args.log));
+        tokio::spawn(async move {
+            for (call, seq) in answered {
+                let take = |found: &mut Option<ToolOutcome>, event: Event| {
+                    if let EventBody::ToolAnswered { outcome, .. } = event.body {
+                        *found = Some(outcome);
+                    }
+                    Ok(())
+                };
+                match fold(&log, (seq.saturating_sub(1), seq), Overdraft::Allowed, None, take).await {
+                    Ok(Some(outcome)) => {
+                        let _ = executor.cast(ExecutorMsg::AnswerAgain { call, outcome });
+                    }
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(%error, call, "the answer to a tool call cannot be read"),
+                }
+            }
+        });
+    }
+
+    pub(super) fn answer_again(&mut self, myself: &ExecutorRef, call: u64, outcome: ToolOutcome) {
+        let frame = match outcome {
+            ToolOutcome::Value(Value::String(text)) => {
+                HostFrame::ToolResult { call, value: self.answer(call, ToolOutput::Text(text)) }
+            }
+            ToolOutcome::Value(value) => HostFrame::ToolResult { call, value },
+            ToolOutcome::Failure(error) => HostFrame::ToolFailed { call, error },
+        };
+        self.send(myself, &frame);
     }
 
     /// A cell that neither runs nor was told to have ended died in the moment in which the daemon did; or the kernel

@@ -252,7 +252,7 @@ impl ExecutorState {
 
     /// What a tool said is kept for its marker: charged in any case, as the code waits for it; while there is no room,
     /// calls that bring much are refused.
-    fn answer(&mut self, call: u64, output: ToolOutput) -> Value {
+    pub(super) fn answer(&mut self, call: u64, output: ToolOutput) -> Value {
         let mut said = self.responses.0.lock();
         let value = said.answer(call, output);
         let bytes = said.bytes();

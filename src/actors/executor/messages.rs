@@ -10,8 +10,9 @@ use crate::actors::launch::Ready;
 use crate::bridge::{Closed, FrameGuard};
 use crate::memory::Charge;
 use crate::protocol::api::{Computed, VariableList, VariablesFilter};
+use crate::protocol::event::ToolOutcome;
 use crate::protocol::frames::{KernelFrame, LiveResources, ToolFailure};
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
@@ -97,6 +98,11 @@ pub enum ExecutorMsg {
     Scanned(Snapshot),
     /// A cell that came while its worker was being replaced.
     SendAgain(CellNumber),
+    /// The answer to a tool call, which the journal has and the kernel may not have.
+    AnswerAgain {
+        call: u64,
+        outcome: ToolOutcome,
+    },
     Closed(Closed),
     Overdue(Overdue),
     /// The regular look at the sandbox: size of its workspace, CPU time while an approval waits, pauses by strangers.
@@ -149,6 +155,7 @@ impl ExecutorMsg {
             | Self::Arrived(..)
             | Self::Scanned(_)
             | Self::SendAgain(_)
+            | Self::AnswerAgain { .. }
             | Self::Closed(_)
             | Self::Overdue(_)
             | Self::Look
@@ -188,6 +195,8 @@ pub struct Attach {
     pub running: Vec<Resumed>,
     /// Tool calls that wait for an answer which nobody works on any more.
     pub open_calls: Vec<OpenCall>,
+    /// Tool calls whose answers are in the journal, and where: the kernel may not have them.
+    pub answered_calls: Vec<(u64, Seq)>,
     /// What tools have said to it.
     pub responses: Responses,
     /// The rules of all code that has run in it since its last reset.

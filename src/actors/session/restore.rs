@@ -158,6 +158,7 @@ impl SessionActorState {
             receipt,
             running: past.running.into_iter().map(ran).collect(),
             open_calls: past.open_calls,
+            answered_calls: past.answered_calls,
             responses: past.tool_responses,
             bound: past.sandbox_rules,
             frozen: self.machine.is_frozen(),

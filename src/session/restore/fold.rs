@@ -1,7 +1,7 @@
 //! One event after the other, until the present is reached.
 
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::protocol::ask::{Approval, Subject};
 use crate::protocol::clock;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
-use crate::protocol::limits::{APPROVAL_BYTES, TOOL_CALLS_LISTED};
+use crate::protocol::limits::{APPROVAL_BYTES, TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_LISTED};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
 use crate::session::notices;
@@ -83,6 +83,8 @@ pub struct Fold {
     newest_begun: CellNumber,
     /// The newest cell when the worker was last a fresh one: an undo cannot reach behind it.
     fresh_since: CellNumber,
+    /// The last answers to calls of cells, with the numbers of call and event: no more than can be on their way.
+    answered: VecDeque<(CellNumber, u64, Seq)>,
     /// Resets that the kernel was or is to be told of, and has not confirmed.
     open_resets: u32,
     /// Cells of a replay that is not over, with those whose places they have taken.
@@ -120,7 +122,9 @@ impl Fold {
     /// What is left open when all events were taken.
     #[must_use]
     pub fn end(self, recorded: &BTreeMap<CellNumber, RecordedCell>) -> Restored {
-        let Self { mut restored, mut open, calls, .. } = self;
+        let Self { mut restored, mut open, calls, answered, .. } = self;
+        let of_open = answered.into_iter().filter(|(cell, ..)| open.contains_key(cell));
+        restored.answered_calls = of_open.map(|(_, call, seq)| (call, seq)).collect();
         for open in open.values_mut() {
             let Some(since) = open.paused_since.take() else { continue };
             // From where a freeze that lasts began, it is counted when that ends.
@@ -435,6 +439,12 @@ impl Fold {
     fn answered(&mut self, call: u64, outcome: &ToolOutcome, seq: Seq) {
         let Some(Call { cell, name, .. }) = self.calls.remove(&call) else { return };
         self.reaches(cell, seq);
+        if let Some(cell) = cell.filter(|cell| self.open.contains_key(cell)) {
+            self.answered.push_back((cell, call, seq));
+            if self.answered.len() > TOOL_CALLS_IN_FLIGHT {
+                self.answered.pop_front();
+            }
+        }
         if let ToolOutcome::Value(Value::String(text)) = outcome {
             self.restored.tool_responses.answer(call, ToolOutput::Text(text.clone()));
         }

@@ -226,6 +226,17 @@ fn a_reset_that_the_kernel_has_confirmed_is_not_repeated() {
     assert!(!is_repeated(&forgotten));
 }
 
+/// What ends between the journal and the kernel may have told only the first.
+#[test]
+fn answers_to_cells_that_run_are_known_by_their_events() {
+    let bodies =
+        [queued(1, Mode::Main), started(1), called(1, 1), answered(1), kept(1), queued(2, Mode::Main)];
+    let bodies = [&bodies[..], &[started(2), called(2, 2), called(3, 2), answered(3)]].concat();
+    let past = past(&bodies);
+    assert_eq!(past.answered_calls, [(3, 10)]);
+    assert_eq!(past.open_calls.iter().map(|open| open.call).collect::<Vec<_>>(), [2]);
+}
+
 #[test]
 fn a_replay_that_goes_on_does_not_call_tools() {
     let mut bodies = vec![queued(1, Mode::Main), started(1)];
