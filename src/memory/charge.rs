@@ -1,4 +1,4 @@
-//! The pools, shared. A charge gives back what it holds when it is dropped.
+//! The shared pools of memory. A charge gives its bytes back when it is dropped.
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -9,22 +9,22 @@ use tokio::sync::Notify;
 use super::pool::{MemoryPurpose, NoRoom, Taken};
 use crate::protocol::quota::Share;
 
-/// All pools. Clones share them.
+/// The pools of all users. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     inner: Arc<Mutex<Inner>>,
-    /// Woken when something was given back.
+    /// Notified when a charge gives bytes back, or a limit changes.
     freed: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Of all users together, and of one that nothing else is said of; none: no bound.
+    /// The limit for all users together, and the limit for a user without an entry in `limits`; `None` is no limit.
     machine: Option<u64>,
     everyone: Option<u64>,
     limits: HashMap<u32, Option<u64>>,
     taken: HashMap<u32, Taken>,
-    /// Users of whom one charge goes beyond the limit.
+    /// Users that have a charge which exceeds the limit; each user may have one such charge.
     overdrawn: HashSet<u32>,
 }
 
@@ -35,7 +35,7 @@ pub struct Pool {
     uid: u32,
 }
 
-/// Bytes of a pool that are taken for as long as this lives.
+/// Bytes that are taken from a pool until this value is dropped.
 #[derive(Debug)]
 pub struct Charge {
     pool: Pool,
@@ -72,7 +72,7 @@ impl Memory {
         self.freed.notify_waiters();
     }
 
-    /// What a user has taken, and for what, the largest first.
+    /// The bytes that a user has taken, and for which purposes, the largest first.
     #[must_use]
     pub fn taken(&self, uid: u32) -> (u64, Vec<Share>) {
         let inner = self.inner.lock();
@@ -90,7 +90,7 @@ impl Inner {
         if used.saturating_add(bytes) <= limit {
             return Ok(());
         }
-        // Who holds it is nobody's business.
+        // The shares are left out, because they would tell one user about another.
         Err(NoRoom { wanted: bytes, used, limit, by: Vec::new() })
     }
 
@@ -110,20 +110,20 @@ impl Inner {
 }
 
 impl Pool {
-    /// Of nothing yet.
+    /// A charge of no bytes.
     #[must_use]
     pub fn open(&self, what: MemoryPurpose) -> Charge {
         Charge { pool: self.clone(), what, bytes: 0, overdraws: false }
     }
 
-    /// Now or never.
+    /// Takes the bytes at once, or fails without waiting.
     pub fn try_charge(&self, what: MemoryPurpose, bytes: u64) -> Result<Charge, NoRoom> {
         let mut charge = self.open(what);
         charge.try_grow(bytes)?;
         Ok(charge)
     }
 
-    /// What is there already, or has to be, whatever the limits say.
+    /// Charges bytes that are in memory already or must be, without regard to the limits.
     #[must_use]
     pub fn charge_anyway(&self, what: MemoryPurpose, bytes: u64) -> Charge {
         let mut charge = self.open(what);
@@ -138,7 +138,7 @@ impl Charge {
         self.bytes
     }
 
-    /// Whether it goes beyond the limit, as one of each user may.
+    /// Whether this charge exceeds the limit, which is allowed to one charge of each user.
     #[must_use]
     pub fn overdraws(&self) -> bool {
         self.overdraws
@@ -158,14 +158,14 @@ impl Charge {
         self.bytes = self.bytes.saturating_add(more);
     }
 
-    /// Waits for room, for at most so long. What could never be had is refused at once.
+    /// Waits for room for at most `patience`. More bytes than the limit allows are refused at once.
     pub async fn grow(&mut self, more: u64, patience: Duration) -> Result<(), NoRoom> {
         let deadline = tokio::time::Instant::now() + patience;
         loop {
             let memory = self.pool.memory.clone();
             let freed = memory.freed.notified();
             tokio::pin!(freed);
-            // Before the look, so that nothing is missed that is given back in between.
+            // The waiter is enabled before the check, so that no notification in between is missed.
             freed.as_mut().enable();
             match self.try_grow(more) {
                 Ok(()) => return Ok(()),
@@ -179,8 +179,8 @@ impl Charge {
         }
     }
 
-    /// Waits for room; after so long it goes beyond the limit, if no other charge of the user does. So work that has
-    /// to go on does so, one after the other, however full the pool is.
+    /// Waits for room. After `after` the charge exceeds the limit, if no other charge of the user does. So work that
+    /// must go on gets through, one charge after the other, however full the pool is.
     pub async fn grow_or_overdraw(&mut self, more: u64, after: Duration) {
         if self.overdraws {
             self.grow_anyway(more);
@@ -195,13 +195,13 @@ impl Charge {
             }
             let memory = self.pool.memory.clone();
             let freed = memory.freed.notified();
-            // A small pause at most, in case the overdraft was given back just before.
+            // The pause is bounded, in case the overdraft was given back just before.
             let _ = tokio::time::timeout(after, freed).await;
             patience = Duration::ZERO;
         }
     }
 
-    /// Gives back what is more than that.
+    /// Gives back all bytes above `bytes`.
     pub fn shrink_to(&mut self, bytes: u64) {
         let less = self.bytes.saturating_sub(bytes);
         self.give_back(less);

@@ -1,11 +1,11 @@
 //! The daemon's own memory, user by user.
 //!
-//! Whatever a user, a guest or a model can make the daemon keep in memory is charged to a pool of its owner before it
-//! is there. A [`Charge`] travels with the bytes that it is for and gives them back when it is dropped. Without room
-//! the daemon reads no more from that client or sandbox, or refuses; nobody else waits for it.
+//! Everything that a user, a guest or a model can make the daemon keep in memory is charged to a pool of its owner
+//! before it is there. A [`Charge`] travels with the bytes that it is for and gives them back when it is dropped.
+//! Without room the daemon stops reading from that client or sandbox, or refuses the request; other users do not wait.
 //!
-//! Small things need no room: each connection, stream and frame may have [`SMALL_BYTES`] without asking, so that ends,
-//! refusals, interrupts and removals get through however full a pool is.
+//! Small amounts need no room: each connection, stream and frame may take [`SMALL_BYTES`] without a charge, so that
+//! ends, refusals, interrupts and removals get through however full a pool is.
 
 mod charge;
 mod pool;

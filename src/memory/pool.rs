@@ -1,4 +1,4 @@
-//! The pure part: what is taken of one pool, and for what. No lock, no clock.
+//! What one user has taken from a pool, and for which purposes. This part is pure: it has no lock and no clock.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::config::show_size;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Share;
 
-/// What memory is taken for.
+/// The purposes for which memory is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemoryPurpose {
     /// Bodies of requests while they are read, parsed and handled.
@@ -21,24 +21,24 @@ pub enum MemoryPurpose {
     Calls,
     /// Code of cells that wait or run.
     Cells,
-    /// What running cells have shown, for their results.
+    /// Displays of running cells, kept for their results.
     Displays,
     /// Frames to sandboxes that have not read them.
     Outgoing,
     /// Events that wait to be written.
     Events,
-    /// Events that are read again, to go on from them.
+    /// Events of the journal that are read again, to restore the state that follows from them.
     Reads,
     /// Values with which sessions begin.
     Seeds,
-    /// What is said of jobs that have not ended.
+    /// Descriptions of jobs that have not ended.
     Jobs,
-    /// Conversations with models, and what models answer.
+    /// Conversations with models, and the models' answers.
     Conversations,
 }
 
 impl MemoryPurpose {
-    /// As it is told to whoever fills the pool.
+    /// The name that the user sees in messages about a full pool.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl MemoryPurpose {
     }
 }
 
-/// There is no room for so much more.
+/// The error that a pool has no room for `wanted` more bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
 pub struct NoRoom {
@@ -87,7 +87,7 @@ pub struct NoRoom {
 }
 
 impl NoRoom {
-    /// What fills the pool, and how much more was asked for.
+    /// The message: what fills the pool, and how much more was asked for.
     #[must_use]
     pub fn sentence(&self) -> String {
         let by: Vec<String> =
@@ -101,7 +101,7 @@ impl NoRoom {
         )
     }
 
-    /// What to do about it.
+    /// The hint that goes with the message: what the user can do about it.
     #[must_use]
     pub fn hint(&self) -> String {
         let way_out = match self.by.first() {
@@ -111,7 +111,7 @@ impl NoRoom {
         format!("{way_out}, or have `quota.daemon_memory` raised; `belljar quota` shows all of it")
     }
 
-    /// Whether it could not be had even if nothing else were there.
+    /// Whether the request is larger than the limit itself, so that waiting never helps.
     #[must_use]
     pub fn is_for_ever(&self) -> bool {
         self.wanted > self.limit
@@ -124,7 +124,7 @@ impl From<NoRoom> for Problem {
     }
 }
 
-/// What one user has taken.
+/// The bytes that one user has taken, by purpose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken(BTreeMap<MemoryPurpose, u64>);
 
@@ -137,7 +137,7 @@ impl Taken {
         self.0.is_empty()
     }
 
-    /// Whether so much more fits below the limit.
+    /// Whether `bytes` more fit below the limit.
     pub fn fits(&self, bytes: u64, limit: Option<u64>) -> Result<(), NoRoom> {
         let (used, Some(limit)) = (self.sum(), limit) else { return Ok(()) };
         if used.saturating_add(bytes) <= limit {
