@@ -1,4 +1,4 @@
-//! The pure part: limits, and what is held of them. No clock, no lock, no I/O.
+//! The limits, and the amounts that are held. This part is pure: it has no clock, no lock and no I/O.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use crate::config::{Limits, Quota};
 use crate::controls;
 use crate::protocol::quota::{Kind, Share, Usage};
 
-/// Names that a refusal or a view lists at most.
+/// Maximum number of names that a refusal or a view lists.
 const NAMED: usize = 5;
 
 pub type HoldId = u64;
 
-/// How much of which kinds.
+/// An amount of each of some kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts(BTreeMap<Kind, u64>);
 
@@ -28,19 +28,19 @@ impl Amounts {
     }
 }
 
-/// What one session, cell or job holds.
+/// The amounts that one session, cell or job holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hold {
     by: String,
     amounts: Amounts,
-    /// It goes where others need the room, so it stands in nobody's way.
+    /// The daemon deletes the data behind this hold when its owner needs the room, so the owner's requests ignore it.
     spare: bool,
-    /// Nobody holds it any more, since that number was the next one; it is counted until whoever looks at all that is
-    /// kept has seen it.
+    /// Set when the holder is gone: the value of `next` at that time. The hold counts until a scan of all retained data
+    /// that began later has seen it.
     left: Option<HoldId>,
 }
 
-/// What was spent on one day. Only a new day gives it back.
+/// The tokens that a user spent on one day. Only a new day resets them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Spent {
     day: u64,
@@ -50,10 +50,10 @@ struct Spent {
 #[derive(Clone, Debug)]
 pub struct Books {
     machine: Limits,
-    /// Of a user without limits of its own.
+    /// The limits of a user without an entry in `limits`.
     everyone: Limits,
     limits: BTreeMap<u32, Limits>,
-    /// By user. Sums are taken when they are needed, so that none can drift from what is held.
+    /// The holds of each user. Sums are computed when they are needed, so that they cannot drift from the holds.
     held: BTreeMap<u32, BTreeMap<HoldId, Hold>>,
     spent: BTreeMap<u32, Spent>,
     next: HoldId,
@@ -72,7 +72,7 @@ impl Books {
         }
     }
 
-    /// The limits of one user, if they are not those of everyone.
+    /// Sets the limits of one user; limits that equal those of everyone are not stored.
     pub fn set_limits(&mut self, uid: u32, limits: Limits) {
         if limits == self.everyone {
             self.limits.remove(&uid);
@@ -102,20 +102,20 @@ impl Books {
         users.into_iter().map(|uid| self.used(uid, kind)).fold(0, u64::saturating_add)
     }
 
-    /// Without what goes where others need the room.
+    /// The user's usage without spare holds.
     fn firm(&self, uid: u32, kind: Kind) -> u64 {
         let holds = self.held.get(&uid).into_iter().flat_map(BTreeMap::values);
         let spare = holds.filter(|hold| hold.spare).map(|hold| hold.amounts.get(kind));
         self.used(uid, kind).saturating_sub(spare.fold(0, u64::saturating_add))
     }
 
-    /// How much the user may have beside what does not go where others need the room.
+    /// How much spare holds of the user may take: the limit minus the usage without spare holds.
     #[must_use]
     pub fn room(&self, uid: u32, kind: Kind) -> u64 {
         self.limit(uid, kind).map_or(u64::MAX, |limit| limit.saturating_sub(self.firm(uid, kind)))
     }
 
-    /// Whether so much more can be had now: by the user, then on the machine.
+    /// Whether the user can get `wanted` more now: first within the user's limits, then within the machine's.
     pub fn check(&self, uid: u32, wanted: &Amounts) -> Result<(), Refusal> {
         for (kind, wanted) in &wanted.0 {
             self.check_kind(uid, *kind, *wanted)?;
@@ -129,7 +129,7 @@ impl Books {
         self.judge(uid, kind, wanted, [of_user, of_all])
     }
 
-    /// Whether it could be had if nobody held anything.
+    /// Whether `wanted` could be granted if no hold existed.
     pub fn check_alone(&self, uid: u32, wanted: &Amounts) -> Result<(), Refusal> {
         wanted.0.iter().try_for_each(|(kind, wanted)| self.judge(uid, *kind, *wanted, [0, 0]))
     }
@@ -155,13 +155,13 @@ impl Books {
         Ok(())
     }
 
-    /// All of it or nothing.
+    /// Holds all of the amounts, or none if one of them is refused.
     pub fn take(&mut self, uid: u32, by: &str, amounts: Amounts) -> Result<HoldId, Refusal> {
         self.check(uid, &amounts)?;
         Ok(self.keep(uid, by, amounts))
     }
 
-    /// Holds what is there already, whatever the limits say now.
+    /// Holds amounts that are in use already, without regard to the limits.
     pub fn keep(&mut self, uid: u32, by: &str, amounts: Amounts) -> HoldId {
         let id = self.next;
         self.next += 1;
@@ -174,14 +174,14 @@ impl Books {
         self.held.get_mut(&uid)?.get_mut(&id)
     }
 
-    /// From here on it goes where others need the room.
+    /// Marks a hold as spare.
     pub fn spare(&mut self, uid: u32, id: HoldId) {
         if let Some(hold) = self.hold(uid, id) {
             hold.spare = true;
         }
     }
 
-    /// Its holder is gone, but so much of one kind is still there.
+    /// Keeps only the amount of `kind`, which is still in use although its holder is gone, and marks it as spare.
     pub fn leave(&mut self, uid: u32, id: HoldId, by: &str, kind: Kind) {
         let number = self.next;
         self.next += 1;
@@ -191,7 +191,7 @@ impl Books {
         }
     }
 
-    /// What was left until that number was asked for is counted by somebody else from here on.
+    /// Removes the holds that were left before `until` was read from `next_id`: the scan that read it counts them now.
     pub fn drop_left(&mut self, until: HoldId) {
         self.held.retain(|_, holds| {
             holds.retain(|_, hold| hold.left.is_none_or(|left| left >= until));
@@ -204,14 +204,14 @@ impl Books {
         self.next
     }
 
-    /// So much more of one kind, or nothing.
+    /// Adds `more` to a hold, or is refused and changes nothing.
     pub fn grow(&mut self, uid: u32, id: HoldId, kind: Kind, more: u64) -> Result<(), Refusal> {
         self.check_kind(uid, kind, more)?;
         self.add(uid, id, kind, more);
         Ok(())
     }
 
-    /// So much more of one kind, whatever the limits say.
+    /// Adds `more` to a hold, without regard to the limits.
     pub fn add(&mut self, uid: u32, id: HoldId, kind: Kind, more: u64) {
         if let Some(hold) = self.hold(uid, id) {
             let amount = hold.amounts.0.entry(kind).or_default();
@@ -219,7 +219,7 @@ impl Books {
         }
     }
 
-    /// So much less of one kind.
+    /// Subtracts `less` from a hold.
     pub fn shrink(&mut self, uid: u32, id: HoldId, kind: Kind, less: u64) {
         if let Some(hold) = self.hold(uid, id) {
             let amount = hold.amounts.0.entry(kind).or_default();
@@ -227,9 +227,9 @@ impl Books {
         }
     }
 
-    /// What is measured and not asked for: it is noted in any case, and an error if it is too much.
+    /// Records an amount that is measured, not asked for: always, and with an error if it is too much.
     pub fn measure(&mut self, uid: u32, id: HoldId, kind: Kind, amount: u64) -> Result<(), Refusal> {
-        // A look that began before its holder went may end after it.
+        // A measurement may end after its holder has left, and must not bring back kinds that were released.
         let is_counted = |hold: &&mut Hold| hold.left.is_none() || hold.amounts.0.contains_key(&kind);
         if let Some(hold) = self.hold(uid, id).filter(is_counted) {
             hold.amounts.0.insert(kind, amount);
@@ -237,7 +237,7 @@ impl Books {
         self.check_kind(uid, kind, 0)
     }
 
-    /// Whether the user has at most so many times the limit, as what is measured can be above it.
+    /// An error if the user has more than `times` times the limit: measured usage can exceed the limit.
     pub fn tolerates(&self, uid: u32, kind: Kind, times: u64) -> Result<(), Refusal> {
         let used = self.used(uid, kind);
         match self.limit(uid, kind) {
@@ -262,14 +262,14 @@ impl Books {
         }
     }
 
-    /// Notes what is spent already, so it is never refused. `day` counts from any fixed one.
+    /// Records tokens that are spent already, so it never refuses. `day` counts from any fixed day.
     pub fn spend(&mut self, uid: u32, day: u64, by: &str, tokens: u64) {
         let spent = self.on(uid, day);
         let sum = spent.by.entry(by.to_owned()).or_default();
         *sum = sum.saturating_add(tokens);
     }
 
-    /// Is there anything left to spend?
+    /// A refusal if the user has no tokens left on `day`.
     pub fn may_spend(&mut self, uid: u32, day: u64) -> Result<(), Refusal> {
         self.on(uid, day);
         self.check_kind(uid, Kind::Tokens, 1)
@@ -280,7 +280,7 @@ impl Books {
         self.spent.entry(uid).or_insert_with(|| Spent { day, by: BTreeMap::new() })
     }
 
-    /// Largest first.
+    /// The user's largest holders, the largest first.
     fn shares(&self, uid: u32, kind: Kind) -> Vec<Share> {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         let held = self.held.get(&uid).into_iter().flat_map(BTreeMap::values);
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(books.take(1, "a", cell()).unwrap_err().whose, Whose::User);
         books.take(2, "b", cell()).unwrap();
         let refusal = books.take(2, "b", cell()).unwrap_err();
-        // The names of somebody else's sessions are not told.
+        // The refusal does not name the sessions of another user.
         assert_eq!((refusal.whose, refusal.used, refusal.by), (Whose::Machine, 3, vec![]));
     }
 
@@ -385,7 +385,7 @@ mod tests {
         assert!(books.grow(1, a, Kind::Journal, 0).is_err());
         books.shrink(1, a, Kind::Journal, 15);
         books.grow(1, a, Kind::Journal, 10).unwrap();
-        // Its holder goes, its bytes stay and are told, and others have all the room.
+        // The holder leaves; its bytes still count as used, but other holds have all the room.
         let looked = books.next_id();
         books.leave(1, a, "removed", Kind::Journal);
         let b = books.keep(1, "b", Amounts::default());

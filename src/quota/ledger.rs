@@ -1,4 +1,4 @@
-//! The books, shared. A permit gives back what it holds when it is dropped.
+//! The shared books. A permit gives back what it holds when it is dropped.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::memory::{Memory, Pool};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::{Kind, Usage};
 
-/// Things of one user that wait for a permit. Each session has a bounded queue before this one.
+/// Limit of waiters that one user may have for permits. Each session has a bounded queue before this one.
 const WAITING_PER_USER: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub struct Ledger {
     inner: Arc<Mutex<Inner>>,
-    /// Woken when what is spare stands in somebody's way.
+    /// Notified when spare holds, such as journals of removed sessions, take a user above its limit.
     crowded: Arc<Notify>,
-    /// Taken and given back far more often than the rest, and by what has no name.
+    /// Memory is not in the books: it is taken and given back far more often, and by work without a name.
     memory: Memory,
 }
 
@@ -37,7 +37,7 @@ struct Waiter {
     granted: oneshot::Sender<Permit>,
 }
 
-/// What somebody may have, for as long as this value lives.
+/// The right to an amount of some kinds, for as long as this value exists.
 #[derive(Debug)]
 pub struct Permit {
     ledger: Ledger,
@@ -45,7 +45,7 @@ pub struct Permit {
     id: HoldId,
 }
 
-/// Notes what a permit's holder is found to have, without holding anything itself.
+/// Records what the holder of a permit is measured to use, without holding anything itself.
 #[derive(Clone, Debug)]
 pub struct Gauge {
     ledger: Ledger,
@@ -53,7 +53,7 @@ pub struct Gauge {
     id: HoldId,
 }
 
-/// A permit, now or when others have given back enough. Who drops it does not wait any more.
+/// A permit that is granted now, or when other holders have given back enough. Dropping the waiter ends the wait.
 #[derive(Debug)]
 pub struct PermitWaiter {
     ledger: Ledger,
@@ -62,12 +62,12 @@ pub struct PermitWaiter {
 }
 
 impl PermitWaiter {
-    /// The permit, if it is there already.
+    /// The permit, if it is granted already.
     pub fn try_take(&mut self) -> Option<Permit> {
         self.granted.try_recv().ok()
     }
 
-    /// None only if it was taken before.
+    /// `None` only if the permit was taken before.
     pub async fn taken(mut self) -> Option<Permit> {
         (&mut self.granted).await.ok()
     }
@@ -75,7 +75,7 @@ impl PermitWaiter {
 
 impl Drop for PermitWaiter {
     fn drop(&mut self) {
-        // Out of the way of those behind it, who may want less.
+        // A waiter that leaves may stop blocking those behind it, which may want less.
         let left = self.ledger.inner.lock().waiting.remove(self.place);
         if left.is_some() {
             self.ledger.serve();
@@ -96,25 +96,25 @@ impl Ledger {
         Permit { ledger: self.clone(), uid, id }
     }
 
-    /// Now or never: all of it, or a refusal.
+    /// Takes all amounts at once, or is refused without waiting.
     pub fn take(&self, uid: u32, by: &str, amounts: Amounts) -> Result<Permit, Refusal> {
         self.inner.lock().books.take(uid, by, amounts).map(|id| self.permit(uid, id))
     }
 
-    /// Whether it could be had if nobody held anything.
+    /// Whether the amounts could be granted if no other hold existed.
     #[must_use]
     pub fn could_grant(&self, uid: u32, amounts: &Amounts) -> bool {
         self.inner.lock().books.check_alone(uid, amounts).is_ok()
     }
 
-    /// Holds what is there already, such as a session of an earlier daemon.
+    /// Holds amounts that are in use already, such as those of a session of an earlier daemon.
     #[must_use]
     pub fn keep(&self, uid: u32, by: &str, amounts: Amounts) -> Permit {
         let id = self.inner.lock().books.keep(uid, by, amounts);
         self.permit(uid, id)
     }
 
-    /// Waits in turn with other users. Refused is only what could never be granted, or one wait too many.
+    /// Waits in turn with other users. Only amounts above the limits, or one waiter too many, are refused.
     pub fn wait(&self, uid: u32, by: &str, amounts: Amounts) -> Result<PermitWaiter, Problem> {
         let (grant, granted) = oneshot::channel();
         let place = {
@@ -130,7 +130,7 @@ impl Ledger {
         Ok(PermitWaiter { ledger: self.clone(), place, granted })
     }
 
-    /// Grants what can be granted, user by user.
+    /// Grants all permits that can be granted, user by user.
     fn serve(&self) {
         loop {
             let mut inner = self.inner.lock();
@@ -139,7 +139,7 @@ impl Ledger {
             let Some((uid, waiter)) = waiting.pop_where(may) else { return };
             let id = books.keep(uid, &waiter.by, waiter.amounts);
             drop(inner);
-            // If nobody wants it any more it comes back, and dropping it serves the next.
+            // If the waiter is gone, `send` returns the permit, and dropping the permit serves the next waiter.
             drop(waiter.granted.send(self.permit(uid, id)));
         }
     }
@@ -156,7 +156,7 @@ impl Ledger {
         self.serve();
     }
 
-    /// Waits until what is spare stands in somebody's way.
+    /// Waits until spare holds take a user above its limit.
     pub async fn crowded(&self) {
         self.crowded.notified().await;
     }
@@ -167,18 +167,18 @@ impl Ledger {
         }
     }
 
-    /// An error if the user has more than so many times the limit.
+    /// An error if the user has more than `times` times the limit.
     pub fn tolerates(&self, uid: u32, kind: Kind, times: u64) -> Result<(), Refusal> {
         self.inner.lock().books.tolerates(uid, kind, times)
     }
 
-    /// A mark for whoever now looks through what is on the disk: what is left behind after it is not covered by that look.
+    /// A mark for a scan of the disk that begins now: it does not cover holds that are left behind after the mark.
     #[must_use]
     pub fn left_until_now(&self) -> HoldId {
         self.inner.lock().books.next_id()
     }
 
-    /// What was left behind before that is counted by somebody else from here on.
+    /// Ends the holds that were left behind before the mark, because the scan now counts their bytes itself.
     pub fn drop_left(&self, before: HoldId) {
         self.inner.lock().books.drop_left(before);
     }
@@ -212,15 +212,15 @@ impl Ledger {
 }
 
 impl Permit {
-    /// What it holds goes where others need the room.
+    /// Marks the hold as spare: the daemon deletes the data behind it when the owner needs the room.
     #[must_use]
     pub fn spare(self) -> Self {
         self.ledger.inner.lock().books.spare(self.uid, self.id);
         self
     }
 
-    /// The work is done and gives back all it held, but so much of one kind still lies on the disk. It goes on
-    /// counting until whoever looks at all that is kept has seen it.
+    /// Releases all amounts but the one of `kind`, which is still on the disk after the work is done. That amount
+    /// counts until the next scan of all retained data has seen it.
     pub fn leave(self, by: &str, kind: Kind) {
         self.ledger.inner.lock().books.leave(self.uid, self.id, by, kind);
         self.ledger.serve();
@@ -236,41 +236,41 @@ impl Permit {
 }
 
 impl Gauge {
-    /// What was measured last.
+    /// The amount of `kind` that the hold has.
     #[must_use]
     pub fn own(&self, kind: Kind) -> u64 {
         self.ledger.inner.lock().books.held(self.uid, self.id, kind)
     }
 
-    /// An error if the user has more than so many times the limit.
+    /// An error if the user has more than `times` times the limit.
     pub fn tolerates(&self, kind: Kind, times: u64) -> Result<(), Refusal> {
         self.ledger.inner.lock().books.tolerates(self.uid, kind, times)
     }
 
-    /// A refusal if so much more could not be had now.
+    /// A refusal if the user could not get `more` now.
     pub fn fits(&self, kind: Kind, more: u64) -> Result<(), Refusal> {
         self.ledger.inner.lock().books.check(self.uid, &Amounts::of([(kind, more)]))
     }
 
-    /// So much more, or a refusal.
+    /// Adds `more` to the hold, or is refused.
     pub fn grow(&self, kind: Kind, more: u64) -> Result<(), Refusal> {
         self.ledger.inner.lock().books.grow(self.uid, self.id, kind, more)?;
         self.ledger.tell_crowded(self.uid, kind);
         Ok(())
     }
 
-    /// So much more, whatever the limits say.
+    /// Adds `more` to the hold, without regard to the limits.
     pub fn add(&self, kind: Kind, more: u64) {
         self.ledger.inner.lock().books.add(self.uid, self.id, kind, more);
     }
 
-    /// So much less.
+    /// Subtracts `less` from the hold.
     pub fn shrink(&self, kind: Kind, less: u64) {
         self.ledger.inner.lock().books.shrink(self.uid, self.id, kind, less);
         self.ledger.serve();
     }
 
-    /// An error if the user has too much now. Nothing is noted once the permit is gone.
+    /// Records the measured amount; an error if the user has too much now. Nothing is recorded once the permit is gone.
     pub fn measure(&self, kind: Kind, amount: u64) -> Result<(), Refusal> {
         self.ledger.inner.lock().books.measure(self.uid, self.id, kind, amount)
     }

@@ -1,10 +1,11 @@
-//! Who may have how much, and who has it.
+//! Quotas: how much each user may have, and how much each user holds.
 //!
-//! [`Books`] is the pure part: limits, what is held, by whom. A [`Ledger`] shares one set of books
-//! between actors and hands out [`Permit`]s: a permit travels with the work that it is for and gives
-//! back what it holds when it is dropped, however that work ended. Nothing else ever counts down.
+//! [`Books`] is the pure part: the limits, the amounts that are held, and their holders. A [`Ledger`] shares one set of
+//! books between actors and hands out [`Permit`]s: a permit travels with the work that it is for and gives back what it
+//! holds when it is dropped, however that work ended. Only that drop ends a hold, apart from holds that are left behind
+//! for data on the disk.
 //!
-//! What may wait instead of being refused takes its turn in a [`FairQueue`](crate::fair_queue::FairQueue).
+//! Work that may wait instead of being refused takes its turn in a [`FairQueue`](crate::fair_queue::FairQueue).
 
 mod books;
 mod ledger;

@@ -1,4 +1,4 @@
-//! What somebody is told who gets nothing: which quota, how much of it is used, and by what.
+//! The refusal that a user gets: which quota is used up, how much of it is used, and by what.
 
 use crate::config::show_size;
 use crate::protocol::problem::{Code, Problem};
@@ -7,7 +7,7 @@ use crate::protocol::quota::{Kind, Share, Unit};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     User,
-    /// Of all users together. Who holds it is nobody's business.
+    /// The limit for all users together. The refusal does not name the holders, because they may belong to other users.
     Machine,
 }
 
@@ -23,7 +23,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// As a sentence of its own.
+    /// The message as a full sentence, with a capital letter and a full stop.
     #[must_use]
     pub fn sentence(&self) -> String {
         let message = self.message();

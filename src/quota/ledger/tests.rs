@@ -13,7 +13,7 @@ fn cell() -> Amounts {
     Amounts::of([(Kind::Cells, 1)])
 }
 
-/// Case 43 of the catalogue.
+/// Case 43 of `tests/abuse/CATALOGUE.md`.
 #[test]
 fn exactly_8_of_50_parallel_starts_are_admitted() {
     let ledger = ledger(&[(Kind::Sessions, 8)], &[]);
@@ -96,12 +96,12 @@ enum Step {
         uid: u32,
         memory: u64,
     },
-    /// The end of one, in the order of `index`.
+    /// Ends the running one at `index`, modulo their number.
     End(usize),
     StopWaiting(usize),
-    /// Everything of one user at once, as when its last session crashes.
+    /// Ends everything of one user at once, as when its last session crashes.
     Crash(u32),
-    /// The daemon dies: what waited is gone, what ran is found again.
+    /// The daemon restarts: waiters are gone, and what ran is found again.
     Restart,
     SetLimit {
         uid: u32,
@@ -123,7 +123,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..150)
 }
 
-/// What runs: the permit, and what the test knows that it holds.
+/// A running piece of work: its permit, and the amounts that the test expects it to hold.
 struct Running {
     uid: u32,
     memory: u64,
@@ -218,7 +218,7 @@ impl World {
             prop_assert!(cells <= USER_CELLS);
             prop_assert!(memory <= self.limits.get(&uid).copied().unwrap_or(USER_MEMORY));
             all += memory;
-            // Nobody waits for what is free.
+            // A user whose only waiter could be granted does not wait.
             if let Some((_, first, _)) = self.waiting.iter().find(|(owner, ..)| *owner == uid)
                 && self.waiting.iter().filter(|(owner, ..)| *owner == uid).count() == 1
             {
