@@ -1,11 +1,11 @@
-//! Tool calls in flight: which are there, whose they are, and that there are never too many.
+//! The tool calls in flight, each with its cell. Their number is bounded.
 
 use std::collections::HashMap;
 
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_CALLS_IN_FLIGHT;
 
-/// `H` is whatever stops a call when it is dropped.
+/// `H` is a handle that stops its call when it is dropped.
 #[derive(Debug)]
 pub struct Calls<H> {
     open: HashMap<u64, Call<H>>,
@@ -20,7 +20,7 @@ pub struct Call<H> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The id is in use: a kernel that repeats ids is broken or lies.
+    /// The id is in use: a kernel that repeats ids is broken or hostile.
     Duplicate,
     TooMany,
 }
@@ -32,7 +32,7 @@ impl<H> Default for Calls<H> {
 }
 
 impl<H> Calls<H> {
-    /// Whether a call of that id may begin.
+    /// Whether a call with this id may begin.
     pub fn admit(&self, call: u64) -> Result<(), Refusal> {
         if self.open.contains_key(&call) {
             return Err(Refusal::Duplicate);
@@ -47,7 +47,7 @@ impl<H> Calls<H> {
         self.open.insert(call, Call { cell, name, handle });
     }
 
-    /// None for a call that was cancelled meanwhile: its answer is dropped.
+    /// `None` for a call that was cancelled meanwhile; the caller drops its answer.
     pub fn end(&mut self, call: u64) -> Option<Call<H>> {
         self.open.remove(&call)
     }
@@ -56,7 +56,7 @@ impl<H> Calls<H> {
         self.open.values().map(|call| &call.handle)
     }
 
-    /// Takes out the calls of a cell that ended, in their order.
+    /// Removes the calls of a cell that ended, and returns them in the order of their ids.
     pub fn cancel_cell(&mut self, cell: CellNumber) -> Vec<(u64, Call<H>)> {
         let mut cancelled: Vec<_> = self.open.extract_if(|_, call| call.cell == Some(cell)).collect();
         cancelled.sort_unstable_by_key(|(id, _)| *id);

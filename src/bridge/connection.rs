@@ -1,10 +1,10 @@
 //! The task that owns a connection to a kernel.
 //!
-//! Frames are dealt with strictly one after the other. Output and displays go straight to a
-//! [`Sink`], so that a flood of them never becomes a flood of actor messages; every other frame is
-//! handed on with its [`FrameGuard`], and the next frame is only read when the turn is given back. So at
-//! any moment a number says exactly which frames have had their effect: that number is what the
-//! kernel is told (`ack`), and what it goes on from if this daemon dies.
+//! Frames are handled strictly one after the other. Output and displays go straight to a [`Sink`], so that a flood of
+//! them never becomes a flood of actor messages; every other frame is handed on with its [`FrameGuard`], and the next
+//! frame is only handled when the guard is dropped. So at any moment one number says exactly which frames have had
+//! their effect: the daemon sends that number to the kernel (`ack`), and the kernel resumes after it if this daemon
+//! dies.
 
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -29,7 +29,7 @@ use crate::protocol::limits::{ACKNOWLEDGE_AFTER, FRAME_BYTES, HOST_FRAMES_WAITIN
 use crate::protocol::values::parsed_bytes;
 use serde_json::{Map, Value};
 
-/// Takes what has to stay in order. Called from the connection's task only.
+/// Takes the frames that must stay in order. Only the connection's task calls it.
 pub trait Sink: Send + Sync + 'static {
     fn output(&mut self, frame: OutputFrame<'_>, number: u64);
     fn display(&mut self, cell: CellNumber, mime: Map<String, Value>, number: u64);
@@ -37,45 +37,45 @@ pub trait Sink: Send + Sync + 'static {
     /// When gathered output has to be published at the latest.
     fn flush_at(&self) -> Option<Instant>;
     fn flush(&mut self);
-    /// Waits while what was taken before is too much to take more.
+    /// Waits until the frames that were taken before leave room for more.
     fn room(&self) -> impl Future<Output = ()> + Send;
-    /// Whether that is so.
+    /// Whether `room` would wait.
     fn is_crowded(&self) -> bool;
-    /// How many frames have had their effect for good, given that all up to `number` were dealt with.
+    /// The number of frames that have had their effect for good, given that all up to `number` were handled.
     fn settled(&self, number: u64) -> u64;
 }
 
-/// As text and as values, a frame takes at most so many times its own size, unless it is made of small values.
+/// A frame is plain if its parsed values take at most this many times its own size; many small values take more.
 const PLAIN_COPIES: u64 = 3;
 
-/// What a frame takes in memory until it has had its effect.
+/// The memory that a frame takes until it has had its effect.
 #[derive(Debug, Default)]
 struct InMemory {
     _charge: Option<Charge>,
-    /// As values.
+    /// The bytes that the frame takes as parsed values.
     parsed: u64,
     refused: Option<NoRoom>,
 }
 
-/// The right to deal with one frame; the next one waits until it is dropped.
+/// The right to handle one frame. The next frame waits until the guard is dropped.
 #[derive(Debug)]
 pub struct FrameGuard {
-    /// Of the frame, counted from the start of the sandbox.
+    /// The number of the frame, counted from the start of the sandbox.
     pub number: u64,
     memory: InMemory,
     cancel: CancellationToken,
-    /// Given back after the connection was closed, if it is.
+    /// Released only after `drop` may have closed the connection, so that no acknowledgement slips in between.
     _permit: OwnedSemaphorePermit,
 }
 
 impl FrameGuard {
-    /// What the frame takes as values.
+    /// The bytes that the frame takes as parsed values.
     #[must_use]
     pub fn parsed_bytes(&self) -> u64 {
         self.memory.parsed
     }
 
-    /// Why the frame stands without what its runner said: there was no room for that.
+    /// The reason why the frame comes without the content from its runner: there was no room for that content.
     #[must_use]
     pub fn refused(&self) -> Option<&NoRoom> {
         self.memory.refused.as_ref()
@@ -84,31 +84,31 @@ impl FrameGuard {
 
 impl Drop for FrameGuard {
     fn drop(&mut self) {
-        // Whoever dealt with the frame died over it. It has had no effect that anybody knows of, so the kernel must
-        // not hear that it had: it tells it again on the next connection.
+        // The task that handled the frame panicked, so it is unknown whether the frame had an effect. The kernel must
+        // not get an acknowledgement, so that it sends the frame again on the next connection.
         if std::thread::panicking() && controls::holds("frame_of_a_death_is_not_acknowledged") {
             self.cancel.cancel();
         }
     }
 }
 
-/// What arrives for the owner of the link.
+/// What the owner of the link receives.
 #[derive(Debug)]
 pub enum Incoming {
     Frame(Box<KernelFrame>, FrameGuard),
-    /// The last that arrives.
+    /// Always the last to arrive.
     Closed(Closed),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// The owner let go.
+    /// The owner dropped its link.
     ByUs,
     /// The kernel's side ended.
     ByKernel,
-    /// The kernel broke the protocol, or does not answer.
+    /// The kernel broke the protocol, or does not answer pings.
     Violation(String),
-    /// The task that read from it panicked. The kernel is well, and connects again.
+    /// The task that reads the connection panicked. The kernel is not to blame, and connects again.
     Fault,
 }
 
@@ -117,14 +117,14 @@ pub enum Closed {
 pub struct Link {
     outgoing: mpsc::Sender<Outgoing>,
     cancel: CancellationToken,
-    /// The kernel cannot answer at the moment, and need not.
+    /// While this is set, the kernel cannot answer pings and need not.
     silent: Arc<AtomicBool>,
     pool: Pool,
-    /// Nothing can be sent any more, however that came.
+    /// Set when nothing more can be sent: the writing task ended, or the queue is full.
     unwritable: Arc<AtomicBool>,
 }
 
-/// Whether a frame has got into the kernel's socket. What has not, it never saw.
+/// Whether a frame was written into the kernel's socket. The kernel never saw a frame that was not.
 #[derive(Clone, Debug, Default)]
 pub struct Delivery(Arc<AtomicBool>);
 
@@ -138,7 +138,7 @@ impl Delivery {
 struct Outgoing {
     text: String,
     delivery: Delivery,
-    /// What it takes until the kernel has it.
+    /// The charge for the text until it is written to the kernel.
     memory: Option<Charge>,
 }
 
@@ -202,12 +202,12 @@ impl Link {
         Self { outgoing, cancel, silent, pool, unwritable }
     }
 
-    /// While silence is expected, the kernel is not taken for dead.
+    /// While silence is expected, a kernel that does not answer is not taken for dead.
     pub fn expect_silence(&self, silent: bool) {
         self.silent.store(silent, Ordering::Relaxed);
     }
 
-    /// Queues a frame. A kernel that lets the queue fill up is taken for dead; its owner is told so.
+    /// Queues a frame. A kernel that lets the queue fill up is taken for dead, and the link's owner gets `Closed`.
     pub fn send(&self, frame: &HostFrame) -> Result<Delivery, SendError> {
         let text = serde_json::to_string(frame).map_err(|_| SendError::TooLarge)?;
         if text.len() > FRAME_BYTES {
@@ -215,7 +215,8 @@ impl Link {
         }
         let delivery = Delivery::default();
         let bytes = text.len() as u64;
-        // In any case: whoever waits for it waits for good. What follows is refused while it is not read.
+        // The charge ignores the limit: without this frame, the cell that waits for it would wait for ever. As long as
+        // the kernel does not read it, the charge makes later requests of the user fail.
         let memory = (bytes > TINY_BYTES).then(|| self.pool.charge_anyway(MemoryPurpose::Outgoing, bytes));
         self.outgoing.try_send(Outgoing { text, delivery: delivery.clone(), memory }).map_err(|_| {
             self.unwritable.store(true, Ordering::Release);
@@ -267,21 +268,21 @@ struct Driver<S> {
     sink: S,
     cancel: CancellationToken,
     last_heard: Instant,
-    /// Frames that were read.
+    /// The number of frames that were read.
     received: u64,
-    /// The number the kernel was last told.
+    /// The number in the last `ack` to the kernel.
     acknowledged: u64,
-    /// When to tell it the next one.
+    /// When to send the next `ack`.
     acknowledge_at: Option<Instant>,
     outgoing: mpsc::Sender<Outgoing>,
     silent: Arc<AtomicBool>,
-    /// One frame at a time.
+    /// Has one permit, so that one frame is handled at a time.
     turns: Arc<Semaphore>,
-    /// Nothing can be sent any more, however that came.
+    /// Set when nothing more can be sent: the writing task ended, or the queue is full.
     unwritable: Arc<AtomicBool>,
-    /// Things that user code said and that mean nothing.
+    /// The number of frames with content from user code that was not understood.
     unread: u64,
-    /// Of the frame that is being read.
+    /// Counts the bytes of the frame that is being read.
     meter: Meter,
     pool: Pool,
 }
@@ -296,7 +297,7 @@ impl<S: Sink> Driver<S> {
                 () = self.cancel.cancelled() => break self.cancelled(),
                 () = sleep_until(flush), if flush.is_some() => { self.sink.flush(); continue }
                 () = sleep_until(acknowledge), if acknowledge.is_some() => { self.acknowledge(); continue }
-                // Without room nothing is read: the sandbox waits, and no thread does.
+                // Without room nothing is read: the sandbox waits, but no thread of the daemon does.
                 message = async { self.sink.room().await; self.reader.next().await } => message,
                 () = sleep_until(Some(silence)) => {
                     let waits = self.sink.is_crowded() || self.meter.is_waiting();
@@ -331,12 +332,12 @@ impl<S: Sink> Driver<S> {
         closed
     }
 
-    /// By whom the connection was closed on this side.
+    /// Which side is reported to have closed the connection.
     fn cancelled(&self) -> Closed {
         if self.unwritable.load(Ordering::Acquire) { Closed::ByKernel } else { Closed::ByUs }
     }
 
-    /// Waits until the frame before has been dealt with; none if the connection is closed instead.
+    /// Waits until the frame before has been handled; `None` if the connection is closed instead.
     async fn turn(&mut self) -> Option<OwnedSemaphorePermit> {
         loop {
             let flush = self.sink.flush_at();
@@ -349,8 +350,9 @@ impl<S: Sink> Driver<S> {
         }
     }
 
-    /// Takes what the frame needs as values; none if the connection is closed instead. What is plain goes on in the
-    /// end, one after the other; what is made of so many small values that there is no room for them does not.
+    /// Charges the memory that the frame needs as values; `None` if the connection is closed instead. A plain frame is
+    /// taken in the end even without room, one after the other; a frame of so many small values that there is no room
+    /// for them is refused.
     async fn make_room(&mut self, message: &Message) -> Option<InMemory> {
         let charge = self.meter.take();
         let (bytes, parsed) = match message {
@@ -425,19 +427,19 @@ impl<S: Sink> Driver<S> {
                 self.sink.gap(cell, stdout_bytes, stderr_bytes, turn.number);
             }
             frame => {
-                // What was printed before comes before.
+                // Output that was printed before this frame is published before it.
                 self.sink.flush();
                 deliver(Incoming::Frame(Box::new(frame), turn));
             }
         }
     }
 
-    /// Tells the kernel which frames it may forget. What is not settled yet is told later.
+    /// Tells the kernel which frames it may forget. Frames that are not settled yet are acknowledged later.
     fn acknowledge(&mut self) {
-        // A frame whose turn is out has not had its effect yet.
+        // A frame whose guard is not dropped yet has not had its effect.
         let is_out = self.turns.available_permits() == 0;
         let dealt_with = if is_out { self.received.saturating_sub(1) } else { self.received };
-        // A turn closes the connection before it comes back from whoever died with it.
+        // A guard that is dropped by a panic closes the connection before it releases its permit.
         if self.cancel.is_cancelled() {
             return;
         }
@@ -453,12 +455,12 @@ impl<S: Sink> Driver<S> {
     }
 }
 
-/// What a runner said, or what stands for it where there was no room.
+/// The frame that a runner sent, or, if there was no room for its content, the frame without that content.
 fn said(bytes: &[u8], turn: &FrameGuard) -> Result<Option<KernelFrame>, String> {
     if turn.refused().is_some() { KernelFrame::unread(bytes) } else { KernelFrame::of_runner(bytes) }
 }
 
-/// A frame of the guardian, which runs no user code, is always as agreed: this one is not its.
+/// The guardian runs no user code and keeps to the protocol, so a frame that is not understood is a violation.
 fn not_understood(error: String) -> String {
     format!("a frame that is not understood: {error}")
 }

@@ -14,7 +14,7 @@ use crate::protocol::frames::{HostFrame, KernelFrame, KernelLimits, Probe};
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::limits::{BRIDGE_VERSION, FRAME_BYTES, WRITE_BUFFER_BYTES};
 
-/// What the kernel says of itself.
+/// What the kernel reports about itself.
 #[derive(Clone, Debug)]
 pub struct Hello {
     pub python: String,
@@ -25,7 +25,7 @@ pub struct Hello {
     pub resumes_after: u64,
 }
 
-/// Longest Python version that is believed.
+/// Longest Python version that is accepted; the rest is cut.
 const VERSION_CHARS: usize = 64;
 
 fn settings() -> WebSocketConfig {
@@ -96,7 +96,7 @@ mod tests {
         let (ours, kernels) = UnixStream::pair().unwrap();
         let kernel = tokio::spawn(async move {
             let mut socket = tokio_tungstenite::accept_async(kernels).await.unwrap();
-            // It is hung up on before all of it is read.
+            // The send may fail, because the client hangs up before it has read the whole frame.
             let _ = socket.send(Message::binary(vec![0; FRAME_BYTES + 1])).await;
         });
         let connected = client_async_with_config("ws://kernel/", ours, Some(settings())).await;

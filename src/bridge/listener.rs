@@ -1,5 +1,5 @@
-//! Where the kernel of one sandbox connects. Exactly one connection is taken, from exactly one
-//! process; after that the socket refuses everybody.
+//! The socket to which the kernel of one sandbox connects. Exactly one connection is accepted, from exactly one
+//! process; after that the socket refuses all connections.
 
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::AsRawFd;
@@ -25,21 +25,21 @@ impl Listener {
             let handle =
                 rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
             let path = format!("/proc/self/fd/{}/{SOCKET_NAME}", handle.as_raw_fd());
-            // The socket of an earlier daemon; the folder is ours alone.
+            // An earlier daemon may have left its socket here; only the daemon can write to this folder.
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
             let listener = UnixListener::bind(&path)?;
-            // The folder above is closed to everybody else; inside the sandbox its user connects.
+            // The folder above keeps other users of the host out, while the sandbox's user must be able to connect.
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
             Ok(listener)
         };
         bind().map(|listener| Self { listener }).map_err(BridgeError::Socket)
     }
 
-    /// The connection of the process with that pid; others are hung up on. The listener is used up:
-    /// later attempts are refused by the system.
+    /// Accepts the connection of the process with this pid, and hangs up on all others. The listener is consumed, so
+    /// the system refuses later attempts.
     pub async fn accept(self, pid: i32, limit: Duration) -> Result<UnixStream, BridgeError> {
         let mut strangers = 0_u64;
         let wanted = async {
@@ -49,7 +49,7 @@ impl Listener {
                 if peer.pid() == Some(pid) || !controls::holds("bridge_is_for_pid_1") {
                     return Ok(stream);
                 }
-                // Code in the sandbox may connect as often as it likes, and shall not fill a log by that.
+                // Code in the sandbox may connect as often as it likes, and must not fill the log by doing so.
                 strangers += 1;
                 if strangers == 1 || !controls::holds("strangers_are_logged_once") {
                     tracing::warn!(peer = ?peer.pid(), wanted = pid, "a stranger on a bridge was hung up on");

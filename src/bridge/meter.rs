@@ -1,4 +1,4 @@
-//! Charges what comes from a sandbox as it is read: without room the sandbox is not read from.
+//! Charges the bytes of a sandbox as they are read: without room the daemon does not read from the sandbox.
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -13,10 +13,10 @@ use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, OVERDRAFT_AFTER, Pool};
 use crate::protocol::limits::OUTPUT_FRAME_BYTES;
 
-/// What is read of a frame without a charge: frames of output, and the word that a cell has ended, fit into it, with what
-/// was read of the frame before them.
+/// The bytes of a frame that are read without a charge. An output frame, or the frame that ends a cell, fits into it,
+/// together with bytes that were read of the frame before.
 const FREE_BYTES: u64 = 4 * OUTPUT_FRAME_BYTES as u64;
-/// What is charged and read at once of a large frame.
+/// The bytes of a large frame that are charged and read at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// A connection of a kernel whose bytes are counted.
@@ -26,17 +26,17 @@ pub struct Metered {
     meter: Meter,
 }
 
-/// Tells what the frame takes that is being read. Clones share it.
+/// Knows how many bytes the frame takes that is being read. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
-    /// Nothing is charged before it is known to whom.
+    /// The pool to charge; until it is known, nothing is charged.
     pool: Arc<OnceLock<Pool>>,
     count: Arc<Mutex<Count>>,
 }
 
 #[derive(Default)]
 struct Count {
-    /// Bytes that were read since the last frame was whole.
+    /// Bytes that were read since the last frame was complete.
     read: u64,
     charge: Option<Charge>,
     waiting: Option<BoxFuture<'static, Charge>>,
@@ -60,12 +60,12 @@ impl Metered {
 }
 
 impl Meter {
-    /// From here on what is read is charged.
+    /// From now on, bytes that are read are charged to `pool`.
     pub fn charge_to(&self, pool: Pool) {
         let _ = self.pool.set(pool);
     }
 
-    /// A frame is whole: what it takes, and the next one begins.
+    /// Called when a frame is complete: returns its charge, and starts the count for the next frame.
     pub fn take(&self) -> Option<Charge> {
         let mut count = self.count.lock();
         count.read = 0;
@@ -77,7 +77,7 @@ impl Meter {
         self.count.lock().waiting.is_some()
     }
 
-    /// Ready when there is room for another piece.
+    /// Ready when there is room to read another piece.
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(pool) = self.pool.get().filter(|_| controls::holds("frame_memory_charge")) else {
             return Poll::Ready(());
@@ -180,7 +180,7 @@ mod tests {
         (kernels, link, arrivals)
     }
 
-    /// A tool call, as the guardian wraps what a runner says.
+    /// A tool call, wrapped by the guardian as it wraps every message of a runner.
     fn call(arguments: &str) -> Message {
         let own = json!({"type": "tool_call", "call": 1, "cell": 1}).to_string();
         let said = format!("{{\"name\": \"t\", \"arguments\": {{\"a\": {arguments}}}}}");

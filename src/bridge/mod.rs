@@ -1,6 +1,5 @@
-//! The bridge to a kernel: a unix socket to listen on, a websocket over it on which the daemon is
-//! the client, and the task that owns the connection. Any byte stream would do; nothing here knows
-//! of containers.
+//! The bridge to a kernel: a unix socket to listen on, a websocket over it on which the daemon is the client, and the
+//! task that owns the connection. Any byte stream would do; nothing here depends on containers.
 
 mod calls;
 mod connection;
