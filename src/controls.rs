@@ -13,7 +13,7 @@ pub const fn holds(_control: &str) -> bool {
     true
 }
 
-/// Whether the control is applied: all are, but those that the environment names.
+/// Whether the control is applied: every control is, except those that the environment names.
 #[cfg(feature = "mutate")]
 #[must_use]
 pub fn holds(control: &str) -> bool {
@@ -22,21 +22,21 @@ pub fn holds(control: &str) -> bool {
     switched_off.split('+').all(|name| name != control)
 }
 
-/// What a control sets, for where it is an option of something larger; none where it does not hold.
+/// The value that a control sets as an option of something larger; `None` if the control does not hold.
 #[must_use]
 pub fn setting<T>(control: &str, value: T) -> Option<T> {
     holds(control).then_some(value)
 }
 
-/// What a process of Belljar's own needs in its environment, to know which controls do not hold: in an ordinary build
-/// they all do.
+/// The environment variable that tells Belljar's own child processes which controls do not hold. In an ordinary build
+/// all controls hold, so there is none.
 #[cfg(not(feature = "mutate"))]
 #[must_use]
 pub const fn handed_on() -> Option<(&'static str, std::ffi::OsString)> {
     None
 }
 
-/// What a process of Belljar's own needs in its environment, to know which controls do not hold.
+/// The environment variable that tells Belljar's own child processes which controls do not hold.
 #[cfg(feature = "mutate")]
 #[must_use]
 pub fn handed_on() -> Option<(&'static str, std::ffi::OsString)> {
@@ -44,8 +44,8 @@ pub fn handed_on() -> Option<(&'static str, std::ffi::OsString)> {
     std::env::var_os(NAME).map(|value| (NAME, value))
 }
 
-/// A file of the kernel without the statement that applies a control which does not hold. Such a statement
-/// fills one line and ends with the comment `# control: NAME`; `pass` takes its place.
+/// A file of the kernel, without the statements that apply controls which do not hold. Such a statement fills one line
+/// and ends with the comment `# control: NAME`; `pass` takes its place.
 #[must_use]
 pub fn kernel_text(text: &'static str) -> std::borrow::Cow<'static, str> {
     let is_off = |line: &str| line.split_once("# control: ").is_some_and(|(_, name)| !holds(name.trim()));

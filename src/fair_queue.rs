@@ -1,13 +1,13 @@
-//! A queue that takes turns between users: one who queues a thousand things delays the next user's
-//! first by one, not by a thousand.
+//! A queue that takes turns between users: a user who queues a thousand things delays the next user's first one by one,
+//! not by a thousand.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Names a thing in the queue, so that it can be taken out again.
+/// Identifies a thing in the queue, so that it can be removed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(u64);
 
-/// The user has as much in the queue as allowed; the thing is given back.
+/// The error that the user has as many things in the queue as allowed. It returns the thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Full<T>(pub T);
 
@@ -18,7 +18,7 @@ pub struct FairQueue<K, T> {
     next: u64,
     /// Never holds an empty line.
     lines: BTreeMap<K, VecDeque<(Place, T)>>,
-    /// Users with a line; the one whose turn it is stands first.
+    /// The users with a line, in the order of their turns.
     turns: VecDeque<K>,
 }
 
@@ -46,7 +46,7 @@ impl<K: Copy + Ord, T> FairQueue<K, T> {
         self.pop_where(|_, _| true)
     }
 
-    /// The next whose first thing may go. Users who are passed over keep their turn.
+    /// Removes the first thing of the next user for whom `may` allows it. Users who are passed over keep their turn.
     pub fn pop_where(&mut self, mut may: impl FnMut(K, &T) -> bool) -> Option<(K, T)> {
         let first = |key: &K| self.lines.get(key).and_then(VecDeque::front);
         let index = self.turns.iter().position(|key| first(key).is_some_and(|(_, item)| may(*key, item)))?;
@@ -61,7 +61,7 @@ impl<K: Copy + Ord, T> FairQueue<K, T> {
         Some((key, item))
     }
 
-    /// Takes out what need not wait any more.
+    /// Removes a thing that need not wait any more.
     pub fn remove(&mut self, place: Place) -> Option<T> {
         let (key, index) = self.lines.iter().find_map(|(key, line)| {
             line.iter().position(|(found, _)| *found == place).map(|index| (*key, index))
@@ -80,7 +80,7 @@ impl<K: Copy + Ord, T> FairQueue<K, T> {
         self.lines.get(&key).map_or(0, VecDeque::len)
     }
 
-    /// Who has something in the queue, in the order of their turns.
+    /// The users with something in the queue, in the order of their turns.
     pub fn keys(&self) -> impl Iterator<Item = K> {
         self.turns.iter().copied()
     }
@@ -95,7 +95,7 @@ impl<K: Copy + Ord, T> FairQueue<K, T> {
         self.lines.is_empty()
     }
 
-    /// Everything, user by user, in the order of each one's line.
+    /// All things, user by user, in the order of each user's line.
     pub fn iter(&self) -> impl Iterator<Item = (K, &T)> {
         self.lines.iter().flat_map(|(key, line)| line.iter().map(|(_, item)| (*key, item)))
     }
@@ -153,13 +153,13 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is lost or comes twice, each user's own order holds, and nobody has two turns
-        /// while another waits for one.
+        /// Nothing is lost or comes twice, each user's own order holds, and no user has two turns while another user
+        /// waits for one.
         #[test]
         fn turns_are_fair_and_nothing_is_lost(steps in steps()) {
             let mut queue = FairQueue::new(16);
             let mut inside: Vec<(u32, Place, usize)> = Vec::new();
-            // For each user that waits: who had a turn since it began to wait or was last served.
+            // For each user that waits, the users that had a turn since it began to wait or was last served.
             let mut since: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             for (number, step) in steps.into_iter().enumerate() {
                 match step {

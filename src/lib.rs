@@ -2,10 +2,9 @@
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `agent`, `session` → `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `memory` → `config` → `schema` → `protocol`.
-//! Beside them are `controls` (which security controls hold, for the build that proves each of them), `fair_queue` (users
-//! take turns), `panics` (they are
-//! reported to the owner, counted, and provoked by tests) and `processes` (tells processes of the host apart although
-//! their numbers are used again, and finds what they have started).
+//! Beside them are `controls` (which security controls hold, for the build that proves each of them), `fair_queue`
+//! (users take turns), `panics` (which are reported to the owner, counted, and provoked by tests) and `processes`
+//! (tells processes of the host apart although their pids are used again, and finds their descendants).
 
 pub mod actors;
 pub mod agent;

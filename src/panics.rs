@@ -1,8 +1,8 @@
-//! Panics: reported to the owner of what panicked, counted, and provoked by tests.
+//! Panics are reported to the owner of the task that panicked, counted, and provoked by tests.
 //!
-//! A task that panics must reach its owner as surely as one that returns ([`spawn_reporting`]). Who starts something anew
-//! that has died does so a few times and then stops ([`CrashCounter`]). And a test lets an actor die at every message in
-//! turn ([`panic_if_requested`]).
+//! A task that panics must reach its owner as surely as one that returns ([`spawn_reporting`]). An owner restarts a
+//! part that panicked only a few times and then stops ([`CrashCounter`]). A test makes an actor panic at each of its
+//! messages in turn ([`panic_if_requested`]).
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
-/// Deaths within [`WITHIN`] after which nothing is started anew any more.
+/// The number of panics within [`WITHIN`] after which the owner does not restart the part again.
 pub const TOO_MANY: usize = 3;
 pub const WITHIN: Duration = Duration::from_secs(60);
 
-/// When something died of late.
+/// The times of recent panics of one part.
 #[derive(Debug, Default)]
 pub struct CrashCounter(VecDeque<Instant>);
 
 impl CrashCounter {
-    /// Notes one more. True if these are too many, so that another life would be a waste.
+    /// Counts one more panic. True if there were too many, so that another restart would be a waste.
     pub fn one_more(&mut self) -> bool {
         let now = Instant::now();
         while self.0.front().is_some_and(|at| now.duration_since(*at) >= WITHIN) {
@@ -30,13 +30,13 @@ impl CrashCounter {
         self.0.len() >= TOO_MANY
     }
 
-    /// Somebody decided that it shall be tried again.
+    /// Forgets all panics, for when a restart is requested explicitly.
     pub fn forget(&mut self) {
         self.0.clear();
     }
 }
 
-/// Tells what came of some work: nothing if it panicked, or was dropped before its end.
+/// Reports the outcome of some work when dropped: `None` if the work panicked, or was dropped before its end.
 struct Teller<T, F: FnOnce(Option<T>)> {
     tell: Option<F>,
     outcome: Option<T>,
@@ -50,7 +50,7 @@ impl<T, F: FnOnce(Option<T>)> Drop for Teller<T, F> {
     }
 }
 
-/// Runs a task. Its owner is told how it ended, however that was: with none if it panicked or was aborted.
+/// Runs a task and calls `tell` with its outcome, however it ended: with `None` if it panicked or was aborted.
 /// `tell` must neither block nor panic.
 pub fn spawn_reporting<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
@@ -63,13 +63,13 @@ pub fn spawn_reporting<T: Send + 'static>(
     })
 }
 
-/// Whose death is wanted, and when.
+/// Where a test wants a panic: at which messages of which kind of actor.
 #[derive(Debug, PartialEq, Eq)]
 struct PanicAt {
     kind: String,
-    /// The message that is to be the last one, counted over all lives of all of that kind.
+    /// The number of the message that panics, counted over all actors of that kind and all their restarts.
     number: u64,
-    /// As many, one after the other.
+    /// How many messages in a row panic.
     times: u64,
 }
 
@@ -87,10 +87,11 @@ impl PanicAt {
 
 const VARIABLE: &str = "BELLJAR_PANIC_AT";
 
-/// Called with every message of an actor, or batch of the journal's writer, before anything is done with it.
+/// Called with every message of an actor, or batch of the journal's writer, before it is handled.
 ///
-/// `BELLJAR_PANIC_AT=KIND:n` panics at the n-th one of that kind in this process, `KIND:n*m` at m from there on.
-/// Release builds do not look.
+/// `BELLJAR_PANIC_AT=KIND:n` panics at the n-th message of that kind in this process, `KIND:n*m` at m messages from
+/// there.
+/// Release builds ignore the variable.
 pub fn panic_if_requested(kind: &str) {
     static WANTED: OnceLock<Option<PanicAt>> = OnceLock::new();
     static MESSAGES: AtomicU64 = AtomicU64::new(0);

@@ -1,5 +1,5 @@
-//! One process of the host, told from all that had or will have its number: by when it started, in
-//! which run of the machine; and what it has started, however deep.
+//! The identity of one process of the host: its pid together with its start time and the machine's boot, so that it is
+//! never mistaken for another process with the same pid. Also finds all its descendants.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::{HashMap, HashSet};
@@ -9,33 +9,33 @@ use std::time::Duration;
 /// Files of `/proc` are small; a longer one is cut.
 const PROC_BYTES: u64 = 64 * 1024;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Time between two looks whether a process is gone.
+/// Time between two checks whether a process is gone.
 const GONE_POLL: Duration = Duration::from_millis(5);
-/// What the kernel counts CPU time in for programs, on every architecture that is served.
+/// The unit in which the kernel reports CPU time to programs, on every supported architecture.
 const TICKS_PER_SECOND: u64 = 100;
-/// Rounds in which processes that fork all the time are told to stop.
+/// Maximum number of rounds in which a tree that keeps forking is stopped.
 const ROUNDS: usize = 50;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub pid: i32,
-    /// In clock ticks since the machine's start.
+    /// The start time in clock ticks since the machine's boot.
     started: u64,
     boot: String,
 }
 
-/// What `/proc/<pid>/stat` says of one.
+/// The fields of `/proc/<pid>/stat` that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     state: char,
     parent: i32,
     started: u64,
-    /// CPU time of it and of its children that are gone, in clock ticks.
+    /// CPU time of the process and of its children that it has waited for, in clock ticks.
     ticks: u64,
 }
 
 impl Row {
-    /// The command may hold spaces and parentheses: the fields start after the last one.
+    /// The command may contain spaces and parentheses, so the fields start after the last closing parenthesis.
     fn parse(stat: &str) -> Option<Self> {
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?.chars().next()?;
@@ -73,7 +73,7 @@ impl Identity {
         self.row().is_some_and(Row::lives)
     }
 
-    /// Whether it was told to stop.
+    /// Whether the process is stopped by a signal or a debugger.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.row().is_some_and(|row| matches!(row.state, 'T' | 't'))
@@ -84,16 +84,16 @@ impl Identity {
         (row.started == self.started && boot().as_ref() == Some(&self.boot)).then_some(row)
     }
 
-    /// To this very process, and to none that got its number since.
+    /// Sends the signal to this very process, and never to a later process with the same pid.
     pub fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
         let gone = rustix::io::Errno::SRCH;
         let handle = pidfd_open(Pid::from_raw(self.pid).ok_or(gone)?, PidfdFlags::empty())?;
-        // The handle holds on to one process; was it ours when it was taken?
+        // The handle refers to one process for good; the check afterwards makes sure that it is this one.
         self.row().ok_or(gone)?;
         pidfd_send_signal(handle, signal)
     }
 
-    /// Stops it and all that it has started, also as fast as they fork; gives whom.
+    /// Stops the process and all its descendants, even while they fork, and returns the stopped ones.
     pub fn stop_tree(&self) -> rustix::io::Result<Vec<Self>> {
         let mut stopped = Vec::new();
         for (one, outcome) in self.stop(|_| true) {
@@ -103,7 +103,7 @@ impl Identity {
         Ok(stopped)
     }
 
-    /// Whom of its tree it was told to stop, and how that went.
+    /// Sends `SIGSTOP` to the processes of the tree that `meant` selects, and returns each with the signal's outcome.
     fn stop(&self, meant: impl Fn(&Self) -> bool) -> Vec<(Self, rustix::io::Result<()>)> {
         let mut told: Vec<(Self, rustix::io::Result<()>)> = Vec::new();
         let mut known = HashSet::new();
@@ -126,15 +126,15 @@ impl Identity {
         self.tree().iter().try_for_each(|one| tolerant(one.signal(Signal::CONT)))
     }
 
-    /// Stopped first, so that none is orphaned and lost sight of while the others die.
+    /// Kills the tree. All processes are stopped first, so that none is orphaned and missed while the others die.
     pub fn kill_tree(&self) -> rustix::io::Result<Vec<Self>> {
         let family = self.stop_tree()?;
         family.iter().try_for_each(|one| tolerant(one.signal(Signal::KILL)))?;
         Ok(family)
     }
 
-    /// Kills all that it has started and that may be killed, and leaves it alone itself. Says how many of them there
-    /// still are, with its own children that are dead and that it has not waited for.
+    /// Kills all descendants that may be killed, but not the process itself. Returns how many of them are still there,
+    /// including its dead children that it has not waited for.
     #[must_use]
     pub fn kill_descendants(&self) -> usize {
         let told = self.stop(|one| one.pid != self.pid);
@@ -143,7 +143,7 @@ impl Identity {
         killed.filter(|(one, _)| one.row().is_some_and(is_left)).count()
     }
 
-    /// CPU time of it and of its descendants, the dead included that were waited for.
+    /// CPU time of the process and its descendants, including the dead ones that were waited for.
     #[must_use]
     pub fn cpu_time_of_tree(&self) -> Duration {
         let rows = self.tree().into_iter().filter_map(|one| Row::of(one.pid));
@@ -151,8 +151,8 @@ impl Identity {
         Duration::from_millis(ticks.saturating_mul(1000) / TICKS_PER_SECOND)
     }
 
-    /// It and its descendants. A process whose first thread has ended looks dead while others of it run on, so the
-    /// dead are among them.
+    /// The process and its descendants. Zombies are included, because a process whose first thread has ended looks like
+    /// one while its other threads run on.
     fn tree(&self) -> Vec<Self> {
         if !self.lives() {
             return Vec::new();
@@ -168,7 +168,7 @@ impl Identity {
         found
     }
 
-    /// Waits until it is gone; false if that takes too long.
+    /// Waits until the process is gone; false if that takes too long.
     pub async fn is_gone_within(&self, limit: Duration) -> bool {
         let gone = async {
             while self.lives() {
@@ -185,7 +185,7 @@ impl std::fmt::Display for Identity {
     }
 }
 
-/// One that is gone meanwhile needs no signal.
+/// A process that is gone meanwhile needs no signal.
 fn tolerant(outcome: rustix::io::Result<()>) -> rustix::io::Result<()> {
     match outcome {
         Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -193,7 +193,7 @@ fn tolerant(outcome: rustix::io::Result<()>) -> rustix::io::Result<()> {
     }
 }
 
-/// All processes, each with when it started, by who started them.
+/// All processes of the host with their start times, by the pid of their parent.
 fn by_parent() -> HashMap<i32, Vec<(i32, u64)>> {
     let mut found: HashMap<i32, Vec<(i32, u64)>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -205,7 +205,7 @@ fn by_parent() -> HashMap<i32, Vec<(i32, u64)>> {
     found
 }
 
-/// A file of the kernel's, as text.
+/// Reads a file of `/proc` or `/sys` as text.
 pub fn read_small(path: &Path) -> std::io::Result<String> {
     use std::io::Read;
     let mut bytes = Vec::new();
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    /// The first thread of a process ends, and another one goes on: it looks dead and is not.
+    /// The first thread of a process ends and another one runs on, so the process looks dead and is not.
     #[test]
     fn what_looks_dead_is_killed_all_the_same() {
         let code = "import ctypes, platform, threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n\
