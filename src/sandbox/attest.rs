@@ -1,4 +1,4 @@
-//! Attestation: what is read back of every sandbox before code runs in it. A backend adds what is its own.
+//! Attestation: the properties of every sandbox that are read back before code runs in it. Each backend adds its own.
 
 pub mod cgroup;
 pub(in crate::sandbox) mod checks;
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::protocol::receipt::{Isolation, Receipt};
 use crate::sandbox::spec::WORKSPACE;
 
-/// One line for people.
+/// The isolation in one line for people.
 #[must_use]
 pub fn isolation_line(receipt: &Receipt) -> String {
     let kind = match receipt.backend.isolation() {
@@ -30,15 +30,15 @@ pub fn isolation_line(receipt: &Receipt) -> String {
     if receipt.chosen.is_empty() { line } else { format!("{line}; {}", receipt.chosen) }
 }
 
-/// Compares what is mounted with what was checked: the path may have been swapped for a link
-/// between the check and the engine's mount.
+/// Compares the mounted workspace with the checked one: the path may have been replaced by a link between the check and
+/// the engine's mount.
 pub(in crate::sandbox) fn same_folder(pid: i32, checked: (u64, u64)) -> Option<bool> {
     use std::os::unix::fs::MetadataExt;
     let mounted = std::fs::metadata(format!("/proc/{pid}/root{WORKSPACE}")).ok()?;
     Some((mounted.dev(), mounted.ino()) == checked)
 }
 
-/// What a receipt says of a seccomp profile.
+/// The hash by which a receipt names a seccomp profile.
 pub(in crate::sandbox) fn fingerprint(profile: &str) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(profile.as_bytes())))
 }

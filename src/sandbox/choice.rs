@@ -1,5 +1,5 @@
-//! Which backend serves: the one that was named, or the first that works; never less isolation than the
-//! configuration asks for, and never `process` unless it was named.
+//! Chooses the backend: the one that was named, or the first that works. It never isolates less than the configuration
+//! demands, and it is never `process` unless that was named.
 
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Isolation};
@@ -8,7 +8,7 @@ use crate::sandbox::launch::Launcher;
 use crate::sandbox::spec::Choice;
 
 impl Launcher {
-    /// Decides for a session. An image narrows what can serve.
+    /// Chooses the backend for a session. Not every backend has a requested image.
     pub async fn choose(&self, wish: Backend, image: Option<&str>) -> Result<Choice, Problem> {
         let minimum = self.settings.sandbox.minimum_isolation;
         if wish != Backend::Auto
@@ -47,7 +47,7 @@ impl Launcher {
         Ok(choice)
     }
 
-    /// What keeps sandboxes from being made at all, one sentence for each backend that could serve.
+    /// The reasons why no sandbox can be made at all, one sentence for each backend that could serve.
     pub async fn troubles(&self) -> Vec<String> {
         let Err(engine) = self.docker.version().await else { return Vec::new() };
         let jail = if self.settings.sandbox.needs_engine() {
@@ -74,7 +74,7 @@ fn too_little(backend: Backend, minimum: Isolation) -> Option<Problem> {
     })
 }
 
-/// For `auto`. No answer of jails means that the configuration forbids them.
+/// The choice for `auto`. `jail` is `None` if Docker works or the configuration forbids jails.
 fn first_that_works(
     docker: Result<(), Problem>,
     jail: Option<Result<(), Problem>>,
@@ -82,7 +82,7 @@ fn first_that_works(
 ) -> Result<Choice, Problem> {
     let docker = match docker {
         Ok(()) => return Ok(Choice { backend: Backend::Docker, why: String::new() }),
-        // The wish itself is wrong; no other backend may grant it.
+        // The requested image is forbidden, and no other backend may allow it.
         Err(problem) if problem.code == Code::ImageForbidden => return Err(problem),
         Err(problem) => problem,
     };
@@ -96,7 +96,7 @@ fn first_that_works(
             Err(Problem::new(docker.code, docker.message)
                 .hint(format!("{hint}; a jail is not enough for `sandbox.minimum_isolation`")))
         }
-        // The engine is there and lacks only what was named: that is what has to be told.
+        // The engine works and lacks only the named image, so that is the problem to report.
         Some(Err(_)) if image.is_some() && docker.code == Code::ImageMissing => Err(docker),
         Some(Err(jail)) => {
             let message = format!("no backend works: {}; and {}", docker.message, jail.message);

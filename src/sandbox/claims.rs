@@ -1,4 +1,4 @@
-//! Which sandboxes are somebody's, so that the reaper leaves them alone.
+//! The sandboxes that belong to a session or a launch, so that the reaper does not remove them.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use crate::protocol::ids::SandboxId;
 
-/// Time between two looks whether all sandboxes are let go.
+/// Time between two checks whether all sandboxes are released.
 const LET_GO_POLL: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 pub struct Claims {
-    /// Sandboxes that something of this process holds.
+    /// Sandboxes that this process holds or is making.
     live: Mutex<BTreeSet<SandboxId>>,
-    /// Sandboxes that are a session's by its journal, whether anything holds them at the moment or not.
+    /// Sandboxes that belong to a session by its journal, whether this process holds them at the moment or not.
     expected: Mutex<BTreeSet<SandboxId>>,
 }
 
-/// An entry in the list of live sandboxes, which ends with this value.
+/// An entry in the list of live sandboxes. Dropping it removes the entry.
 pub struct Claim {
     claims: Arc<Claims>,
     sandbox: SandboxId,
@@ -49,7 +49,7 @@ impl Claims {
         self.expected.lock().remove(sandbox);
     }
 
-    /// Waits until no sandbox is held or being made.
+    /// Waits until this process holds and makes no sandbox.
     pub async fn all_let_go(&self) {
         while !self.live.lock().is_empty() {
             tokio::time::sleep(LET_GO_POLL).await;

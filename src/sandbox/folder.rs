@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::protocol::problem::{Code, Problem};
 
-/// Host folder of one sandbox, removed with it.
+/// The host folder of one sandbox. It is removed when this value is dropped, unless `left` is set.
 pub(super) struct Folder {
     pub path: PathBuf,
     pub left: AtomicBool,

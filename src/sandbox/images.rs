@@ -1,4 +1,4 @@
-//! Which images sessions may name, whatever backend makes sandboxes of them.
+//! The images that sessions may name, with any backend.
 
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::text::quotable;
@@ -21,7 +21,7 @@ pub(in crate::sandbox) fn candidates<'a>(
         )))
 }
 
-/// The engine takes a name without a tag for `:latest`.
+/// The engine reads a name without a tag as `:latest`.
 pub(in crate::sandbox) fn tagged(reference: &str) -> String {
     let name_part = reference.rsplit('/').next().unwrap_or(reference);
     if name_part.contains(':') { reference.to_owned() } else { format!("{reference}:latest") }

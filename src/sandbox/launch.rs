@@ -1,5 +1,5 @@
-//! From a request to a running sandbox: prepare folders, start, or take over what runs. The bridge
-//! comes in between and is not known here.
+//! Makes a running sandbox from a request: prepares its folders and starts it, or takes over one that runs. The bridge
+//! is set up between the two steps, by the caller.
 
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ pub use crate::sandbox::running::{CpuLimitLifted, Sandbox};
 pub use crate::sandbox::slots::UserSlot;
 pub use crate::sandbox::spec::SandboxRequest;
 
-/// Makes sandboxes; one for the whole daemon.
+/// Makes sandboxes. The daemon has one launcher.
 pub struct Launcher {
     pub docker: Docker,
     jails: Jails,
@@ -36,14 +36,14 @@ pub struct Launcher {
     pub instance: String,
     pub slots: Arc<UserSlots>,
     claims: Arc<Claims>,
-    /// Compiled kernels by image id; also the lock that lets only one compile.
+    /// Compiled kernels by image id. The mutex also makes sure that only one compiles at a time.
     pub(super) kernels: tokio::sync::Mutex<HashMap<String, PathBuf>>,
 }
 
-/// A sandbox that does not run yet; its bridge folder is there to be listened in.
+/// A sandbox that does not run yet. Its bridge folder exists, so that the daemon can listen in it.
 pub struct Prepared {
     spec: SandboxSpec,
-    /// Why this backend.
+    /// The reason why this backend was chosen.
     why: String,
     folder: Folder,
     claim: Claim,
@@ -72,7 +72,7 @@ impl Launcher {
         }
     }
 
-    /// Who makes sandboxes of a kind.
+    /// The backend that makes sandboxes of a kind.
     #[must_use]
     pub fn backend(&self, kind: Backend) -> &dyn SandboxBackend {
         match kind {
@@ -82,7 +82,7 @@ impl Launcher {
         }
     }
 
-    /// Removes every sandbox of this daemon's home that no session owns; gives how many.
+    /// Removes every sandbox of this daemon's home that no session owns, and returns how many.
     pub async fn reap(&self) -> usize {
         let is_live = |sandbox: &str| self.is_live(sandbox);
         let mut reaped = 0;
@@ -92,36 +92,37 @@ impl Launcher {
         reaped
     }
 
-    /// Whether it is somebody's: the reaper leaves it alone.
+    /// Whether a session or a launch owns the sandbox, so that the reaper must not remove it.
     #[must_use]
     pub fn is_live(&self, sandbox: &str) -> bool {
         self.claims.is_live(sandbox)
     }
 
-    /// Waits until no sandbox is owned or being made. One whose session ended while it was being made
-    /// is removed when its launch is over.
+    /// Waits until this process holds and makes no sandbox. A sandbox whose session ended during the launch is removed
+    /// when the launch is over.
     pub async fn all_let_go(&self) {
         self.claims.all_let_go().await;
     }
 
-    /// It is a session's by its journal: also while nothing holds it, the reaper leaves it alone.
+    /// Records that the sandbox belongs to a session by its journal, so that the reaper keeps it even while this
+    /// process does not hold it.
     pub fn expect(&self, sandbox: &SandboxId) {
         self.claims.expect(sandbox);
     }
 
-    /// It is nobody's any more.
+    /// Records that the sandbox belongs to no session any more.
     pub fn forgo(&self, sandbox: &SandboxId) {
         self.claims.forgo(sandbox);
     }
 
-    /// Picks the image and makes the host's side: folders and the compiled kernel.
+    /// Picks the image and makes the folders and the compiled kernel on the host.
     pub async fn prepare(
         self: &Arc<Self>,
         wanted: &SandboxRequest,
         workspace: &Workspace,
         progress: Progress<'_>,
     ) -> Result<Prepared, Problem> {
-        // Before anything is waited for: from here on the end of the daemon waits for this launch.
+        // The claim comes before the first await: from here on the end of the daemon waits for this launch.
         let sandbox = SandboxId::fresh();
         let claim = self.claims.claim(&sandbox);
         let image = self.backend(workspace.choice.backend).resolve_image(wanted, progress).await?;
@@ -133,7 +134,7 @@ impl Launcher {
         std::fs::create_dir_all(&bridge_dir).map_err(storage)?;
         let guard = Folder::of(folder.clone());
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).map_err(storage)?;
-        // The guest may pass through to the socket, and nothing else.
+        // The guest can pass through this folder to the socket, but cannot list it.
         std::fs::set_permissions(&bridge_dir, std::fs::Permissions::from_mode(0o711)).map_err(storage)?;
         let mut spec = self.spec(&sandbox, wanted, workspace, image).map_err(storage)?;
         spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
@@ -165,8 +166,8 @@ impl Launcher {
         })
     }
 
-    /// Takes over a sandbox that an earlier daemon left running; none if it is gone. One that
-    /// somebody froze is thawed: it has to answer.
+    /// Takes over a sandbox that an earlier daemon left running; `None` if it is gone. A frozen sandbox is thawed,
+    /// because its kernel has to answer.
     pub async fn adopt(
         self: &Arc<Self>,
         receipt: &Receipt,
@@ -175,7 +176,7 @@ impl Launcher {
     ) -> Result<Option<Sandbox>, Problem> {
         let path = self.paths.sandboxes_dir().join(&receipt.sandbox.0);
         let held = self.backend(receipt.backend).adopt(receipt, &path).await?;
-        // From here on its folder goes when it does.
+        // From here on the folder is removed together with the sandbox.
         let claim = self.claims.claim(&receipt.sandbox);
         let folder = Folder::of(path);
         let Some(held) = held else { return Ok(None) };
@@ -194,13 +195,12 @@ impl Launcher {
 }
 
 impl Prepared {
-    /// Where the daemon has to listen before the sandbox starts.
+    /// The folder in which the daemon has to listen before the sandbox starts.
     #[must_use]
     pub fn bridge_dir(&self) -> &Path {
         &self.spec.bridge_dir
     }
 
-    /// Starts it.
     pub async fn start(self) -> Result<Sandbox, Problem> {
         let held = self.launcher.backend(self.spec.backend).start(&self.spec, &self.folder.path).await?;
         Ok(Sandbox::new(held, self.spec, self.why, self.folder, self.claim))

@@ -7,10 +7,10 @@ use crate::sandbox::backend::SandboxBackend as _;
 use crate::sandbox::launch::Launcher;
 
 impl Launcher {
-    /// The allowed images of the engine, those that are there with their ids, and what jails can use.
+    /// The allowed images of the engine, with ids where they are present, and the images that jails can use.
     ///
     /// # Errors
-    /// The engine does not answer, and nothing else may serve.
+    /// The engine does not answer, and no other backend may serve.
     pub async fn images(&self) -> Result<ImageList, Problem> {
         let settings = &self.settings.sandbox;
         let (mut images, engine_problem) = match self.docker.images().await {

@@ -1,8 +1,8 @@
-//! Sandboxes: what holds the Python processes of one session.
+//! Sandboxes, which hold the Python processes of sessions.
 //!
-//! `spec` says what every sandbox is made of; a `backend` makes one of it, and `attest` compares what runs with it.
-//! `choice` picks the backend, `launch` starts sandboxes, and `running` is what everybody else sees of one.
-//! `workspace` is the folder of a session, `kernel` the Python that runs as the first process. Nothing here knows of
+//! `spec` describes every sandbox; a `backend` makes one from it, and `attest` compares the running sandbox with it.
+//! `choice` picks the backend, `launch` starts sandboxes, and `running` is the handle that other modules use.
+//! `workspace` is the folder of a session, `kernel` the Python that runs as the first process. Nothing here depends on
 //! models, conversations or HTTP.
 
 pub mod attest;

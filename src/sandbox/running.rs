@@ -1,4 +1,4 @@
-//! A sandbox that runs, whichever backend holds it.
+//! A running sandbox of any backend.
 
 use parking_lot::Mutex;
 use std::ops::Deref;
@@ -16,12 +16,12 @@ use crate::sandbox::claims::Claim;
 use crate::sandbox::folder::Folder;
 use crate::sandbox::spec::SandboxSpec;
 
-/// A sandbox that was started. Dropping this lets go of it and leaves it running.
+/// A sandbox that was started. Dropping this value leaves the sandbox running.
 pub struct Sandbox {
     held: Box<dyn RunningSandbox>,
     removed: AtomicBool,
     spec: SandboxSpec,
-    /// Why this backend.
+    /// The reason why this backend was chosen.
     why: String,
     folder: Folder,
     lifted: Mutex<Lifted>,
@@ -55,10 +55,10 @@ impl Sandbox {
         }
     }
 
-    /// Lifts the limit of its CPU time until the last of what this gives is dropped.
+    /// Lifts the limit on the sandbox's CPU time until the last returned guard is dropped.
     ///
-    /// The guardian shares the limit with all that code has started. Processes that fork as fast as they can use it
-    /// up in every period before the guardian, whatever its priority, could end them.
+    /// The guardian shares the limit with all processes of user code. Processes that fork as fast as they can use it up
+    /// in every period before the guardian, whatever its priority, could end them.
     #[must_use]
     pub fn lift_cpu_limit(self: &Arc<Self>) -> CpuLimitLifted {
         let mut lifted = self.lifted.lock();
@@ -69,7 +69,7 @@ impl Sandbox {
         CpuLimitLifted(Arc::clone(self))
     }
 
-    /// Puts the limit of its CPU time back, also where a daemon had lifted it and died.
+    /// Restores the limit on the sandbox's CPU time, also where an earlier daemon lifted it and died.
     pub(super) fn limit_cpus_again(&self) -> bool {
         self.held.limit_cpus(Some(self.spec.limits.cpus))
     }
@@ -79,16 +79,16 @@ impl Sandbox {
         &self.spec.sandbox
     }
 
-    /// Reads back what the sandbox is; an error names every difference.
+    /// Reads the sandbox's properties back; an error names every difference from its spec.
     pub fn attest(&self, python: String, probe: Probe) -> Result<Receipt, Problem> {
         let receipt = self.held.attest(&self.spec, python, probe)?;
         Ok(Receipt { chosen: self.why.clone(), ..receipt })
     }
 
-    /// The same as when it was made, read back again? Settings may have changed since, so it is held
-    /// against its own receipt and not against today's wishes.
+    /// Checks that the sandbox still has the properties in its receipt. Settings may have changed since it was made, so
+    /// it is compared with its own receipt and not with the current settings.
     pub fn attest_again(&self, before: &Receipt, python: String, probe: Probe) -> Result<(), Problem> {
-        // What an older version did not note cannot have changed.
+        // Facts that an older version did not record are not compared.
         let carried = |mut now: Receipt| {
             now.chosen.clone_from(&before.chosen);
             if before.process.groups.is_none() {
@@ -102,26 +102,26 @@ impl Sandbox {
         Err(Problem::new(Code::PolicyViolation, "the sandbox is no longer isolated as its receipt says"))
     }
 
-    /// Where the daemon has to listen for its kernel.
+    /// The folder in which the daemon listens for the sandbox's kernel.
     #[must_use]
     pub fn bridge_dir(&self) -> &Path {
         &self.spec.bridge_dir
     }
 
-    /// A folder of the daemon's own that goes with the sandbox.
+    /// The daemon's own folder for this sandbox, which is removed with it.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder.path
     }
 
-    /// Removes one that came to nothing. What cannot be removed now is left to the reaper.
+    /// Removes a sandbox whose launch failed. If that fails, the reaper removes it later.
     pub async fn undo(self) {
         if let Err(error) = self.remove().await {
             tracing::warn!(%error, sandbox = %self.id(), "a sandbox is left to the reaper");
         }
     }
 
-    /// Kills and removes it, and tells when it is gone.
+    /// Kills and removes the sandbox, and returns when it is gone.
     pub async fn remove(&self) -> Result<(), Problem> {
         let outcome = self.held.remove().await;
         self.removed.store(outcome.is_ok(), Ordering::Relaxed);
@@ -131,13 +131,13 @@ impl Sandbox {
 
 #[derive(Default)]
 struct Lifted {
-    /// How many `CpuLimitLifted` there are.
+    /// The number of `CpuLimitLifted` guards.
     times: usize,
-    /// The backend could do it.
+    /// Whether the backend lifted the limit.
     done: bool,
 }
 
-/// The limit of a sandbox's CPU time is back when this is dropped, unless there is another one.
+/// Dropping the last of these guards restores the limit on the sandbox's CPU time.
 pub struct CpuLimitLifted(Arc<Sandbox>);
 
 impl Drop for CpuLimitLifted {
@@ -151,9 +151,9 @@ impl Drop for CpuLimitLifted {
 }
 
 impl Drop for Sandbox {
-    /// Removal is an act of its own (`remove`) and never happens here: whoever lets go of a sandbox may have died over
-    /// something else, and it holds what its user has computed. Its folder stays, with the notes by which it is found:
-    /// by the session that attaches to it again, by the next daemon, or by the reaper if no session claims it.
+    /// Only `remove` removes a sandbox, never a drop: the holder may have panicked for another reason, and the sandbox
+    /// holds what its user has computed. Its folder stays, with the notes by which it is found again: by the session
+    /// that attaches to it, by the next daemon, or by the reaper if no session claims it.
     fn drop(&mut self) {
         if !self.removed.load(Ordering::Relaxed) {
             self.folder.left.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! User ids of the configured range: no two sessions have the same at one time.
+//! User ids of the configured range. No two sessions have the same one at the same time.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -9,9 +9,10 @@ use crate::protocol::problem::{Code, Problem};
 
 pub struct UserSlots {
     first: u32,
-    /// The last user id of the range; no session gets it.
+    /// The last user id of the range. No session gets it, because it compiles kernels.
     last: u32,
-    /// User ids in use, and by how many lives of a session: one begins before the other is quite over.
+    /// The user ids in use, each with its number of holders: a restarted session takes its id again before its previous
+    /// generation has released it.
     taken: Mutex<BTreeMap<u32, usize>>,
 }
 
@@ -38,13 +39,13 @@ impl UserSlots {
         Self { first: settings.uid_first, last, taken: Mutex::default() }
     }
 
-    /// The user id that a session had before the daemon was started anew.
+    /// Takes the user id that a session already had before the daemon restarted.
     pub fn keep(self: &Arc<Self>, uid: u32) -> UserSlot {
         *self.taken.lock().entry(uid).or_default() += 1;
         UserSlot { slots: Arc::clone(self), uid }
     }
 
-    /// A user id that no other session has.
+    /// Takes a user id that no other session has.
     pub fn take(self: &Arc<Self>) -> Result<UserSlot, Problem> {
         let mut taken = self.taken.lock();
         let free = (self.first..self.last).find(|uid| !taken.contains_key(uid));
@@ -56,7 +57,7 @@ impl UserSlots {
         Ok(UserSlot { slots: Arc::clone(self), uid })
     }
 
-    /// The user id that compiles kernels, unless a session has it from before it was kept for that.
+    /// The user id that compiles kernels. An error if a session still has it from before the id was reserved.
     pub fn for_compiling(&self) -> Result<u32, Problem> {
         if self.taken.lock().contains_key(&self.last) {
             return Err(Problem::new(

@@ -1,6 +1,6 @@
-//! What every sandbox is made of, whatever backend holds it: its limits, its user, its folders, its environment and
-//! the command that starts the kernel in it. A backend turns this into its own terms
-//! (`backend::docker::config`, `backend::jail::arguments`), and `attest` reads it back.
+//! The description of every sandbox, for any backend: its limits, its user, its folders, its environment and the
+//! command that starts its kernel. A backend translates it into its own terms (`backend::docker::config`,
+//! `backend::jail::arguments`), and `attest` reads it back.
 
 pub mod hardware;
 pub mod seccomp;
@@ -16,22 +16,22 @@ use crate::protocol::receipt::{Backend, ImageFact};
 pub const WORKSPACE: &str = "/workspace";
 pub const BRIDGE_DIR: &str = "/belljar/bridge";
 pub const KERNEL_DIR: &str = "/belljar/kernel";
-/// Where the kernel's bytecode is made.
+/// The folder in which the kernel's bytecode is made.
 pub(in crate::sandbox) const COMPILED_DIR: &str = "/belljar/compiled";
 pub const BRIDGE_SOCKET: &str = "/belljar/bridge/bridge.sock";
 pub const BRIDGE_SOCKET_NAME: &str = "bridge.sock";
 pub(in crate::sandbox) const HOSTNAME: &str = "belljar";
 
-/// The OOM killer takes a sandbox before the daemon.
+/// The OOM killer prefers a sandbox to the daemon.
 pub(in crate::sandbox) const OOM_SCORE: i64 = 500;
 /// Sandboxes yield to the daemon and to other work of the host when CPUs are short.
 pub(in crate::sandbox) const CPU_SHARES: i64 = 256;
-/// Of the first process of a sandbox, as far as the daemon may give it one: hundreds of busy processes must not keep the
-/// guardian from ending them. Its workers step back.
+/// Priority of a sandbox's first process, as far as the daemon may raise it: hundreds of busy processes must not keep
+/// the guardian from ending them. The guardian's workers lower theirs.
 pub(in crate::sandbox) const GUARDIAN_PRIORITY: i32 = -15;
 pub(in crate::sandbox) const LOCKED_MEMORY_BYTES: i64 = 64 * 1024;
 
-/// Naming the list replaces the engine's own, so an old engine gets the newest one too.
+/// An explicit list replaces the engine's own, so that an old engine hides these paths, too.
 pub(in crate::sandbox) const MASKED_PATHS: [&str; 18] = [
     "/proc/acpi",
     "/proc/asound",
@@ -55,7 +55,7 @@ pub(in crate::sandbox) const MASKED_PATHS: [&str; 18] = [
 pub(in crate::sandbox) const READONLY_PATHS: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// A backend, and why not an earlier one.
+/// The chosen backend, and why no earlier one in the order was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub backend: Backend,
@@ -73,7 +73,7 @@ pub enum UserMapping {
     Remapped { uid_base: u32, gid_base: u32 },
 }
 
-/// Who a guest is: inside the container, and as the host sees it.
+/// The user of a guest: inside the sandbox, and as the host sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestUser {
     pub uid: u32,
@@ -95,7 +95,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the settings and a session's wishes make of it.
+    /// The limits that follow from the settings and the session's request.
     #[must_use]
     pub fn new(settings: &Settings, wanted: &SandboxRequest) -> Self {
         Self {
@@ -111,22 +111,22 @@ impl Limits {
     }
 }
 
-/// What a session wants of its sandboxes.
+/// What a session requests for its sandboxes.
 #[derive(Clone, Debug)]
 pub struct SandboxRequest {
     pub image: Option<String>,
-    /// What the first container of the session was made from; the later ones are too.
+    /// The image of the session's first sandbox, which the later ones use, too.
     pub first_image: Option<ImageFact>,
     pub memory_bytes: u64,
     pub cpus: f64,
     pub pids: u64,
-    /// Checkpoints of its state; 0 for none.
+    /// The number of checkpoints of the session's state; 0 for none.
     pub checkpoints: u64,
 }
 
 impl SandboxRequest {
-    /// With the part for checkpoints, which share pages with the worker until one of them writes. So much is charged to
-    /// the owner, and so much the sandbox can take.
+    /// The memory with the part for checkpoints, which share pages with the worker until one of them writes. This
+    /// amount is both charged to the owner and set as the sandbox's limit.
     #[must_use]
     pub fn memory_in_all(&self, settings: &Settings) -> u64 {
         let checkpoints = if self.checkpoints == 0 { 0 } else { settings.checkpoint_bytes };
@@ -138,34 +138,34 @@ impl SandboxRequest {
 pub struct SandboxSpec {
     pub sandbox: SandboxId,
     pub backend: Backend,
-    /// The daemon's home, as an id: daemons do not reap each other's sandboxes.
+    /// The id of the daemon's home, so that daemons do not reap each other's sandboxes.
     pub instance: String,
     pub image: ImageFact,
     pub runtime: Option<String>,
     pub user: GuestUser,
     pub limits: Limits,
-    /// Host paths.
+    /// The paths of folders here are paths of the host.
     pub workspace: PathBuf,
-    /// Device and inode of the workspace that was checked, which has to be the one that is mounted.
+    /// Device and inode of the workspace that was checked; the mounted workspace must have the same.
     pub workspace_identity: (u64, u64),
     pub bridge_dir: PathBuf,
     pub kernel_dir: PathBuf,
-    /// Paths of this host that are hidden beside [`MASKED_PATHS`].
+    /// Paths that are hidden on this host in addition to [`MASKED_PATHS`].
     pub hidden: Vec<String>,
 }
 
-/// Starts the kernel, in every backend.
+/// The command that starts the kernel, in every backend.
 pub(in crate::sandbox) fn kernel_command(kernel_dir: &str, socket: &str, workspace: &str) -> Vec<String> {
     let options = ["python3", "-I", "-B", "-X", "utf8", kernel_dir, "--bridge", socket];
     strings(&[&options[..], &["--workspace", workspace]].concat())
 }
 
-/// Compiles the kernel and lists the packages, in every backend.
+/// The command that compiles the kernel and lists the packages, in every backend.
 pub(in crate::sandbox) fn compile_command(kernel_dir: &str, output: &str) -> Vec<String> {
     strings(&["python3", "-I", "-B", &format!("{kernel_dir}/prepare.py"), output])
 }
 
-/// All that a guest sees of an environment: an allow-list, nothing of the daemon's own.
+/// The whole environment of a guest: an allow-list, without any variable of the daemon.
 pub(in crate::sandbox) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String> {
     let threads = threads(cpus);
     let mut list = vec![
@@ -188,12 +188,11 @@ pub(in crate::sandbox) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String
     list
 }
 
-/// As many threads as CPUs: more would only be throttled.
+/// One thread per CPU, rounded up: more threads would only be throttled.
 fn threads(cpus: f64) -> u32 {
     (1..=1024).find(|n| f64::from(*n) >= cpus).unwrap_or(1024)
 }
 
-/// Owned copies.
 pub(in crate::sandbox) fn strings(items: &[&str]) -> Vec<String> {
     items.iter().map(|item| (*item).to_owned()).collect()
 }
@@ -202,7 +201,7 @@ pub(in crate::sandbox) fn strings(items: &[&str]) -> Vec<String> {
 pub(in crate::sandbox) mod tests {
     use super::*;
 
-    /// A sandbox like any other.
+    /// An ordinary sandbox, for tests.
     pub fn spec() -> SandboxSpec {
         SandboxSpec {
             sandbox: SandboxId("0123456789abcdef".into()),

@@ -1,5 +1,5 @@
-//! The control group of a sandbox, version 1 or 2: its limits, and the counters that tell an
-//! out-of-memory kill or a refused fork from a plain death.
+//! The control group of a sandbox, version 1 or 2: its limits, and the counters that distinguish an out-of-memory kill
+//! or a refused fork from other deaths.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::facts::read_small;
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// CPU time is shared out anew this often.
+/// The period of the CPU quota.
 const PERIOD_US: u64 = 100_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Cgroup {
         memory: PathBuf,
         pids: PathBuf,
         cpu: PathBuf,
-        /// Where CPU time is counted apart from `cpu`.
+        /// The folder where CPU time is counted, if that is not `cpu`.
         cpuacct: Option<PathBuf>,
         freezer: Option<PathBuf>,
     },
@@ -29,7 +29,7 @@ pub enum Cgroup {
 }
 
 impl Cgroup {
-    /// Of a process, by the text of `/proc/<pid>/cgroup`.
+    /// The control group of a process, from the text of `/proc/<pid>/cgroup`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let root = Path::new(ROOT);
@@ -58,7 +58,7 @@ impl Cgroup {
         Self::parse(&read_small(Path::new(&format!("/proc/{pid}/cgroup"))).ok()?)
     }
 
-    /// Of a sandbox, if it has one of its own.
+    /// The control group of a sandbox, if it has one of its own.
     #[must_use]
     pub fn of_sandbox(receipt: &Receipt) -> Option<Self> {
         (receipt.limits.cgroup_version > 0).then(|| Self::of_process(receipt.process.pid)).flatten()
@@ -82,7 +82,7 @@ impl Cgroup {
         Counters { oom_kills: read(&memory, "oom_kill"), forks_refused: read(&pids, "max") }
     }
 
-    /// What its processes take now; none if that is not counted here.
+    /// What the group's processes use now; `None` if that is not counted here.
     #[must_use]
     pub fn load(&self) -> Option<Load> {
         let number = |path: PathBuf| read_small(&path).ok()?.trim().parse::<u64>().ok();
@@ -107,7 +107,7 @@ impl Cgroup {
         self.load().map(|load| Duration::from_micros(load.cpu_us))
     }
 
-    /// Whether somebody has stopped all its processes; none if that cannot be read.
+    /// Whether all processes of the group are frozen; `None` if that cannot be read.
     #[must_use]
     pub fn is_frozen(&self) -> Option<bool> {
         match self {
@@ -140,7 +140,7 @@ impl Cgroup {
         read_small(&path).ok()?.trim().parse().ok()
     }
 
-    /// Bounds the CPU time that its processes take together, or lifts the bound.
+    /// Limits the CPU time of all the group's processes together, or removes the limit.
     pub fn limit_cpus(&self, cpus: Option<f64>) -> std::io::Result<()> {
         let quota = cpus.map(quota_us);
         match self {
@@ -190,11 +190,11 @@ fn quota_us(cpus: f64) -> u64 {
         reason = "settings bound it to a few hundred CPUs"
     )]
     let quota = (cpus * PERIOD_US as f64).round() as u64;
-    // Less than a millisecond is refused.
+    // The kernel refuses a quota below one millisecond.
     quota.max(1000)
 }
 
-/// `key value` lines.
+/// The number after `key` in text of `key value` lines.
 fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(' ')?;

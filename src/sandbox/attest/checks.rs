@@ -1,12 +1,11 @@
-//! What has to hold of every sandbox, whatever holds it. What is a backend's own is added by its
-//! attestation.
+//! The properties that every sandbox must have, in any backend. The attestation of a backend adds its own checks.
 
 use crate::protocol::frames::Probe;
 use crate::protocol::receipt::{Holder, LimitFact, ProcessFact};
 use crate::sandbox::attest::facts::Ceilings;
 use crate::sandbox::spec::{LOCKED_MEMORY_BYTES, SandboxSpec};
 
-/// Collects the differences between what was asked for and what is there, by name.
+/// Collects the names of the differences between the requested sandbox and the actual one.
 #[derive(Default)]
 pub(in crate::sandbox) struct Checks {
     found: Vec<String>,
@@ -19,7 +18,7 @@ impl Checks {
         }
     }
 
-    /// Who it runs as.
+    /// Checks which user and groups the process runs as.
     pub fn user(&mut self, spec: &SandboxSpec, process: &ProcessFact, owner_groups: &[u32]) {
         self.check(process.uid == spec.user.host_uid, "the user id of the process");
         self.check(process.uid != 0, "the process is root on the host");
@@ -30,14 +29,14 @@ impl Checks {
         self.check(groups.is_some_and(|groups| groups.iter().all(may_have)), "supplementary groups");
     }
 
-    /// What the kernel keeps from it.
+    /// Checks which rights the kernel denies the process.
     pub fn rights(&mut self, process: &ProcessFact) {
         self.check(is_zero_hex(&process.cap_eff) && is_zero_hex(&process.cap_bnd), "capabilities");
         self.check(process.no_new_privs, "no-new-privileges");
         self.check(process.seccomp == 2, "the seccomp filter");
     }
 
-    /// A limit that nothing holds is told by the receipt.
+    /// Checks the limits. A limit that nothing enforces is not a difference, because the receipt shows it.
     pub fn limits(&mut self, spec: &SandboxSpec, limits: &LimitFact) {
         let (wanted, held_by) = (&spec.limits, &limits.held_by);
         self.check(limits.memory_bytes <= wanted.memory_bytes, "the memory limit");
@@ -50,14 +49,14 @@ impl Checks {
         self.check(limits.core_bytes == 0, "the limit on core files");
     }
 
-    /// What the receipt does not tell, because it is the same for all.
+    /// Checks the limits that the receipt leaves out, because they are the same for all sandboxes.
     pub fn ceilings(&mut self, ceilings: Ceilings) {
         let locked = i64::try_from(ceilings.locked_memory).is_ok_and(|bytes| bytes <= LOCKED_MEMORY_BYTES);
         self.check(locked, "the limit on locked memory");
         self.check(ceilings.message_queues == 0, "the limit on message queues");
     }
 
-    /// What the guardian found out before any code ran.
+    /// Checks what the guardian found out before any code ran.
     pub fn probe(&mut self, probe: &Probe) {
         self.check(probe.no_network, "probe: a network interface is there");
         self.check(probe.no_kernel_crypto, "probe: an AF_ALG socket can be opened");
@@ -68,7 +67,7 @@ impl Checks {
         self.check(probe.not_dumpable, "probe: the guardian's memory can be read");
     }
 
-    /// Empty means that code may run.
+    /// The differences found; code may run only if there are none.
     pub fn differences(self) -> Vec<String> {
         self.found
     }

@@ -1,5 +1,4 @@
-//! What the host's kernel says about a process and its cgroup: parsers of `/proc` and the
-//! control files, for attestation and for telling why a cell died.
+//! What the host's kernel reports about a process: parsers of `/proc`, for attestation.
 
 use std::path::Path;
 
@@ -37,14 +36,14 @@ pub fn parse_limit(limits: &str, row: &str) -> Option<u64> {
     }
 }
 
-/// What a process may lock in memory, and keep in message queues, in bytes.
+/// The bytes that a process may lock in memory, and keep in message queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceilings {
     pub locked_memory: u64,
     pub message_queues: u64,
 }
 
-/// Of the text of `/proc/<pid>/limits`.
+/// Parses the text of `/proc/<pid>/limits`.
 #[must_use]
 pub fn parse_ceilings(limits: &str) -> Option<Ceilings> {
     Some(Ceilings {
@@ -65,7 +64,7 @@ pub fn process(pid: i32) -> Option<ProcessFact> {
     Some(fact)
 }
 
-/// The main group of a user, as the machine's own list of users has it.
+/// The primary group of a user by `/etc/passwd`; a group that no file has if the user is not listed.
 #[must_use]
 pub fn primary_group(uid: u32) -> u32 {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();

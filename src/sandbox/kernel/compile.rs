@@ -1,4 +1,4 @@
-//! Compiled kernels: one folder for each Python that sandboxes run.
+//! Compiled kernels: one folder for each image that sandboxes run.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use crate::sandbox::launch::Launcher;
 use crate::sandbox::spec::{GuestUser, SandboxSpec};
 use crate::sandbox::workspace::{guest, remove_tree};
 
-/// A folder in which a tree is made; gone with its end, however it ends.
+/// A folder in which a kernel tree is made. It is removed when this value is dropped, however the work ended.
 struct Draft(PathBuf);
 
 impl Draft {
-    /// It must not be there: what is left of another is not trusted.
+    /// Fails if the folder exists: the remains of another draft are not trusted.
     fn make(path: PathBuf) -> std::io::Result<Self> {
         std::fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
@@ -45,7 +45,7 @@ impl Launcher {
         let target = parent.join(kernel_files::folder_name(&spec.image.id));
         let sound = !controls::holds("kernel_tree_is_checked") || kernel_files::is_sound(&target);
         if !sound || !target.is_dir() {
-            // What is there was made by nobody knows whom.
+            // A tree that is not sound may come from another user, so it is removed and made again.
             remove_tree(&target).map_err(|error| storage_problem(&target, &error))?;
             let draft = parent.join(format!(".draft-{}", spec.sandbox));
             let draft = Draft::make(draft).map_err(|error| storage_problem(&parent, &error))?;
@@ -56,8 +56,8 @@ impl Launcher {
         Ok(target)
     }
 
-    /// Makes the tree in the draft. The image's Python reads sources that it cannot change and writes into a
-    /// folder of its own, as a user that nobody else is; what it made is copied.
+    /// Makes the tree in the draft. The image's Python reads sources that it cannot change and writes into a folder of
+    /// its own, as a user that runs nothing else; the daemon copies its output.
     async fn compile_kernel(
         &self,
         spec: &SandboxSpec,
@@ -78,7 +78,7 @@ impl Launcher {
         Ok(tree)
     }
 
-    /// Whoever runs as the user that compiles could change what is compiled, so that no session runs as it.
+    /// The user that compiles. Another process of this user could change the bytecode, so no session runs as it.
     async fn compiling_user(&self, spec: &SandboxSpec) -> Result<GuestUser, Problem> {
         if !self.service.system || !controls::holds("kernel_compiled_alone") {
             return Ok(spec.user);

@@ -1,6 +1,6 @@
 //! The kernel's files: part of the binary, written to the daemon's home once per version and image, and mounted
-//! read-only into every sandbox. Sources are what the binary holds; bytecode was made by the image's own Python
-//! elsewhere and is copied here, by names that the daemon computes, into files that nobody else ever had open.
+//! read-only into every sandbox. Sources come from the binary. Bytecode is made elsewhere by the image's own Python and
+//! copied here, under names that the daemon computes, into files that no other process ever had open.
 
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
@@ -15,27 +15,27 @@ use crate::controls;
 
 /// Largest list of packages.
 const PACKAGES_BYTES: u64 = 256 * 1024;
-/// Packages that are listed.
+/// Maximum number of packages that are listed.
 const PACKAGES: usize = 1_000;
 /// Largest file of bytecode.
 const BYTECODE_BYTES: u64 = 1024 * 1024;
-/// Longest tag of a Python, as in `cpython-312`.
+/// Longest cache tag of a Python, as in `cpython-312`.
 const TAG_CHARS: usize = 32;
-/// Part of a folder's name: a tree of an earlier layout is not used again.
+/// Part of the folder's name, so that a tree of an earlier layout is not used again.
 const LAYOUT: &str = "2";
 const PACKAGES_FILE: &str = "packages.json";
 const PREPARED_FILE: &str = "prepared.json";
 
 include!(concat!(env!("OUT_DIR"), "/kernel_files.rs"));
 
-/// What `prepare.py` says of the image.
+/// What `prepare.py` reports about the image.
 #[derive(Debug, Deserialize)]
 struct Prepared {
     cache_tag: String,
     packages: Vec<String>,
 }
 
-/// Name of the folder for this kernel and that image.
+/// The name of the folder for this version of the kernel and this image.
 #[must_use]
 pub fn folder_name(image_id: &str) -> String {
     let mut digest = Sha256::new();
@@ -50,7 +50,7 @@ pub fn folder_name(image_id: &str) -> String {
     hex::encode(&digest.finalize()[..10])
 }
 
-/// The sources that have bytecode.
+/// The sources that are compiled to bytecode.
 fn modules() -> impl Iterator<Item = &'static str> {
     KERNEL_FILES
         .iter()
@@ -58,7 +58,7 @@ fn modules() -> impl Iterator<Item = &'static str> {
         .filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "py"))
 }
 
-/// Writes the sources below `folder`, which must not be there yet, readable for every guest.
+/// Writes the sources to `folder`, which must not exist yet, readable for every guest.
 pub fn write(folder: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().mode(0o755).create(folder)?;
     for (name, text) in KERNEL_FILES {
@@ -67,7 +67,7 @@ pub fn write(folder: &Path) -> std::io::Result<()> {
     open_to_all(folder)
 }
 
-/// The whole tree in a new folder: sources of the binary, and what was prepared in `output`.
+/// Makes the whole tree in a new folder: the binary's sources, and the bytecode and packages from `output`.
 pub fn assemble(folder: &Path, output: &Path) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let output = rustix::fs::open(output, flags, Mode::empty())?;
@@ -88,8 +88,8 @@ pub fn assemble(folder: &Path, output: &Path) -> std::io::Result<()> {
     open_to_all(folder)
 }
 
-/// Whether a tree is still what `assemble` made: every file in it is the daemon's own, nobody else may write
-/// there, and the sources are those of the binary.
+/// Whether a tree is still as `assemble` made it: the daemon owns every file in it, no other user may write there, and
+/// the sources are those of the binary.
 pub fn is_sound(folder: &Path) -> bool {
     let mut found = BTreeSet::new();
     if !is_ours(folder, Path::new(""), &mut found) {
@@ -107,7 +107,7 @@ pub fn is_sound(folder: &Path) -> bool {
         && found.contains(Path::new(PACKAGES_FILE))
 }
 
-/// Files below a folder, if folders and files are all that is there, and all of it is the daemon's alone.
+/// Collects the files below a folder; false unless all entries are files and folders that only the daemon can write.
 fn is_ours(folder: &Path, below: &Path, found: &mut BTreeSet<PathBuf>) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let Ok(facts) = std::fs::symlink_metadata(folder.join(below)) else { return false };
@@ -124,7 +124,7 @@ fn is_ours(folder: &Path, below: &Path, found: &mut BTreeSet<PathBuf>) -> bool {
             .all(|entry| entry.is_ok_and(|entry| is_ours(folder, &below.join(entry.file_name()), found)))
 }
 
-/// What `prepare.py` calls the bytecode of a source.
+/// The name that `prepare.py` gives the bytecode of a source.
 fn prepared_name(module: &str) -> String {
     format!("{}c", module.replace('/', ":"))
 }
@@ -136,7 +136,7 @@ fn bytecode_name(module: &str, tag: &str) -> PathBuf {
     module.with_file_name("__pycache__").join(format!("{stem}.{tag}.pyc"))
 }
 
-/// Reads a file that somebody else wrote: a plain one that has no other name.
+/// Reads a file that the guest's `prepare.py` wrote: it must be a regular file without other hard links.
 fn take(folder: &OwnedFd, name: &str, bytes: u64) -> std::io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = std::fs::File::from(rustix::fs::openat(folder, name, flags, Mode::empty())?);
@@ -161,7 +161,7 @@ fn is_package(name: &str) -> bool {
     name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
-/// What the image has, in the words of `pip`; nothing if it cannot be read.
+/// The image's packages by their `pip` names; empty if the list cannot be read.
 #[must_use]
 pub fn packages(folder: &Path) -> Vec<String> {
     let read = || -> std::io::Result<Vec<String>> {
@@ -172,7 +172,7 @@ pub fn packages(folder: &Path) -> Vec<String> {
     read().unwrap_or_default()
 }
 
-/// Read access for every user id, whatever the daemon's umask is.
+/// Makes the tree readable for every user id, regardless of the daemon's umask.
 pub fn open_to_all(path: &Path) -> std::io::Result<()> {
     let found = std::fs::symlink_metadata(path)?;
     let folder = found.is_dir();
@@ -192,7 +192,7 @@ pub fn open_to_all(path: &Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What a well-behaved `prepare.py` leaves.
+    /// The output of a well-behaved `prepare.py`.
     fn output(home: &Path) -> PathBuf {
         let output = home.join("output");
         std::fs::create_dir(&output).unwrap();
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(prepared_name("a/b.py"), "a:b.pyc");
         assert_eq!(packages(&tree), ["numpy"]);
         assert_eq!(bytecode_name("a/b.py", "t"), Path::new("a/__pycache__/b.t.pyc"));
-        // A folder that is there already is never written into.
+        // An existing folder is never written into.
         assert!(assemble(&tree, &output).is_err());
     }
 

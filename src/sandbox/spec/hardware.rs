@@ -1,10 +1,11 @@
-//! What of the host's hardware a guest has no use for. Its names differ from machine to machine, so they are read.
+//! Files about the host's hardware that are hidden from guests. Their names differ between machines, so they are read.
 
 use std::path::Path;
 
 use crate::controls;
 
-/// Folders, and what stays of each: processors and memory as programs ask for them, and the guest's own group.
+/// Folders, and the entries of each that stay visible: processors and memory as programs ask for them, and the guest's
+/// own control group.
 const KEPT: [(&str, &[&str]); 5] = [
     ("/sys", &["devices", "fs", "kernel"]),
     ("/sys/devices", &["system"]),
@@ -12,7 +13,7 @@ const KEPT: [(&str, &[&str]); 5] = [
     ("/sys/fs", &["cgroup"]),
     ("/sys/kernel", &["mm"]),
 ];
-/// Disks, buses, devices, locks of others and how the host was started.
+/// Hidden files of `/proc`: about disks, buses, devices, locks of other processes and the host's boot.
 const OF_PROC: [&str; 17] = [
     "/proc/bus",
     "/proc/cmdline",

@@ -1,15 +1,15 @@
-//! The seccomp profile of every sandbox, as an engine takes it; `jail::seccomp` compiles the same text.
+//! The seccomp profile of every sandbox, in the engine's format; `jail::seccomp` compiles the same text.
 
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
 use crate::controls;
 
-/// Default-deny filter, passed inline: an engine without seccomp then refuses to start instead of
-/// running unconfined.
+/// The filter denies by default and is passed inline, so that an engine without seccomp refuses to start instead of
+/// running the sandbox unconfined.
 const PROFILE: &str = include_str!("../../../config/seccomp.json");
 
-/// Calls that can give a file a mode.
+/// System calls that can set the mode of a file.
 const CALLS_WITH_MODES: [&str; 8] =
     ["chmod", "creat", "fchmod", "fchmodat", "fchmodat2", "open", "openat", "openat2"];
 
@@ -24,7 +24,7 @@ pub fn seccomp_profile() -> &'static str {
     &APPLIED
 }
 
-/// Calls whose rules a test build leaves out, to see who notices.
+/// System calls whose rules a test build leaves out, to prove that a test notices.
 fn switched_off() -> Vec<&'static str> {
     let groups: [(bool, &[&'static str]); 23] = [
         (controls::holds("no_set_id_modes"), &CALLS_WITH_MODES),
@@ -54,7 +54,7 @@ fn switched_off() -> Vec<&'static str> {
     groups.into_iter().filter(|(held, _)| !held).flat_map(|(_, calls)| calls).copied().collect()
 }
 
-/// The profile with these calls allowed, whatever their arguments are.
+/// The profile with these system calls allowed, regardless of their arguments.
 fn allowing(profile: &str, calls: &[&str]) -> String {
     let mut profile: Value = serde_json::from_str(profile).unwrap_or_default();
     if let Some(rules) = profile["syscalls"].as_array_mut() {
@@ -69,7 +69,7 @@ fn allowing(profile: &str, calls: &[&str]) -> String {
     profile.to_string()
 }
 
-/// The profile with the 32-bit numbers of the same calls, whose arguments no rule looks at.
+/// The profile with the 32-bit numbers of the same calls, whose arguments no rule checks.
 fn with_other_abis(profile: &str) -> String {
     let mut profile: Value = serde_json::from_str(profile).unwrap_or_default();
     profile["archMap"][0]["subArchitectures"] = json!(["SCMP_ARCH_X86", "SCMP_ARCH_X32"]);
