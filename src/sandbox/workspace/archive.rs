@@ -1,7 +1,6 @@
-//! Tar streams that outsiders send. A member's long name and its other extensions are entries of their own,
-//! whose size is the sender's word: they are read here, up to a bound, and never by the library, which would
-//! read them whole. There is one reading of a stream, so that nothing can look like data to one parser and
-//! like an entry to another.
+//! Tar streams from clients. A member's long name and its other extensions are entries of their own, whose size the
+//! sender chooses. So they are read here, up to a bound, and never by the library, which would read them whole. A
+//! stream is parsed only here, so that no bytes can be data to one parser and an entry to another.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -11,21 +10,21 @@ use std::path::PathBuf;
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 
-/// The longest path of a member, as the kernel has it.
+/// The longest path of a member, which is the kernel's limit for a path.
 pub const MEMBER_PATH_BYTES: u64 = 4096;
-/// The largest extension of another kind: times, owners and attributes of one member.
+/// The largest other extension: times, owners and attributes of one member.
 pub const EXTENSION_BYTES: u64 = 64 * 1024;
-/// Extensions that are for the whole stream.
+/// Maximum number of extensions for the whole stream.
 const GLOBAL_EXTENSIONS: usize = 16;
 
-/// What is let in.
+/// The kinds of members that are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     File,
     Folder,
 }
 
-/// What the entries before a member say of it.
+/// The extension entries before a member.
 #[derive(Default)]
 struct Extensions {
     long_name: Option<Vec<u8>>,
@@ -39,15 +38,15 @@ impl Extensions {
     }
 }
 
-/// What is used of a PAX extension.
+/// The fields of a PAX extension that are used.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Pax {
     path: Option<Vec<u8>>,
     bytes: Option<u64>,
 }
 
-/// Calls `take` with the path, the kind and the content of each member, one after the other. Anything but
-/// regular files and folders, and more than `most` of them, is refused at that point.
+/// Calls `take` with the path, the kind and the content of each member, one after the other. A member that is neither a
+/// regular file nor a folder, or one more than `most`, is refused when it is reached.
 pub fn each_member(
     input: impl Read,
     most: usize,
@@ -60,7 +59,7 @@ pub fn each_member(
         let (kind, bytes) = (entry.header().entry_type(), entry.size());
         match kind {
             tar::EntryType::GNULongName if before.long_name.is_none() => {
-                // Its end is marked with a zero.
+                // A zero byte marks the end of the name.
                 let mut name = whole(&mut entry, bytes, MEMBER_PATH_BYTES + 1)?;
                 if name.last() == Some(&0) {
                     name.pop();
@@ -68,7 +67,7 @@ pub fn each_member(
                 before.long_name = Some(name);
             }
             tar::EntryType::GNULongLink if !before.long_link => {
-                // Of a link, which is refused when it comes.
+                // This is the target of a link, and the link itself is refused when it is reached.
                 whole(&mut entry, bytes, MEMBER_PATH_BYTES + 1)?;
                 before.long_link = true;
             }
@@ -127,7 +126,7 @@ fn bad(what: &str) -> Problem {
     Problem::new(Code::BadRequest, what)
 }
 
-/// An extension as a whole, if it is no larger than that.
+/// The content of an extension, if it is not larger than `most`.
 fn whole(entry: &mut impl Read, bytes: u64, most: u64) -> Result<Vec<u8>, Problem> {
     if bytes > most {
         return Err(Problem::new(
@@ -160,7 +159,7 @@ fn path_of<R: Read>(before: Extensions, entry: &tar::Entry<'_, R>, bytes: u64) -
     Ok(PathBuf::from(OsString::from_vec(path)))
 }
 
-/// Records of the form `LENGTH KEY=VALUE\n`, where the length counts all of it.
+/// PAX records have the form `LENGTH KEY=VALUE\n`, where the length counts the whole record.
 fn parse_pax(mut content: &[u8]) -> Result<Pax, Problem> {
     let wrong = || bad("the tar stream has a PAX extension that is not well formed");
     let mut pax = Pax::default();
@@ -263,7 +262,7 @@ mod tests {
         assert!(read(&sizes[..]).is_err());
     }
 
-    /// A reader that counts what is taken from it: an endless extension of any size.
+    /// A reader that counts what is read from it: an endless extension of any size.
     struct Endless {
         head: std::io::Cursor<Vec<u8>>,
         taken: std::rc::Rc<std::cell::Cell<u64>>,

@@ -1,5 +1,5 @@
-//! Which files of a workspace a cell made, changed or removed: a bounded look before and after,
-//! from the host's side, so that it also holds for a cell that died.
+//! The files of a workspace that a cell made, changed or removed: found by a bounded scan before and after, from the
+//! host's side, so that it also works for a cell that died.
 
 use rustix::fs::{FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::sandbox::workspace::files::{beneath, size, stat_at};
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::walk::{Folders, names};
 
-/// What tells one version of a file from another.
+/// The properties that distinguish one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Version {
     bytes: u64,
@@ -23,19 +23,19 @@ struct Version {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     files: BTreeMap<String, Version>,
-    /// The scan stopped at its limit, so absence means nothing.
+    /// The scan stopped at its limit, so a missing file may still exist.
     pub cut: bool,
 }
 
 impl Snapshot {
-    /// Of a tree that could not be looked at.
+    /// The snapshot of a tree that could not be scanned.
     #[must_use]
     pub fn unseen() -> Self {
         Self { cut: true, ..Self::default() }
     }
 }
 
-/// Looks at a tree without following links. What cannot be read is left out.
+/// Scans a tree without following links. Entries that cannot be read are left out.
 #[must_use]
 pub fn scan(root: &Root<'_>) -> Snapshot {
     let mut snapshot = Snapshot::default();
@@ -61,7 +61,7 @@ pub fn scan(root: &Root<'_>) -> Snapshot {
                         inode: found.st_ino,
                         modified: (found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or(0)),
                     };
-                    // What is no UTF-8 is shown as U+FFFD, as it is in the list of a folder.
+                    // Bytes that are not UTF-8 become U+FFFD, as in the list of a folder.
                     snapshot.files.insert(folders.join(&name).to_string_lossy().into_owned(), version);
                 }
                 _ => {}
@@ -71,7 +71,7 @@ pub fn scan(root: &Root<'_>) -> Snapshot {
     snapshot
 }
 
-/// What is other than before; true if the list was cut or a scan was.
+/// The differences between two snapshots; true if the list or one of the scans was cut.
 #[must_use]
 pub fn compare(before: &Snapshot, after: &Snapshot) -> (Vec<Artifact>, bool) {
     let artifact = |path: &String, bytes, change| Artifact { path: path.clone(), bytes, change };

@@ -1,5 +1,6 @@
-//! The disk of the daemon's home, which all workspaces and everybody's journal share. So much of it is kept free: below
-//! that nothing new is begun there, and what grows is ended, so that what one user hides cannot stop all others.
+//! The disk of the daemon's home, which all workspaces and the journals of all users share. `reserve` bytes of it are
+//! kept free: below that nothing new begins there, and work that grows is ended, so that the files of one user cannot
+//! stop all others.
 
 use rustix::fs::{Mode, OFlags, StatVfs, fstatvfs, openat};
 use std::os::fd::AsFd;
@@ -8,19 +9,19 @@ use crate::config::show_size;
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 
-/// A refusal if the disk of that workspace has less left than is to be kept free. A workspace with a project quota says
-/// of itself what is left of the quota, so its parent is asked.
+/// A refusal if the disk of the workspace has less than `reserve` bytes left. A workspace with a project quota reports
+/// what is left of its quota, so the parent folder is asked.
 pub fn check(workspace: impl AsFd, reserve: u64) -> Result<(), Problem> {
     let parent = openat(&workspace, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     judge(parent.and_then(fstatvfs).ok(), reserve)
 }
 
-/// The same for the folder of all workspaces.
+/// The same check for the folder of all workspaces.
 pub fn check_at(folder: &std::path::Path, reserve: u64) -> Result<(), Problem> {
     judge(std::fs::File::open(folder).ok().and_then(|folder| fstatvfs(folder).ok()), reserve)
 }
 
-/// Where nothing can be learnt, nobody is stopped.
+/// If the file system cannot be read, the check passes.
 fn judge(found: Option<StatVfs>, reserve: u64) -> Result<(), Problem> {
     if !found.is_some_and(|found| is_short(&found, reserve)) {
         return Ok(());

@@ -1,10 +1,10 @@
-//! Files of a workspace, without ever following a link that the guest wrote.
+//! Access to files of a workspace that never follows a link that the guest made.
 //!
-//! Every name is resolved by the kernel beneath the open workspace (`openat2` with
-//! `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`), opened without blocking and checked to be a regular
-//! file or a folder. So a link, a pipe or a device in the way is an error, never a door; nor is what somebody
-//! mounted below the workspace, which is not even asked what it is. All of it is done with the rights of the
-//! folder's owner ([`crate::sandbox::workspace::owner`]): whoever holds a [`Root`] has them.
+//! Every name is resolved by the kernel beneath the open workspace (`openat2` with `RESOLVE_BENEATH` and
+//! `RESOLVE_NO_SYMLINKS`), opened without blocking and checked to be a regular file or a folder. So a link, a pipe or a
+//! device in the way is an error, never a way out; the same goes for a file system that is mounted below the workspace,
+//! which is not even asked for its attributes. All of it is done with the rights of the folder's owner
+//! ([`crate::sandbox::workspace::owner`]): code that holds a [`Root`] has them.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::path::Arg;
@@ -26,14 +26,14 @@ use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage;
 use crate::sandbox::workspace::walk::{Folders, TooMany, names};
 
-/// What a path names.
+/// What a path leads to.
 #[derive(Debug)]
 pub enum Opened {
     File { file: File, bytes: u64 },
     Folder,
 }
 
-/// A path as a client wrote it, made relative and free of `..`.
+/// Cleans a path that a client sent: makes it relative and free of `..`.
 pub fn clean(path: &str) -> Result<String, Problem> {
     if path.contains('\0') {
         return Err(Problem::new(Code::BadRequest, "a path holds a zero byte").hint(BELOW));
@@ -58,7 +58,7 @@ fn clean_path(path: &Path) -> Result<PathBuf, Problem> {
             }
         }
     }
-    // `/workspace/x` is how the code in a cell calls it.
+    // Code in a cell sees the workspace as `/workspace`, so such paths are accepted.
     match parts.strip_prefix("workspace") {
         Ok(inside) if path.is_absolute() => Ok(inside.to_owned()),
         _ => Ok(parts),
@@ -78,7 +78,7 @@ pub(super) fn beneath(
     let resolve = controls::setting("paths_stay_beneath", resolve).unwrap_or(ResolveFlags::empty());
     let path = path.as_cow_c_str()?;
     let path = if path.is_empty() { c"." } else { &*path };
-    // A path handle never blocks, and the kernel refuses to be told so.
+    // Opening a path handle never blocks, and the kernel refuses `NONBLOCK` for one.
     let at_once = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
     let no_link = controls::setting("paths_stay_beneath", OFlags::NOFOLLOW).unwrap_or(OFlags::empty());
     rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC | no_link | at_once, mode, resolve)
@@ -102,7 +102,7 @@ pub fn open(root: &Root<'_>, path: impl AsRef<Path>) -> Result<Opened, Problem> 
     }
 }
 
-/// Lists a folder by name; says when it was cut.
+/// Lists a folder by name; true if the list was cut.
 pub fn list(root: &Root<'_>, path: &Path) -> Result<(Vec<FileEntry>, bool), Problem> {
     let folder = open_folder(root, path)?;
     let mut entries = Vec::new();
@@ -119,7 +119,7 @@ pub fn list(root: &Root<'_>, path: &Path) -> Result<(Vec<FileEntry>, bool), Prob
                 FileType::Directory => (FileKind::Folder, size(&found)),
                 _ => (FileKind::Other, size(&found)),
             },
-            // Somebody mounted something there.
+            // Another file system is mounted there.
             Err(rustix::io::Errno::XDEV) => (FileKind::Other, 0),
             Err(_) => continue,
         };
@@ -134,7 +134,7 @@ fn open_folder(root: &Root<'_>, path: &Path) -> Result<OwnedFd, Problem> {
         .map_err(|error| explain(path, error))
 }
 
-/// Whether something has that name.
+/// Whether the workspace has an entry of that name.
 #[must_use]
 pub fn is_there(root: &Root<'_>, name: &str) -> bool {
     stat_at(root.folder(), name).is_ok()
@@ -145,12 +145,12 @@ pub struct Upload<'a> {
     folder: OwnedFd,
     temporary: String,
     name: OsString,
-    /// As the client knows it.
+    /// The path as the client sent it.
     path: PathBuf,
     file: Option<File>,
     written: u64,
     room: &'a UploadRoom,
-    /// Of the room, in whole blocks.
+    /// The bytes that are charged to the room, in whole blocks.
     charged: u64,
 }
 
@@ -163,7 +163,7 @@ impl<'a> Upload<'a> {
                 .hint("put the file's name after the folder"));
         };
         let folder = make_folders(root, parent, room)?;
-        // A folder in the way would only show when the upload is over.
+        // Without this check, a folder in the way would be noticed only when the upload is over.
         if stat_at(folder.as_fd(), name)
             .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
         {
@@ -207,7 +207,7 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Puts the file in its place; a link of that name is replaced, not followed.
+    /// Moves the file to its place; a link of that name is replaced, not followed.
     pub fn finish(mut self) -> Result<u64, Problem> {
         self.file = None;
         rustix::fs::renameat(&self.folder, &self.temporary, &self.folder, &self.name)
@@ -226,8 +226,8 @@ impl Drop for Upload<'_> {
     }
 }
 
-/// Makes a folder and its parents, one name after the other. Each costs room before it is there: one name may
-/// lead through thousands.
+/// Makes a folder and its parents, one name after the other. Each is charged before it is made, because one path may
+/// have thousands of parents.
 fn make_folders(root: &Root<'_>, path: &Path, room: &UploadRoom) -> Result<OwnedFd, Problem> {
     use rustix::io::Errno;
     let mut folder = open_folder(root, Path::new("")).map_err(|_| explain(path, Errno::ACCESS))?;
@@ -252,7 +252,7 @@ fn make_folders(root: &Root<'_>, path: &Path, room: &UploadRoom) -> Result<Owned
     Ok(folder)
 }
 
-/// Removes a file, a link as such, or a folder with all in it.
+/// Removes a file, a link itself, or a folder with its content.
 pub fn remove(root: &Root<'_>, path: impl AsRef<Path>) -> Result<(), Problem> {
     let path = path.as_ref();
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -272,14 +272,14 @@ pub fn remove(root: &Root<'_>, path: impl AsRef<Path>) -> Result<(), Problem> {
     }
 }
 
-/// Writes a folder as a tar stream: regular files and folders that the folder's owner may read. Gives how much
-/// else there was. After an error the stream has no end mark.
+/// Writes a folder as a tar stream: regular files and folders that the folder's owner may read. Returns how many other
+/// entries were left out. After an error the stream has no end mark.
 pub fn write_tar(root: &Root<'_>, path: &Path, out: impl Write) -> std::io::Result<usize> {
     let folder = open_folder(root, path).map_err(|problem| std::io::Error::other(problem.message))?;
     let mut builder = tar::Builder::new(Cut { out: Some(out) });
     let written = write_folders(&folder, &mut builder);
     if written.is_err() {
-        // The builder would write the mark when it is dropped.
+        // The builder would write the end mark when it is dropped.
         builder.get_mut().out = None;
         return written;
     }
@@ -287,7 +287,7 @@ pub fn write_tar(root: &Root<'_>, path: &Path, out: impl Write) -> std::io::Resu
     written
 }
 
-/// A stream that can be ended where it is.
+/// A stream that can be cut off at its current position.
 struct Cut<W> {
     out: Option<W>,
 }
@@ -304,11 +304,11 @@ impl<W: Write> Write for Cut<W> {
 
 fn write_folders<W: Write>(root: &OwnedFd, builder: &mut tar::Builder<W>) -> std::io::Result<usize> {
     use rustix::io::Errno;
-    /// Gone meanwhile, or something else by now.
+    /// The entry is gone meanwhile, or something of another kind took its place.
     fn gone(error: Errno) -> bool {
         matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO)
     }
-    /// Somebody else's, closed, or mounted there.
+    /// The entry belongs to another user, is closed to its owner, or is on another file system.
     fn foreign(error: Errno) -> bool {
         matches!(error, Errno::ACCESS | Errno::PERM | Errno::XDEV)
     }
@@ -384,15 +384,15 @@ fn append<W: Write>(
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
     header.set_size(bytes);
-    // What makes its user somebody else stays behind.
+    // Set-id bits are left out, so that the unpacked file does not run with the rights of its owner.
     let rights = if controls::holds("no_set_id_leaves") { 0o777 } else { 0o7777 };
     header.set_mode(found.st_mode & rights);
     header.set_mtime(u64::try_from(found.st_mtime).unwrap_or(0));
     builder.append_data(&mut header, path, data)
 }
 
-/// Unpacks a tar stream below a folder. Anything but regular files and folders refuses the whole
-/// stream at that point; what came before it stays.
+/// Unpacks a tar stream into a folder. An entry that is neither a regular file nor a folder ends the unpacking with an
+/// error; the files before it stay.
 pub fn read_tar(
     root: &Root<'_>,
     path: impl AsRef<Path>,
@@ -423,8 +423,8 @@ pub fn read_tar(
     Ok(files)
 }
 
-/// What has that name in a folder, a link as such. Whatever is mounted there is not asked, because it may never
-/// answer: `XDEV`.
+/// The attributes of an entry of a folder; a link is not followed. A file system that is mounted there is not asked,
+/// because it may never answer; the error is `XDEV`.
 pub(super) fn stat_at(folder: BorrowedFd<'_>, name: impl Arg) -> rustix::io::Result<Stat> {
     rustix::fs::fstat(beneath(folder, name, OFlags::PATH, Mode::empty())?)
 }
@@ -433,7 +433,7 @@ pub(super) fn size(found: &Stat) -> u64 {
     u64::try_from(found.st_size).unwrap_or(0)
 }
 
-/// As it is told: what is no UTF-8 is shown as U+FFFD.
+/// The path as messages show it, with U+FFFD for bytes that are not UTF-8.
 fn shown(path: &Path) -> String {
     quotable(&path.to_string_lossy())
 }

@@ -1,5 +1,5 @@
-//! The folder of a session: managed by Belljar, or one of the caller's own that was checked once
-//! and is held open from then on.
+//! The folder of a session: one that the daemon manages, or one of the caller's own, which is checked once and held
+//! open from then on.
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -22,10 +22,10 @@ use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::set_id;
 use crate::sandbox::workspace::usage::{self, Hidden, Usage};
 
-/// Who serves: decides who guests are and who owns their files.
+/// The user who runs the daemon. It decides as which users guests run, and who owns their files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// The daemon runs as root, for all users.
+    /// Whether the daemon runs as root, for all users.
     pub system: bool,
     pub uid: u32,
     pub gid: u32,
@@ -48,11 +48,11 @@ pub struct Workspace {
     pub user: GuestUser,
     /// The backend that the guest's user was picked for.
     pub choice: Choice,
-    /// With whose rights; none for the daemon's own, where it is the user's.
+    /// The user with whose rights work is done; `None` where the daemon's own rights are the user's.
     ids: Option<Arc<Ids>>,
-    /// Whose threads work in it.
+    /// The user whose threads work in the folder.
     pays: u32,
-    /// How full it is while files come in.
+    /// How full the folder is while files are uploaded.
     filling: Arc<Filling>,
 }
 
@@ -68,15 +68,16 @@ impl Workspace {
         owner::run(self.pays, lane, self.ids.clone(), work).await
     }
 
-    /// The same on this thread.
+    /// The same as `access`, on this thread.
     #[cfg(test)]
     pub(super) fn access_here<T>(&self, work: impl FnOnce(&Root<'_>) -> T) -> T {
         let root = Root { folder: self.root.as_fd(), managed: self.managed, uid: self.user.host_uid };
         acting_as(self.ids.as_deref(), || work(&root)).unwrap()
     }
 
-    /// How much of the disk it takes, with the files without a name that are held by processes of the sandbox whose
-    /// first one this is, and how long it took to see. Only the daemon's own rights show what processes hold.
+    /// How much of the disk the folder takes, and how long it took to measure. Files without a name that processes of
+    /// the sandbox hold are included; `first` is the sandbox's first process. Only the daemon's own rights show what
+    /// processes hold.
     pub async fn measure(
         &self,
         first: Option<i32>,
@@ -102,21 +103,21 @@ impl Workspace {
         }))
     }
 
-    /// What all uploads to it share.
+    /// The room that all uploads to the folder share.
     #[must_use]
     pub fn filling(&self) -> Arc<Filling> {
         Arc::clone(&self.filling)
     }
 
-    /// The threads that work in it are counted for that user.
+    /// Counts the threads that work in the folder for this user.
     #[must_use]
     pub fn paid_by(mut self, uid: u32) -> Self {
         self.pays = uid;
         self
     }
 
-    /// A fresh folder for a guest, who may put so many bytes there. `slot` is a user id of the configured
-    /// range. Its name is in a folder of the daemon's, who alone makes and removes it.
+    /// A new folder for a guest, who may store `bytes` bytes there. `slot` is a user id of the configured range. The
+    /// parent is a folder of the daemon, so only the daemon makes and removes the entry.
     pub fn managed(
         path: PathBuf,
         service: Service,
@@ -130,7 +131,7 @@ impl Workspace {
             Problem::new(Code::Storage, format!("the workspace `{}` cannot be made: {error}", path.display()))
         };
         std::fs::create_dir_all(&path).map_err(storage)?;
-        // A session of before may have closed it.
+        // The guest of an earlier session may have taken away the rights to the folder.
         let root = open_folder_of_ours(&path).map_err(|error| storage(error.into()))?;
         rustix::fs::fchmod(&root, Mode::from_raw_mode(0o700)).map_err(|error| storage(error.into()))?;
         if service.system {
@@ -139,7 +140,7 @@ impl Workspace {
                 Ok(held) => {
                     tracing::debug!(path = %path.display(), held, "the kernel's limit for a workspace");
                 }
-                // It is still watched.
+                // The usage watch still limits the workspace.
                 Err(error) => tracing::warn!(%error, "the kernel takes no limit for a workspace"),
             }
         }
@@ -156,8 +157,8 @@ impl Workspace {
         })
     }
 
-    /// A folder of the caller's. The guest runs as its owner, who is never root.
-    /// `private` are folders of the daemon's own, which no guest may come near.
+    /// A folder of the caller's. The guest runs as its owner, who is never root. `private` are the daemon's own
+    /// folders, which may not be above or below the workspace.
     pub fn of_caller(
         path: &Path,
         service: Service,
@@ -175,7 +176,7 @@ impl Workspace {
         if !path.is_absolute() {
             return Err(bad(format!("the workspace `{shown}` is not an absolute path")));
         }
-        // With the peer's eyes: those of root see more.
+        // The path is opened with the peer's rights, because root can open more.
         let eyes = (service.system && peer != 0).then(|| Ids::of_user(peer));
         let opened = acting_as(eyes.as_ref(), || {
             let path = std::fs::canonicalize(path)?;
@@ -240,7 +241,7 @@ impl Workspace {
         rustix::fs::fstat(&self.root).map(|found| (found.st_dev, found.st_ino))
     }
 
-    /// Removes a managed folder and all in it; a folder of the caller's stays.
+    /// Removes a managed folder and its content; a caller's folder stays.
     pub async fn remove(&self) -> std::io::Result<()> {
         if !self.managed {
             return Ok(());
@@ -251,14 +252,14 @@ impl Workspace {
     }
 }
 
-/// What came of it, and how long that took; waiting for a thread does not count.
+/// Returns the result with the time that the work took, without the wait for a thread.
 fn timed<T>(work: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<(T, Duration)> {
     let since = Instant::now();
     work().map(|done| (done, since.elapsed()))
 }
 
-/// Removes a tree that a guest may have made unreadable for its own user, or deeper than any stack. Its name is
-/// in a folder of the daemon's; what is in it goes with the rights of whom the tree belongs to.
+/// Removes a tree that a guest may have made unreadable for its own user, or deeper than any stack. The tree's own
+/// entry is in a folder of the daemon; its content is removed with the rights of the tree's owner.
 pub fn remove_tree(path: &Path) -> std::io::Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -277,7 +278,7 @@ pub fn remove_tree(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A guest of the same user may have closed even the workspace itself.
+/// A guest that runs as the daemon's user may have taken away the rights even to the workspace itself.
 fn open_folder_of_ours(path: &Path) -> rustix::io::Result<OwnedFd> {
     match open_folder(path) {
         Err(rustix::io::Errno::ACCESS) => {
@@ -299,11 +300,11 @@ fn give(file: &impl std::os::fd::AsFd, user: GuestUser) -> rustix::io::Result<()
     rustix::fs::chownat(file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
 }
 
-/// In system mode a user id of its own; else the daemon's own user, as the engine maps it.
+/// The guest's user: in system mode the user id `slot`, otherwise the daemon's own user, as the engine maps it.
 pub(in crate::sandbox) fn guest(service: Service, mapping: UserMapping, slot: u32) -> GuestUser {
     match (service.system, mapping) {
         (true, UserMapping::Remapped { uid_base, gid_base }) => {
-            // Ids beyond the mapped 65536 do not exist there; the slot's place in its range decides.
+            // Only 65536 ids are mapped there, so the slot is reduced to that range.
             let inside = 1000 + slot % 60_000;
             GuestUser { uid: inside, gid: inside, host_uid: uid_base + inside, host_gid: gid_base + inside }
         }
@@ -317,7 +318,7 @@ pub(in crate::sandbox) fn guest(service: Service, mapping: UserMapping, slot: u3
     }
 }
 
-/// The id inside the container for a user of the host.
+/// The ids inside the container for a user of the host.
 fn mapped(mapping: UserMapping, uid: u32, gid: u32) -> Option<GuestUser> {
     match mapping {
         UserMapping::Same => Some(GuestUser { uid, gid, host_uid: uid, host_gid: gid }),

@@ -1,5 +1,5 @@
-//! Files that go in and out of a sandbox for a job: what was sent is looked through once, and of what
-//! the script left only plain files come out, as data.
+//! Files that go in and out of a sandbox for a job: the input is checked once, and of the script's output only regular
+//! files are taken out, as data.
 
 use rustix::fs::{FileType, Mode, OFlags};
 use sha2::{Digest, Sha256};
@@ -20,19 +20,19 @@ use crate::sandbox::workspace::files::{beneath, clean, size, stat_at};
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::walk::{Folders, names};
 
-/// Rights of every file that leaves a sandbox: nothing is run by accident.
+/// Mode of every file that leaves a sandbox, without the right to execute, so that none is run by accident.
 const MODE: u32 = 0o644;
 
-/// What is in a tar stream that was sent for jobs.
+/// The content of a tar stream that a client sent for jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// Digest of each file.
+    /// The SHA-256 digest of each file.
     pub files: BTreeMap<String, String>,
     pub bytes: u64,
 }
 
 impl Manifest {
-    /// One digest for all of it: that of a list as `sha256sum` writes it, with names of many lines escaped.
+    /// One digest for everything: that of a list as `sha256sum` writes it, with line breaks in names escaped.
     #[must_use]
     pub fn sha256(&self) -> String {
         let mut digest = Sha256::new();
@@ -45,7 +45,7 @@ impl Manifest {
     }
 }
 
-/// Reads a tar stream to its end. Only folders and regular files below it are let through.
+/// Reads a tar stream to its end. Only folders and regular files with paths below the workspace are accepted.
 pub fn look_through(input: impl Read) -> Result<Manifest, Problem> {
     let (mut manifest, mut names) = (Manifest::default(), 0);
     archive::each_member(input, FOLDER_ENTRIES, |name, kind, data| {
@@ -74,16 +74,16 @@ pub fn too_large() -> Problem {
         .hint("send only what the script needs")
 }
 
-/// What was kept of a job.
+/// The files that are kept of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gathered {
     pub files: Vec<JobArtifact>,
-    /// Something that was asked for is not there: too many, too large, too deep, or with a name that
-    /// a terminal or another system would stumble over.
+    /// Whether a file is missing: because there were too many, it was too large or too deep, could not be read, or has
+    /// a name that a terminal or another system could not handle.
     pub cut: bool,
 }
 
-/// Writes the files that match as tar. Links and special files are not looked at.
+/// Writes the files that match a pattern as a tar stream. Links and special files are ignored.
 pub fn gather(root: &Root<'_>, patterns: &[String], out: impl Write) -> std::io::Result<Gathered> {
     let mut gathered = Gathered::default();
     let mut builder = tar::Builder::new(out);
@@ -163,7 +163,7 @@ fn append<W: Write>(
     header.set_size(bytes);
     header.set_mode(MODE);
     header.set_mtime(u64::try_from(opened.st_mtime).unwrap_or(0));
-    // Exactly the announced number of bytes has to follow the header, whatever becomes of the file.
+    // Exactly the announced number of bytes must follow the header, even if the file changes meanwhile.
     let mut data =
         Digesting { inner: File::from(fd).chain(std::io::repeat(0)).take(bytes), digest: Sha256::new() };
     builder.append_data(&mut header, path, &mut data)?;
@@ -245,7 +245,7 @@ mod tests {
         };
         let good = entry("a/b.py", tar::EntryType::Regular).unwrap();
         assert_eq!((good.files.len(), good.bytes), (1, 1));
-        // As `sha256sum` would write it, and then once more over that.
+        // The digest of the file, and then the digest of the line that `sha256sum` would write.
         assert_eq!(good.files["a/b.py"], "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881");
         assert_eq!(good.sha256(), "a5ab6f9513a3569fdeb775b87a511f3b33f6349a5e56843ace8ca87788b40404");
         assert_ne!(good.sha256(), entry("a/c.py", tar::EntryType::Regular).unwrap().sha256());

@@ -1,12 +1,12 @@
-//! Which group a guest has. A group is a right, so a guest has none that its owner has not: the group of a
-//! folder says nothing about the folder's owner.
+//! The group of a guest. A group is a right, so a guest has no group that its owner lacks: the owner of a folder need
+//! not be a member of the folder's group.
 
 use nix::unistd::{Gid, Group};
 
 use crate::controls;
 use crate::sandbox::workspace::owner::{Ids, NO_GROUP};
 
-/// The group of a guest that works as a user in a folder of that user: the folder's, if the user is a member.
+/// The group of a guest that works as a user in a folder of that user: the folder's group, if the user is a member.
 #[must_use]
 pub(super) fn for_guest(uid: u32, folder_gid: u32) -> u32 {
     if !controls::holds("guest_groups") {
@@ -17,7 +17,8 @@ pub(super) fn for_guest(uid: u32, folder_gid: u32) -> u32 {
     choose(account.as_ref(), uid, folder_gid, is_nameless)
 }
 
-/// Root's group is nobody's. A user without an account is its own group, unless that is the number of another.
+/// Root's group is never chosen. A user without an account gets the group with the number of its own id, unless that
+/// number belongs to a group with a name.
 fn choose(account: Option<&Ids>, uid: u32, folder_gid: u32, is_nameless: impl Fn(u32) -> bool) -> u32 {
     let chosen = match account {
         Some(account) if account.groups.contains(&folder_gid) && folder_gid != 0 => folder_gid,
@@ -28,7 +29,7 @@ fn choose(account: Option<&Ids>, uid: u32, folder_gid: u32, is_nameless: impl Fn
     if chosen == 0 { NO_GROUP } else { chosen }
 }
 
-/// Groups that a guest of this daemon may keep: those of the user whose daemon it is. A guest of root's daemon
+/// The groups that a guest of this daemon may keep: those of the user who runs the daemon. A guest of root's daemon
 /// keeps none.
 #[must_use]
 pub(in crate::sandbox) fn of_an_owner() -> Vec<u32> {

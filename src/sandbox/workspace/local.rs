@@ -1,4 +1,4 @@
-//! Which file systems a caller's folder may lie on: those of this machine. One that lies elsewhere, or that a
+//! The file systems on which a caller's folder may lie: those of this machine. A remote file system, or one that a
 //! user's own program serves (FUSE), may answer late, never, or differently to the daemon than to its user.
 
 use rustix::fd::AsFd;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 
-/// The numbers by which the kernel names file systems on disks and in memory of this machine.
+/// The kernel's type numbers of file systems on disks and in memory of this machine.
 const LOCAL: [(u64, &str); 15] = [
     (0xEF53, "ext4"),
     (0x5846_5342, "xfs"),
@@ -25,7 +25,7 @@ const LOCAL: [(u64, &str); 15] = [
     (0x2011_BAB0, "exfat"),
     (0x7366_746E, "ntfs3"),
 ];
-/// Those that people meet most, to be told by name.
+/// Refused file systems that are common enough for the message to name them.
 const ELSEWHERE: [(u64, &str); 8] = [
     (0x6573_5546, "FUSE"),
     (0x6969, "NFS"),
@@ -42,7 +42,7 @@ pub(super) fn check(folder: &impl AsFd, path: &Path) -> Result<(), Problem> {
     let found = rustix::fs::fstatfs(folder).map_err(|error| {
         Problem::new(Code::BadRequest, format!("the file system of `{}`: {error}", path.display()))
     })?;
-    // The type's sign and width differ between architectures; the numbers have 32 bits.
+    // The field's sign and width differ between architectures; the type numbers have 32 bits.
     #[expect(clippy::cast_sign_loss, reason = "only the lower 32 bits are looked at")]
     let number = found.f_type as u64 & 0xFFFF_FFFF;
     match refused(number).filter(|_| controls::holds("local_file_systems_only")) {
@@ -58,7 +58,7 @@ pub(super) fn check(folder: &impl AsFd, path: &Path) -> Result<(), Problem> {
     }
 }
 
-/// The name of a file system that is not let in.
+/// The name of the file system, if it is refused.
 fn refused(number: u64) -> Option<String> {
     if LOCAL.iter().any(|(local, _)| *local == number) {
         return None;

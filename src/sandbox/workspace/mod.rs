@@ -1,4 +1,4 @@
-//! The folder of a session, and all that the daemon does in it, with the rights of the folder's owner.
+//! The folder of a session, and everything that the daemon does in it, with the rights of the folder's owner.
 
 pub mod archive;
 pub mod artifacts;

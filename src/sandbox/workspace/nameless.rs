@@ -1,6 +1,6 @@
-//! Files that have no name any more, or never had one, and take space for as long as somebody holds them: a walk of
-//! the workspace does not see them, so they are looked for where they are held, in the descriptors and mappings of
-//! the sandbox's processes. Descriptors that are on their way through a socket are seen nowhere.
+//! Files without a name, which take space as long as a process holds them: deleted files, and files that never had a
+//! name. A walk of the workspace does not see them, so they are searched for in the descriptors and mappings of the
+//! sandbox's processes. Descriptors in transit through a socket are not seen.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
@@ -9,28 +9,28 @@ use std::path::{Path, PathBuf};
 
 use crate::controls;
 
-/// Tasks that are looked at: a sandbox may have far fewer.
+/// Maximum number of tasks that are looked at; a sandbox may have far fewer.
 const TASKS: usize = 16_384;
-/// Descriptors and mappings that are looked at.
+/// Maximum number of descriptors and mappings that are looked at.
 const HELD: usize = 400_000;
-/// Bytes of the list of one process's mappings.
+/// Bytes that are read of the list of one process's mappings.
 const MAPPINGS_BYTES: u64 = 16 * 1024 * 1024;
 
-/// What processes hold of one file system.
+/// The files without a name that processes hold on one file system.
 #[derive(Debug, Default)]
 pub(super) struct Nameless {
     pub bytes: u64,
-    /// Bytes that they have written to disks, with those of children that have ended.
+    /// Bytes that the processes have written to disks, including their children that have ended.
     pub written: u64,
-    /// There was more than is looked at.
+    /// Whether there was more than is looked at.
     pub too_many: bool,
     device: u64,
     inodes: HashSet<u64>,
     looked_at: usize,
 }
 
-/// What a process and its descendants hold. In a process namespace of its own these are all there are: whoever
-/// loses its parent gets the first one.
+/// The files that a process and its descendants hold. In a process namespace of its own, these are all its processes:
+/// an orphan becomes a child of the first process.
 pub(super) fn held_by(first: i32, device: u64) -> Nameless {
     let mut found = Nameless { device, ..Nameless::default() };
     if !controls::holds("nameless_files_count") {
@@ -46,24 +46,24 @@ pub(super) fn held_by(first: i32, device: u64) -> Nameless {
             break;
         }
         for task in &tasks {
-            // A thread may have descriptors of its own, and children.
+            // Each thread may have its own descriptors and its own children.
             found.see_descriptors(task);
             let children = std::fs::read_to_string(task.join("children")).unwrap_or_default();
             processes.extend(children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()));
         }
         found.written = found.written.saturating_add(written_by(&process));
-        // Threads share their memory; a first one that has ended shows none.
+        // Threads share their memory, so one list is enough; a first thread that has ended shows an empty one.
         let _ = tasks.iter().any(|task| found.see_mappings(&process, task));
     }
     found
 }
 
-/// What is in a folder of `/proc`; nothing if its process is gone.
+/// The entries of a folder of `/proc`; none if its process is gone.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// As the kernel counts it; nothing where it does not, or does not tell.
+/// The bytes written, as the kernel counts them; 0 where it does not count them or denies access.
 fn written_by(process: &Path) -> u64 {
     let counts = std::fs::read_to_string(process.join("io")).unwrap_or_default();
     let of = |line: &str| line.strip_prefix("write_bytes: ")?.trim().parse().ok();
@@ -80,7 +80,7 @@ impl Nameless {
         }
     }
 
-    /// Whether there were any.
+    /// Whether the list had any mapping.
     fn see_mappings(&mut self, process: &Path, task: &Path) -> bool {
         let Ok(list) = std::fs::File::open(task.join("maps")) else { return false };
         let (mut list, mut line, mut any) = (BufReader::new(list.take(MAPPINGS_BYTES)), Vec::new(), false);
@@ -89,7 +89,7 @@ impl Nameless {
             if !self.may_look() {
                 break;
             }
-            // Only the kernel says which file it is: the name is the guest's.
+            // The name is the guest's choice, so only the kernel's link identifies the file.
             let range = line.split(|byte| *byte == b' ').next().and_then(|word| str::from_utf8(word).ok());
             if let Some(range) = range.filter(|_| line.ends_with(b" (deleted)\n")) {
                 self.see(&process.join("map_files").join(trimmed(range)));
@@ -114,7 +114,7 @@ impl Nameless {
     }
 }
 
-/// As the names in `map_files` are written: without leading zeros.
+/// A range as the names in `map_files` are written: without leading zeros.
 fn trimmed(range: &str) -> String {
     let short = |number: &str| match number.trim_start_matches('0') {
         "" => "0".to_owned(),
@@ -128,8 +128,8 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
-    /// Each file has 1 MiB: unlinked and open, mapped only, never linked, twice in one process, in a child; and one
-    /// that has a name still.
+    /// Each file has 1 MiB: deleted and open, mapped only, never linked, twice in one process, in a child; and one that
+    /// still has a name.
     const HOLDER: &str = r"
 import mmap, os, sys, time
 def file(name):
@@ -165,7 +165,7 @@ time.sleep(60)
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // Only root may look at mappings.
+        // Only root may read the links of mappings.
         let files = if rustix::process::geteuid().is_root() { 4 } else { 3 };
         assert_eq!(found.bytes >> 20, files, "{found:?}");
         assert!(!found.too_many && elsewhere.bytes == 0, "{found:?} {elsewhere:?}");

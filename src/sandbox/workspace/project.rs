@@ -1,10 +1,10 @@
 //! The kernel's own limit for a managed workspace, where the file system has project quotas (ext4 and xfs
 //! that are mounted with `prjquota`) and the daemon runs as root.
 //!
-//! The watch of [`crate::sandbox::workspace::usage`] stays in any case: it is what speaks of a user's sum, and a guest is
-//! ahead of it by what it writes between two looks. Here it is not: a write beyond the limit fails with
-//! `EDQUOT` (`ENOSPC` on xfs), and what is deleted but still open counts too. That a guest puts its files
-//! into another project is refused by the system-call filter, whose list of `ioctl`s lacks the one for it.
+//! The watch of [`crate::sandbox::workspace::usage`] stays in any case: only it knows the sum of a user's workspaces. A
+//! guest can exceed its limit by what it writes between two measurements, but not this one: a write beyond the limit
+//! fails with `EDQUOT` (`ENOSPC` on xfs), and files that are deleted but still open count, too. A guest cannot move its
+//! files into another project, because the system-call filter's list of `ioctl`s lacks the one for that.
 
 mod sys;
 
@@ -14,22 +14,22 @@ use std::path::Path;
 
 use sys::{FolderAttributes, Quota};
 
-/// Projects of ours have numbers from here on, far from what people give by hand.
+/// The daemon's projects have numbers from here on, far from those that administrators choose.
 const FIRST: u32 = 0x4000_0000;
 const COUNT: u32 = 0x3fff_ffff;
-/// Numbers that are tried for a folder: two folders rarely get the same.
+/// Numbers that are tried for a folder; two folders rarely start with the same one.
 const TRIES: u32 = 8;
 /// The unit of the kernel's limits.
 const BLOCK: u64 = 1024;
 
-/// Whether the file system holds projects to their limits.
+/// Whether the file system enforces the limits of projects.
 fn is_enforced(folder: BorrowedFd<'_>) -> bool {
     sys::enforces_projects(folder).unwrap_or(false)
 }
 
-/// Puts a folder into a project of its own that may hold so much. Says whether the kernel holds it to that.
-/// A folder with something in it that is not in such a project is left alone: its files could not be moved
-/// any more, and would not count.
+/// Puts a folder into a project of its own with these limits. Returns whether the kernel enforces them. A folder that
+/// has content and is not in such a project is left alone: its files could not be moved into the project any more, and
+/// would not count.
 pub fn hold(folder: BorrowedFd<'_>, path: &Path, bytes: u64, entries: u64) -> rustix::io::Result<bool> {
     if !is_enforced(folder) {
         return Ok(false);
@@ -43,7 +43,7 @@ pub fn hold(folder: BorrowedFd<'_>, path: &Path, bytes: u64, entries: u64) -> ru
             None => return Ok(false),
         },
     };
-    // Before anything is in it, so that nothing is ever without a limit.
+    // The limit is set before the folder joins the project, so that no file is ever without a limit.
     sys::limit(folder, project, Quota { blocks: bytes.div_ceil(BLOCK), entries, ..Quota::default() })?;
     if own(&attributes).is_none() {
         attributes.join(project);
@@ -52,7 +52,7 @@ pub fn hold(folder: BorrowedFd<'_>, path: &Path, bytes: u64, entries: u64) -> ru
     Ok(true)
 }
 
-/// Forgets the limits of a folder that was removed; it is only still open.
+/// Removes the limits of a folder that is deleted and only still open.
 pub fn release(folder: BorrowedFd<'_>) {
     let project = sys::attributes(folder).ok().as_ref().and_then(own);
     if let Some(project) = project
@@ -75,7 +75,7 @@ fn is_empty(folder: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(true)
 }
 
-/// A project that holds nothing and is bound to nothing.
+/// The number of a project that has no files and no limits.
 fn free(folder: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<Option<u32>> {
     let first = first_number(path);
     for nth in 0..TRIES {
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(first_number(Path::new("/w/a")), numbers[0]);
     }
 
-    /// `tests/vm` shows it where there are some.
+    /// `tests/vm` covers file systems with project quotas.
     #[test]
     fn without_project_quotas_a_folder_is_left_as_it_is() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Removes trees that a guest made. It can nest folders deeper than a stack or a limit on descriptors
-//! reaches, so what lies too deep is moved up to the top first; and it can take its own user's rights
-//! away, so they are given back where they are missing.
+//! Removes trees that a guest made. A guest can nest folders deeper than a stack or the limit on descriptors allows, so
+//! folders that lie too deep are moved up to the top first. A guest can also take away its own user's rights, so they
+//! are given back where they are missing.
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -10,30 +10,30 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use crate::sandbox::workspace::files::beneath;
 use crate::sandbox::workspace::walk::names;
 
-/// Folders within folders that are held open at once.
+/// Maximum number of nested folders that are open at once.
 const DEPTH: usize = 32;
-/// Names that are read before the first of them is removed: what a folder says while it changes differs
-/// between file systems.
+/// Names that are read before the first of them is removed: file systems differ in what they list while a folder
+/// changes.
 const NAMES_AT_ONCE: usize = 10_000;
-/// Names that are removed while a guest may put new ones in their place: ten times what a workspace
+/// Names that are removed at most while a guest may make new ones in their place: ten times the number that a workspace
 /// may hold.
 const NAMES_OF_THE_LIVING: u64 = 2_000_000;
 
-/// Removes all in a folder whose guest is gone.
+/// Removes everything in a folder whose guest is gone.
 pub fn empty_tree(root: &OwnedFd) -> rustix::io::Result<()> {
     Removal { root, moved: 0, left: None }.empty(root, 0)
 }
 
-/// Removes all in a folder that a guest may be writing to: `NOTEMPTY` if it is faster.
+/// Removes everything in a folder that a guest may be writing to: `NOTEMPTY` if the guest is faster.
 pub fn empty_folder(folder: &OwnedFd) -> rustix::io::Result<()> {
     Removal { root: folder, moved: 0, left: Some(NAMES_OF_THE_LIVING) }.empty(folder, 0)
 }
 
 struct Removal<'a> {
     root: &'a OwnedFd,
-    /// Folders that were moved up.
+    /// The number of folders that were moved up.
     moved: u64,
-    /// Names that may still be removed, where somebody may add others.
+    /// The number of names that may still be removed, where a guest may add others.
     left: Option<u64>,
 }
 
@@ -53,8 +53,7 @@ impl Removal<'_> {
                     *left = left.checked_sub(1).ok_or(Errno::NOTEMPTY)?;
                 }
                 match self.remove(folder, &name, depth) {
-                    // Gone already, something else by now, or with something new in it: the next round
-                    // finds out.
+                    // The entry is gone already, was replaced, or has new content; the next round deals with it.
                     Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                     Err(Errno::NOTEMPTY) if self.left.is_some_and(|left| left > 0) => {}
                     Err(error) => return Err(error),
@@ -79,14 +78,14 @@ impl Removal<'_> {
     }
 }
 
-/// Opens a folder, with its owner's rights given back if they are missing.
+/// Opens a folder, and gives its owner's rights back if they are missing.
 fn open_unlocked(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::RDONLY;
     match beneath(parent.as_fd(), name, flags, Mode::empty()) {
         Err(Errno::ACCESS) => {}
         opened => return opened,
     }
-    // Opening for reading needs the right that is missing; a path handle does not.
+    // Opening for reading needs the missing right; opening a path handle does not.
     let handle = beneath(parent.as_fd(), name, OFlags::DIRECTORY | OFlags::PATH, Mode::empty())?;
     rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_raw_fd()), Mode::from_raw_mode(0o700))?;
     beneath(parent.as_fd(), name, flags, Mode::empty())
@@ -100,7 +99,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Once, a folder with more names than are read at once could not be removed.
+    /// Regression test: a folder with more names than are read at once could not be removed.
     #[test]
     fn a_folder_is_emptied_whatever_is_in_it() {
         let folder = tempfile::tempdir().unwrap();

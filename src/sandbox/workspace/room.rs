@@ -1,5 +1,5 @@
-//! What may still be put into a workspace from outside. Uploads of one workspace share it: each chunk, file and
-//! folder is charged before it is made, so that many at once get no more than one after the other.
+//! How much may still be uploaded to a workspace. All uploads to one workspace share the room: each chunk, file and
+//! folder is charged before it is made, so that simultaneous uploads get no more than successive ones.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage;
 
-/// What a file system gives out at a time: the least that a folder takes, and what files are rounded up to.
+/// The block size of a file system: the least that a folder takes, and the unit to which files are rounded up.
 pub(super) const BLOCK: u64 = 4096;
 
-/// Who pays for what is put into a workspace.
+/// The account that is charged for uploads to a workspace.
 pub trait Payer: Send {
-    /// Notes how much there is.
+    /// Records how much the workspace holds.
     fn measured(&self, bytes: u64) -> Result<(), Problem>;
-    /// So much more, or a refusal.
+    /// Charges `bytes` more, or refuses.
     fn grow(&self, bytes: u64) -> Result<(), Problem>;
-    /// So much less.
+    /// Gives `bytes` back.
     fn shrink(&self, bytes: u64);
 }
 
-/// How full a workspace is while files come in. Whoever comes first looks; the guest may write meanwhile, so whoever
-/// comes later looks again.
+/// How full a workspace is while files are uploaded. Every upload measures the workspace when it begins, because the
+/// guest may write at any time.
 #[derive(Debug, Default)]
 pub struct Filling(Mutex<Filled>);
 
@@ -33,27 +33,27 @@ struct Filled {
     uploads: usize,
     bytes: u64,
     entries: u64,
-    /// Bytes of files without a name that processes of the sandbox hold, as they were last seen.
+    /// Bytes of files without a name that processes of the sandbox held at the last measurement.
     nameless: u64,
 }
 
 impl Filling {
-    /// A walk of the workspace does not see them.
+    /// Records what a walk of the workspace does not see.
     pub fn set_nameless(&self, bytes: u64) {
         self.0.lock().nameless = bytes;
     }
 }
 
-/// One upload's share. What was charged stays so until the last upload is over and somebody looks again.
+/// One upload's access to the room. Charges stay until the last upload is over and the next one measures again.
 pub struct UploadRoom {
     filling: Arc<Filling>,
-    /// Bytes that the workspace may hold.
+    /// Maximum number of bytes in the workspace.
     most: u64,
     payer: Option<Box<dyn Payer>>,
 }
 
 impl UploadRoom {
-    /// A refusal if the workspace holds too much already.
+    /// Opens the room for an upload; a refusal if the workspace holds too much already.
     pub fn open(
         root: &Root<'_>,
         filling: Arc<Filling>,
@@ -65,7 +65,7 @@ impl UploadRoom {
             disk::check(root.folder(), disk_reserve)?;
         }
         let room = Self { filling, most, payer };
-        // Before the look: what others bring in while it lasts is not forgotten.
+        // The upload is counted before the measurement, so that charges of other uploads in the meantime are kept.
         {
             let mut filled = room.filling.0.lock();
             if filled.uploads == 0 {
@@ -89,7 +89,7 @@ impl UploadRoom {
         Ok(room)
     }
 
-    /// Before so much is made.
+    /// Called before bytes or entries are made.
     pub fn charge(&self, bytes: u64, entries: u64) -> Result<(), Problem> {
         if !controls::holds("uploads_share_room") {
             return Ok(());
@@ -113,7 +113,7 @@ impl UploadRoom {
         Ok(())
     }
 
-    /// What was charged is not there after all.
+    /// Called when charged bytes or entries were not made after all.
     pub fn give_back(&self, bytes: u64, entries: u64) {
         let mut filled = self.filling.0.lock();
         filled.bytes = filled.bytes.saturating_sub(bytes);
@@ -151,13 +151,13 @@ mod tests {
         let refused = other.charge(60 * BLOCK, 1).unwrap_err();
         assert_eq!(refused.code, Code::TooLarge);
         other.charge(40 * BLOCK, 1).unwrap();
-        // What a third would have to see is not written yet, and still counts.
+        // Bytes that are charged but not written yet still count for a third upload.
         let third = open();
         assert!(third.charge(1, 0).is_err());
         other.give_back(40 * BLOCK, 1);
         third.charge(40 * BLOCK, 1).unwrap();
         drop((one, other, third));
-        // Nobody is at it: what is there is what counts.
+        // Once no upload runs, only what is really there counts.
         let fresh = open();
         fresh.charge(MOST, 0).unwrap();
         assert!(fresh.charge(0, usage::ENTRIES as u64 + 1).is_err());

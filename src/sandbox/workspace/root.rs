@@ -1,14 +1,14 @@
-//! What code that works in a workspace gets to see of it.
+//! The handle to a workspace for code that works in it.
 
 use std::os::fd::BorrowedFd;
 
-/// The folder, for code that has the rights of its owner: it is only to be had while one has them.
+/// The open folder. Code gets this value only while its thread has the rights of the folder's owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Root<'a> {
     pub(super) folder: BorrowedFd<'a>,
-    /// The daemon made it, for a guest.
+    /// Whether the daemon made the folder for a guest.
     pub(super) managed: bool,
-    /// Who acts.
+    /// The user with whose rights the thread acts.
     pub(super) uid: u32,
 }
 
@@ -17,7 +17,7 @@ impl Root<'_> {
         self.folder
     }
 
-    /// With the daemon's own rights.
+    /// The folder with the daemon's own rights.
     #[cfg(test)]
     pub(crate) fn of_daemon(folder: BorrowedFd<'_>) -> Root<'_> {
         Root { folder, managed: true, uid: rustix::process::geteuid().as_raw() }

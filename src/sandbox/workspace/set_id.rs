@@ -1,6 +1,7 @@
-//! Programs with a set-id bit in a caller's folder. No guest can make one, but what writes to a shared mapping of a
-//! file that has the bit already leaves the bit where it is: hostile code could replace the program, and whoever runs
-//! it next would run that as somebody else. So a folder with such a file that the guest may write to is no workspace.
+//! Programs with a set-id bit in a caller's folder. No guest can make one, but a write to a shared mapping of a file
+//! that has the bit already does not clear it: hostile code could replace the program, and the next user who runs it
+//! would run that code with the rights of the program's owner. So a folder with such a file that the guest may write to
+//! is refused as a workspace.
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use std::os::fd::AsFd;
@@ -15,7 +16,8 @@ use crate::sandbox::workspace::walk::{Folders, names};
 
 const SET_ID: u32 = 0o6000;
 
-/// A refusal that names the first one. What the guest's user cannot look into, the guest cannot, either.
+/// A refusal that names the first such file. Folders that the guest's user cannot read are skipped, because the guest
+/// cannot read them, either.
 pub(super) fn check(root: &Root<'_>) -> Result<(), Problem> {
     match find(root).filter(|_| controls::holds("no_set_id_workspace")) {
         None => Ok(()),
@@ -56,7 +58,7 @@ fn find(root: &Root<'_>) -> Option<PathBuf> {
     None
 }
 
-/// Of a folder the bit means something else.
+/// Only regular files are checked, because on a folder the bit has another meaning.
 fn is_writable_set_id(found: &Stat, uid: u32) -> bool {
     let writable = if found.st_uid == uid { 0o222 } else { 0o022 };
     FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
@@ -86,7 +88,7 @@ mod tests {
         for mode in [0o4755, 0o2755, 0o6700, 0o4575, 0o2557] {
             assert_eq!(found(mode), Some("deep/program".into()), "{mode:o}");
         }
-        // Files in such a folder have its group, and no more rights.
+        // Files in a folder with the set-group-id bit get the folder's group, and no more rights.
         assert_eq!(found(0o755), None);
         std::fs::set_permissions(&deep, Permissions::from_mode(0o2775)).unwrap();
         assert_eq!(found(0o755), None);

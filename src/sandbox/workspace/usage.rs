@@ -1,9 +1,9 @@
-//! How much of the disk a workspace takes: a walk of its own, because it must not be possible to hide
-//! from it in depth or in numbers, as it is from the short list of artifacts. What it cannot see into
+//! Measures how much of the disk a workspace takes. It has a walk of its own, because a guest must not be able to hide
+//! files from it by depth or number, as it can from the bounded scan for artifacts. A folder that it cannot see into
 //! counts as too much.
 //!
-//! This is a watch: a guest is ahead of it by what it writes between two looks. Where the file system can,
-//! the kernel itself holds the limit as well ([`crate::sandbox::workspace::project`]).
+//! This is only a watch: a guest can exceed the limit by what it writes between two measurements. Where the file system
+//! supports it, the kernel enforces the limit as well ([`crate::sandbox::workspace::project`]).
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -18,18 +18,19 @@ use crate::sandbox::workspace::files::{beneath, stat_at};
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::walk::{Folders, TooMany, names};
 
-/// Files and folders that a workspace may hold.
+/// Maximum number of files and folders in a workspace.
 pub const ENTRIES: usize = 200_000;
-/// Files and folders that are looked at: enough beyond the limit that somebody who is above it can be
-/// seen to tidy up.
+/// Maximum number of files and folders that are looked at. It is well above the limit, so that a guest which is above
+/// the limit can be seen to delete files.
 pub(super) const ENTRIES_LOOKED_AT: usize = 2 * ENTRIES;
 
-/// How many times what a look took passes until the next: it takes no more than a twentieth of a processor.
+/// The pause between two measurements, as a multiple of the time that the last one took, so that a watch takes about a
+/// twentieth of a processor as long as `LONGEST_PAUSE` does not cut the pause.
 const PAUSE: u32 = 20;
-/// The next look comes after this at the latest.
+/// The longest pause between two measurements.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Time until the workspace may be looked at again, after a look that took so long.
+/// The pause before the next measurement, after one that took `took`.
 #[must_use]
 pub fn pause_after(took: Duration) -> Duration {
     if controls::holds("usage_watch_pauses") {
@@ -39,13 +40,13 @@ pub fn pause_after(took: Duration) -> Duration {
     }
 }
 
-/// Why there may be more than was seen.
+/// The reasons why a workspace may hold more than was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hidden {
     TooMany,
-    /// Deeper than a path reaches.
+    /// Folders are nested deeper than a path can reach.
     TooDeep,
-    /// The guest closes folders: to its own user, or as fast as they are opened again.
+    /// The guest closes folders: to its own user, or as fast as the daemon opens them again.
     Closed,
 }
 
@@ -54,14 +55,14 @@ pub struct Usage {
     pub bytes: u64,
     pub entries: usize,
     pub hidden: Option<Hidden>,
-    /// Bytes that the sandbox's processes have written to disks, wherever those are now.
+    /// Bytes that the sandbox's processes have written to disks, whether the files still exist or not.
     pub written: u64,
-    /// The disk has less left than is to be kept free.
+    /// Whether the disk has less left than its reserve.
     pub is_disk_short: bool,
 }
 
 impl Usage {
-    /// What is wrong with it, if it is more than allowed.
+    /// A sentence about what exceeds the limits, if anything does.
     #[must_use]
     pub fn beyond(&self, bytes: u64) -> Option<String> {
         if self.bytes > bytes {
@@ -82,7 +83,7 @@ impl Usage {
         Some(format!("The workspace held {what}."))
     }
 
-    /// What it counts as, if a workspace may hold `most`: what is hidden, as more than is tolerated.
+    /// The bytes that count if a workspace may hold `most`. If something is hidden, that is more than is tolerated.
     #[must_use]
     pub fn counted(&self, most: u64) -> u64 {
         match self.hidden {
@@ -92,8 +93,8 @@ impl Usage {
     }
 }
 
-/// Walks without following links and stops when there are too many entries. Files that were deleted
-/// and are still held open are not seen. An error is one of this machine, never of what a guest did.
+/// Walks without following links and stops when there are too many entries. Files that are deleted but still open are
+/// not seen. An error is always a fault of this machine, never caused by a guest.
 pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
     let mut usage = Usage::default();
     let mut linked = HashSet::new();
@@ -128,7 +129,7 @@ pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
                 }
             };
             let is_folder = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
-            // A file with several names takes its space once.
+            // A file with several hard links takes its space once.
             if found.st_nlink < 2 || is_folder || linked.insert(found.st_ino) {
                 usage.bytes += u64::try_from(found.st_blocks).unwrap_or(0) * 512;
             }
@@ -154,28 +155,28 @@ impl Usage {
                 }
                 Ok(())
             }
-            // Gone meanwhile, or something else by now.
+            // The entry is gone meanwhile, was replaced, or is on another file system.
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Ok(()),
             other => Err(other),
         }
     }
 }
 
-/// Whether the guest could have closed a folder, and could write there: everything in a workspace that the daemon
-/// made, and what is the guest's own in a caller's folder, where there may be folders of other people, too.
+/// Whether the guest could have closed the folder and could write there. In a workspace that the daemon made, that is
+/// every folder; in a caller's folder, only the guest's own, because other users may have folders there, too.
 fn is_guests(root: &Root<'_>, path: &Path) -> bool {
     if root.managed {
         return true;
     }
     let handle = beneath(root.folder(), path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
     let owner = handle.and_then(|handle| Ok(rustix::fs::fstat(&handle)?.st_uid));
-    // It could be entered a moment ago, or nobody would have come to it.
+    // The walk could enter the parent a moment ago, so on `ACCESS` the guest has closed it since.
     let own = owner.map_or_else(|error| error == Errno::ACCESS, |uid| uid == root.uid);
     own && controls::holds("closed_folders_count")
 }
 
-/// Opens a folder to look into it. A guest can close folders to its own user, so in a workspace that the daemon
-/// made the rights are given back.
+/// Opens a folder for reading. A guest can close folders to its own user, so in a workspace that the daemon made the
+/// rights are given back.
 fn open(root: &Root<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let (top, look_into) = (root.folder(), Mode::RUSR | Mode::XUSR);
@@ -184,7 +185,7 @@ fn open(root: &Root<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
     }
     match beneath(top, path, flags, Mode::empty()) {
         Err(Errno::ACCESS) => {
-            // Opening for reading needs the right that is missing; a path handle does not.
+            // Opening for reading needs the missing right; opening a path handle does not.
             let handle = beneath(top, path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
             let mode = Mode::from_raw_mode(rustix::fs::fstat(&handle)?.st_mode) | look_into;
             rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_raw_fd()), mode)?;
@@ -214,7 +215,7 @@ mod tests {
     use crate::sandbox::spec::UserMapping;
     use crate::sandbox::workspace::{Service, Workspace};
 
-    /// A workspace of the user who runs the tests.
+    /// A managed workspace for the user who runs the tests.
     fn workspace(folder: &tempfile::TempDir) -> Workspace {
         let service = Service { system: false, ..Service::of_this_process() };
         let (path, choice) =
@@ -259,7 +260,7 @@ mod tests {
         assert!(usage.bytes >= 1 << 20, "{usage:?}");
     }
 
-    /// Before, what came after the first 40,000 names of a folder was not seen.
+    /// Regression test: names after the first 40,000 of a folder were not seen.
     #[test]
     fn numbers_do_not_hide() {
         let folder = tempfile::tempdir().unwrap();
@@ -288,7 +289,7 @@ mod tests {
         assert!(usage.counted(1 << 30) > DISK_TOLERANCE << 30);
     }
 
-    /// For root no folder is closed, so this shows something for other users only.
+    /// No folder is closed to root, so this test proves something for other users only.
     #[test]
     fn a_folder_that_is_closed_to_its_owner_does_not_hide() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! How a tree that a guest made is walked: by bytes, because a name need not be UTF-8, and by name and
-//! not open, because a guest can make more folders than the daemon may have descriptors.
+//! Walks a tree that a guest made. Names are bytes, because a name need not be UTF-8. Pending folders are kept by name
+//! and not open, because a guest can make more folders than the daemon may have descriptors.
 
 use rustix::fs::Dir;
 use std::ffi::{CStr, CString, OsStr};
@@ -7,27 +7,27 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What the names of folders that are still to be walked may take. It is room for more folders than a
-/// workspace may hold, unless their names are long on purpose.
+/// Maximum memory for the names of pending folders. It is enough for more folders than a workspace may hold, unless
+/// their names are long on purpose.
 const PENDING_BYTES: usize = 32 * 1024 * 1024;
-/// What a name takes besides its own bytes.
+/// The bytes that a name takes besides its own.
 const PENDING_OVERHEAD: usize = 64;
 
-/// A folder that is still to be walked.
+/// A folder that still has to be walked.
 #[derive(Debug)]
 struct Pending {
     name: CString,
-    /// How much of the path at hand leads to its parent.
+    /// The length of the part of the current path that leads to the parent.
     parent: usize,
     depth: usize,
 }
 
-/// There are more folders than are kept in mind.
+/// The error that there are more folders than can be remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
-/// The folders of a tree, from its root on. Only names are kept, never whole paths: one long path with
-/// many folders at its end would take any amount of memory.
+/// The folders of a tree, starting with its root. Only names are kept, never whole paths: one long path with many
+/// folders at its end could take any amount of memory.
 #[derive(Debug)]
 pub(super) struct Folders {
     pending: Vec<Pending>,
@@ -42,7 +42,7 @@ impl Folders {
         Self { pending: vec![root], pending_bytes: 0, path: Vec::new(), depth: 0 }
     }
 
-    /// Goes to the next folder. What is told by `later` from then on lies in it.
+    /// Goes to the next folder. Folders that are passed to `later` from then on lie in it.
     pub fn advance(&mut self) -> bool {
         let Some(next) = self.pending.pop() else { return false };
         self.pending_bytes = self.pending_bytes.saturating_sub(cost(&next.name));
@@ -52,22 +52,22 @@ impl Folders {
         true
     }
 
-    /// The path of the folder at hand, relative to the root.
+    /// The path of the current folder, relative to the root.
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.path))
     }
 
-    /// Folders above the one at hand.
+    /// The number of folders above the current one.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// The path of something in the folder at hand.
+    /// The path of an entry of the current folder.
     pub fn join(&self, name: &CStr) -> std::path::PathBuf {
         self.path().join(OsStr::from_bytes(name.to_bytes()))
     }
 
-    /// A folder in the one at hand, to be walked later.
+    /// Remembers a folder in the current one, to be walked later.
     pub fn later(&mut self, name: CString) -> Result<(), TooMany> {
         let bytes = self.pending_bytes + cost(&name);
         if bytes > PENDING_BYTES {
@@ -90,9 +90,8 @@ fn push(path: &mut Vec<u8>, name: &CStr) {
     path.extend_from_slice(name.to_bytes());
 }
 
-/// Names in a folder, without `.` and `..`, as they come: a guest can make any number of them, so nobody
-/// has them all at once. They are read through a descriptor of its own, so that the position in the
-/// folder is not shared.
+/// The names in a folder, without `.` and `..`, one by one: a guest can make any number of them, so they are never all
+/// in memory. They are read through a separate descriptor, so that the position in the folder is not shared.
 pub(super) fn names(
     folder: BorrowedFd<'_>,
 ) -> rustix::io::Result<impl Iterator<Item = rustix::io::Result<CString>> + use<>> {

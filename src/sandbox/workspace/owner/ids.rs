@@ -1,9 +1,9 @@
-//! Who somebody is for the kernel's checks on files.
+//! The ids of a user for the kernel's checks on files.
 
 use nix::unistd::{Uid, User, getgrouplist};
 use std::ffi::CString;
 
-/// The group that nobody is meant to be in, for users without an account.
+/// A group without members, for users without an account.
 pub const NO_GROUP: u32 = 65_534;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,14 +14,15 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// A user and a group, and no other groups: a guest.
+    /// A user and a group without other groups, such as a guest.
     #[must_use]
     pub fn alone(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Vec::new() }
     }
 
-    /// A user as the machine's own lists have it; none for one without an account, and an error where the lists do
-    /// not answer. They may lie on another machine and be slow, so this is asked on a thread that nobody else needs.
+    /// The ids of a user by the machine's user database; `None` for a user without an account, and an error where the
+    /// database does not answer. The database may lie on another machine and be slow, so the lookup runs on a thread
+    /// that no other work needs.
     pub fn look_up(uid: u32) -> nix::Result<Option<Self>> {
         let Some(user) = User::from_uid(Uid::from_raw(uid))? else { return Ok(None) };
         let name = CString::new(user.name.as_str()).map_err(|_| nix::Error::EINVAL)?;
@@ -29,13 +30,13 @@ impl Ids {
         Ok(Some(Self { uid, gid: user.gid.as_raw(), groups }))
     }
 
-    /// The same, where it makes no difference why there is none.
+    /// The same, for callers to whom an error is the same as a missing account.
     #[must_use]
     pub fn of_account(uid: u32) -> Option<Self> {
         Self::look_up(uid).ok().flatten()
     }
 
-    /// The same, and for a user without an account one without groups.
+    /// The same, but a user without an account gets `NO_GROUP` and no other groups.
     #[must_use]
     pub fn of_user(uid: u32) -> Self {
         Self::of_account(uid).unwrap_or_else(|| Self::alone(uid, NO_GROUP))

@@ -1,9 +1,9 @@
-//! With whose rights the daemon acts in a folder that a user controls: never with its own.
+//! The rights with which the daemon acts in a folder that a user controls: never its own.
 //!
-//! A daemon of root that opens `x/y` below a folder of a user reads for that user what is somebody else's, and
-//! who owns the folder says nothing about what lies in it. So all of it happens on threads of their own
-//! ([`threads`]), and on each as somebody ([`switch`]): in a folder that the daemon made, as the guest; in a
-//! caller's folder, as its owner, with that user's groups. A daemon of a user is that user already.
+//! A daemon of root that opens `x/y` below a user's folder could read another user's file for that user, because the
+//! owner of a folder need not own what lies in it. So all such work happens on separate threads ([`threads`]), each
+//! with the rights of another user ([`switch`]): in a folder that the daemon made, those of the guest; in a caller's
+//! folder, those of its owner, with that user's groups. A daemon of an ordinary user has that user's rights already.
 
 mod ids;
 mod switch;

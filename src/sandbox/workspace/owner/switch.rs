@@ -1,9 +1,9 @@
-//! A thread that is somebody else for a while, as far as files go.
+//! Switches a thread to another user for a while, as far as files are concerned.
 //!
-//! Only what the kernel checks on files changes, and only for this thread: the user and the group of file
-//! systems, the supplementary groups (by the system call: the C library's function changes all threads), and
-//! the effective capabilities, of which none are left. The real user stays root: a thread with the real id of a
-//! user could be sent signals by that user.
+//! Only what the kernel checks on files changes, and only for this thread: the file system user and group, the
+//! supplementary groups (by the system call, because the C library's function changes all threads), and the effective
+//! capabilities, of which none are left. The real user stays root, because a user could send signals to a thread with
+//! that user's real id.
 
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::io::Errno;
@@ -14,16 +14,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use crate::controls;
 use crate::sandbox::workspace::owner::Ids;
 
-/// No id at all: asked to become it, the kernel only says who the thread is.
+/// An invalid id: `setfsuid` and `setfsgid` do not accept it, and only return the thread's current id.
 const NOBODY: u32 = u32::MAX;
 
-/// Does `work` with the rights of somebody, or with the daemon's own. Nothing of it may wait for other code of
-/// the daemon that opens files.
+/// Does `work` with the rights of `ids`, or with the daemon's own if `ids` is `None`. The work must not wait for other
+/// code of the daemon that opens files.
 pub fn acting_as<T>(ids: Option<&Ids>, work: impl FnOnce() -> T) -> std::io::Result<T> {
     let Some(ids) = ids.filter(|_| controls::holds("files_as_owner")) else { return Ok(work()) };
     let switched = Switched::to(ids)?;
     let outcome = catch_unwind(AssertUnwindSafe(work));
-    // Before a panic goes on: whoever catches it must find the daemon's own thread.
+    // The rights are restored before a panic goes on, so that the code that catches it runs with the daemon's own.
     drop(switched);
     match outcome {
         Ok(outcome) => Ok(outcome),
@@ -31,7 +31,7 @@ pub fn acting_as<T>(ids: Option<&Ids>, work: impl FnOnce() -> T) -> std::io::Res
     }
 }
 
-/// What the thread was before.
+/// The thread's ids and capabilities before the switch.
 struct Switched {
     groups: Vec<rustix::process::Gid>,
     capabilities: CapabilitySets,
@@ -48,7 +48,7 @@ impl Switched {
             gid: setfsgid(Gid::from_raw(NOBODY)),
         };
         let groups: Vec<_> = ids.groups.iter().map(|gid| rustix::process::Gid::from_raw(*gid)).collect();
-        // From here on `before` is restored by its end, however this goes on.
+        // From here on dropping `before` restores the thread, even if the next lines fail.
         set_thread_groups(&groups)?;
         setfsgid(Gid::from_raw(ids.gid));
         setfsuid(Uid::from_raw(ids.uid));
@@ -61,7 +61,7 @@ impl Switched {
     }
 
     fn restore(&self) -> rustix::io::Result<bool> {
-        // The real user is root still, so this needs no capability and gives those for files back.
+        // The real user is still root, so this needs no capability and gives the capabilities for files back.
         setfsuid(self.uid);
         set_capabilities(None, self.capabilities)?;
         setfsgid(self.gid);
@@ -72,7 +72,7 @@ impl Switched {
 
 impl Drop for Switched {
     fn drop(&mut self) {
-        // A thread that stays somebody else would do the next user's work with the rights of this one.
+        // A thread that keeps these ids would do the next user's work with the rights of this one.
         if !matches!(self.restore(), Ok(true)) {
             eprintln!("belljar: a thread cannot take its own rights back; the daemon ends");
             std::process::abort();
@@ -80,7 +80,7 @@ impl Drop for Switched {
     }
 }
 
-/// The two calls that change the ids of file systems tell nothing of a failure, so they are looked at.
+/// `setfsuid` and `setfsgid` report no failure, so the ids are read back.
 fn is_acting(uid: Uid, gid: Gid, mut groups: Vec<rustix::process::Gid>) -> bool {
     let sorted = |groups: &mut Vec<rustix::process::Gid>| groups.sort_by_key(|gid| gid.as_raw());
     let Ok(mut found) = getgroups() else { return false };
@@ -98,7 +98,7 @@ mod tests {
     const ANN: u32 = 61_101;
     const HER_GROUP: u32 = 61_150;
 
-    /// Only root can be somebody else.
+    /// Only root can switch to another user.
     fn is_root() -> bool {
         rustix::process::geteuid().is_root()
     }
@@ -152,7 +152,7 @@ mod tests {
             let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
             assert_eq!(effective.trim(), "0000000000000000");
             std::thread::scope(|scope| {
-                // A new thread begins as this one is; one that was there before is as it was.
+                // A new thread inherits the ids of this one; a thread that existed before keeps its own.
                 scope.spawn(|| assert_eq!(setfsuid(Uid::from_raw(NOBODY)).as_raw(), ANN));
             });
         })

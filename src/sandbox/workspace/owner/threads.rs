@@ -1,6 +1,6 @@
-//! The threads that work in users' folders. A folder may answer late or never (its file system, a guest who makes
-//! millions of names, a client who reads nothing), so these threads are nobody else's: each user has so many of
-//! each lane at once, and what is beyond waits, for that user alone.
+//! The threads that work in users' folders. A folder may answer late or never (because of its file system, a guest that
+//! makes millions of names, or a client that reads nothing), so these threads do no other work: each user has a limited
+//! number of them for each kind of work, and further work waits, but only that of the same user.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -13,28 +13,28 @@ use crate::fair_queue::FairQueue;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::owner::{Ids, acting_as};
 
-/// Threads of all users together. A user who has none in a lane gets one all the same.
+/// Maximum number of threads of all users together. A user without a thread for a kind of work gets one nevertheless.
 const THREADS: usize = 256;
-/// Pieces of work of one user that wait in a lane.
+/// Maximum number of waiting pieces of work of one user and kind.
 const WAITING: usize = 1024;
-/// A thread that has had nothing to do for so long ends.
+/// A thread that has been idle for this long ends.
 const IDLE: Duration = Duration::from_secs(10);
-/// No tree is walked by recursion beyond a few dozen levels.
+/// A small stack is enough, because no tree is walked by recursion beyond a few dozen levels.
 const STACK: usize = 1024 * 1024;
 
-/// What a piece of work is about. One lane never waits for another.
+/// The kind of a piece of work. Work of one kind never waits for work of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkKind {
-    /// Opens, lists, measures: bounded in what it looks at.
+    /// Opens, lists or measures, with a bound on what it looks at.
     Look,
-    /// Sends or receives, as fast as the other side does.
+    /// Sends or receives, at the speed of the other side.
     Transfer,
     /// Removes trees of any size.
     Removal,
 }
 
 impl WorkKind {
-    /// At once, for one user.
+    /// Maximum number of threads of one user for this kind at once.
     fn threads(self) -> usize {
         match self {
             Self::Look => 4,
@@ -43,7 +43,7 @@ impl WorkKind {
         }
     }
 
-    /// How long somebody waits for it; the thread itself cannot be ended.
+    /// How long the caller waits for the work; the thread itself cannot be ended.
     fn deadline(self) -> Option<Duration> {
         match self {
             Self::Look => Some(Duration::from_secs(60)),
@@ -52,7 +52,7 @@ impl WorkKind {
     }
 }
 
-/// Who pays, and for what.
+/// The user who is charged for the thread, and the kind of work.
 type Key = (u32, WorkKind);
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -78,7 +78,7 @@ impl Default for Pool {
 
 static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
 
-/// Does `work` on such a thread, for the user who `pays`, with somebody's rights or the daemon's own.
+/// Does `work` on such a thread, charged to the user `pays`, with the rights of `ids` or the daemon's own.
 pub async fn run<T: Send + 'static>(
     pays: u32,
     lane: WorkKind,
@@ -121,11 +121,11 @@ impl Pool {
         } else if state.threads < THREADS || !state.running.contains_key(&key) {
             let pool = Arc::clone(self);
             let builder = std::thread::Builder::new().name("folders".into()).stack_size(STACK);
-            // A thread beyond the number of all does the work that it is there for, whoever else waits.
+            // A thread above the common maximum does only the work that it was started for, even if other users wait.
             let only = (state.threads >= THREADS).then_some(key);
             match builder.spawn(move || pool.serve(only)) {
                 Ok(_) => state.threads += 1,
-                // One of the others does it, if there are any.
+                // Another thread does the work later, if there is one.
                 Err(error) if state.threads == 0 => {
                     state.waiting.remove(place);
                     return Err(Problem::new(Code::Internal, format!("no thread can be started: {error}")));
@@ -136,13 +136,13 @@ impl Pool {
         Ok(())
     }
 
-    /// The life of a thread. One that is there for a lane of a user alone does a piece of its work, and ends.
+    /// The main loop of a thread. A thread that was started for one key only does one piece of its work, and ends.
     fn serve(&self, only: Option<Key>) {
         let mut state = self.state.lock();
         loop {
             if let Some((key, work)) = state.next(only) {
                 drop(state);
-                // Whoever waits is told by the end of the channel.
+                // If the work panics, its caller learns it from the closed channel.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
                 state = self.state.lock();
                 state.done(key);
@@ -171,12 +171,12 @@ impl State {
         most.saturating_sub(self.running.get(&key).copied().unwrap_or(0))
     }
 
-    /// Pieces of work that may begin now.
+    /// The number of pieces of work that may begin now.
     fn runnable(&self) -> usize {
         self.waiting.keys().map(|key| self.free(key).min(self.waiting.waiting(key))).sum()
     }
 
-    /// The next piece of work whose user may have one more, or that of `only` one.
+    /// The next piece of work whose user may have one more thread, of the key `only` if that is given.
     fn next(&mut self, only: Option<Key>) -> Option<(Key, Work)> {
         let free: Vec<Key> = self.waiting.keys().filter(|key| self.free(*key) > 0).collect();
         let may = |key: Key| free.contains(&key) && only.is_none_or(|only| only == key);
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    /// Hangs until it is released.
+    /// Blocks until the test releases it.
     fn hang(released: &AtomicBool) {
         while !released.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(5));
@@ -220,7 +220,7 @@ mod tests {
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_eq!(held.load(Ordering::SeqCst), WorkKind::Look.threads());
-        // Others, and other lanes of the same user, go on.
+        // Other users, and other kinds of work of the same user, go on.
         assert_eq!(run(2, WorkKind::Look, None, || 7).await.unwrap(), 7);
         assert_eq!(run(1, WorkKind::Transfer, None, || 8).await.unwrap(), 8);
         release.store(true, Ordering::SeqCst);
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(held.load(Ordering::SeqCst), 50);
     }
 
-    /// Many users whose folders hang have all the threads, and more waiting in front.
+    /// Many users whose folders hang take all the threads, and have more work waiting in front.
     #[tokio::test]
     async fn a_user_who_has_none_gets_a_thread_whoever_waits_before() {
         let pool = Arc::new(Pool::default());

@@ -1,7 +1,7 @@
-//! The three kernel interfaces of project quotas, none of which a library offers safely: the folder's
-//! attributes (`FS_IOC_FS[GS]ETXATTR`), limits and use of a project (`quotactl_fd`), and whether a file
-//! system holds to them. The only module with `unsafe`: each call hands over one structure of the size
-//! that its number says, which lives until the call returns.
+//! The three kernel interfaces of project quotas, none of which a library offers safely: the folder's attributes
+//! (`FS_IOC_FS[GS]ETXATTR`), the limits and usage of a project (`quotactl_fd`), and whether a file system enforces
+//! them. This is the only module with `unsafe`: each call passes one structure of the size that its number encodes,
+//! which stays valid until the call returns.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ const SET_QUOTA: i32 = 0x80_0008;
 const GET_STATE: i32 = 0x5808;
 const STATE_VERSION: u8 = 1;
 const PROJECTS_ENFORCED: u16 = 1 << 5;
-/// Limits of blocks and of entries are to be set.
+/// The flags by which the limits of blocks and of entries are set.
 const LIMITS: u32 = 1 | 4;
 const INHERIT: u32 = 0x200;
 
@@ -31,7 +31,7 @@ pub struct FolderAttributes {
 }
 
 impl FolderAttributes {
-    /// The project that everything gets which is made in the folder.
+    /// The project that everything made in the folder inherits.
     pub fn inherited_project(&self) -> Option<u32> {
         (self.flags & INHERIT != 0).then_some(self.project)
     }
@@ -54,10 +54,10 @@ pub fn set_attributes(folder: BorrowedFd<'_>, attributes: &FolderAttributes) -> 
     unsafe { rustix::ioctl::ioctl(folder, Set::new(*attributes)) }
 }
 
-/// What a project may hold, and what it does: the parts of `struct if_dqblk` that are of interest.
+/// The limits and the usage of a project: the fields of `struct if_dqblk` that are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Of 1024 bytes; 0 for any number.
+    /// The limit in blocks of 1024 bytes; 0 is no limit.
     pub blocks: u64,
     pub entries: u64,
     pub bytes_used: u64,
@@ -82,7 +82,7 @@ struct RawQuota {
 pub fn quota(folder: BorrowedFd<'_>, project: u32) -> rustix::io::Result<Quota> {
     let mut raw = RawQuota::default();
     match call(folder, GET_QUOTA, project, &mut raw) {
-        // So xfs says that the project was never used.
+        // On xfs, this error means that the project was never used.
         Err(Errno::NOENT) => return Ok(Quota::default()),
         outcome => outcome?,
     }
@@ -104,7 +104,7 @@ pub fn limit(folder: BorrowedFd<'_>, project: u32, limits: Quota) -> rustix::io:
     call(folder, SET_QUOTA, project, &mut raw)
 }
 
-/// `struct fs_quota_statv`: only its flags are of interest.
+/// `struct fs_quota_statv`, of which only the flags are used.
 #[repr(C)]
 #[derive(Default)]
 struct State {
@@ -121,12 +121,12 @@ pub fn enforces_projects(folder: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(state.flags & PROJECTS_ENFORCED != 0)
 }
 
-/// `T` must be the structure of that command.
+/// `T` must be the structure that the command expects.
 fn call<T>(folder: BorrowedFd<'_>, command: i32, project: u32, structure: &mut T) -> rustix::io::Result<()> {
     let command = (command << 8) | PROJECTS;
     let structure: *mut T = structure;
-    // SAFETY: the structure is the command's, as its callers above pair them, and is ours alone until the
-    // call has returned.
+    // SAFETY: the callers above pass the structure that the command expects, and this function borrows it exclusively
+    // until the call has returned.
     let code =
         unsafe { libc::syscall(libc::SYS_quotactl_fd, folder.as_raw_fd(), command, project, structure) };
     match code {
