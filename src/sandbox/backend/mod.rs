@@ -1,5 +1,5 @@
-//! Ways to hold a sandbox. Each is a folder that implements [`SandboxBackend`] and [`RunningSandbox`]; nothing outside
-//! of it knows more of it than that.
+//! The backends that hold sandboxes. Each is a folder that implements [`SandboxBackend`] and [`RunningSandbox`]; code
+//! outside of the folder uses nothing but these traits.
 
 mod contract;
 pub mod docker;

@@ -1,5 +1,5 @@
-//! Attestation: is the running container what `spec` asked for? Everything is read back from the
-//! engine, the host's kernel and the sandbox's own probe; one difference and no code runs in it.
+//! Attestation: checks that the running container is as `spec` asked for. Everything is read back from the engine, the
+//! host's kernel and the sandbox's own probe; after a single difference no code runs in the container.
 
 use bollard::models::ContainerInspectResponse;
 use std::path::Path;
@@ -17,27 +17,27 @@ use crate::sandbox::spec::{
 };
 use crate::sandbox::workspace::groups;
 
-/// All that was read back, before it is judged.
+/// Everything that was read back, before it is checked.
 #[derive(Clone, Debug)]
 pub struct Evidence {
     pub process: ProcessFact,
-    /// Groups that a guest may have because its owner, whose daemon this is, has them.
+    /// Groups that a guest may have because its owner, who runs the daemon, has them.
     pub owner_groups: Vec<u32>,
     pub limits: LimitFact,
     pub ceilings: Ceilings,
-    /// The folder behind `/workspace` is the one that was opened and checked. None where the host
-    /// does not let this user look.
+    /// Whether the folder behind `/workspace` is the one that was opened and checked. `None` where the host does not
+    /// let this user look.
     pub workspace_is_ours: Option<bool>,
 }
 
-/// Reads what the host's kernel says.
+/// Reads the facts from the host's kernel.
 #[must_use]
 pub fn gather(spec: &SandboxSpec, inspected: &ContainerInspectResponse) -> Option<Evidence> {
     let pid = container_pid(inspected)?;
     let process = facts::process(pid)?;
     let limits_text = facts::read_small(Path::new(&format!("/proc/{pid}/limits"))).ok()?;
     let cgroup = Cgroup::of_process(pid)?;
-    // A rootless engine may keep the control files from us; then its own word has to do.
+    // The daemon may not be able to read the control files of a rootless engine; then the engine's own answer is used.
     let host = inspected.host_config.as_ref();
     let engine_says = |value: Option<i64>| value.and_then(|number| u64::try_from(number).ok());
     let limits = LimitFact {
@@ -66,7 +66,7 @@ pub fn container_pid(inspected: &ContainerInspectResponse) -> Option<i32> {
     i32::try_from(pid).ok().filter(|pid| *pid > 0)
 }
 
-/// Every difference, by name. Empty means that code may run.
+/// The names of all differences; code may run only if there are none.
 #[must_use]
 pub fn differences(
     spec: &SandboxSpec,
@@ -99,7 +99,7 @@ pub fn differences(
     let container = inspected.config.clone().unwrap_or_default();
     let asked = session_container(spec);
     check(container.hostname == asked.hostname, "the host name");
-    // An image may bring variables and labels of its own.
+    // An image may add variables and labels of its own.
     let variables = container.env.unwrap_or_default();
     check(asked.env.unwrap_or_default().iter().all(|wanted| variables.contains(wanted)), "the environment");
     let labels = container.labels.unwrap_or_default();
@@ -133,7 +133,7 @@ pub fn differences(
 
 const APPARMOR: &str = "the AppArmor profile";
 
-/// What to do about differences.
+/// The hint for these differences.
 #[must_use]
 pub fn remedy(differences: &[String]) -> &'static str {
     if differences.iter().any(|difference| difference == APPARMOR) {
@@ -144,15 +144,14 @@ pub fn remedy(differences: &[String]) -> &'static str {
     }
 }
 
-/// The profile that the engine says it applied is the one that the kernel has. An engine without `AppArmor` says
-/// nothing.
+/// Whether the kernel applies the profile that the engine reports. An engine without `AppArmor` reports none.
 fn is_confined(inspected: &ContainerInspectResponse, process: &ProcessFact) -> bool {
     let asked = inspected.app_armor_profile.as_deref().unwrap_or_default();
     let has = process.apparmor.as_deref().unwrap_or_default();
     asked.is_empty() || (asked != "unconfined" && has.split(' ').next() == Some(asked))
 }
 
-/// The receipt of a sandbox that passed.
+/// The receipt of a sandbox that passed the checks.
 #[must_use]
 pub fn receipt(
     spec: &SandboxSpec,
@@ -168,7 +167,7 @@ pub fn receipt(
         writable: options.split(',').all(|option| option != "ro"),
     });
     let mut mounts: Vec<MountFact> = bind_mounts(inspected).chain(tmpfs).collect();
-    // The engine lists them in another order each time.
+    // The engine lists the mounts in a different order each time.
     mounts.sort_by(|a, b| a.target.cmp(&b.target));
     Receipt {
         sandbox: spec.sandbox.clone(),

@@ -24,10 +24,10 @@ const COMPILE: Duration = Duration::from_secs(60);
 pub struct Docker {
     engine: Arc<Engine>,
     settings: Arc<Settings>,
-    /// The daemon's home, as an id.
+    /// The id of the daemon's home.
     instance: String,
     sandboxes_dir: PathBuf,
-    /// Guest user ids as the engine maps them; asked once.
+    /// How the engine maps the user ids of guests; asked once.
     mapping: tokio::sync::OnceCell<UserMapping>,
 }
 
@@ -90,14 +90,14 @@ impl Docker {
         match Container::start(&self.engine, spec).await {
             Ok(container) => Ok(Box::new(container)),
             Err(error) => {
-                // A create whose answer is lost still leaves a container.
+                // If the answer to a create call is lost, the container may exist nevertheless.
                 self.remove_or_leave(&config::container_name(&spec.sandbox)).await;
                 Err(error.problem())
             }
         }
     }
 
-    /// Removes a container that came to nothing. What cannot be removed now is left to the reaper.
+    /// Removes a container whose start failed. If that fails, the reaper removes it later.
     async fn remove_or_leave(&self, name: &str) {
         if let Err(error) = self.engine.remove(name).await {
             tracing::warn!(%error, container = name, "a container is left to the reaper");
@@ -107,7 +107,7 @@ impl Docker {
     async fn reap_containers(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let found = match self.engine.ours(&self.instance).await {
             Ok(found) => found,
-            // Where there is no engine, nothing of ours is in it.
+            // Without an engine there are no containers of this daemon.
             Err(EngineError::Unavailable(_)) if !self.settings.sandbox.needs_engine() => return 0,
             Err(error) => {
                 tracing::warn!(%error, "the reaper cannot list containers");
@@ -137,7 +137,7 @@ impl Docker {
     }
 }
 
-/// Anybody with the engine's keys can write a container's labels: no path may come of one.
+/// Every user of the engine can write a container's labels, so a label must not become a path.
 fn is_name(sandbox: &str) -> bool {
     !sandbox.is_empty() && sandbox.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }

@@ -20,7 +20,7 @@ use crate::sandbox::spec::{
 pub const LABEL_APPLICATION: &str = "belljar";
 pub const LABEL_INSTANCE: &str = "belljar.instance";
 pub const LABEL_SANDBOX: &str = "belljar.sandbox";
-/// The engine's name for keeping no log.
+/// The engine's name for the log driver that keeps no log.
 pub(in crate::sandbox) const NO_LOG: &str = "none";
 const RUN_OPTIONS: &str = "ro,nosuid,nodev,noexec,size=4096,nr_inodes=1,mode=755";
 
@@ -41,8 +41,8 @@ pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
     hardened(spec, &command, mounts, WORKSPACE)
 }
 
-/// A short-lived container that compiles the kernel's bytecode with the image's own Python, and lists
-/// the packages of the image. It is as confined as a session; only the folder for what it makes is writable in it.
+/// A short-lived container that compiles the kernel's bytecode with the image's own Python, and lists the packages of
+/// the image. It is as confined as a session; only its output folder is writable.
 #[must_use]
 pub fn compile_container(spec: &SandboxSpec, output: &Path) -> ContainerCreateBody {
     let mounts =
@@ -72,7 +72,7 @@ fn hardened(
         ipc_mode: Some("private".into()),
         runtime: spec.runtime.clone(),
         memory: controls::setting("memory_limit", signed(limits.memory_bytes)),
-        // The same as memory: no swap.
+        // The limit is the same as for memory, so there is no swap.
         memory_swap: controls::setting("no_swap", signed(limits.memory_bytes)),
         nano_cpus: controls::setting("cpu_limit", nano_cpus(limits.cpus)),
         cpu_shares: controls::setting("cpu_shares", CPU_SHARES),
@@ -82,7 +82,7 @@ fn hardened(
         ulimits: Some(ulimits(limits)),
         tmpfs: Some(HashMap::from([
             ("/tmp".into(), tmp_options(limits)),
-            // Nothing that an image keeps there is shown, and a guest cannot write there.
+            // The mount hides what an image keeps there, and a guest cannot write to it.
             ("/run".into(), RUN_OPTIONS.into()),
         ])),
         // Output goes over the bridge; the engine's own log would fill the host's disk.
@@ -90,9 +90,9 @@ fn hardened(
             "no_engine_log",
             HostConfigLogConfig { typ: Some(NO_LOG.into()), config: None },
         ),
-        // The exit code and the OOM flag are read first; the daemon removes it itself.
+        // The daemon reads the exit code and the OOM flag first, and removes the container itself.
         auto_remove: Some(false),
-        // The guardian is pid 1 and reaps.
+        // The guardian is pid 1 and reaps orphans.
         init: Some(false),
         mounts: Some(mounts),
         ..HostConfig::default()
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use crate::sandbox::spec::tests::spec;
 
-    /// The profile is a file of its own, so only its place is shown.
+    /// The seccomp profile is a file of its own, so the snapshot shows only its place.
     fn shown(container: &ContainerCreateBody) -> String {
         let mut value = serde_json::to_value(container).unwrap();
         let options = value["HostConfig"]["SecurityOpt"].as_array_mut().unwrap();

@@ -45,13 +45,13 @@ impl Container {
         Self { engine: Arc::clone(engine), name, inspected, cgroup }
     }
 
-    /// One that an earlier daemon left running; none if it is gone. A frozen one is thawed.
+    /// Takes over a container that an earlier daemon left running; `None` if it is gone. A frozen one is thawed.
     pub async fn adopt(engine: &Arc<Engine>, receipt: &Receipt) -> Result<Option<Self>, Problem> {
         let name = config::container_name(&receipt.sandbox);
         let inspected = match engine.inspect(&name).await {
             Ok(inspected) => inspected,
             Err(EngineError::NotFound(_)) => return Ok(None),
-            // Nothing is known of it, so nothing of it is touched.
+            // The state of the container is unknown, so it is left alone.
             Err(error) => return Err(error.problem()),
         };
         let state = inspected.state.clone().unwrap_or_default();
@@ -71,7 +71,7 @@ impl Container {
         }
     }
 
-    /// Asks the engine what became of it.
+    /// Asks the engine for the state of the container after its end.
     async fn ended(&self) -> Option<SandboxEnd> {
         match self.engine.inspect(&self.name).await {
             Ok(found) => {

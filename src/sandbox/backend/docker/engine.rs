@@ -1,5 +1,5 @@
-//! The container engine behind a narrow door: every call has a deadline, and every failure says
-//! whether the engine is away or refused.
+//! A narrow interface to the container engine: every call has a deadline, and every error says whether the engine is
+//! unavailable or refused the call.
 
 use bollard::Docker;
 use bollard::errors::Error as DockerError;
@@ -57,7 +57,7 @@ impl EngineError {
     }
 }
 
-/// A container of ours, as the reaper sees it.
+/// A container of this daemon, as the reaper sees it.
 #[derive(Clone, Debug)]
 pub struct OurContainer {
     pub id: String,
@@ -66,8 +66,7 @@ pub struct OurContainer {
     pub created: i64,
 }
 
-/// Connects when it is first needed and again after each failure, so a daemon may start before
-/// its engine does.
+/// Connects when it is first needed, and tries again until that succeeds, so a daemon may start before its engine does.
 pub struct Engine {
     docker: OnceCell<Docker>,
 }
@@ -149,13 +148,13 @@ impl Engine {
             .await
         {
             Err(EngineError::NotFound(_)) => Ok(()),
-            // 409: somebody else is removing it.
+            // 409: another call is removing the container already.
             Err(EngineError::Refused { message, .. }) if message.contains("already in progress") => Ok(()),
             other => other,
         }
     }
 
-    /// Waits for a short-lived container and gives its exit code.
+    /// Waits for a short-lived container and returns its exit code.
     pub async fn wait(&self, container: &str, limit: Duration) -> Result<i64, EngineError> {
         let docker = self.docker().await?;
         let mut ends = docker.wait_container(container, None::<WaitContainerOptions>);
@@ -169,7 +168,7 @@ impl Engine {
         }
     }
 
-    /// Every container that carries our labels and this instance's id, also stopped ones.
+    /// Every container that carries this instance's id as a label, including stopped ones.
     pub async fn ours(&self, instance: &str) -> Result<Vec<OurContainer>, EngineError> {
         let filters = HashMap::from([("label".to_owned(), vec![format!("{LABEL_INSTANCE}={instance}")])]);
         let options =
@@ -195,8 +194,8 @@ impl Default for Engine {
     }
 }
 
-/// From `docker info`: rootless engines say so; a remapping engine puts its ids into the name of
-/// its data folder (`…/165536.165536`).
+/// The mapping by `docker info`: a rootless engine reports itself as such; a remapping engine puts its ids into the
+/// name of its data folder (`…/165536.165536`).
 #[must_use]
 pub fn user_mapping(info: &SystemInfo) -> UserMapping {
     let options = info.security_options.clone().unwrap_or_default();
@@ -251,7 +250,7 @@ fn exposed_socket() -> Option<PathBuf> {
     (mode(&path)? & OTHERS_WRITE != 0 && reached).then_some(path)
 }
 
-/// The innermost cause says the most (`connection refused`, `permission denied`).
+/// The innermost cause is the most specific one (`connection refused`, `permission denied`).
 fn unavailable(error: &DockerError) -> EngineError {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {

@@ -1,4 +1,4 @@
-//! Images of the engine: finding the one that a session gets, and getting one that is not there.
+//! Images of the engine: finds the image of a session, and pulls one that is missing.
 
 use bollard::models::CreateImageInfo;
 use bollard::query_parameters::CreateImageOptions;
@@ -16,10 +16,10 @@ use crate::sandbox::backend::Progress;
 use crate::sandbox::backend::docker::engine::{Engine, EngineError, classify, within};
 use crate::sandbox::images::{candidates, tagged};
 
-/// Time between two signs of life of a pull.
+/// Maximum time between two signs of progress of a pull.
 const PULL_IDLE: Duration = Duration::from_secs(120);
 
-/// The first candidate that the engine has; with `Pull::Missing`, the first that can be had.
+/// The first candidate that the engine has, or else, with `Pull::Missing`, the first that can be pulled.
 pub async fn resolve(
     engine: &Engine,
     requested: Option<&str>,
@@ -52,13 +52,13 @@ pub async fn resolve(
     Err(missing)
 }
 
-/// Images named `belljar/…` are built on this machine, so an image of that name on a registry is a stranger's.
+/// Images named `belljar/…` are built on this machine, so an image of that name on a registry comes from a stranger.
 fn may_be_pulled(reference: &str) -> bool {
     let mut parts = reference.rsplit('/').skip(1);
     !controls::holds("own_images_are_not_pulled") || parts.next() != Some("belljar")
 }
 
-/// The image that a session began with, by its id: its name may be another's by now.
+/// The image that a session began with, by its id, because its name may refer to another image by now.
 pub async fn again(engine: &Engine, first: &ImageFact) -> Result<ImageFact, Problem> {
     let found = find(engine, &first.id).await.map_err(|error| error.problem())?;
     if found.is_some_and(|found| found.id == first.id) {

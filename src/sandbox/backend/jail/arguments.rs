@@ -1,10 +1,10 @@
-//! The command line of bubblewrap as one pure function: every wall of a jail is written here, as
-//! `docker::config` writes those of a container, and a snapshot shows each change.
+//! The command line of bubblewrap as one pure function: every restriction of a jail is written here, as
+//! `docker::config` writes those of a container, and a snapshot test shows each change.
 //!
-//! A daemon of root's lets bubblewrap build the jail as root and drops the user inside, before the
-//! first byte of Python runs: its home is closed to guests, so that a guest's user could not mount
-//! anything of it, and no user namespace is needed where a machine forbids them. Any other user
-//! builds the jail in a user namespace, in which it is nobody else.
+//! A daemon of root has bubblewrap build the jail as root, and switches to the guest's user inside, before the first
+//! byte of Python runs: the daemon's home is closed to guests, so a guest's user could not mount anything from it, and
+//! no user namespace is needed where a machine forbids them. Any other user builds the jail in a user namespace in
+//! which only that user is mapped.
 
 use std::path::{Path, PathBuf};
 
@@ -16,30 +16,30 @@ use crate::sandbox::spec::{
     WORKSPACE, compile_command, environment, kernel_command,
 };
 
-/// Numbers of the descriptors that bubblewrap is given.
+/// Numbers of the descriptors that bubblewrap inherits.
 pub const STATUS_FD: i32 = 10;
 pub const BLOCK_FD: i32 = 11;
 pub const FIRST_SECCOMP_FD: i32 = 12;
 
-/// Folders of the jail's root in which something is mounted.
+/// Folders of the jail's root below which something is mounted.
 const PARENTS: [&str; 5] = ["/belljar", "/etc", "/sys", "/sys/fs", "/sys/fs/cgroup"];
 
-/// What the host has, as far as it decides what is mounted.
+/// The properties of the host that decide what is mounted.
 pub struct Host<'a> {
     pub root: &'a Root,
-    /// The daemon is root.
+    /// Whether the daemon runs as root.
     pub system: bool,
     pub group: Option<&'a Cgroup>,
     /// The user list that the guest sees.
     pub passwd: &'a Path,
     pub groups: &'a Path,
-    /// Seccomp filters, one descriptor each.
+    /// The number of seccomp filters; each has a descriptor.
     pub filters: usize,
-    /// Whether a path of `/proc` is there: a folder, or a file.
+    /// `Some(true)` if a path of `/proc` is a folder, `Some(false)` if it is a file, `None` if it does not exist.
     pub is_folder: &'a dyn Fn(&str) -> Option<bool>,
 }
 
-/// Builds the list.
+/// Builds the list of arguments.
 #[derive(Default)]
 struct Line(Vec<String>);
 
@@ -48,7 +48,7 @@ impl Line {
         self.0.extend(words.iter().map(|word| (*word).to_owned()));
     }
 
-    /// What keeps the guest in, unless a test build leaves it out.
+    /// Adds a restriction, unless a test build switches it off.
     fn wall(&mut self, holds: bool, words: &[&str]) {
         if holds {
             self.add(words);
@@ -68,13 +68,13 @@ pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
     line.mount(read_only(controls::holds("jail_bridge_is_read_only")), &spec.bridge_dir, BRIDGE_DIR);
     line.mount(read_only(controls::holds("jail_kernel_is_read_only")), &spec.kernel_dir, KERNEL_DIR);
     line.wall(controls::holds("jail_read_only_root"), &["--remount-ro", "/"]);
-    // The kernel goes to the workspace itself, as the guest: this root may not enter it.
+    // The kernel enters the workspace itself, as the guest, because bubblewrap's root may not be allowed to enter it.
     line.add(&["--chdir", "/"]);
     line.add(&["--json-status-fd", &STATUS_FD.to_string(), "--block-fd", &BLOCK_FD.to_string()]);
     command(line, spec, host, &kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE))
 }
 
-/// A short-lived jail that compiles the kernel's bytecode; only the folder for what it makes is writable.
+/// A short-lived jail that compiles the kernel's bytecode; only its output folder is writable.
 #[must_use]
 pub fn compile(spec: &SandboxSpec, host: &Host<'_>, output: &Path) -> Vec<String> {
     let mut line = walls(spec, host);
@@ -88,7 +88,7 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     let limits = &spec.limits;
     let mut line = Line::default();
     if host.system {
-        // What `setpriv` needs to become the guest; it keeps none of it.
+        // `setpriv` needs these capabilities to become the guest, and keeps none of them.
         line.wall(controls::holds("jail_no_capabilities"), &["--cap-drop", "ALL"]);
         for capability in ["CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"] {
             line.add(&["--cap-add", capability]);
@@ -105,7 +105,7 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
         let (name, value) = variable.split_once('=').unwrap_or((&variable, ""));
         line.add(&["--setenv", name, value]);
     }
-    // Parents that it makes by itself are closed to all but its own user.
+    // Parents that bubblewrap makes implicitly are closed to all but its own user.
     for folder in PARENTS {
         line.add(&["--perms", "0755", "--dir", folder]);
     }
@@ -115,7 +115,7 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     line.mount("--ro-bind", host.passwd, "/etc/passwd");
     line.mount("--ro-bind", host.groups, "/etc/group");
     line.add(&["--proc", "/proc"]);
-    // Some switches of the kernel are writable to whoever is alone in a namespace.
+    // Some kernel settings are writable for a process that is alone in a namespace.
     let read_only = controls::setting("jail_readonly_paths", READONLY_PATHS).into_iter().flatten();
     for path in read_only.filter(|path| (host.is_folder)(path).is_some()) {
         line.mount("--ro-bind", Path::new(path), path);
@@ -137,7 +137,7 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     line.wall(controls::holds("jail_tmp_size_limit"), &["--size", &limits.tmp_bytes.to_string()]);
     line.add(&["--tmpfs", "/tmp"]);
     match host.group {
-        // The guardian watches the memory that is left, and lets workers give way where CPU time is short.
+        // The guardian watches how much memory is left, and makes workers yield where CPU time is short.
         Some(Cgroup::V1 { memory, cpu, .. }) => {
             line.mount("--ro-bind", memory, "/sys/fs/cgroup/memory");
             line.mount("--ro-bind", cpu, "/sys/fs/cgroup/cpu");
@@ -170,7 +170,7 @@ fn read_only(holds: bool) -> &'static str {
     if holds { "--ro-bind" } else { "--bind" }
 }
 
-/// Where something is mounted, by the command line.
+/// The mount points of a command line.
 #[must_use]
 pub fn targets(line: &[String]) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
@@ -213,7 +213,7 @@ mod tests {
             },
         };
         let words = session(&spec(), &host);
-        // One option a line.
+        // The snapshot has one option per line.
         words.join(" ").replace(" --", "\n--")
     }
 

@@ -1,5 +1,6 @@
-//! Is a jail what its command line asked for? Read back from the host's kernel and the guest's own
-//! probe, never copied from the request. Of a `process` there is nothing to attest but what it lacks.
+//! Attestation: checks that a jail is as its command line asked for. Everything is read back from the host's kernel and
+//! the guest's own probe, never copied from the request. A `process` has no isolation to attest, only its user and its
+//! limits.
 
 use std::path::{Path, PathBuf};
 
@@ -14,25 +15,25 @@ use crate::sandbox::backend::jail::process::Jail;
 use crate::sandbox::spec::{SandboxSpec, WORKSPACE};
 use crate::sandbox::workspace::groups;
 
-/// Namespaces that a jail has for itself, and one that it has only if its user made it.
+/// Namespaces that every jail has for itself, and one that it has only if an ordinary user built it.
 const NAMESPACES: [&str; 6] = ["cgroup", "ipc", "mnt", "net", "pid", "uts"];
 const USER_NAMESPACE: &str = "user";
-/// Mounts that bubblewrap's `/proc` and `/dev` bring with them.
+/// Folders in which bubblewrap itself makes mounts.
 const BROUGHT: [&str; 2] = ["/proc", "/dev"];
-/// What stands for a file system that is mounted when somebody looks.
+/// The file system that stands for another one until that is mounted on first access.
 const ON_DEMAND: &str = "autofs";
-/// What may be writable beside the workspace. Of `/proc` only the guest's own entries are.
+/// Folders that may be writable beside the workspace. In `/proc` only the guest's own entries are.
 const WRITABLE: [&str; 3] = ["/proc", "/tmp", "/dev"];
 
-/// All that was read back, before it is judged.
+/// Everything that was read back, before it is checked.
 #[derive(Clone, Debug)]
 pub struct Evidence {
     pub process: ProcessFact,
-    /// Groups that a guest may have because its owner, whose daemon this is, has them.
+    /// Groups that a guest may have because its owner, who runs the daemon, has them.
     pub owner_groups: Vec<u32>,
     pub limits: LimitFact,
     pub ceilings: Ceilings,
-    /// Those that are not the daemon's own.
+    /// The namespaces of the jail that differ from the daemon's.
     pub namespaces: Vec<String>,
     pub mounts: Vec<SeenMount>,
     pub workspace_is_ours: Option<bool>,
@@ -42,7 +43,7 @@ pub struct Evidence {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenMount {
     pub id: u64,
-    /// What it is mounted on.
+    /// The id of the mount on which this one is mounted.
     pub parent: u64,
     pub target: PathBuf,
     pub kind: String,
@@ -50,8 +51,9 @@ pub struct SeenMount {
     pub nosuid: bool,
 }
 
-/// Mounts that can be reached. What is mounted on demand hides what demands it, and bubblewrap mends the
-/// options of the upper one only: so it is below `/proc/sys` wherever systemd runs.
+/// The mounts that can be reached. An `autofs` mount is hidden by the file system that is mounted over it on demand,
+/// and bubblewrap changes the options of the upper one only. There is such a pair below `/proc/sys` wherever systemd
+/// runs.
 fn visible(table: &str) -> Vec<SeenMount> {
     let rows: Vec<SeenMount> = table.lines().filter_map(SeenMount::parse).collect();
     let covers = |upper: &SeenMount, lower: &SeenMount| {
@@ -82,12 +84,12 @@ impl SeenMount {
     }
 }
 
-/// Blanks and the like are written as three octal digits.
+/// Spaces and similar characters are written as three octal digits.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-/// Reads what the host's kernel says. None if it is gone, or may not be looked at.
+/// Reads the facts from the host's kernel. `None` if the jail is gone, or the daemon may not read them.
 #[must_use]
 pub fn gather(spec: &SandboxSpec, jail: &Jail) -> Option<Evidence> {
     let pid = jail.identity.pid;
@@ -117,7 +119,7 @@ pub fn gather(spec: &SandboxSpec, jail: &Jail) -> Option<Evidence> {
             },
         },
     };
-    // All of it was read of one and the same process.
+    // The process is still the same one, so all facts are about it and not about a later process with its pid.
     if !jail.identity.lives() {
         return None;
     }
@@ -143,7 +145,7 @@ fn own_namespaces(pid: i32) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// Every difference, by name. Empty means that code may run.
+/// The names of all differences; code may run only if there are none.
 #[must_use]
 pub fn differences(
     spec: &SandboxSpec,
@@ -179,7 +181,7 @@ pub fn differences(
     checks.differences()
 }
 
-/// One that was asked for, or lies beneath one: the host's `/usr` may itself be put together.
+/// Whether a mount was asked for, or lies beneath one that was: the host's `/usr` may itself consist of several mounts.
 fn is_meant(mount: &SeenMount, targets: &[PathBuf]) -> bool {
     let asked = targets.contains(&mount.target);
     let beneath = |folder: &Path| folder != Path::new("/") && mount.target.starts_with(folder);
@@ -189,7 +191,7 @@ fn is_meant(mount: &SeenMount, targets: &[PathBuf]) -> bool {
     reachable && mount.nosuid && (!mount.writable || may_write)
 }
 
-/// The receipt of a sandbox that passed.
+/// The receipt of a sandbox that passed the checks.
 #[must_use]
 pub fn receipt(spec: &SandboxSpec, jail: &Jail, evidence: Evidence, python: String, probe: Probe) -> Receipt {
     let bubblewrap = jail.walls == Walls::Bubblewrap;
@@ -198,7 +200,7 @@ pub fn receipt(spec: &SandboxSpec, jail: &Jail, evidence: Evidence, python: Stri
         kind: if mount.kind == "tmpfs" { "tmpfs".into() } else { "bind".into() },
         writable: mount.writable,
     };
-    // What `/dev` and `/proc` are put together of is the same in every jail.
+    // The mounts in `/dev` and `/proc` are the same in every jail, so they are left out.
     let plain = |mount: &&SeenMount| {
         !BROUGHT.iter().any(|folder| mount.target.starts_with(folder)) || mount.target.ends_with("shm")
     };

@@ -1,4 +1,4 @@
-//! The backend that builds jails, and the one that builds none.
+//! The backend that builds jails, and the one that starts plain processes.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -27,7 +27,7 @@ pub struct Jails {
     paths: Paths,
     instance: String,
     claims: Arc<Claims>,
-    /// What walls are built with; looked for when one is first wanted, and again until one could be built.
+    /// Everything that jails are built with; looked up when a jail is first wanted, and again until one could be built.
     tools: tokio::sync::OnceCell<Tools>,
 }
 
@@ -44,7 +44,7 @@ impl Jails {
         Self { walls, service, settings, paths, instance, claims, tools }
     }
 
-    /// What jails are built with, once one could be built; none where they have no walls.
+    /// Everything that jails are built with, once one could be built; `None` for plain processes.
     async fn tools(&self) -> Result<Option<&Tools>, Problem> {
         if self.walls == Walls::None {
             return Ok(None);
@@ -57,7 +57,7 @@ impl Jails {
         self.tools.get_or_try_init(find).await.map(Some)
     }
 
-    /// The root file system of a jail; a process without walls has only the host's.
+    /// The image of a jail; a plain process has only the host's.
     fn image(&self, image: Option<&str>) -> Result<ImageFact, Problem> {
         let allowed = &self.settings.sandbox.images;
         let image = image.filter(|_| self.walls == Walls::Bubblewrap);
@@ -67,7 +67,7 @@ impl Jails {
         root::resolve(&self.paths.roots_dir(), image, allowed)
     }
 
-    /// Builds a jail that does nothing.
+    /// Builds a jail that does nothing, to find out whether that works.
     async fn try_out(&self, tools: &Tools) -> Result<(), Problem> {
         let sandbox = SandboxId::fresh();
         let path = self.paths.sandboxes_dir().join(&sandbox.0);
@@ -106,13 +106,13 @@ impl Jails {
         let jail = Jail::adopt(receipt, folder, self.service.system);
         match &jail {
             Some(jail) => jail.resume()?,
-            // Its control group outlives it.
+            // The control group of a jail that is gone still has to be removed.
             None => drop(process::reap(self.walls, &receipt.sandbox, folder).await?),
         }
         Ok(jail)
     }
 
-    /// Ends the jails whose notes lie in folders of no live sandbox, and removes those folders.
+    /// Ends the jails whose folders belong to no live sandbox, and removes those folders.
     async fn reap_jails(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let mut reaped = 0;
         for entry in std::fs::read_dir(self.paths.sandboxes_dir()).into_iter().flatten().flatten() {
@@ -137,7 +137,7 @@ impl Jails {
 }
 
 impl SandboxBackend for Jails {
-    /// Only an engine may map user ids.
+    /// Jails use the ids of the host; only an engine may map them.
     fn user_mapping(&self) -> BoxFuture<'_, Result<UserMapping, Problem>> {
         std::future::ready(Ok(UserMapping::Same)).boxed()
     }

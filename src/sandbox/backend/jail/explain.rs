@@ -1,14 +1,14 @@
-//! Why bubblewrap could not build a jail, in words that help.
+//! Explains why bubblewrap could not build a jail, and what to do about it.
 
 use std::path::Path;
 
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::facts::read_small;
 
-/// Characters of its own words that are passed on.
+/// Characters of bubblewrap's own message that are passed on.
 const SAID_CHARS: usize = 400;
 
-/// What the machine says about user namespaces.
+/// The host's settings for user namespaces.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Machine {
     /// Ubuntu's `kernel.apparmor_restrict_unprivileged_userns`.
@@ -31,7 +31,7 @@ impl Machine {
     }
 }
 
-/// From what bubblewrap wrote to its stderr.
+/// The problem behind a message that bubblewrap wrote to its stderr.
 #[must_use]
 pub fn failure(said: &str, machine: Machine) -> Problem {
     let said: String = said.trim().chars().take(SAID_CHARS).collect();
@@ -70,7 +70,7 @@ pub fn failure(said: &str, machine: Machine) -> Problem {
         .hint(hint)
 }
 
-/// The program itself is not there, or cannot be run.
+/// The problem that bubblewrap is not installed or cannot be run.
 #[must_use]
 pub fn missing(error: &std::io::Error) -> Problem {
     Problem::new(Code::SandboxFailed, format!("bubblewrap cannot be run: {error}"))
@@ -108,7 +108,7 @@ mod tests {
             let problem = failure(said, machine);
             assert!(problem.hint.as_ref().is_some_and(|hint| hint.contains(remedy)), "{said}: {problem:?}");
         }
-        // A restriction that has nothing to do with it is not blamed.
+        // A restriction that has nothing to do with the failure is not blamed.
         let other =
             failure("bwrap: Can't find source path /x", Machine { apparmor_restricts: true, ..nothing });
         assert!(other.message.contains("bubblewrap failed"), "{other:?}");

@@ -1,5 +1,5 @@
-//! A control group of a jail's own, version 1 or 2, where the daemon may make one: memory, processes,
-//! CPU and the freezer, as an engine sets them for its containers.
+//! A control group for a jail, version 1 or 2, where the daemon may make one: memory, processes, CPU and the freezer,
+//! as an engine sets them for its containers.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::sandbox::attest::cgroup::{Cgroup, write};
 use crate::sandbox::spec::{CPU_SHARES, Limits};
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// All groups of jails lie in one.
+/// The parent of all groups of jails.
 const PARENT: &str = "belljar";
-/// In proportion to `CPU_SHARES`, where 1024 shares are a weight of 100.
+/// The weight that corresponds to `CPU_SHARES`, where 1024 shares are a weight of 100.
 const CPU_WEIGHT: u64 = 25;
-/// A group is busy for a moment after its last process has died.
+/// A group stays busy for a moment after its last process has died.
 const REMOVE_TRIES: usize = 50;
 const REMOVE_PAUSE: Duration = Duration::from_millis(10);
 
@@ -23,7 +23,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// None where the daemon may not make one, or not with all that it needs.
+    /// Makes a group; `None` if the daemon may not make one with all its limits.
     #[must_use]
     pub fn make(name: &str, limits: &Limits) -> Option<Self> {
         let group = Self::named(Path::new(ROOT), name);
@@ -37,12 +37,12 @@ impl Group {
         }
     }
 
-    /// The group that was made for that name, if it is there.
+    /// The existing group of that name.
     #[must_use]
     pub fn find(name: &str) -> Option<Self> {
         let group = Self::named(Path::new(ROOT), name);
         let is_there = match &group.cgroup {
-            // Jails of earlier daemons have no group that counts their time.
+            // Jails of earlier daemons have no `cpuacct` group.
             Cgroup::V1 { cpuacct, .. } => {
                 let mut folders =
                     group.folders().into_iter().filter(|folder| Some(*folder) != cpuacct.as_ref());
@@ -80,7 +80,7 @@ impl Group {
 
     fn set_up(&self, limits: &Limits) -> std::io::Result<()> {
         if let Cgroup::V2 { folder } = &self.cgroup {
-            // Controllers reach a group only through all that are above it.
+            // A controller is available in a group only if all its ancestors enable it.
             let parents: Vec<&Path> = folder.ancestors().skip(1).take(2).collect();
             for parent in parents.into_iter().rev() {
                 std::fs::create_dir_all(parent)?;
@@ -101,7 +101,7 @@ impl Group {
         match &self.cgroup {
             Cgroup::V1 { memory: memory_folder, pids: pids_folder, cpu, .. } => {
                 write(memory_holds, &memory_folder.join("memory.limit_in_bytes"), &memory)?;
-                // Swap is not counted everywhere; where it is, there is none.
+                // Swap is not counted everywhere; where it is, the guest gets none.
                 let _ = write(memory_holds, &memory_folder.join("memory.memsw.limit_in_bytes"), &memory);
                 write(pids_hold, &pids_folder.join("pids.max"), &pids)?;
                 write(shares_hold, &cpu.join("cpu.shares"), &CPU_SHARES.to_string())
@@ -131,7 +131,7 @@ impl Group {
         }
     }
 
-    /// When its last process is gone.
+    /// Removes the group when its last process is gone.
     pub async fn remove(&self) {
         for _ in 0..REMOVE_TRIES {
             if self.try_remove() {
@@ -150,7 +150,7 @@ impl Group {
     }
 }
 
-/// Whether CPU time is counted in a hierarchy of its own; else `cpu` and `cpuacct` are two names of one.
+/// Whether CPU time is counted in a separate hierarchy; else `cpu` and `cpuacct` are two names of the same one.
 fn is_apart(root: &Path) -> bool {
     let real = |name| std::fs::canonicalize(root.join(name)).ok();
     real("cpuacct").is_some_and(|cpuacct| Some(cpuacct) != real("cpu"))

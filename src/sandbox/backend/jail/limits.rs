@@ -1,4 +1,4 @@
-//! Limits of a jail's first process, set on it before it starts Python and inherited by all the rest.
+//! Resource limits of a jail's first process, set before it starts Python and inherited by all its descendants.
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::path::Path;
@@ -7,20 +7,20 @@ use crate::controls;
 use crate::sandbox::attest::facts::read_small;
 use crate::sandbox::spec::{LOCKED_MEMORY_BYTES, Limits, OOM_SCORE};
 
-/// From this kernel on, processes are counted for each user namespace, and not for the whole user.
+/// Since this kernel version, processes are counted for each user namespace, and not for the whole user.
 const COUNTED_BY_NAMESPACE: (u32, u32) = (5, 14);
 
-/// Who else holds what is limited here.
+/// What else enforces the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     Group,
-    /// Nobody; the guest has a user namespace, or a user, of its own.
+    /// Nothing else; the guest has a user namespace, or a user id, of its own.
     Nothing,
-    /// Nobody, and other processes of the same user would count.
+    /// Nothing else; the guest's user has other processes, which the kernel would count, too.
     Shared,
 }
 
-/// Each limit with its value; the machine has that many bytes of memory.
+/// Each limit with its value. `machine` is the machine's memory in bytes.
 fn table(limits: &Limits, beside: Beside, machine: u64) -> Vec<(Resource, u64)> {
     let locked = u64::try_from(LOCKED_MEMORY_BYTES).unwrap_or(0);
     let always = [
@@ -32,8 +32,8 @@ fn table(limits: &Limits, beside: Beside, machine: u64) -> Vec<(Resource, u64)> 
     ];
     let mut table: Vec<(Resource, u64)> = always.into_iter().flatten().collect();
     if beside != Beside::Group {
-        // The guardian ends what takes more than the session has. What is merely asked for has to be given
-        // up to here, as it is in a container: else the same code would end in another way.
+        // The guardian ends processes that use more memory than the session has. Memory that is only reserved must be
+        // granted up to the machine's size, as in a container: else the same code would fail in another way.
         table.push((Resource::Data, machine));
     }
     if beside == Beside::Nothing && controls::holds("jail_process_rlimit") {
@@ -52,13 +52,13 @@ pub fn apply(pid: i32, limits: &Limits, beside: Beside) -> std::io::Result<()> {
         })?;
     }
     if controls::holds("jail_dies_before_the_daemon") {
-        // A help for the out-of-memory killer, not a need.
+        // This only helps the out-of-memory killer, so a failure is ignored.
         let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE.to_string());
     }
     Ok(())
 }
 
-/// Whether this kernel counts the processes of a user namespace by themselves.
+/// Whether this kernel counts the processes of a user namespace separately.
 #[must_use]
 pub fn counts_by_namespace() -> bool {
     read_small(Path::new("/proc/sys/kernel/osrelease"))

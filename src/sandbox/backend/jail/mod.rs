@@ -1,12 +1,12 @@
-//! Sandboxes without an engine: a jail that bubblewrap builds, or, by name only, a plain process.
+//! Sandboxes without an engine: a jail that bubblewrap builds, or, only if it is named explicitly, a plain process.
 //!
-//! Both are a process of the host with the same kernel and bridge as in a container. It is known by its
-//! pid and its start, so that a daemon that was started anew finds it and never touches a stranger. It
-//! outlives the daemon: what bubblewrap leaves outside only waits for it and writes down its end.
+//! Both are a process of the host with the same kernel and bridge as in a container. The process is identified by its
+//! pid and its start time, so that a restarted daemon finds it and never touches another process. It outlives the
+//! daemon: the bubblewrap process outside of the jail only waits for it and records its end.
 //!
-//! What a container has and a jail has not: `/tmp` has no bound on inodes and files in it can be run; a
-//! guest can read the name of its control group, which is its sandbox's; without such a group, CPU time
-//! is not held at all.
+//! A jail is weaker than a container in these points: `/tmp` has no limit on inodes and files in it can be executed; a
+//! guest can read the name of its control group, which is the name of its sandbox; without such a group, CPU time is
+//! not limited at all.
 
 mod arguments;
 mod attest;

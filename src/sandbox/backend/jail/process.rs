@@ -20,38 +20,38 @@ use crate::protocol::receipt::Receipt;
 use crate::sandbox::backend::{RunningSandbox, SandboxEnd};
 use crate::sandbox::spec::SandboxSpec;
 
-/// Time for a killed process to be gone.
+/// Time for a killed process to disappear.
 const KILLED: Duration = Duration::from_secs(10);
-/// Time of one look for the end of a jail that shall live.
+/// Time of one wait for the end of a jail that is expected to run on.
 const LOOK: Duration = Duration::from_secs(1);
-/// Looks for the exit code of one that has ended.
+/// Number of attempts to read the exit code of a jail that has ended.
 const EXIT_LOOKS: usize = 20;
 const EXIT_PAUSE: Duration = Duration::from_millis(10);
-/// As shells and engines tell an end by SIGKILL.
+/// The exit code by which shells and engines report an end by SIGKILL.
 const EXIT_KILLED: i64 = 137;
 
 /// A sandbox that is a process of the host.
 pub struct Jail {
     pub(super) walls: Walls,
-    /// The daemon is root.
+    /// Whether the daemon runs as root.
     pub(super) system: bool,
     pub(super) identity: Identity,
     pub(super) group: Option<Group>,
-    /// Of the sandbox, with the file in which its end is written down.
+    /// The sandbox's folder, with the file in which bubblewrap records its end.
     pub(super) folder: PathBuf,
-    /// Where something has to be mounted; unknown of one that was adopted.
+    /// The expected mount points; empty for an adopted jail, where they are unknown.
     pub(super) targets: Vec<PathBuf>,
     pub(super) runtime: String,
-    /// Fingerprint of the seccomp profile that it was built with.
+    /// Fingerprint of the seccomp profile that the jail was built with.
     pub(super) seccomp: String,
     pub(super) said: StderrHead,
 }
 
-/// The first words of a jail to its stderr.
+/// The beginning of what a jail wrote to its stderr.
 pub(super) type StderrHead = Arc<Mutex<String>>;
 
 impl Jail {
-    /// Takes over one that an earlier daemon left running; none if it is gone.
+    /// Takes over a jail that an earlier daemon left running; `None` if it is gone.
     #[must_use]
     pub fn adopt(receipt: &Receipt, folder: &Path, system: bool) -> Option<Self> {
         let walls = Walls::of(receipt.backend)?;
@@ -73,7 +73,7 @@ impl Jail {
         })
     }
 
-    /// What outlives it tells a moment later with which code it ended.
+    /// The bubblewrap process outside of the jail writes the exit code a moment after the jail has ended.
     async fn ended(&self) -> SandboxEnd {
         let running = self.identity.lives();
         let mut exit_code = status::read(&self.folder).exit_code;
@@ -100,13 +100,13 @@ impl Jail {
         }
     }
 
-    /// One that is not stopped is a success.
+    /// Succeeds also if the jail is not stopped.
     pub fn resume(&self) -> Result<(), Problem> {
         if let Some(group) = &self.group {
             group.freeze(false).map_err(|error| failed("thawed", &error))?;
         }
         if self.identity.is_stopped() {
-            // Also where a stranger stopped it.
+            // The stop may also come from another process of the host.
             self.identity.continue_tree().map_err(|error| failed("thawed", &error.into()))?;
         }
         Ok(())
@@ -175,7 +175,7 @@ impl RunningSandbox for Jail {
         async { while !self.identity.is_gone_within(LOOK).await {} }.boxed()
     }
 
-    /// The words to its stderr before it was ready.
+    /// The jail's messages on its stderr before it was ready.
     fn last_words(&self) -> String {
         self.said.lock().clone()
     }
@@ -185,7 +185,7 @@ impl RunningSandbox for Jail {
     }
 }
 
-/// Gives whose end has to be waited for.
+/// Kills the sandbox, and returns the processes whose end the caller has to wait for.
 pub(super) fn kill(
     walls: Walls,
     identity: &Identity,
@@ -196,7 +196,7 @@ pub(super) fn kill(
         let _ = group.freeze(false);
     }
     let killed = match walls {
-        // It is the first of its pid namespace, and all the others go with it.
+        // The process is the first of its pid namespace, so the kernel kills all others with it.
         Walls::Bubblewrap => identity.signal(Signal::KILL).map(|()| vec![identity.clone()]),
         Walls::None => identity.kill_tree(),
     };
@@ -218,8 +218,8 @@ pub(super) async fn end(walls: Walls, identity: &Identity, group: Option<&Group>
     Ok(())
 }
 
-/// Ends what a daemon that died left of a sandbox with such walls, by the notes in its folder. True if there was
-/// something to end.
+/// Ends a sandbox with these walls that a daemon which died left, by the notes in the sandbox's folder. True if a
+/// process was still running.
 pub async fn reap(walls: Walls, sandbox: &SandboxId, folder: &Path) -> Result<bool, Problem> {
     let group = (walls == Walls::Bubblewrap).then(|| Group::find(&sandbox.0)).flatten();
     let noted = start::noted(folder).filter(|(noted, identity)| *noted == walls && identity.lives());

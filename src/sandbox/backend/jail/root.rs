@@ -1,16 +1,16 @@
-//! The root file system of a jail: the host's own system, read-only, or a folder that was built for
-//! it. Of a host only what programs need to start is shown, and nothing of its users.
+//! The root file system of a jail: the host's own system, read-only, or a folder that was built for it. A jail shows
+//! only the parts of the host that programs need to start, and nothing of its users.
 
 use std::path::{Path, PathBuf};
 
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::ImageFact;
 
-/// The name of the host's own system among images.
+/// The image name that stands for the host's own system.
 pub const HOST: &str = "host";
 /// Folders that are links into `/usr` on most systems.
 const TOP: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// What the loader and libraries look up.
+/// Files that the loader and libraries read.
 const HOST_ETC: [&str; 3] = ["ld.so.cache", "alternatives", "localtime"];
 const PYTHONS: [&str; 2] = ["usr/local/bin/python3", "usr/bin/python3"];
 
@@ -21,7 +21,7 @@ pub struct Root {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Read-only.
+    /// A read-only bind mount.
     Bind {
         source: PathBuf,
         target: String,
@@ -33,7 +33,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// As bubblewrap's options.
+    /// The entry as options of bubblewrap.
     pub(super) fn words(&self) -> [&str; 3] {
         match self {
             Self::Bind { source, target } => ["--ro-bind", source.to_str().unwrap_or_default(), target],
@@ -43,7 +43,7 @@ impl Entry {
 }
 
 impl Root {
-    /// Of a folder; the host's own is `/`.
+    /// The root file system in a folder; `/` is the host's own.
     #[must_use]
     pub fn of(folder: &Path) -> Self {
         let bind = |name: &str| Entry::Bind { source: folder.join(name), target: format!("/{name}") };
@@ -67,20 +67,20 @@ impl Root {
     }
 }
 
-/// The folder behind a name: one of those that were built, or the host.
+/// The folder of an image name: one that was built, or the host's root.
 #[must_use]
 pub fn folder(built: &Path, reference: &str) -> PathBuf {
     if reference == HOST { PathBuf::from("/") } else { built.join(short(reference)) }
 }
 
-/// `belljar/science:latest` is `science`; anything else that could leave the folder is no name.
+/// `belljar/science:latest` becomes `science`; characters that could lead out of the folder are dropped.
 fn short(reference: &str) -> String {
     let name = reference.strip_prefix("belljar/").unwrap_or(reference);
     let name = name.strip_suffix(":latest").unwrap_or(name);
     name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect()
 }
 
-/// Picks the root: what was asked for, else the first allowed one that was built, else the host.
+/// Picks the image: the requested one, else the first allowed one that was built, else the host.
 pub fn resolve(built: &Path, requested: Option<&str>, allowed: &[String]) -> Result<ImageFact, Problem> {
     let candidates: Vec<&str> = match requested {
         Some(requested) => vec![requested],
@@ -111,7 +111,7 @@ pub fn resolve(built: &Path, requested: Option<&str>, allowed: &[String]) -> Res
     })
 }
 
-/// The allowed folders that were built, and the host.
+/// The allowed images that were built, and the host.
 #[must_use]
 pub fn list(built: &Path, allowed: &[String]) -> Vec<ImageFact> {
     let names = allowed.iter().map(String::as_str).chain([HOST]);
@@ -120,7 +120,7 @@ pub fn list(built: &Path, allowed: &[String]) -> Vec<ImageFact> {
     found.collect()
 }
 
-/// Changes whenever its Python does: compiled files depend on it.
+/// An id that changes whenever the Python in the folder changes, because compiled files depend on it.
 fn id(folder: &Path) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     let python = PYTHONS.iter().map(|name| folder.join(name)).find(|path| path.exists())?;

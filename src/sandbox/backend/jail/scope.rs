@@ -1,5 +1,5 @@
-//! A control group for the jail of an ordinary user: a transient scope of the user's own systemd, where
-//! there is one. It alone may move a process out of the session that the user logged in to.
+//! A control group for the jail of an ordinary user: a transient scope of the user's own systemd, where there is one.
+//! Only systemd may move a process out of the user's login session.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,31 +10,31 @@ use crate::sandbox::backend::jail::group::Group;
 use crate::sandbox::spec::Limits;
 
 const BUSCTL: &str = "busctl";
-/// Of the runtime folder of a user; there while the user's manager runs.
+/// The manager's socket in the user's runtime folder; it exists while the user's manager runs.
 const MANAGER_SOCKET: &str = "systemd/private";
-/// Time for the manager to take a wish, and to fulfil it.
+/// Time for the manager to accept a request.
 const CALL: Duration = Duration::from_secs(2);
 const LOOKS: usize = 50;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Whether a manager of this user's can be asked at all.
+/// Whether this user has a manager.
 fn has_manager() -> bool {
     std::env::var_os("XDG_RUNTIME_DIR")
         .is_some_and(|runtime| Path::new(&runtime).join(MANAGER_SOCKET).exists())
 }
 
-/// Puts a process into a scope of its own. None where that cannot be had with all its limits: then they
-/// are held as without one.
+/// Puts a process into a scope of its own. `None` if the scope cannot have all the limits: then they are enforced as
+/// without one.
 pub async fn make(name: &str, pid: i32, limits: &Limits) -> Option<Group> {
     if !has_manager() {
         return None;
     }
-    // Managers that do not know of the policy leave what is left alone anyway.
+    // Older managers refuse the unknown policy, but do not end the rest of a scope anyway.
     if !(asked(words(name, pid, limits, Some("continue"))).await
         || asked(words(name, pid, limits, None)).await)
     {
         tracing::debug!(name, "no scope for a jail");
-        // A slow manager may have made it all the same.
+        // A slow manager may have made the scope nevertheless.
         return find(name, pid).filter(|group| holds(&group.cgroup, limits));
     }
     for _ in 0..LOOKS {
@@ -55,7 +55,7 @@ async fn asked(words: Vec<String>) -> bool {
     matches!(&taken, Ok(Ok(status)) if status.success())
 }
 
-/// The scope of that name, if the process is in it.
+/// The scope with this name, if the process is in it.
 #[must_use]
 pub fn find(name: &str, pid: i32) -> Option<Group> {
     Cgroup::of_process(pid).filter(|cgroup| is_of(cgroup, name)).map(|cgroup| Group { cgroup })
@@ -68,7 +68,7 @@ fn is_of(cgroup: &Cgroup, name: &str) -> bool {
     }
 }
 
-/// A manager may lack a controller, and then ignores what it was asked for.
+/// Whether the group has all the limits: a manager that lacks a controller ignores the properties for it.
 fn holds(cgroup: &Cgroup, limits: &Limits) -> bool {
     cgroup.memory_limit().is_some_and(|bytes| bytes <= limits.memory_bytes)
         && cgroup.pids_limit().is_some_and(|pids| pids <= limits.pids)
@@ -79,9 +79,9 @@ fn unit(name: &str) -> String {
     format!("belljar-{name}.scope")
 }
 
-/// `StartTransientUnit` on the user's bus: each property with its type and value, and no further units.
-/// Unless it is told to go `on_oom`, a manager ends all of a scope in which the kernel has ended one
-/// process for its memory: checkpoints too.
+/// The call of `StartTransientUnit` on the user's bus: each property with its type and value, and no further units.
+/// Without the policy `on_oom`, a manager ends the whole scope, with its checkpoints, when the kernel has killed one of
+/// its processes for lack of memory.
 fn words(name: &str, pid: i32, limits: &Limits, on_oom: Option<&str>) -> Vec<String> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -107,7 +107,7 @@ fn words(name: &str, pid: i32, limits: &Limits, on_oom: Option<&str>) -> Vec<Str
     ]);
     words.extend(["PIDs", "au", "1"].map(str::to_owned));
     words.push(pid.to_string());
-    // It goes with its last process, however that ended.
+    // The scope is removed when its last process ends, with any result.
     words.extend(["CollectMode", "s", "inactive-or-failed"].map(str::to_owned));
     if let Some(policy) = on_oom {
         words.extend(["OOMPolicy", "s", policy].map(str::to_owned));

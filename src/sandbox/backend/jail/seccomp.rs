@@ -1,8 +1,8 @@
-//! The one seccomp profile, which an engine takes as JSON, compiled to what the kernel takes.
+//! Compiles the one seccomp profile, which an engine takes as JSON, to the form that the kernel takes.
 //!
-//! Only what our profile says is understood; anything else in it is an error and never a gap. As an
-//! engine does, names that this processor or this list of calls does not have are left out: what is
-//! not named is denied.
+//! Only the features that this profile uses are supported; anything else in it is an error and never a gap. As in an
+//! engine, names of calls that this processor or this list does not have are left out: a call that is not named is
+//! denied.
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -70,7 +70,7 @@ enum Operator {
 }
 
 impl Argument {
-    /// An engine compares all 64 bits too: what a call ignores of them is then denied.
+    /// All 64 bits are compared, as in an engine, so a call is also denied for bits that the kernel would ignore.
     fn condition(&self) -> Result<SeccompCondition, ProfileError> {
         let (operator, value) = match self.op {
             Operator::Equal => (SeccompCmpOp::Eq, self.value),
@@ -83,11 +83,11 @@ impl Argument {
 /// `ENOSYS`
 const NO_SUCH_CALL: u32 = 38;
 
-/// Calls and when they match; no rule means always.
+/// Calls with the conditions under which they match; a call without a condition always matches.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Filters that have to be loaded together: one that denies all that is not allowed, and one for each
-/// other error that a denied call shall give. The kernel takes the strictest answer.
+/// Filters that must be loaded together: one that denies every call that is not allowed, and one for each other error
+/// that a denied call returns. The kernel applies the strictest result.
 pub fn compile(profile: &str) -> Result<Vec<Vec<u8>>, ProfileError> {
     let profile: Profile = serde_json::from_str(profile).map_err(ProfileError::of)?;
     if profile.default_action != Action::Errno {
@@ -101,7 +101,7 @@ pub fn compile(profile: &str) -> Result<Vec<Vec<u8>>, ProfileError> {
             let call = i64::from(call.id());
             match (rule.action, rule.errno_ret) {
                 (Action::Allow, None) => add(&mut allowed, call, &rule.args)?,
-                // The other filter has to be the one that answers.
+                // This filter allows the call, so that the other filter decides its error.
                 (Action::Errno, Some(errno)) if rule.args.is_empty() => {
                     add(&mut allowed, call, &[])?;
                     add(refused.entry(errno).or_default(), call, &[])?;
@@ -118,8 +118,8 @@ pub fn compile(profile: &str) -> Result<Vec<Vec<u8>>, ProfileError> {
     Ok(filters)
 }
 
-/// One more, for jails in which nobody but the guardian counts memory: a file without a name lies in memory
-/// and is in no process's account. It is told not to exist, so that programs take a temporary file instead.
+/// An extra filter for jails in which only the guardian counts memory: a `memfd` lies in memory and is counted for no
+/// process. The call seems not to exist, so that programs use a temporary file instead.
 pub fn without_nameless_files() -> Result<Vec<u8>, ProfileError> {
     let rules = Rules::from([(i64::from(syscalls::Sysno::memfd_create.id()), Vec::new())]);
     filter(rules, SeccompAction::Allow, SeccompAction::Errno(NO_SUCH_CALL))
@@ -144,7 +144,7 @@ fn filter(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Res
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(ProfileError::of)?;
     let filter = SeccompFilter::new(rules, otherwise, matched, arch).map_err(ProfileError::of)?;
     let program = BpfProgram::try_from(filter).map_err(ProfileError::of)?;
-    // As `struct sock_filter` lies in memory.
+    // The bytes are in the layout of `struct sock_filter`.
     Ok(program
         .iter()
         .flat_map(|step| {
@@ -161,13 +161,13 @@ mod tests {
     use super::*;
     use crate::sandbox::spec::seccomp::seccomp_profile;
 
-    /// The kernel's limit.
+    /// The kernel's limit for the length of a filter.
     const STEPS: usize = 4096;
 
     #[test]
     fn the_profile_of_sessions_compiles() {
         let filters = compile(seccomp_profile()).unwrap();
-        // The list itself, and what is told not to exist: `clone3` and `openat2`.
+        // The list itself, and the calls that seem not to exist: `clone3` and `openat2`.
         assert_eq!(filters.len(), 2);
         for filter in filters {
             assert!(filter.len() % 8 == 0 && filter.len() / 8 <= STEPS, "{}", filter.len());

@@ -1,4 +1,4 @@
-//! Building a jail and starting its kernel.
+//! Builds a jail and starts its kernel.
 
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::fs::MemfdFlags;
@@ -32,21 +32,21 @@ const BUILD: Duration = Duration::from_secs(20);
 const BUILD_POLL: Duration = Duration::from_millis(2);
 /// Time to compile the kernel's bytecode.
 const COMPILE: Duration = Duration::from_secs(60);
-/// Bytes of its stderr that are read.
+/// Bytes of bubblewrap's stderr that are read.
 const SAID_BYTES: u64 = 4096;
-/// Note of what a plain process is, in the folder of its sandbox.
+/// The file in the sandbox's folder that identifies a plain process.
 const PROCESS_NOTE: &str = "process";
-/// Longest address of a unix socket.
+/// Longest path of a unix socket.
 const SOCKET_PATH_BYTES: usize = 107;
 
-/// What jails are built with; looked up once.
+/// Everything that jails are built with; looked up once.
 #[derive(Clone, Debug)]
 pub struct Tools {
     pub version: String,
     filters: Vec<Vec<u8>>,
-    /// The last of them is only for jails whose memory no control group holds from the start.
+    /// An additional filter, only for jails whose memory no control group limits from the start.
     last_filter: Vec<u8>,
-    /// Folders that were built as root file systems.
+    /// The folder of the root file systems that were built.
     pub built: PathBuf,
     pub system: bool,
 }
@@ -62,7 +62,7 @@ impl Tools {
     }
 }
 
-/// Whether a jail can be built here at all, by building one.
+/// Whether a jail can be built here at all, found out by building one.
 pub async fn try_out(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<(), Problem> {
     let outcome = run(tools, spec, folder, |host| {
         let mut line = arguments::compile(spec, host, folder);
@@ -118,7 +118,7 @@ async fn finished(mut command: Command, limit: Duration) -> Result<(), Problem> 
     Err(explain::failure(&String::from_utf8_lossy(&output.stderr), Machine::read()))
 }
 
-/// What has to be on the disk before a jail is built.
+/// The files that must exist before a jail is built.
 struct Built {
     root: Root,
     passwd: PathBuf,
@@ -153,7 +153,7 @@ impl Built {
     }
 }
 
-/// Starts the sandbox of a session: with walls if there are tools for them.
+/// Starts the sandbox of a session, isolated by bubblewrap if there are `tools` for it.
 pub async fn start(tools: Option<&Tools>, spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
     match tools {
         Some(tools) => start_jail(tools, spec, folder).await,
@@ -175,7 +175,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     let mut command = Command::new(BWRAP);
     command.args(&line).env_clear().env("PATH", search_path()).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // Of its own, so that no signal to the daemon's group reaches it.
+    // The jail has its own process group, so that no signal to the daemon's group reaches it.
     command.process_group(0);
     command.fd_mappings(descriptors).map_err(|_| internal("descriptors collide"))?;
     let mut child =
@@ -199,7 +199,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         limits::apply(pid, &spec.limits, beside)
     });
     let (Some(identity), Ok(())) = (identity, &limited) else {
-        // It may have failed before it came to wait.
+        // Bubblewrap may have failed before it began to wait for the daemon.
         let said = tokio::time::timeout(BUILD_POLL, child.wait()).await.is_ok().then(|| words(said));
         return Err(match (said, limited) {
             (Some(said), _) => explain::failure(&said.await, Machine::read()),
@@ -210,7 +210,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     if tools.system && group.is_some() {
         let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), GUARDIAN_PRIORITY);
     }
-    // Until here it has done nothing but to build its walls.
+    // Until here bubblewrap has only built the jail and waits; the byte lets it start Python.
     (&goes).write_all(b"1").map_err(|error| internal(&error.to_string()))?;
     drop(goes);
     cleanup.done();
@@ -229,7 +229,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     })
 }
 
-/// The pid that bubblewrap writes down; none if it ended before.
+/// The pid of the jail's first process, which bubblewrap writes; `None` if bubblewrap ended before.
 async fn child_pid(child: &mut tokio::process::Child, folder: &Path) -> Option<i32> {
     let look = async {
         loop {
@@ -245,7 +245,7 @@ async fn child_pid(child: &mut tokio::process::Child, folder: &Path) -> Option<i
     tokio::time::timeout(BUILD, look).await.ok().flatten()
 }
 
-/// What a bubblewrap that has ended wrote.
+/// What a bubblewrap that has ended wrote to its stderr.
 async fn words(said: Option<tokio::process::ChildStderr>) -> String {
     use tokio::io::AsyncReadExt;
     let mut bytes = Vec::new();
@@ -255,8 +255,7 @@ async fn words(said: Option<tokio::process::ChildStderr>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Takes what is written to its stderr for as long as it lives, so that nobody waits, and keeps the
-/// start of it.
+/// Reads the jail's stderr as long as it runs, so that no writer blocks, and keeps the beginning.
 async fn watch(
     mut child: tokio::process::Child,
     said: Option<tokio::process::ChildStderr>,
@@ -276,7 +275,7 @@ async fn watch(
     let _ = child.wait().await;
 }
 
-/// Ends what was started, unless it came to the end of its start.
+/// Ends the started processes when it is dropped, unless the start was finished.
 struct Unfinished<'a> {
     folder: &'a Path,
     group: Option<Group>,
@@ -297,7 +296,7 @@ impl Drop for Unfinished<'_> {
         let noted = noted(self.folder);
         let group = self.group.take();
         if let Some((walls, identity)) = &noted {
-            // At once: the runtime may be about to end.
+            // The kill happens at once, because the runtime may be about to end.
             let _ = process::kill(*walls, identity, group.as_ref());
         }
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -312,7 +311,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// What the notes in a sandbox's folder say that runs.
+/// The running process that the notes in a sandbox's folder identify.
 pub fn noted(folder: &Path) -> Option<(Walls, Identity)> {
     let process = std::fs::File::open(folder.join(PROCESS_NOTE)).ok().and_then(|file| {
         let mut text = String::new();
@@ -326,7 +325,7 @@ pub fn noted(folder: &Path) -> Option<(Walls, Identity)> {
     Some((Walls::Bubblewrap, Identity::of(pid)?))
 }
 
-/// The kernel as a process like any other.
+/// Starts the kernel as a plain process.
 fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
     let socket = spec.bridge_dir.join(BRIDGE_SOCKET_NAME);
     if socket.as_os_str().len() > SOCKET_PATH_BYTES {
@@ -385,7 +384,7 @@ fn plain(words: &[String], spec: &SandboxSpec) -> Command {
     command
 }
 
-/// The compiled filters, each in a file without a name.
+/// The compiled filters, each in a `memfd`.
 fn filters(tools: &Tools, memory_is_held: bool) -> Result<Vec<FdMapping>, Problem> {
     let open = |(index, filter): (usize, &Vec<u8>)| -> std::io::Result<FdMapping> {
         let mut file = std::fs::File::from(rustix::fs::memfd_create("seccomp", MemfdFlags::CLOEXEC)?);

@@ -1,5 +1,5 @@
-//! What bubblewrap writes about a jail: JSON documents, one a line, into a file of the sandbox's
-//! folder, so that also the next daemon reads the pid, and later the exit code.
+//! What bubblewrap writes about a jail: one JSON document per line, into a file in the sandbox's folder, so that the
+//! next daemon can read the pid, and later the exit code, too.
 
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ const NAME: &str = "status";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Status {
-    /// Of the host.
+    /// The pid of the jail's first process on the host.
     pub child_pid: Option<i32>,
-    /// The inode of its pid namespace, by which it is known again.
+    /// The inode of the jail's pid namespace, by which its process is recognised.
     pub pid_namespace: Option<u64>,
     pub exit_code: Option<i64>,
 }
@@ -38,7 +38,7 @@ fn parse(text: &str) -> Status {
 }
 
 impl Status {
-    /// The pid, if it is still that of a process in the namespace that was made for it.
+    /// The pid, if its process is still in the pid namespace that was made for the jail.
     #[must_use]
     pub fn living(&self) -> Option<i32> {
         let (pid, namespace) = (self.child_pid?, self.pid_namespace?);

@@ -1,8 +1,8 @@
-//! Whether a jail has walls.
+//! Whether a jail isolates its guest from the host.
 
 use crate::protocol::receipt::Backend;
 
-/// What stands between a guest and the host.
+/// The isolation between a guest and the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walls {
     Bubblewrap,

@@ -9,7 +9,7 @@ use crate::sandbox::backend::docker::attest::*;
 use crate::sandbox::backend::docker::config::session_container;
 use crate::sandbox::spec::tests::spec;
 
-/// All that attestation looks at, as it is when all is well.
+/// Everything that attestation looks at, without any difference.
 #[derive(Clone)]
 struct Seen {
     spec: SandboxSpec,
@@ -49,7 +49,7 @@ fn well() -> Seen {
         id: Some("container".into()),
         image: Some(spec.image.id.clone()),
         state: Some(ContainerState { pid: Some(7), running: Some(true), ..ContainerState::default() }),
-        // An engine that does exactly what it is asked for.
+        // The engine does exactly what it is asked for.
         host_config: Some(HostConfig { runtime: Some("runc".into()), ..asked.host_config.unwrap() }),
         config: Some(ContainerConfig {
             hostname: asked.hostname,
@@ -101,7 +101,7 @@ fn well() -> Seen {
 #[test]
 fn a_sandbox_as_asked_for_has_no_differences() {
     assert_eq!(well().differences(), Vec::<String>::new());
-    // Where the host does not let this user look, the rest has to do.
+    // Where the host does not let this user look, the other checks are enough.
     let mut seen = well();
     seen.evidence.workspace_is_ours = None;
     assert_eq!(seen.differences(), Vec::<String>::new());
@@ -133,7 +133,7 @@ fn the_process_is_compared() {
         ("the seccomp filter", |seen| seen.evidence.process.seccomp = 1),
         ("the folder mounted as the workspace", |seen| seen.evidence.workspace_is_ours = Some(false)),
     ]);
-    // Root is refused even if somebody asked for it.
+    // Root is refused even if the spec asks for it.
     let mut seen = well();
     (seen.spec.user.host_uid, seen.evidence.process.uid) = (0, 0);
     assert_eq!(seen.differences(), ["the process is root on the host"]);
@@ -142,7 +142,7 @@ fn the_process_is_compared() {
     assert_eq!(seen.differences(), ["the process is of root's group on the host"]);
 }
 
-/// As the engine says on a host with `AppArmor`, and as the kernel does.
+/// The profile names that the engine and the kernel report on a host with `AppArmor`.
 #[test]
 fn confinement_is_compared_where_the_engine_confines() {
     let with = |asked: &str, has: Option<&str>| {

@@ -3,7 +3,7 @@
 use crate::sandbox::backend::jail::attest::*;
 use crate::sandbox::spec::tests::spec;
 
-/// A jail of an ordinary user, as it is when all is well.
+/// The mounts of a jail of an ordinary user without any difference.
 const MOUNTINFO: &str = "\
 106 43 0:51 /newroot / ro,nosuid,nodev,relatime - tmpfs tmpfs rw
 107 106 254:0 /usr /usr ro,nosuid,nodev,relatime - ext4 /dev/vda rw
@@ -77,7 +77,7 @@ fn a_jail_as_it_has_to_be_has_no_differences() {
     assert_eq!(told(|_, _| {}), Vec::<String>::new());
 }
 
-/// As systemd has it on most machines.
+/// The mounts that systemd makes on most machines.
 #[test]
 fn only_the_upper_one_of_two_mounts_at_a_place_counts() {
     let on_demand =
