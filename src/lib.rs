@@ -1,4 +1,4 @@
-//! Belljar runs model-written Python under glass.
+//! Belljar runs model-written Python in hardened containers and jails.
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `agent`, `session` → `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `memory` → `config` → `schema` → `protocol`.

@@ -90,8 +90,7 @@ const VARIABLE: &str = "BELLJAR_PANIC_AT";
 /// Called with every message of an actor, or batch of the journal's writer, before it is handled.
 ///
 /// `BELLJAR_PANIC_AT=KIND:n` panics at the n-th message of that kind in this process, `KIND:n*m` at m messages from
-/// there.
-/// Release builds ignore the variable.
+/// there. Release builds ignore the variable.
 pub fn panic_if_requested(kind: &str) {
     static WANTED: OnceLock<Option<PanicAt>> = OnceLock::new();
     static MESSAGES: AtomicU64 = AtomicU64::new(0);

@@ -82,7 +82,7 @@ pub struct NoRoom {
     pub wanted: u64,
     pub used: u64,
     pub limit: u64,
-    /// Largest first.
+    /// The purposes that fill the pool, the largest first.
     pub by: Vec<(MemoryPurpose, u64)>,
 }
 

@@ -380,7 +380,7 @@ mod tests {
         books.grow(1, a, Kind::Journal, 70).unwrap();
         let refusal = books.grow(1, a, Kind::Journal, 40).unwrap_err();
         assert_eq!((refusal.used, refusal.wanted, books.held(1, a, Kind::Journal)), (70, 40, 70));
-        // The reserve is noted, and what follows is refused.
+        // `add` ignores the limit, and the next `grow` is refused.
         books.add(1, a, Kind::Journal, 35);
         assert!(books.grow(1, a, Kind::Journal, 0).is_err());
         books.shrink(1, a, Kind::Journal, 15);

@@ -18,7 +18,7 @@ pub struct Refusal {
     pub wanted: u64,
     pub used: u64,
     pub limit: u64,
-    /// Largest first.
+    /// The holders, the largest first.
     pub by: Vec<Share>,
 }
 

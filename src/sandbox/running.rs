@@ -58,7 +58,7 @@ impl Sandbox {
     /// Lifts the limit on the sandbox's CPU time until the last returned guard is dropped.
     ///
     /// The guardian shares the limit with all processes of user code. Processes that fork as fast as they can use it up
-    /// in every period before the guardian, whatever its priority, could end them.
+    /// in every period before the guardian could end them, at any priority.
     #[must_use]
     pub fn lift_cpu_limit(self: &Arc<Self>) -> CpuLimitLifted {
         let mut lifted = self.lifted.lock();

@@ -189,7 +189,7 @@ impl World {
                 }
             }
             Step::SetLimit { uid, memory } => {
-                // Limits only grow here: one that shrinks below what is held takes nothing away.
+                // Limits only grow here, because a limit below what is held takes nothing away.
                 let limit = self.limits.entry(uid).or_insert(USER_MEMORY);
                 *limit = memory.max(*limit);
                 self.ledger.set_limits(uid, limits(*limit).into_iter().collect());

@@ -64,7 +64,7 @@ pub fn process(pid: i32) -> Option<ProcessFact> {
     Some(fact)
 }
 
-/// The primary group of a user by `/etc/passwd`; a group that no file has if the user is not listed.
+/// The primary group of a user by `/etc/passwd`; `NO_GROUP` if the user is not listed.
 #[must_use]
 pub fn primary_group(uid: u32) -> u32 {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();

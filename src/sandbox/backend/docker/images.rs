@@ -52,7 +52,7 @@ pub async fn resolve(
     Err(missing)
 }
 
-/// Images named `belljar/…` are built on this machine, so an image of that name on a registry comes from a stranger.
+/// Images named `belljar/…` are built on this machine, so an image of that name on a registry is not Belljar's.
 fn may_be_pulled(reference: &str) -> bool {
     let mut parts = reference.rsplit('/').skip(1);
     !controls::holds("own_images_are_not_pulled") || parts.next() != Some("belljar")

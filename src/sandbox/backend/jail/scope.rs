@@ -12,7 +12,7 @@ use crate::sandbox::spec::Limits;
 const BUSCTL: &str = "busctl";
 /// The manager's socket in the user's runtime folder; it exists while the user's manager runs.
 const MANAGER_SOCKET: &str = "systemd/private";
-/// Time for the manager to accept a request.
+/// Time for the manager to accept a request; it then has `LOOKS` times `LOOK_EVERY` to fulfil it.
 const CALL: Duration = Duration::from_secs(2);
 const LOOKS: usize = 50;
 const LOOK_EVERY: Duration = Duration::from_millis(10);

@@ -3,7 +3,7 @@
 use nix::unistd::{Uid, User, getgrouplist};
 use std::ffi::CString;
 
-/// A group without members, for users without an account.
+/// The group that is meant to have no members, for users without an account.
 pub const NO_GROUP: u32 = 65_534;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
