@@ -1,24 +1,51 @@
-//! Asking actors, with one kind of error.
+//! Asking actors, with one kind of error: the only place that knows what a call without an answer means.
 
 use ractor::rpc::CallResult;
 use ractor::{ActorRef, ActorStatus, MessagingErr, RpcReplyPort};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::protocol::problem::{Code, Problem};
+
+/// Longest wait for an actor that answers without waiting for anything slow.
+pub const PROMPT: Duration = Duration::from_secs(30);
 
 /// Where the outcome of a request to an actor goes.
 pub type Reply<T> = RpcReplyPort<Result<T, Problem>>;
 
 /// Asks an actor something that it may refuse. Its answer takes as long as the work does.
-pub(super) async fn ask<M: ractor::Message, T: Send + 'static>(
+pub async fn ask<M: ractor::Message, T: Send + 'static>(
     actor: &ActorRef<M>,
     message: impl FnOnce(Reply<T>) -> M,
 ) -> Result<T, Problem> {
-    let outcome = actor.call(message, None).await;
-    if matches!(outcome, Ok(CallResult::SenderError)) && actor.get_status() < ActorStatus::Draining {
-        return Err(lost());
-    }
-    answer(outcome)?
+    call(actor, message).await?
+}
+
+/// Asks an actor, whose answer takes as long as the work does.
+pub async fn call<M: ractor::Message, T: Send + 'static>(
+    actor: &ActorRef<M>,
+    message: impl FnOnce(RpcReplyPort<T>) -> M,
+) -> Result<T, Problem> {
+    call_part(actor, actor, None, message).await
+}
+
+/// Asks an actor that answers without waiting for anything slow.
+pub async fn call_promptly<M: ractor::Message, T: Send + 'static>(
+    actor: &ActorRef<M>,
+    message: impl FnOnce(RpcReplyPort<T>) -> M,
+) -> Result<T, Problem> {
+    call_part(actor, actor, Some(PROMPT), message).await
+}
+
+/// Asks a part of a session, which may die and be followed by another: only the end of `whole` is an end.
+pub async fn call_part<W: ractor::Message, M: ractor::Message, T: Send + 'static>(
+    whole: &ActorRef<W>,
+    part: &ActorRef<M>,
+    patience: Option<Duration>,
+    message: impl FnOnce(RpcReplyPort<T>) -> M,
+) -> Result<T, Problem> {
+    let outcome = part.call(message, patience).await;
+    answer(lives(whole), outcome)
 }
 
 /// Sends it now, at its place among all that is sent to that actor, and gives its answer to be waited for elsewhere;
@@ -33,6 +60,12 @@ pub(super) fn send_now<M: ractor::Message, T: Send + 'static, F: FnOnce(Reply<T>
     async move { is_done.await.ok() }
 }
 
+/// Whether an actor still takes messages.
+#[must_use]
+pub fn lives<M>(actor: &ActorRef<M>) -> bool {
+    actor.get_status() < ActorStatus::Draining
+}
+
 /// An actor died over a message and lives on without it.
 #[must_use]
 pub fn lost() -> Problem {
@@ -40,10 +73,14 @@ pub fn lost() -> Problem {
         .hint("look at what there is (`belljar logs`), then ask again; with an `Idempotency-Key` it is safe to ask again at once")
 }
 
-/// What an actor answered, if it lived to do so.
-pub(super) fn answer<M, T>(outcome: Result<CallResult<T>, MessagingErr<M>>) -> Result<T, Problem> {
+/// What an actor answered; `lives` says whether a message that was dropped died alone.
+fn answer<M, T>(lives: bool, outcome: Result<CallResult<T>, MessagingErr<M>>) -> Result<T, Problem> {
     match outcome {
         Ok(CallResult::Success(answer)) => Ok(answer),
-        _ => Err(Problem::new(Code::NoSuchSession, "the session has just ended")),
+        Ok(CallResult::Timeout) => Err(Problem::new(Code::Internal, "an actor did not answer in time")),
+        Ok(CallResult::SenderError) | Err(_) if lives => Err(lost()),
+        Ok(CallResult::SenderError) | Err(_) => {
+            Err(Problem::new(Code::NoSuchSession, "the session has just ended"))
+        }
     }
 }

@@ -1,24 +1,28 @@
 //! An actor that has to be there always: when it dies it is started anew, and takes up from the journal
 //! what its former life left.
 
-use ractor::{ActorRef, ActorStatus, SpawnErr};
+use ractor::{ActorRef, RpcReplyPort, SpawnErr};
 use std::future::Future;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::calls::{self, PROMPT};
+use crate::protocol::problem::{Code, Problem};
+
 /// Before the next life, so that one that dies at once does not take all of a processor.
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub struct Restarted<M> {
+    name: &'static str,
     /// None between two lives.
     current: watch::Receiver<Option<ActorRef<M>>>,
 }
 
 impl<M> Clone for Restarted<M> {
     fn clone(&self) -> Self {
-        Self { current: self.current.clone() }
+        Self { name: self.name, current: self.current.clone() }
     }
 }
 
@@ -58,13 +62,26 @@ impl<M: ractor::Message> Restarted<M> {
                 };
             }
         });
-        Ok(Self { current: kept })
+        Ok(Self { name, current: kept })
     }
 
-    /// Waits for the next life, if need be; none if there will be none.
-    pub async fn get(&self) -> Option<ActorRef<M>> {
-        let lives = |actor: &ActorRef<M>| actor.get_status() < ActorStatus::Draining;
-        self.current.clone().wait_for(|current| current.as_ref().is_some_and(lives)).await.ok()?.clone()
+    /// Asks the actor, which may have to be started anew before.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        message: impl FnOnce(RpcReplyPort<T>) -> M,
+    ) -> Result<T, Problem> {
+        let died = || {
+            Problem::new(Code::Internal, format!("what keeps the {} died over this request", self.name))
+                .hint(format!("ask again; {} that were taken are taken up again", self.name))
+        };
+        let actor = tokio::time::timeout(PROMPT, self.get()).await.ok().flatten().ok_or_else(died)?;
+        calls::call(&actor, message).await.map_err(|_| died())
+    }
+
+    /// Waits until the actor is there; none if it will not be started again.
+    async fn get(&self) -> Option<ActorRef<M>> {
+        let lives = |current: &Option<ActorRef<M>>| current.as_ref().is_some_and(calls::lives);
+        self.current.clone().wait_for(lives).await.ok()?.clone()
     }
 
     pub fn stop(&self) {

@@ -22,10 +22,8 @@ use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{get, post, put};
 use http_body_util::BodyExt;
-use ractor::{ActorRef, ActorStatus, RpcReplyPort};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::accounts::Accounts;
@@ -36,8 +34,6 @@ use super::key_accounts::KeyAccounts;
 use super::peer::{Peer, Places};
 use super::problems::{ApiResult, Refused};
 use super::unread;
-use crate::actors::asks::messages::{AsksMsg, AsksRef};
-use crate::actors::calls::lost;
 use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::llm::Models;
@@ -219,56 +215,6 @@ fn act(method: &Method, path: &str) -> String {
 
 /// Characters of a request's path that are noted of an administrator's act.
 const ACT_CHARS: usize = 200;
-
-/// Longest wait for an actor that answers at once.
-const PROMPT: Duration = Duration::from_secs(30);
-
-/// Asks an actor that answers without waiting for anything slow.
-async fn ask<M: ractor::Message, T: Send + 'static>(
-    actor: &ActorRef<M>,
-    message: impl FnOnce(RpcReplyPort<T>) -> M,
-) -> ApiResult<T> {
-    let outcome = actor.call(message, Some(PROMPT)).await;
-    answered(actor, outcome)
-}
-
-/// Asks an actor whose answer takes as long as the work does; the client may leave.
-async fn ask_patiently<T: Send + 'static>(
-    session: &SessionRef,
-    message: impl FnOnce(RpcReplyPort<Result<T, Problem>>) -> SessionMsg,
-) -> ApiResult<T> {
-    let outcome = session.call(message, None).await;
-    answered(session, outcome)?.map_err(Refused)
-}
-
-/// The same of the asks of a session, which may die and be followed by others.
-async fn ask_asks<T: Send + 'static>(
-    session: &SessionRef,
-    asks: &AsksRef,
-    message: impl FnOnce(RpcReplyPort<T>) -> AsksMsg,
-) -> ApiResult<T> {
-    let outcome = asks.call(message, Some(PROMPT)).await;
-    answered(session, outcome)
-}
-
-fn answered<A: ractor::Message, M, T>(
-    actor: &ActorRef<A>,
-    outcome: Result<ractor::rpc::CallResult<T>, ractor::MessagingErr<M>>,
-) -> ApiResult<T> {
-    use ractor::rpc::CallResult;
-    match outcome {
-        Ok(CallResult::Success(value)) => Ok(value),
-        Ok(CallResult::Timeout) => {
-            Err(Problem::new(Code::Internal, "an actor did not answer in time").into())
-        }
-        Ok(CallResult::SenderError) | Err(_) if actor.get_status() < ActorStatus::Draining => {
-            Err(lost().into())
-        }
-        Ok(CallResult::SenderError) | Err(_) => {
-            Err(Problem::new(Code::NoSuchSession, "the session has just ended").into())
-        }
-    }
-}
 
 async fn no_such_route(method: Method, uri: axum::http::Uri) -> Refused {
     let path: String = uri.path().chars().take(200).collect();

@@ -342,7 +342,8 @@ pub(super) fn sandboxes(
     session: SessionId,
 ) -> rusqlite::Result<Vec<SandboxId>> {
     let mut statement = connection.prepare_cached(&format!(
-        "SELECT {COLUMNS} FROM events WHERE session = ?1 AND name IN ('sandbox_ready', 'sandbox_gone')
+        "SELECT {COLUMNS} FROM events INDEXED BY sandbox_changes
+         WHERE session = ?1 AND name IN ('sandbox_ready', 'sandbox_gone')
          ORDER BY seq DESC LIMIT 1"
     ))?;
     let last = statement.query_row([session.0.as_bytes()], |row| stored(row, blobs)).optional()?;

@@ -89,6 +89,10 @@ const MIGRATIONS: &[&str] = &[
     ) STRICT;
     CREATE INDEX acts_on_job ON job_acts (job);
 ",
+    "
+    -- At every start the last sandbox of each session is looked up; without this its whole journal is read.
+    CREATE INDEX sandbox_changes ON events (session, seq) WHERE name IN ('sandbox_ready', 'sandbox_gone');
+",
 ];
 
 #[derive(Debug, thiserror::Error)]

@@ -325,6 +325,21 @@ fn a_conversation_stays_within_the_pool() {
     daemon.assert_sound();
 }
 
+/// What a model wrote and ran stays in the conversation that the next ask goes on with.
+#[test]
+fn what_was_said_in_ended_asks_is_charged() {
+    const SAID: u64 = 1 << 20;
+    let Some(daemon) = flooded() else { return };
+    let code = format!("n = len('{}')", "x".repeat(SAID as usize));
+    let script = format!("{}{}", runs(&code), says("Done."));
+    write_script(&daemon, &script);
+    let ask = json!({"text": "Count.", "limits": {"tokens": 3_000_000}}).to_string();
+    let end = daemon.http("POST", "/v1/sessions/flood/asks?wait=true", ask.as_bytes()).expect_status(200);
+    assert_eq!(end["end"]["outcome"], "answered", "{end}");
+    assert!(taken(&daemon) >= SAID, "{} bytes are charged", taken(&daemon));
+    assert_given_back(&daemon);
+}
+
 #[test]
 fn versions_of_a_plan_stay_within_the_pool() {
     let Some(daemon) = flooded_with(&CONFIG.replace("64MiB", "8MiB")) else { return };

@@ -32,7 +32,8 @@ impl Actor for Asks {
 
     async fn pre_start(&self, myself: AsksRef, mut args: AsksArgs) -> Result<AsksState, ActorProcessingErr> {
         let memory = std::mem::take(&mut args.before);
-        let mut plans_memory = args.quotas.memory(args.owner).open(MemoryPurpose::Conversations);
+        let pool = args.quotas.memory(args.owner);
+        let mut plans_memory = pool.open(MemoryPurpose::Conversations);
         plans_memory.grow_anyway(memory.plans.iter().map(|version| plan_bytes(&version.tree)).sum());
         let mut state = AsksState {
             plans_memory,
@@ -46,6 +47,7 @@ impl Actor for Asks {
             current: None,
             remains: BTreeMap::new(),
             history: Vec::new(),
+            history_memory: pool.open(MemoryPurpose::Conversations),
             approvals: BTreeMap::new(),
             next_approval: memory.approvals_wanted + 1,
             early: memory.early,

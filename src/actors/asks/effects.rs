@@ -389,7 +389,7 @@ impl AsksState {
         let Some(current) = self.current.take() else { return };
         self.current_ended(&current);
         let (ask, cell_runs) = (current.ask, current.machine_ran_cell());
-        self.history = current.machine.into_history();
+        self.keep_history(current.machine.into_history());
         if cell_runs {
             let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
         }

@@ -261,7 +261,7 @@ impl AsksState {
             // The daemon may have ended between the input that ended the ask and its end.
             let unwritten = effects.into_iter().find_map(Effect::into_end).filter(|_| recalled.end.is_none());
             if recalled.end.is_some() || unwritten.is_some() {
-                self.history = machine.into_history();
+                self.keep_history(machine.into_history());
                 if let Some(end) = unwritten {
                     let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
                     approvals.retain(|approval| approval.ask != Some(ask));
@@ -280,7 +280,7 @@ impl AsksState {
                     steps: recalled.asked.max(machine.steps_in_all()),
                     usage: machine.usage(),
                 };
-                self.history = machine.into_history();
+                self.keep_history(machine.into_history());
                 let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
                 approvals.retain(|approval| approval.ask != Some(ask));
                 self.finish(myself, ask, end);

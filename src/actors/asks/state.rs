@@ -78,6 +78,8 @@ pub struct AsksState {
     pub(super) remains: BTreeMap<AskNumber, Remains>,
     /// What was said in asks that have ended.
     pub(super) history: Vec<Message>,
+    /// What the history takes of the owner's part of the memory.
+    pub(super) history_memory: Charge,
     pub(super) plans: Vec<PlanVersion>,
     /// What they take of their owner's part of the memory.
     pub(super) plans_memory: Charge,

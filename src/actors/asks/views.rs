@@ -9,6 +9,7 @@ use crate::agent::{Effect, Input};
 use crate::controls;
 use crate::memory::{MemoryPurpose, TINY_BYTES};
 use crate::protocol::ask::{Approval, AskNumber, AskState, AskView, PlanVersion};
+use crate::protocol::chat::Message;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::SessionId;
 use crate::protocol::problem::{Code, Problem};
@@ -33,6 +34,16 @@ impl AsksState {
         let pool = self.args.quotas.memory(self.args.owner);
         let charge = self.memory.entry(ask).or_insert_with(|| pool.open(MemoryPurpose::Conversations));
         charge.grow_anyway(bytes.saturating_sub(charge.bytes()));
+    }
+
+    /// Keeps what was said in asks that have ended for the next one, and charges it: calls and their results are not
+    /// part of what an ask shows.
+    pub(super) fn keep_history(&mut self, history: Vec<Message>) {
+        let bytes = serde_json::to_string(&history).map_or(0, |text| text.len() as u64);
+        let charged = if bytes > TINY_BYTES && controls::holds("history_memory_charge") { bytes } else { 0 };
+        self.history_memory.shrink_to(charged);
+        self.history_memory.grow_anyway(charged.saturating_sub(self.history_memory.bytes()));
+        self.history = history;
     }
 
     pub(super) fn view(&self, ask: AskNumber) -> Option<AskView> {

@@ -11,7 +11,7 @@ use super::running::ApprovalWait;
 use super::running::Running;
 use super::state::ExecutorState;
 use crate::actors::asks::messages::{AsksMsg, AsksRef, PermitWanted};
-use crate::actors::calls::answer;
+use crate::actors::calls;
 use crate::protocol::ask::{AskNumber, Decision};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
@@ -66,7 +66,7 @@ impl Permission {
         let waiting = Waiting { asks, executor, left, cell, call };
         let wanted = PermitWanted { cell, ask, call, name, arguments, bound_by };
         let permit = |reply_to| AsksMsg::Permit { wanted, reply_to };
-        let decision = answer(waiting.asks.call(permit, None).await);
+        let decision = calls::call(&waiting.asks, permit).await;
         let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });
         match decision {
             Ok(Decision::Accept { .. }) => begun(&log, cell, call).await,

@@ -1,11 +1,11 @@
 //! What is there from before: jobs that an earlier daemon, or an earlier life of the actor, took; and
 //! files that nobody needs any more.
 
-use ractor::rpc::CallResult;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::actors::calls::call;
 use crate::actors::jobs::{JobsMsg, JobsState, MemoryPurpose, a_job, description_bytes, run, verdict};
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::protocol::clock;
@@ -21,11 +21,8 @@ impl JobsState {
     pub(super) async fn restore(&mut self) -> Result<(), JournalError> {
         let open = self.args.journal.open_jobs()?;
         remove_unfinished(&self.args.launcher);
-        let found = self.args.supervisor.call(|reply_to| SupervisorMsg::OfJobs { reply_to }, None).await;
-        let mut sessions: BTreeMap<_, _> = match found {
-            Ok(CallResult::Success(sessions)) => sessions.into_iter().collect(),
-            _ => BTreeMap::new(),
-        };
+        let found = call(&self.args.supervisor, |reply_to| SupervisorMsg::OfJobs { reply_to }).await;
+        let mut sessions: BTreeMap<_, _> = found.into_iter().flatten().collect();
         for mut record in open {
             let (id, owner) = (record.view.id, record.view.owner);
             let bytes = record.view.receipt.as_ref().map_or(0, |receipt| receipt.input.bytes);

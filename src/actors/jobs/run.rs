@@ -1,14 +1,13 @@
 //! One job from its sandbox to its verdict.
 
 use ractor::ActorStatus;
-use ractor::rpc::CallResult;
 use std::io::{BufReader, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use crate::actors::calls::{answer, ask, lost};
+use crate::actors::calls::{ask, call, lost};
 use crate::actors::jobs::{JobsMsg, JobsRef, Started, script, verdict};
 use crate::actors::session::messages::{CellRequest, CellStatus, Handles, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::{ForJob, SupervisorMsg, SupervisorRef};
@@ -113,11 +112,7 @@ impl JobRun {
             None => self.make(room).await?,
         };
         let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-        let standing = session.call(|reply_to| SessionMsg::CellStatus { cell: CELL, reply_to }, None).await;
-        let standing = match standing {
-            Ok(CallResult::SenderError) if session.get_status() < ActorStatus::Draining => return Err(lost()),
-            standing => answer(standing)?,
-        };
+        let standing = call(&session, |reply_to| SessionMsg::CellStatus { cell: CELL, reply_to }).await?;
         if standing == CellStatus::Unknown {
             self.start(&session, &handles).await?;
         }
@@ -285,8 +280,7 @@ pub fn result_in(log: &EventLog) -> Option<ExecutionResult> {
 }
 
 pub async fn session_of(supervisor: &SupervisorRef, job: JobId) -> Option<SessionRef> {
-    let found = supervisor.call(|reply_to| SupervisorMsg::OfJobs { reply_to }, None).await;
-    let ractor::rpc::CallResult::Success(sessions) = found.ok()? else { return None };
+    let sessions = call(supervisor, |reply_to| SupervisorMsg::OfJobs { reply_to }).await.ok()?;
     sessions.into_iter().find(|(of, _)| *of == job).map(|(_, session)| session)
 }
 

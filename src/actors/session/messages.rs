@@ -1,6 +1,6 @@
 //! What is asked of a session, and what its own parts tell it.
 
-use ractor::{ActorCell, ActorRef, ActorStatus, MessagingErr, RpcReplyPort};
+use ractor::{ActorCell, ActorRef, MessagingErr, RpcReplyPort};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl OwnSession {
         &self,
         message: impl FnOnce(RpcReplyPort<T>) -> SessionMsg,
     ) -> Result<T, Problem> {
-        calls::answer(self.session.call(|reply_to| Self::own(self.generation, message(reply_to)), None).await)
+        calls::call(&self.session, |reply_to| Self::own(self.generation, message(reply_to))).await
     }
 
     /// Asks it something that it may refuse.
@@ -128,7 +128,7 @@ impl Ticket {
             match tokio::time::timeout(JOURNAL_TIMEOUT, &mut self.done).await {
                 Ok(Ok(result)) => return Ok(result),
                 Ok(Err(_)) => {
-                    if session.get_status() < ActorStatus::Draining {
+                    if calls::lives(session) {
                         let message = format!("an internal error ended the wait for cell {cell}");
                         return Err(Problem::new(Code::Internal, message)
                             .hint("`belljar wait` says what became of it"));
@@ -141,8 +141,8 @@ impl Ticket {
                 Err(_) => {}
             }
             // It is in no event, so it is found by looking.
-            let standing = session.call(|reply_to| SessionMsg::CellStatus { cell, reply_to }, None).await;
-            ended = matches!(calls::answer(standing), Ok(CellStatus::Ended));
+            let standing = calls::call(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await;
+            ended = matches!(standing, Ok(CellStatus::Ended));
         }
     }
 }

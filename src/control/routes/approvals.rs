@@ -3,9 +3,10 @@
 use axum::Json;
 use axum::extract::State;
 
+use super::App;
 use super::sessions::ListQuery;
-use super::{App, ask, ask_patiently};
 use crate::actors::asks::messages::AsksMsg;
+use crate::actors::calls::{ask, call_part, call_promptly};
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
@@ -26,10 +27,10 @@ pub async fn list(
     let mut approvals = Vec::new();
     for session in app.directory.list(meant) {
         // One that ends meanwhile wants nothing any more.
-        let Ok(asks) = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
+        let Ok(asks) = ask(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
             continue;
         };
-        if let Ok(pending) = ask(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await {
+        if let Ok(pending) = call_promptly(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await {
             if pending.iter().any(|approval| approval.owner != peer.uid) {
                 // Somebody else's code is seen.
                 let _ = session.cast(SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() });
@@ -59,8 +60,8 @@ pub async fn decide(
         Code::Forbidden => problem,
         _ => none(),
     })?;
-    let asks = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
-    let decided = asks.call(|reply_to| AsksMsg::Decide { id, decision, by: peer.uid, reply_to }, None).await;
-    super::answered(&session, decided)?.map_err(Refused)?;
+    let asks = ask(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
+    let decide = |reply_to| AsksMsg::Decide { id, decision, by: peer.uid, reply_to };
+    call_part(&session, &asks, None, decide).await??;
     Ok(Json(Done {}))
 }

@@ -4,13 +4,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use ractor::{ActorRef, ActorStatus};
 use serde::Deserialize;
 
-use super::{App, ask_asks, ask_patiently};
+use super::App;
 use crate::actors::asks::messages::{AsksMsg, AsksRef};
 use crate::actors::asks::port::ended;
 use crate::actors::asks::spec::default_model;
+use crate::actors::calls::{PROMPT, ask, call_part, lives};
 use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
@@ -34,20 +34,16 @@ pub struct AskQuery {
 impl App {
     async fn asks(&self, peer: &Peer, key: &str) -> ApiResult<(AsksRef, Handles, SessionRef)> {
         let session = self.session(peer, key).await?;
-        let asks = ask_patiently(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
-        let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        let asks = ask(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
+        let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
         Ok((asks, handles, session))
     }
-}
-
-fn lives<M>(actor: &ActorRef<M>) -> bool {
-    actor.get_status() < ActorStatus::Draining
 }
 
 /// Waits until an ask has ended, also if the session begins another life over it: the ask goes on in that.
 async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) -> ApiResult<AskView> {
     loop {
-        let asks = ask_patiently(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
+        let asks = ask(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
         match ended(&asks, log, number, |_| {}).await {
             Err(_) if !lives(&asks) && lives(session) => {}
             outcome => return outcome.map_err(Refused),
@@ -68,8 +64,7 @@ pub async fn start(
     let (asks, handles, session) = app.asks(&peer, &key).await?;
     let new = Box::new(new);
     let begin = |reply_to| AsksMsg::Start { new, outer: None, reply_to };
-    let begun = asks.call(begin, None).await;
-    let view = super::answered(&session, begun)?.map_err(Refused)?;
+    let view: AskView = call_part(&session, &asks, None, begin).await??;
     if query.stream {
         let until = Until::AskEnd(view.ask);
         let pool = app.ledger.memory(peer.uid);
@@ -83,13 +78,16 @@ pub async fn start(
 }
 
 async fn view_of(session: &SessionRef, asks: &AsksRef, number: AskNumber) -> ApiResult<AskView> {
-    let view = ask_asks(session, asks, |reply_to| AsksMsg::View { ask: number, reply_to }).await?;
+    let view =
+        call_part(session, asks, Some(PROMPT), |reply_to| AsksMsg::View { ask: number, reply_to }).await?;
     view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {number}")).into())
 }
 
 pub async fn list(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<AskList>> {
     let (asks, _, session) = app.asks(&peer, &key).await?;
-    Ok(Json(AskList { asks: ask_asks(&session, &asks, |reply_to| AsksMsg::List { reply_to }).await? }))
+    Ok(Json(AskList {
+        asks: call_part(&session, &asks, Some(PROMPT), |reply_to| AsksMsg::List { reply_to }).await?,
+    }))
 }
 
 pub async fn show(
@@ -122,8 +120,8 @@ pub async fn cancel(
     Path((key, number)): Path<(String, AskNumber)>,
 ) -> ApiResult<Json<AskView>> {
     let (asks, _, session) = app.asks(&peer, &key).await?;
-    let cancelled = asks.call(|reply_to| AsksMsg::Cancel { ask: number, reply_to }, None).await;
-    Ok(Json(super::answered(&session, cancelled)?.map_err(Refused)?))
+    let cancel = |reply_to| AsksMsg::Cancel { ask: number, reply_to };
+    Ok(Json(call_part(&session, &asks, None, cancel).await??))
 }
 
 pub async fn history(
@@ -132,12 +130,16 @@ pub async fn history(
     Path(key): Path<String>,
 ) -> ApiResult<Json<History>> {
     let (asks, _, session) = app.asks(&peer, &key).await?;
-    Ok(Json(History { messages: ask_asks(&session, &asks, |reply_to| AsksMsg::History { reply_to }).await? }))
+    Ok(Json(History {
+        messages: call_part(&session, &asks, Some(PROMPT), |reply_to| AsksMsg::History { reply_to }).await?,
+    }))
 }
 
 pub async fn plan(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<PlanView>> {
     let (asks, _, session) = app.asks(&peer, &key).await?;
-    Ok(Json(PlanView { versions: ask_asks(&session, &asks, |reply_to| AsksMsg::Plans { reply_to }).await? }))
+    Ok(Json(PlanView {
+        versions: call_part(&session, &asks, Some(PROMPT), |reply_to| AsksMsg::Plans { reply_to }).await?,
+    }))
 }
 
 pub async fn models(State(app): State<App>) -> Json<ModelList> {

@@ -6,7 +6,8 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 
-use super::{App, ask, ask_patiently, sessions};
+use super::{App, sessions};
+use crate::actors::calls::{ask, call_promptly};
 use crate::actors::session::keyed::{Keyed, Wants};
 use crate::actors::session::messages::{CellRequest, CellStatus, SessionMsg, SessionRef, Ticket, unwritten};
 use crate::control::body::{JsonBody, Path, Query};
@@ -42,7 +43,7 @@ pub async fn events_of(
     session: &SessionRef,
     (after, cell): (Seq, CellNumber),
 ) -> ApiResult<Response> {
-    let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     let pool = app.ledger.memory(peer.uid);
     Ok(sse::respond(handles.log, after, Until::CellEnd(cell), app.shutdown.clone(), pool)?)
 }
@@ -74,7 +75,7 @@ pub async fn run(
         rules: None,
         keyed: key.map(|key| Keyed { owner: peer.uid, key, wants }),
     };
-    let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     // From here on the code is the session's, which has a charge of its own for it.
     drop(charge);
     if query.stream {
@@ -107,7 +108,7 @@ pub async fn show(
 
 /// A cell as it stands.
 pub async fn view_of(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
-    let standing = ask(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await?;
+    let standing = call_promptly(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await?;
     let view = |state, events_after| CellView { cell, state, events_after, result: None };
     match standing {
         CellStatus::Queued(events_after) => Ok(view(CellState::Queued, events_after)),
@@ -128,11 +129,11 @@ pub struct ShowQuery {
 
 /// Waits until a cell has ended. The client may leave and come back.
 async fn wait_for(session: &SessionRef, cell: CellNumber) -> ApiResult<()> {
-    let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     let mut watch = handles.log.watch();
     loop {
         watch.borrow_and_update();
-        let standing = ask(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await?;
+        let standing = call_promptly(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await?;
         let runs = matches!(standing, CellStatus::Queued(_) | CellStatus::Running(_));
         if !runs || handles.log.is_closed() {
             return Ok(());
@@ -152,7 +153,7 @@ pub async fn result_of(session: &SessionRef, cell: CellNumber) -> ApiResult<Exec
 }
 
 async fn ended(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
-    let handles = ask_patiently(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     // A cell that has just ended is on its way into the journal.
     let written = tokio::time::timeout(JOURNAL_TIMEOUT, handles.log.flushed()).await.is_ok();
     let event = handles.log.finished(cell).and_then(|event| serde_json::from_str::<Event>(&event.json).ok());
@@ -178,7 +179,7 @@ pub async fn eval(
     let Eval { expression, values, isolated, .. } = body;
     if isolated {
         let message = |reply_to| SessionMsg::Compute { expression, values, timeout, reply_to };
-        return Ok(Json(ask_patiently(&session, message).await?).into_response());
+        return Ok(Json(ask(&session, message).await?).into_response());
     }
     if !values.is_empty() {
         return Err(Problem::new(Code::BadRequest, "`values` are only for `isolated` expressions")
@@ -196,6 +197,6 @@ pub async fn eval(
         rules: None,
         keyed: None,
     };
-    let ticket = ask_patiently(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     finished(&session, ticket).await
 }

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use futures_util::stream;
 use std::convert::Infallible;
 
-use super::{App, ask_patiently};
+use super::App;
+use crate::actors::calls::ask;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{JsonBody, Path, keep_with};
 use crate::control::peer::Peer;
@@ -28,7 +29,7 @@ pub async fn lend(
     JsonBody(new, _charge): JsonBody<NewClientTools>,
 ) -> ApiResult<Response> {
     let session = app.session(&peer, &key).await?;
-    let lease = ask_patiently(&session, |reply_to| SessionMsg::Lend { tools: new.tools, reply_to }).await?;
+    let lease = ask(&session, |reply_to| SessionMsg::Lend { tools: new.tools, reply_to }).await?;
     let (shutdown, pool) = (app.shutdown.clone(), app.ledger.memory(peer.uid));
     let ready = Some(Bytes::from_static(b"event: ready\ndata: {}\n\n"));
     let calls = stream::unfold((lease, ready), move |(mut lease, ready)| {
@@ -66,6 +67,6 @@ pub async fn answer(
     JsonBody(answer, _charge): JsonBody<ClientAnswer>,
 ) -> ApiResult<Json<Done>> {
     let session = app.session(&peer, &key).await?;
-    ask_patiently(&session, |reply_to| SessionMsg::AnswerCall { call, answer, reply_to }).await?;
+    ask(&session, |reply_to| SessionMsg::AnswerCall { call, answer, reply_to }).await?;
     Ok(Json(Done {}))
 }

@@ -5,7 +5,8 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::{App, ask_patiently};
+use super::App;
+use crate::actors::calls::ask;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{Path, Query};
 use crate::control::peer::Peer;
@@ -30,7 +31,7 @@ pub async fn stream(
     Query(query): Query<EventsQuery>,
 ) -> ApiResult<Response> {
     let session = app.session(&peer, &key).await?;
-    let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     let after = match (query.after, last_event_id(&headers)?) {
         (_, Some(after)) | (Some(after), None) => after,
         (None, None) => handles.log.read(0, 1).err().map_or(0, |gone| gone.first - 1),

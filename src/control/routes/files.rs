@@ -16,7 +16,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
-use super::{App, ask_patiently};
+use super::App;
+use crate::actors::calls::ask;
 use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
 use crate::control::body::{Path, in_time, upload_place};
 use crate::control::peer::Peer;
@@ -46,7 +47,7 @@ async fn workspace(app: &App, peer: &Peer, key: &str) -> ApiResult<(SessionRef, 
 
 async fn handles(app: &App, peer: &Peer, key: &str) -> ApiResult<(SessionRef, Handles)> {
     let session = app.session(peer, key).await?;
-    let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     Ok((session, handles))
 }
 

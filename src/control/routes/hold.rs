@@ -8,7 +8,8 @@ use bytes::Bytes;
 use futures_util::stream;
 use std::convert::Infallible;
 
-use super::{App, ask_patiently};
+use super::App;
+use crate::actors::calls::ask;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::Path;
 use crate::control::peer::Peer;
@@ -19,7 +20,7 @@ use crate::protocol::problem::{Code, Problem};
 /// Says so at once, and then that it is still there: only by writing is it noticed that a client is not.
 pub async fn hold(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Response> {
     let session = app.session(&peer, &key).await?;
-    let hold = ask_patiently(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;
+    let hold = ask(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;
     let shutdown = app.shutdown.clone();
     let body = Body::from_stream(stream::unfold((hold, true), move |(hold, first)| {
         let (session, shutdown) = (session.clone(), shutdown.clone());

@@ -5,16 +5,14 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use ractor::RpcReplyPort;
-use ractor::rpc::CallResult;
 use serde::Deserialize;
 use std::io::{BufReader, Read, Seek, Write};
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
+use super::App;
 use super::events::{EventsQuery, last_event_id};
 use super::files::pass_over;
 use super::sessions::ListQuery;
-use super::{App, PROMPT};
 use crate::actors::jobs::{JobsMsg, Reserved, Watched, artifacts_of};
 use crate::control::body::{JsonBody, Path, Query, in_time, upload_place};
 use crate::control::peer::Peer;
@@ -79,7 +77,7 @@ pub async fn submit(
     JsonBody(job, _charge): JsonBody<NewJob>,
 ) -> ApiResult<(StatusCode, Json<JobView>)> {
     let job = Box::new(job);
-    let view = ask_jobs(&app, |reply_to| JobsMsg::Submit { owner: peer.uid, job, reply_to }).await?;
+    let view = app.jobs.call(|reply_to| JobsMsg::Submit { owner: peer.uid, job, reply_to }).await?;
     Ok((StatusCode::ACCEPTED, Json(view.map_err(Refused)?)))
 }
 
@@ -169,7 +167,7 @@ pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>)
 
 pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let id = find(&app, &peer, &key).await?.view.id;
-    ask_jobs(&app, |reply_to| JobsMsg::Cancel { id, reply_to }).await?;
+    app.jobs.call(|reply_to| JobsMsg::Cancel { id, reply_to }).await?;
     Ok(Json(Done {}))
 }
 
@@ -248,21 +246,5 @@ fn no_such_job(key: &str) -> Problem {
 
 /// For as long as the caller looks, an ephemeral job is held.
 async fn watch(app: &App, id: JobId) -> ApiResult<Option<Watched>> {
-    ask_jobs(app, |reply_to| JobsMsg::Watch { id, reply_to }).await
-}
-
-/// Asks the actor of jobs, which may have to be started anew before.
-async fn ask_jobs<T: Send + 'static>(
-    app: &App,
-    message: impl FnOnce(RpcReplyPort<T>) -> JobsMsg,
-) -> ApiResult<T> {
-    let died = || {
-        Problem::new(Code::Internal, "what keeps the jobs died over this request")
-            .hint("ask again; jobs that were taken are taken up again")
-    };
-    let jobs = tokio::time::timeout(PROMPT, app.jobs.get()).await.ok().flatten().ok_or_else(died)?;
-    match jobs.call(message, None).await {
-        Ok(CallResult::Success(answer)) => Ok(answer),
-        _ => Err(died().into()),
-    }
+    Ok(app.jobs.call(|reply_to| JobsMsg::Watch { id, reply_to }).await?)
 }

@@ -6,14 +6,15 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{App, answered, ask, ask_patiently};
+use super::App;
+use crate::actors::calls::{ask, call_promptly};
 use crate::actors::replay;
 use crate::actors::session::messages::SessionMsg;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::idempotency::{Key, NewTarget};
 use crate::control::peer::Peer;
-use crate::control::problems::{ApiResult, Refused};
+use crate::control::problems::ApiResult;
 use crate::protocol::api::{
     Done, Interrupted, NewSession, ReplayReport, SessionList, SessionView, Undo, Undone, VariableList,
     VariablesFilter,
@@ -40,8 +41,7 @@ pub async fn create(
     }
     let message =
         |reply_to| SupervisorMsg::Create { id, peer: uid, request, nested: false, job: None, reply_to };
-    let made = app.supervisor.call(message, None).await;
-    let made = answered(&app.supervisor, made).and_then(|made| made.map_err(Refused));
+    let made = ask(&app.supervisor, message).await;
     if let (Err(_), Some(key)) = (&made, &key)
         && let Err(error) = app.journal.aim_at_nothing(uid, key, id).await
     {
@@ -69,10 +69,10 @@ pub async fn list(
     let meant = (!query.all).then_some(peer.uid);
     let mut sessions = Vec::new();
     for session in app.directory.list(meant) {
-        let view = || ask(&session, |reply_to| SessionMsg::View { reply_to });
+        let view = || call_promptly(&session, |reply_to| SessionMsg::View { reply_to });
         // One that dies over the question lives on and can be asked again; one that ends is simply not listed.
         let answer = match view().await {
-            Err(Refused(problem)) if problem.code == Code::Internal => view().await,
+            Err(problem) if problem.code == Code::Internal => view().await,
             answer => answer,
         };
         sessions.extend(answer.ok());
@@ -91,12 +91,12 @@ pub async fn show(
 /// A session as it stands.
 pub async fn view_of(app: &App, peer: &Peer, key: &str) -> ApiResult<SessionView> {
     let session = app.session(peer, key).await?;
-    ask(&session, |reply_to| SessionMsg::View { reply_to }).await
+    Ok(call_promptly(&session, |reply_to| SessionMsg::View { reply_to }).await?)
 }
 
 pub async fn remove(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let session = app.session(&peer, &key).await?;
-    ask_patiently(&session, |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await?;
+    ask(&session, |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await?;
     Ok(Json(Done {}))
 }
 
@@ -106,12 +106,12 @@ pub async fn interrupt(
     Path(key): Path<String>,
 ) -> ApiResult<Json<Interrupted>> {
     let session = app.session(&peer, &key).await?;
-    Ok(Json(ask_patiently(&session, |reply_to| SessionMsg::Interrupt { reply_to }).await?))
+    Ok(Json(ask(&session, |reply_to| SessionMsg::Interrupt { reply_to }).await?))
 }
 
 pub async fn reset(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let session = app.session(&peer, &key).await?;
-    ask_patiently(&session, |reply_to| SessionMsg::Reset { replay: None, reply_to }).await?;
+    ask(&session, |reply_to| SessionMsg::Reset { replay: None, reply_to }).await?;
     Ok(Json(Done {}))
 }
 
@@ -123,7 +123,7 @@ pub async fn variables(
 ) -> ApiResult<Json<VariableList>> {
     let session = app.session(&peer, &key).await?;
     let message = |reply_to| SessionMsg::Variables { which, patient: false, reply_to };
-    Ok(Json(ask_patiently(&session, message).await?))
+    Ok(Json(ask(&session, message).await?))
 }
 
 pub async fn receipt(
@@ -132,7 +132,7 @@ pub async fn receipt(
     Path(key): Path<String>,
 ) -> ApiResult<Json<Receipt>> {
     let session = app.session(&peer, &key).await?;
-    let receipt = ask_patiently(&session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
+    let receipt = ask(&session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
     Ok(Json((*receipt).clone()))
 }
 
@@ -146,7 +146,7 @@ pub async fn undo(
         return Err(Problem::new(Code::BadRequest, "`cells` has to be at least 1").into());
     }
     let session = app.session(&peer, &key).await?;
-    Ok(Json(ask_patiently(&session, |reply_to| SessionMsg::Undo { cells: body.cells, reply_to }).await?))
+    Ok(Json(ask(&session, |reply_to| SessionMsg::Undo { cells: body.cells, reply_to }).await?))
 }
 
 /// Takes as long as its cells do.
@@ -156,7 +156,7 @@ pub async fn replay(
     Path(key): Path<String>,
 ) -> ApiResult<Json<ReplayReport>> {
     let session = app.session(&peer, &key).await?;
-    let handles = ask_patiently(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     // It goes on when its client leaves: half a replay is worse than the state before it.
     let replayed = tokio::spawn(async move { replay::replay(&session, &handles.log).await });
     Ok(Json(replayed.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
@@ -164,12 +164,12 @@ pub async fn replay(
 
 pub async fn freeze(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let session = app.session(&peer, &key).await?;
-    ask_patiently(&session, |reply_to| SessionMsg::Freeze { reply_to }).await?;
+    ask(&session, |reply_to| SessionMsg::Freeze { reply_to }).await?;
     Ok(Json(Done {}))
 }
 
 pub async fn thaw(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let session = app.session(&peer, &key).await?;
-    ask_patiently(&session, |reply_to| SessionMsg::Thaw { reply_to }).await?;
+    ask(&session, |reply_to| SessionMsg::Thaw { reply_to }).await?;
     Ok(Json(Done {}))
 }
