@@ -44,7 +44,8 @@ fn lives<M>(actor: &ActorRef<M>) -> bool {
     actor.get_status() < ActorStatus::Draining
 }
 
-/// Waits until an ask has ended, also if the session begins another life over it: the ask goes on in that.
+/// Waits until an ask has ended. If the asks actor dies meanwhile, the ask continues in its successor, and so does the
+/// wait.
 async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) -> ApiResult<AskView> {
     loop {
         let asks = ask_patiently(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
