@@ -65,7 +65,7 @@ struct Feed {
     scope: Option<AskScope>,
     /// Ends streams without an end of their own when the daemon shuts down.
     shutdown: CancellationToken,
-    /// Keeps an ephemeral job or session alive for as long as the stream lasts.
+    /// Keeps an ephemeral job alive for as long as the stream lasts.
     _hold: Option<Hold>,
     /// The memory pool of the user who reads the stream.
     pool: Pool,
