@@ -10,32 +10,32 @@ use crate::protocol::ask::{ApprovalPolicy, AskLimits, DefaultDecision, Dialect, 
 /// `[agent]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agent {
-    /// Name of the `[model.NAME]` that an ask gets which names none.
+    /// The name of the `[model.NAME]` for an ask that names none.
     pub model: Option<String>,
     pub dialect: Dialect,
     pub language: Language,
     pub approval: ApprovalPolicy,
-    /// After this time `approval_default` holds; none: a person decides, however long it takes.
+    /// After this time `approval_default` applies; `None` means waiting for a person without a limit.
     pub approval_deadline: Option<Duration>,
     pub approval_default: DefaultDecision,
-    /// Default limits of an ask; what a client wants may not exceed `max_limits`.
+    /// The default limits of an ask; a client may request more, up to `max_limits`.
     pub limits: AskLimits,
     pub max_limits: AskLimits,
-    /// Steps of an ask in the `next_step` dialect.
+    /// The limit of steps for an ask in the `next_step` dialect.
     pub next_step_steps: u32,
-    /// Malformed replies in a row that are fed back before the ask ends.
+    /// How many malformed replies in a row are returned to the model for correction before the ask ends.
     pub malformed: u32,
-    /// A legacy `function_call` is executed; else it is answered with a correction.
+    /// Whether a legacy `function_call` is executed; otherwise it is answered with a correction.
     pub legacy_function_call: bool,
-    /// Characters of a result that the model is told.
+    /// The most characters of a result that the model gets.
     pub told_chars: usize,
-    /// How deep an ask may nest in cells of another.
+    /// How many levels deep asks may be nested in cells of other asks.
     pub depth: u32,
-    /// False: the model keeps its tools' descriptions, but nothing is run (degraded mode).
+    /// If false, the model still gets the descriptions of its tools, but nothing is run (degraded mode).
     pub python: bool,
-    /// Replies in a row whose cells failed, after which an ask goes on without Python; 0: never.
+    /// After this many replies in a row whose cells failed, an ask goes on without Python; 0 means never.
     pub degrade_after: u32,
-    /// Tools of every session; empty: all.
+    /// The tools of every session; an empty list means all.
     pub tools: Vec<String>,
     /// A file that replaces the built-in system prompt.
     pub prompt: Option<PathBuf>,
@@ -45,32 +45,32 @@ pub struct Agent {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     pub provider: Provider,
-    /// The provider's name for it, such as `qwen-plus`.
+    /// The provider's name for the model, such as `qwen-plus`.
     pub model: String,
     pub base_url: String,
-    /// The environment variable of the daemon that holds the key; none if it wants none.
+    /// The environment variable of the daemon that holds the key; `None` if the provider needs no key.
     pub key_variable: Option<String>,
-    /// Of `script` and `replay`.
+    /// The file that `script` and `replay` play.
     pub file: Option<PathBuf>,
-    /// Write a cassette of the traffic.
+    /// The file to which a cassette of the traffic is written.
     pub record: Option<PathBuf>,
     /// Tool schemas in the strict form that OpenAI checks: all properties required.
     pub strict: bool,
-    /// It understands `tools`.
+    /// Whether the provider supports `tools`.
     pub tools: bool,
-    /// It understands `response_format` with a JSON Schema.
+    /// Whether the provider supports `response_format` with a JSON Schema.
     pub json_schema: bool,
     pub temperature: Option<f64>,
     pub max_tokens: Option<u64>,
-    /// Tokens of a whole conversation that fit.
+    /// The tokens of the model's context window.
     pub context_tokens: u64,
     pub connect: Duration,
     pub first_byte: Duration,
     pub idle: Duration,
     pub total: Duration,
-    /// Times a request is sent again.
+    /// How often a failed request is sent again.
     pub retries: u32,
-    /// Requests at the same time.
+    /// The most requests at the same time.
     pub concurrency: usize,
 }
 
@@ -82,7 +82,7 @@ pub enum Provider {
     Vllm,
     LlamaCpp,
     OpenRouter,
-    /// Any other that speaks OpenAI's chat completions.
+    /// Any other provider with the chat completions API of `OpenAI`.
     Compatible,
     /// Plays a cassette.
     Replay,
@@ -94,9 +94,9 @@ pub enum Provider {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandTool {
     pub description: String,
-    /// JSON Schema of its arguments: an object.
+    /// The JSON Schema of the arguments, which must be an object.
     pub parameters: Value,
-    /// JSON Schema of what it prints; without one it prints text.
+    /// The JSON Schema of the value that the program prints; without a schema, the output is text.
     pub output: Option<Value>,
     /// The program and its fixed arguments; never a shell line.
     pub argv: Vec<String>,
@@ -107,7 +107,7 @@ pub struct CommandTool {
 /// `[template.NAME]`: a prompt with parameters, as `belljar ask @NAME k=v`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
-    /// With `{name}` for each parameter; `{{` and `}}` are braces.
+    /// The text, with `{name}` for each parameter; `{{` and `}}` are literal braces.
     pub prompt: String,
     pub parameters: Vec<String>,
     pub schema: Option<Value>,

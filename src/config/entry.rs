@@ -1,4 +1,4 @@
-//! One table with a name of its writer's choice, such as `[model.qwen]`.
+//! One table whose name the user chooses, such as `[model.qwen]`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use toml::de::{DeTable, DeValue};
 use super::layer::{ConfigProblem, FromToml, Layer, any_of, expected, nearest};
 use super::reader::Reader;
 
-/// A JSON Schema is for people; a file that is larger than this is something else.
+/// A schema is written by people; a file larger than this is refused as something else.
 const SCHEMA_FILE_BYTES: u64 = 1024 * 1024;
 
 impl Reader<'_> {
-    /// Reads every table of a section. One that is in several layers is taken whole from the last:
-    /// half of one model's settings would make no sense for another.
+    /// Reads every table of a section. A table that is in several layers is taken whole from the last one, because
+    /// settings of two different models must not be mixed.
     pub fn named<T>(
         &mut self,
         section: &'static str,
@@ -61,7 +61,7 @@ impl<'l, 't> Entry<'l, 't> {
         self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
     }
 
-    /// None also if it is wrong: then the whole configuration is, and the value is of no use.
+    /// `None` also if the value is wrong: then the whole configuration is refused, and the value is not used.
     pub fn optional<T: FromToml>(&mut self, key: &'static str) -> Option<T> {
         let value = self.value(key)?;
         match T::from_toml(value.get_ref()) {
@@ -84,14 +84,14 @@ impl<'l, 't> Entry<'l, 't> {
         self.optional(key).unwrap_or(default)
     }
 
-    /// As [`Self::or`], for what makes no sense as zero.
+    /// Like [`Self::or`], for values that make no sense as zero.
     pub fn positive_or<T: FromToml + Default + PartialOrd>(&mut self, key: &'static str, default: T) -> T {
         let value = self.or(key, default);
         self.check(key, value > T::default(), "it has to be more than 0");
         value
     }
 
-    /// A text that is not empty.
+    /// A text that must not be empty.
     pub fn text(&mut self, key: &'static str) -> Option<String> {
         let text: String = self.optional(key)?;
         self.check(key, !text.trim().is_empty(), "it is empty");
@@ -102,7 +102,7 @@ impl<'l, 't> Entry<'l, 't> {
         self.text(key).map(|path| self.layer.beside(&path))
     }
 
-    /// A JSON Schema: a table of TOML, or the name of a JSON file.
+    /// A JSON Schema: a TOML table, or the name of a JSON file.
     pub fn schema(&mut self, key: &'static str) -> Option<Value> {
         let read = match self.value(key)?.get_ref() {
             DeValue::String(path) => read_json(&self.layer.beside(path)),
@@ -119,7 +119,7 @@ impl<'l, 't> Entry<'l, 't> {
         }
     }
 
-    /// Told at the place of the key, or of the table if the key is not there.
+    /// Reports a problem at the place of the key, or of the table if the key is missing.
     pub fn problem(&mut self, key: &'static str, message: &str) {
         let place = self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(name, _)| name.span());
         if place.is_none() {
@@ -129,7 +129,7 @@ impl<'l, 't> Entry<'l, 't> {
         self.problems.push(problem);
     }
 
-    /// A problem with the table as such.
+    /// Reports a problem with the table as a whole.
     pub fn whole(&mut self, message: &str) {
         let problem = self.layer.problem_at(&self.path, message);
         self.problems.push(problem);

@@ -1,7 +1,7 @@
 //! One TOML document with the places of its values.
 //!
-//! Values are read from the parsed document itself and not through `Deserialize`, which stops at
-//! the first wrong value and forgets places: here every wrong value of a file is found in one go.
+//! Values are read from the parsed document itself and not through `Deserialize`, which stops at the first wrong value
+//! and loses its place: here all wrong values of a file are found at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,9 +37,9 @@ impl fmt::Display for Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblem {
     pub source: Source,
-    /// 1-based.
+    /// The line number, starting at 1.
     pub line: Option<usize>,
-    /// Dotted; empty if the problem is not about one key.
+    /// The dotted key; empty if the problem is not about one key.
     pub key: String,
     pub message: String,
 }
@@ -57,19 +57,19 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
-/// A document, cut into `section.key` values.
+/// A document, split into `section.key` values.
 pub(super) struct Layer<'t> {
     pub source: Source,
     text: &'t str,
     values: BTreeMap<String, Spanned<DeValue<'t>>>,
-    /// Sections that are there, with their places.
+    /// The sections of the document, with their places.
     sections: BTreeMap<String, Range<usize>>,
-    /// Where each key is written.
+    /// The place of each key.
     places: BTreeMap<String, Range<usize>>,
 }
 
 impl<'t> Layer<'t> {
-    /// Syntax errors become problems.
+    /// Parses a document; syntax errors are added to `problems`.
     pub fn parse(source: Source, text: &'t str, problems: &mut Vec<ConfigProblem>) -> Self {
         let (table, errors) = DeTable::parse_recoverable(text);
         let mut layer = Self {
@@ -102,7 +102,7 @@ impl<'t> Layer<'t> {
         layer
     }
 
-    /// Everything that is not in `known` is a mistake, most often a misspelt one.
+    /// Reports every key that is not in `known` as a mistake, with a guess in case it is misspelt.
     pub fn report_unknown(&self, known: &BTreeSet<&'static str>, problems: &mut Vec<ConfigProblem>) {
         let known_section = |name: &str| {
             known.iter().any(|key| key.split_once('.').is_some_and(|(section, _)| section == name))
@@ -147,18 +147,18 @@ impl<'t> Layer<'t> {
 
     /// The value of a key as it is written, if the layer has it.
     pub fn written(&self, key: &str) -> Option<Written> {
-        // The reader has checked it already, so that it has a form in JSON.
+        // The reader has already checked the value, so it can be expressed in JSON.
         let value = json(self.values.get(key)?.get_ref()).ok()?;
         Some(Written { value, source: self.source.clone() })
     }
 
-    /// The tables below a section whose keys are names that the file's writer chose.
+    /// The tables of a section whose names the user chooses.
     pub fn named(&self, section: &str) -> impl Iterator<Item = (&str, &Spanned<DeValue<'t>>)> {
         let prefix = format!("{section}.");
         self.values.iter().filter_map(move |(key, value)| Some((key.strip_prefix(&prefix)?, value)))
     }
 
-    /// A path as the file means it: relative ones start at the file's own folder.
+    /// Resolves a path of the file: relative paths start at the file's own folder.
     pub fn beside(&self, path: &str) -> PathBuf {
         let folder = match &self.source {
             Source::Default => None,
@@ -292,15 +292,15 @@ fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// How a section with names of the writer's choice stands among the known keys.
+/// The wildcard that stands among the known keys for a section whose names the user chooses.
 pub(super) fn any_of(section: &str) -> String {
     format!("{section}.*")
 }
 
-/// Bytes of a key that is worth a guess; keys are short.
+/// The longest key for which a guess is made; real keys are short.
 const GUESSED_BYTES: usize = 64;
 
-/// The known key that differs least, if it is close enough to be meant.
+/// The known key that differs least, if it is close enough to be a misspelling.
 pub(super) fn nearest(key: &str, known: &BTreeSet<&'static str>) -> Option<&'static str> {
     let distances = known.iter().map(|candidate| (strsim::levenshtein(key, candidate), *candidate));
     let (distance, close) = Some(distances).filter(|_| key.len() <= GUESSED_BYTES)?.min()?;

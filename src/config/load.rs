@@ -1,4 +1,4 @@
-//! Layers into [`Settings`]: the last layer that names a key wins, then the whole is checked.
+//! Combines the layers into [`Settings`]: the last layer that sets a key wins, then the whole is checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,24 +16,24 @@ use crate::protocol::receipt::{Backend, Isolation};
 
 const DEFAULTS: &str = include_str!("../../config/default.toml");
 
-/// A configuration file is for people; one that is larger than this is something else.
+/// A configuration file is written by people; a file larger than this is refused as something else.
 const FILE_BYTES: u64 = 1024 * 1024;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     pub settings: Settings,
-    /// `section.key` → what was written there last; none if nobody did.
+    /// The value of each `section.key` in the last layer that sets it; `None` if no layer does.
     pub values: BTreeMap<String, Option<Written>>,
 }
 
-/// A value as it stands in a file, and which file that is.
+/// A value as written in a file, and the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
     pub value: serde_json::Value,
     pub source: Source,
 }
 
-/// All that is wrong with the configuration. Never empty.
+/// All problems of the configuration. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
     pub problems: Vec<ConfigProblem>,
@@ -51,11 +51,10 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// The defaults with one file over them: the one named, which then has to be there, or the usual
-/// one if it is there.
+/// Loads the defaults with one file over them: the named file, which must then exist, or the usual file if it exists.
 ///
 /// # Errors
-/// Everything that is wrong with the file, at once.
+/// All problems of the file, at once.
 pub fn load(named: Option<&Path>, paths: &Paths) -> Result<Loaded, ConfigError> {
     let (path, required) = match named {
         Some(path) => (path, true),
@@ -75,10 +74,10 @@ pub fn load(named: Option<&Path>, paths: &Paths) -> Result<Loaded, ConfigError> 
     }
 }
 
-/// As [`load`], with the text of the file at hand.
+/// Like [`load`], with the text of the file given.
 ///
 /// # Errors
-/// Everything that is wrong with the text, at once.
+/// All problems of the text, at once.
 pub fn load_text(path: &Path, text: &str) -> Result<Loaded, ConfigError> {
     resolve(&[(Source::File(path.to_owned()), text)])
 }
@@ -100,7 +99,7 @@ fn resolve(texts: &[(Source, &str)]) -> Result<Loaded, ConfigError> {
         .map(|(source, text)| Layer::parse(source.clone(), text, &mut problems))
         .collect();
     if !problems.is_empty() {
-        // What else is wrong with a file that does not parse is mostly a consequence of that.
+        // Further problems of a file that does not parse are mostly consequences of the syntax errors.
         return Err(ConfigError { problems });
     }
     let mut reader = Reader { layers, problems, known: BTreeSet::new(), winners: BTreeMap::new() };
@@ -119,7 +118,7 @@ fn resolve(texts: &[(Source, &str)]) -> Result<Loaded, ConfigError> {
 }
 
 impl Reader<'_> {
-    /// Every section is read, also after a wrong one, so that all problems are found.
+    /// Reads every section, even after one with problems, so that all problems are found.
     fn settings(&mut self) -> Option<Settings> {
         let sandbox = self.sandbox();
         let cells = self.cells();
@@ -249,7 +248,8 @@ impl Reader<'_> {
         self.ordered("cells.timeout", "cells.max_timeout", cells.timeout <= cells.max_timeout);
         let kept = cells.output_head.saturating_add(cells.output_tail);
         if kept > cells.spill {
-            // Told about all that were set in the topmost layer: any of them may be the wrong one.
+            // The problem is reported for each of these keys that the topmost layer sets, because any of them may be
+            // the wrong one.
             let keys = ["cells.output_head", "cells.output_tail", "cells.spill"];
             let set_in = keys.map(|key| self.winners.get(key).copied());
             let top = set_in.iter().max().copied().flatten();
@@ -276,7 +276,7 @@ impl Reader<'_> {
         Some(Sessions { idle: idle?, preload: preload? })
     }
 
-    /// Files of imports are read here, once.
+    /// Reads the modules to preload; files with imports are read here, once.
     fn preload(&mut self) -> Option<Vec<String>> {
         const KEY: &str = "sessions.preload";
         let mut entries = Vec::new();
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn the_defaults_are_the_ones_documented() {
         let settings = resolve(&[]).unwrap().settings;
-        // The agent's and the quotas are looked at beside the code that reads them.
+        // The agent's settings and the quotas are tested next to the code that reads them.
         let agent = settings.agent.clone();
         assert_eq!(
             settings,

@@ -17,7 +17,7 @@ pub(super) const DIALECTS: [(&str, Dialect); 4] = [
 ];
 
 impl Reader<'_> {
-    /// The section, once the models are known.
+    /// Reads the section; `models` must already be read.
     pub fn agent(&mut self, models: &Named<Model>) -> Option<Agent> {
         let model = self.optional::<String>("agent.model");
         let dialect = self.word("agent.dialect", &DIALECTS);
@@ -65,7 +65,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Who configures one model means that one.
+    /// The model named by `agent.model`; without a name, the only configured model.
     fn default_model(&mut self, named: Option<String>, models: &Named<Model>) -> Option<String> {
         if let Some(name) = named {
             self.check("agent.model", models.contains_key(&name), "there is no `[model.NAME]` of this name");

@@ -1,4 +1,4 @@
-//! Reads `[model.NAME]`. What is not given comes from the profile of the provider.
+//! Reads `[model.NAME]`. Missing values come from the profile of the provider.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::agent::{Model, Named, Provider};
 use super::entry::Entry;
 use super::reader::Reader;
 
-/// Characters of a model's name in the configuration.
+/// The most characters of a model's name in the configuration.
 const NAME_CHARS: usize = 64;
 
 const FIRST_BYTE: Duration = Duration::from_secs(120);
@@ -14,12 +14,12 @@ const IDLE: Duration = Duration::from_secs(60);
 const TOTAL: Duration = Duration::from_secs(600);
 const CONNECT: Duration = Duration::from_secs(10);
 const RETRIES: u32 = 4;
-/// More would only hide that a provider is down.
+/// More retries would only hide that a provider is down.
 const MAX_RETRIES: u32 = 20;
 const CONCURRENCY: usize = 4;
 const CONTEXT_TOKENS: u64 = 32_768;
 
-/// What is known of a provider.
+/// The defaults of a provider.
 struct Profile {
     word: &'static str,
     provider: Provider,
@@ -54,7 +54,7 @@ const PROFILES: [Profile; 9] = [
     },
     Profile {
         model: Some("qwen-plus"),
-        // It knows `json_object` only.
+        // The provider supports only `json_object`.
         json_schema: false,
         ..Profile::remote(
             "dashscope",
@@ -66,7 +66,7 @@ const PROFILES: [Profile; 9] = [
     Profile::local("ollama", Provider::Ollama, Some("http://127.0.0.1:11434/v1")),
     Profile::local("vllm", Provider::Vllm, Some("http://127.0.0.1:8000/v1")),
     Profile {
-        // The server has one model and takes any name for it.
+        // The server has one model and accepts any name for it.
         model: Some("default"),
         ..Profile::local("llama.cpp", Provider::LlamaCpp, Some("http://127.0.0.1:8080/v1"))
     },
@@ -77,13 +77,13 @@ const PROFILES: [Profile; 9] = [
 ];
 
 impl Provider {
-    /// As the configuration spells it.
+    /// The provider's name in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         PROFILES.iter().find(|profile| profile.provider == self).map_or("", |profile| profile.word)
     }
 
-    /// It answers from a file; nothing goes over a network.
+    /// Whether the provider answers from a file, without a network.
     #[must_use]
     pub fn is_played(self) -> bool {
         matches!(self, Self::Replay | Self::Script)
@@ -102,7 +102,7 @@ fn model(entry: &mut Entry<'_, '_>) -> Option<Model> {
         entry.whole("a model's name is made of letters, digits, `-`, `_` and `.`");
     }
     let profile = profile(entry);
-    // Every key is read before a missing provider ends this, or it would be called unknown.
+    // Every key is read before a missing provider ends the function; otherwise the keys would be reported as unknown.
     let name = entry.text("model");
     let base_url = entry.text("base_url");
     let key_variable = entry.optional::<String>("key_variable");
@@ -180,7 +180,7 @@ fn profile(entry: &mut Entry<'_, '_>) -> Option<&'static Profile> {
     found
 }
 
-/// The address is shown in errors, so it may hold no secret.
+/// Checks the address. It is shown in errors, so it must not contain a secret.
 fn check_url(entry: &mut Entry<'_, '_>, text: &str) {
     let Ok(url) = reqwest::Url::parse(text) else {
         return entry.problem("base_url", "it is no address; it looks like \"https://host/v1\"");

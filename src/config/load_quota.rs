@@ -11,7 +11,7 @@ use crate::protocol::quota::{Kind, Unit};
 /// More CPUs than any machine has.
 const MAX_CPUS: f64 = 1_000_000.0;
 
-/// CPUs as people write them, in thousandths.
+/// A number of CPUs as written in the file, in thousandths.
 struct Millicpus(u64);
 
 impl FromToml for Millicpus {
@@ -26,7 +26,7 @@ impl FromToml for Millicpus {
     }
 }
 
-/// The keys of one kind: of each user, of the machine.
+/// The configuration keys of one kind: the limit per user and the limit of the machine.
 fn keys(kind: Kind) -> (&'static str, &'static str) {
     match kind {
         Kind::Sessions => ("quota.sessions", "machine.sessions"),

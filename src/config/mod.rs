@@ -1,8 +1,8 @@
-//! From the TOML that people write to [`Settings`] that the rest of Belljar can rely on.
+//! Turns the TOML that people write into [`Settings`] that the rest of Belljar can rely on.
 //!
 //! Layers, each over the one before: the embedded `config/default.toml`, then one file: the one
-//! named by `--config` or `BELLJAR_CONFIG`, else the machine's (daemon of root) or the user's own.
-//! Every problem of every layer is reported at once, each with its place in the file, and
+//! named by `--config` or `BELLJAR_CONFIG`, else the machine's (for a daemon of root) or the user's own. All problems
+//! of all layers are reported at once, each with its place in the file, and
 //! [`Loaded::values`] says where each value came from.
 //!
 //! This module knows nothing about actors, HTTP or Docker.

@@ -1,9 +1,9 @@
-//! Where everything is, decided from the environment alone, without touching the disk.
+//! The paths that Belljar uses, derived from the environment alone, without touching the disk.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Longest path of a unix socket that Linux takes.
+/// The longest path of a unix socket that Linux accepts.
 const SOCKET_PATH_BYTES: usize = 107;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum PathsError {
 }
 
 impl PathsError {
-    /// What to do about it.
+    /// A hint how to fix the error.
     #[must_use]
     pub fn fix(&self) -> &'static str {
         match self {
@@ -28,18 +28,18 @@ impl PathsError {
     }
 }
 
-/// Whether this process would serve the whole machine: it runs as root.
+/// Whether this process would serve the whole machine, because it runs as root.
 #[must_use]
 pub fn is_system() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whom a daemon serves, as its command line says it.
+/// Which users a daemon serves, according to its command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Serving {
-    /// The whole machine, which only root can.
+    /// Whether the daemon serves the whole machine; only root can do that.
     pub system: bool,
-    /// The group whose members may use it; none for the usual one, if there is one.
+    /// The group whose members may use the daemon; `None` means the usual group, if it exists.
     pub group: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Paths {
             Some(path) if path.is_relative() => Err(PathsError::Relative { variable: name, path }),
             path => Ok(path),
         };
-        // As the base directory specification has it, relative paths in its variables are ignored.
+        // The XDG base directory specification says that relative paths in its variables are ignored.
         let xdg = |name: &str, below_home: &str| {
             set(name)
                 .filter(|path| path.is_absolute())
@@ -99,7 +99,7 @@ impl Paths {
         Ok(Self { home, socket, config, config_is_named, system })
     }
 
-    /// The same with another home; the socket stays where clients look for it.
+    /// Replaces the home; the socket stays where clients look for it.
     #[must_use]
     pub fn with_home(self, home: PathBuf) -> Self {
         Self { home, ..self }
@@ -108,7 +108,7 @@ impl Paths {
     /// [`Paths::discover`] for this process.
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`Paths::discover`].
     pub fn of_this_process() -> Result<Self, PathsError> {
         Self::discover(is_system(), &|name| std::env::var_os(name))
     }
@@ -153,19 +153,19 @@ impl Paths {
         self.home.join("daemon.lock")
     }
 
-    /// Marks the containers of this home as its own.
+    /// The file with the id that marks the containers of this home.
     #[must_use]
     pub fn instance_file(&self) -> PathBuf {
         self.home.join("instance")
     }
 
-    /// One folder a sandbox. The name is short, because socket paths are.
+    /// One folder per sandbox. The name is short because the path of a socket is limited.
     #[must_use]
     pub fn sandboxes_dir(&self) -> PathBuf {
         self.home.join("s")
     }
 
-    /// One folder a managed workspace.
+    /// One folder per managed workspace.
     #[must_use]
     pub fn workspaces_dir(&self) -> PathBuf {
         self.home.join("w")
@@ -177,7 +177,7 @@ impl Paths {
         self.home.join("rootfs")
     }
 
-    /// The kernel as sandboxes see it.
+    /// The files of the Python kernel, as sandboxes see them.
     #[must_use]
     pub fn kernel_dir(&self) -> PathBuf {
         self.home.join("kernel")

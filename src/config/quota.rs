@@ -1,11 +1,11 @@
-//! What each user may have, and which users may have something else.
+//! The quotas of every user, and the exceptions for single users and groups.
 
 use std::collections::BTreeMap;
 
 use super::agent::Named;
 use crate::protocol::quota::Kind;
 
-/// A bound for each kind that has one.
+/// The limit of each kind that has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits(BTreeMap<Kind, u64>);
 
@@ -24,17 +24,18 @@ impl FromIterator<(Kind, u64)> for Limits {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Of a user that nothing else is said of.
+    /// The limits of a user for whom neither `users` nor `groups` has a limit.
     pub everyone: Limits,
-    /// Of all users together.
+    /// The limits of all users together.
     pub machine: Limits,
-    /// By name or number.
+    /// The limits of single users, by name or uid.
     pub users: Named<Limits>,
     pub groups: Named<Limits>,
 }
 
 impl Quota {
-    /// What holds for one user: its own, else the largest of its groups', else everyone's.
+    /// The limits of one user; for each kind the user's own limit, else the largest of the user's groups, else
+    /// everyone's.
     #[must_use]
     pub fn of(&self, uid: u32, name: Option<&str>, groups: &[String]) -> Limits {
         let number = uid.to_string();

@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use super::layer::{Bytes, ConfigProblem, FromToml, Layer};
 use super::load::Written;
 
-/// Reads keys through all layers and remembers which there are, who won, and what was wrong.
+/// Reads keys through all layers and records which keys exist, which layer's value won, and what was wrong.
 pub(super) struct Reader<'t> {
     pub layers: Vec<Layer<'t>>,
     pub problems: Vec<ConfigProblem>,
     pub known: BTreeSet<&'static str>,
-    /// Index of the layer whose value holds.
+    /// The index of the layer whose value is used.
     pub winners: BTreeMap<&'static str, usize>,
 }
 
 impl Reader<'_> {
-    /// The value of the last layer that has the key; lower layers are checked all the same.
+    /// The value of the last layer that has the key; the values of lower layers are checked as well.
     pub fn optional<T: FromToml>(&mut self, key: &'static str) -> Option<T> {
         self.known.insert(key);
         let mut found = None;
@@ -27,8 +27,8 @@ impl Reader<'_> {
                     found = Some(value);
                     self.winners.insert(key, index);
                 }
-                // A wrong value does not fall back to the layer below: what is then said about
-                // other keys would be about a value that nobody wrote.
+                // A wrong value does not fall back to the layer below, because later messages would then be about a
+                // value that is not in this file.
                 Some(Err(problem)) => {
                     found = None;
                     self.problems.push(problem);
@@ -38,8 +38,8 @@ impl Reader<'_> {
         found
     }
 
-    /// A key with a default. It is absent only if the defaults themselves are broken, which a test
-    /// of this module rules out, or after a problem was noted.
+    /// A key with a default. The value is `None` only after a problem was recorded, or if the defaults themselves are
+    /// broken, which a test of this module rules out.
     pub fn required<T: FromToml>(&mut self, key: &'static str) -> Option<T> {
         let value = self.optional(key);
         if value.is_none() && self.problems.is_empty() {
@@ -77,8 +77,8 @@ impl Reader<'_> {
         }
     }
 
-    /// `low` may not be above `high`. The problem is told about the one that was set last: the
-    /// other may be a default that its reader never saw.
+    /// Checks that `low` is not above `high`. The problem is reported for the one in the higher layer, because the
+    /// other may be a default that the user never saw.
     pub fn ordered(&mut self, low: &'static str, high: &'static str, holds: bool) {
         if holds {
             return;
@@ -90,7 +90,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Every key, with what the last layer has that names it.
+    /// Every key with its value in the last layer that sets it.
     pub fn written(&self) -> BTreeMap<String, Option<Written>> {
         let mut all = BTreeMap::new();
         for known in &self.known {
@@ -107,7 +107,7 @@ impl Reader<'_> {
         all
     }
 
-    /// A path that is the value of `key`, as the file means it that set it.
+    /// The path in the value of `key`, relative to the file that set it.
     pub fn beside(&self, key: &'static str, path: &str) -> PathBuf {
         let layer = self.winners.get(key).and_then(|index| self.layers.get(*index));
         layer.map_or_else(|| PathBuf::from(path), |layer| layer.beside(path))

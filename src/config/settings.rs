@@ -1,4 +1,4 @@
-//! The settings, validated. Whoever holds a [`Settings`] need not check any of it again.
+//! The validated settings. Code that gets a [`Settings`] need not check any of them again.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::quota::Quota;
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::protocol::timeout::Timeouts;
 
-/// Python with a kernel around it does not fit into less.
+/// The least memory in which Python and the kernel run.
 pub const MIN_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub struct Settings {
     pub api: Api,
     pub daemon: Daemon,
     pub agent: Agent,
-    /// By the name after `model.`.
+    /// The models, by the name after `model.`.
     pub models: Named<Model>,
     pub command_tools: Named<CommandTool>,
     pub templates: Named<Template>,
@@ -30,14 +30,14 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sandbox {
     pub backend: Backend,
-    /// A sandbox that is less isolated is not made.
+    /// The daemon does not create sandboxes that are less isolated than this.
     pub minimum_isolation: Isolation,
-    /// The default image; without it, the first of `images` that the engine has.
+    /// The default image; if not set, the first of `images` that the engine has.
     pub image: Option<String>,
-    /// All a session may ask for. Never empty, and holds `image`.
+    /// All images that a session may request. Never empty, and contains `image`.
     pub images: Vec<String>,
     pub pull: Pull,
-    /// Of the container engine; without it, the engine's own default.
+    /// The runtime of the container engine; if not set, the engine's own default.
     pub runtime: Option<String>,
     pub memory_bytes: u64,
     pub max_memory_bytes: u64,
@@ -49,21 +49,21 @@ pub struct Sandbox {
     pub tmp_inodes: u64,
     pub shm_bytes: u64,
     pub workspace_bytes: u64,
-    /// Kept free on the disk of the daemon's home.
+    /// Bytes that must stay free on the disk of the daemon's home.
     pub disk_reserve_bytes: u64,
     pub life: Duration,
     pub orphan_life: Duration,
-    /// Checkpoints of a session's state; 0 switches them off.
+    /// The number of checkpoints of a session's state; 0 switches them off.
     pub checkpoints: u64,
-    /// Memory that they may hold on top of the session's own.
+    /// Memory that checkpoints may hold in addition to the session's own.
     pub checkpoint_bytes: u64,
-    /// User ids for sandboxes of a daemon that runs as root.
+    /// The range of user ids for sandboxes of a daemon that runs as root.
     pub uid_first: u32,
     pub uid_count: u32,
 }
 
 impl Sandbox {
-    /// Without an engine nothing can serve.
+    /// Whether no sandbox can be created without a container engine.
     #[must_use]
     pub fn needs_engine(&self) -> bool {
         self.backend == Backend::Docker || self.minimum_isolation > Isolation::Jail
@@ -81,10 +81,10 @@ pub struct Cells {
     pub timeout: Duration,
     pub max_timeout: Duration,
     pub queue: usize,
-    /// Bytes of each stream in a result: from its start and from its end.
+    /// Bytes of each stream that a result keeps: from the start and from the end of the stream.
     pub output_head: u64,
     pub output_tail: u64,
-    /// Bytes of a cell's output on disk.
+    /// The most bytes of a cell's output on disk.
     pub spill: u64,
 }
 
@@ -98,29 +98,29 @@ impl Cells {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sessions {
     pub idle: Duration,
-    /// Modules that a session begins with that names none itself; they can be parsed.
+    /// Modules that are imported into a session that names none itself; the entries are known to parse.
     pub preload: Vec<String>,
 }
 
-/// Who sees and may act on everything.
+/// The administrators, who may see and act on everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
-    /// Its members, beside root.
+    /// The group whose members are administrators, in addition to root.
     pub group: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jobs {
-    /// Jobs that run at once.
+    /// The most jobs that run at once.
     pub slots: usize,
     pub timeout: Duration,
-    /// What is kept of a job after its end, and for how long.
+    /// How long the result of a job is kept after its end.
     pub keep: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Api {
-    /// Bytes of a request's body; files apart.
+    /// The most bytes of a request's body, except for files.
     pub body: u64,
 }
 
@@ -139,7 +139,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// As the log's filter spells it.
+    /// The level's name in the filter of the log.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

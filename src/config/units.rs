@@ -11,7 +11,7 @@ pub struct UnitError {
     reason: String,
 }
 
-/// Decimal places that are looked at; more would be smaller than a byte of the largest unit anyway.
+/// Decimal places that are used; further ones would change even a size in TiB by about a byte at most.
 const PLACES: usize = 12;
 
 const SIZE_UNITS: [(&str, u64); 18] = [
@@ -76,7 +76,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     u64::try_from(total).map(Duration::from_nanos).map_err(|_| error("it is too long".into()))
 }
 
-/// The number times its unit, in whole smallest units. Exact: no floating point is involved.
+/// The number times its unit, in whole smallest units, computed exactly, without floating point.
 fn scaled(text: &str, units: &[(&str, u64)], usage: &str) -> Result<u128, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -115,7 +115,7 @@ pub fn show_size(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
     }
-    // In tenths, rounded, so that no floating point is needed.
+    // The value is kept in rounded tenths, so that no floating point is needed.
     let mut unit = 0;
     let mut tenths = (u128::from(bytes) * 10 + 512) / 1024;
     while tenths >= 10_240 && unit + 1 < UNITS.len() {

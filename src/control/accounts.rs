@@ -1,5 +1,6 @@
-//! Which account a user id was when it was last seen here. A number that was given to another account since does
-//! not inherit what the first one has left; nor what was left by a number that was no account.
+//! Remembers which account each user id belonged to when the daemon last saw it. If an id is given to another account
+//! later, the new account does not inherit the sessions and jobs of the old one; the same holds for an id that had no
+//! account before.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -10,13 +11,14 @@ use std::sync::Arc;
 
 use crate::protocol::problem::{Code, FREE_SPACE, Problem};
 
-/// What each number was.
+/// The account name of each user id; `None` for an id without an account.
 type Names = BTreeMap<u32, Option<String>>;
 
-/// Largest list that is read.
+/// The most bytes of the list that are read.
 const LIST_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Held in a file of the daemon's home: a number and a name a line; only the number where there was no account.
+/// The remembered accounts, kept in a file in the daemon's home: one user id and name per line; only the id if there
+/// was no account.
 #[derive(Clone)]
 pub struct Accounts {
     file: PathBuf,
@@ -38,23 +40,21 @@ impl Accounts {
         Self { file, names: Arc::new(Mutex::new(text.lines().filter_map(parse).collect())) }
     }
 
-    /// The account of before, if this one is another. Who has no account now and had none before is the same.
+    /// The previous account of the id, if it differs from `name`. An id that had no account and still has none counts
+    /// as the same.
     #[must_use]
     pub fn other_before(&self, uid: u32, name: Option<&str>) -> Option<Option<String>> {
         let names = self.names.lock();
         names.get(&uid).filter(|before| before.as_deref() != name).cloned()
     }
 
-    /// Whether anything is known of that number.
+    /// Whether the list has an entry for the id.
     #[must_use]
     pub fn knows(&self, uid: u32) -> bool {
         self.names.lock().contains_key(&uid)
     }
 
-    /// From now on the number is this account, or none.
-    ///
-    /// # Errors
-    /// The list cannot be written.
+    /// Records that the id belongs to this account, or to none.
     pub fn note(&self, uid: u32, name: Option<&str>) -> Result<(), Problem> {
         let mut names = self.names.lock();
         if names.get(&uid).is_some_and(|before| before.as_deref() == name) {
@@ -70,7 +70,7 @@ impl Accounts {
         Ok(())
     }
 
-    /// What the new owner of a number is told while something of the one before is here.
+    /// The refusal for the new owner of an id while sessions or jobs of the previous one remain.
     #[must_use]
     pub fn refusal(&self, uid: u32, before: Option<&str>) -> Problem {
         let was = before.map_or_else(|| "no account".to_owned(), |name| format!("the account `{name}`"));

@@ -1,4 +1,4 @@
-//! JSON bodies and query strings: bounded, in time, and refused with the place of the mistake.
+//! JSON bodies, query strings and paths: bounded in size and time; a refusal names the place of the mistake.
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -20,10 +20,10 @@ use crate::protocol::limits::REQUEST_BODY;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values;
 
-/// A JSON body, and what it takes of its sender's part of the memory; an empty one is `{}`.
+/// A JSON body, and its charge to the sender's share of the memory; an empty body counts as `{}`.
 pub struct JsonBody<T>(pub T, pub Charge);
 
-/// The charge of a body that was read before, for whoever reads it again.
+/// The charge of a body that the idempotency layer has already read, for the handler that reads it again.
 #[derive(Clone)]
 pub struct ReadBefore(Arc<Mutex<Option<Charge>>>);
 
@@ -64,8 +64,9 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     }
 }
 
-/// All of a body, charged as it comes and not by what was announced: who announces much and sends nothing has nothing.
-/// Without room it is not read on, for as long as a body may take.
+/// Reads a whole body. It is charged by the bytes that arrive and not by the announced length, so a client that
+/// announces much and sends nothing holds no memory. While there is no room, reading pauses, until the time for the
+/// body is over.
 pub async fn read(body: Body, limit: usize, mut charge: Charge) -> Result<(bytes::Bytes, Charge), Problem> {
     let deadline = Instant::now() + REQUEST_BODY;
     let (mut body, mut read) = (body, bytes::BytesMut::new());
@@ -95,7 +96,7 @@ pub async fn read(body: Body, limit: usize, mut charge: Charge) -> Result<(bytes
     }
 }
 
-/// An answer that is charged until it is sent or its client is gone. Without room it is not given.
+/// An answer that is charged until it is sent or its client is gone. Without room for it, the answer is a problem.
 pub fn charged(pool: &Pool, bytes: bytes::Bytes) -> Result<Body, Problem> {
     if bytes.len() as u64 <= SMALL_BYTES || !controls::holds("answer_memory_charge") {
         return Ok(Body::from(bytes));
@@ -104,7 +105,7 @@ pub fn charged(pool: &Pool, bytes: bytes::Bytes) -> Result<Body, Problem> {
     Ok(Body::from(keep_with(bytes, charge)))
 }
 
-/// Bytes that give their charge back when nobody has them any more.
+/// Bytes whose charge is released when the last reference to them is dropped.
 pub fn keep_with(bytes: bytes::Bytes, charge: Charge) -> bytes::Bytes {
     struct ChargedBytes(bytes::Bytes, #[expect(dead_code, reason = "dropped with the bytes")] Charge);
     impl AsRef<[u8]> for ChargedBytes {
@@ -115,7 +116,8 @@ pub fn keep_with(bytes: bytes::Bytes, charge: Charge) -> bytes::Bytes {
     bytes::Bytes::from_owner(ChargedBytes(bytes, charge))
 }
 
-/// A body that is read bit by bit, each in time: whoever stops sending holds nothing for long.
+/// A body as a stream with a time limit for each chunk, so that a client that stops sending does not hold a thread for
+/// long.
 pub fn in_time(body: Body) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send + Unpin {
     each_within(REQUEST_BODY, body)
 }
@@ -137,7 +139,7 @@ fn each_within(
     }))
 }
 
-/// A file that is to be received takes one.
+/// Reserves one of the user's places for uploads.
 pub fn upload_place(app: &App, uid: u32) -> Result<Place, Problem> {
     app.uploads.take(uid).ok_or_else(|| {
         Problem::new(Code::TooMany, "too many files are being sent at once").hint("send some of them later")
@@ -158,7 +160,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     Ok(value)
 }
 
-/// A query string, with the mistake in words.
+/// A query string; a mistake in it is refused with a message.
 pub struct Query<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
@@ -171,7 +173,7 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
-/// What stands between the slashes, with the mistake in words.
+/// The parameters in the path; a mistake in them is refused with a message.
 pub struct Path<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {

@@ -1,5 +1,5 @@
-//! Who is at the other end of a connection: the kernel says the number once, the machine's lists say the rest,
-//! at each request and for as long as an answer goes on.
+//! The caller at the other end of a connection: the kernel reports the user id once; the name and groups are looked up
+//! for each request and for as long as an answer is being sent.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::protocol::problem::{Code, Problem};
 pub(super) struct Caller {
     app: App,
     pub uid: u32,
-    /// As of the last request.
+    /// The result of the last lookup.
     last: Mutex<Option<(Arc<Who>, Peer)>>,
 }
 
@@ -26,7 +26,7 @@ impl Caller {
         self.last.lock().clone()
     }
 
-    /// Who it is now, what it may have, and whether it may see what others have.
+    /// Looks up the caller, applies the user's limits and determines whether the caller is an administrator.
     pub async fn peer(&self) -> Result<Peer, Problem> {
         let last = self.last();
         if let Some((_, peer)) = &last
@@ -45,7 +45,8 @@ impl Caller {
         Ok(peer)
     }
 
-    /// Waits until somebody who was an administrator is none any more; what goes on then was begun as one.
+    /// Waits until the caller stops being an administrator, so that streams which were started with these rights can be
+    /// ended.
     pub async fn until_demoted(&self) {
         loop {
             tokio::time::sleep(REMEMBERED).await;
@@ -69,7 +70,7 @@ fn recognise(app: &App, uid: u32, who: &Who) -> Result<Peer, Problem> {
     Ok(Peer { uid, admin, ..Peer::default() })
 }
 
-/// Ids that a user, or a guest, can take at will would each have quotas of their own.
+/// Refuses ids that a user or a guest can assume at will, because each of them would have a quota of its own.
 fn is_a_user(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
     if !controls::holds("lent_ids_are_no_users") {
         return Ok(());
@@ -88,7 +89,7 @@ fn is_a_user(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A number that was given to another account does not inherit what is here.
+/// Refuses a user id that was given to another account while sessions or jobs of the previous account remain.
 fn is_the_same_account(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
     if !controls::holds("reused_ids_inherit_nothing") {
         return Ok(());
@@ -101,7 +102,7 @@ fn is_the_same_account(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
     app.accounts.note(uid, who.name.as_deref())
 }
 
-/// Sessions that live, or jobs that are kept.
+/// Whether the user has open sessions or kept jobs.
 fn has_something(app: &App, uid: u32) -> Result<bool, Problem> {
     let unknown = || Problem::new(Code::Internal, "nobody knows what a user has");
     let jobs = app.journal.jobs(Some(uid), 1).map_err(|_| unknown())?;

@@ -1,20 +1,20 @@
-//! Connections that are hung up on: counted one by one, told in the log now and then. Whoever connects
-//! again and again must not fill the disk with what is said about it.
+//! Counts refused connections and limits how often the log mentions them, so that a client that connects again and
+//! again cannot fill the disk with log lines.
 
 use std::time::{Duration, Instant};
 
-/// Between two lines in the log.
+/// The shortest time between two lines in the log.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub struct HangUps {
     told: Option<Instant>,
-    /// Since then, and not told.
+    /// Refusals since the last line.
     count: u64,
 }
 
 impl HangUps {
-    /// One more. How many it is time to tell of, if it is.
+    /// Counts one refusal; returns the number of refusals to log, if a line is due.
     pub fn add(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
         if self.told.is_some_and(|told| now.duration_since(told) < PAUSE) {

@@ -1,5 +1,5 @@
-//! `Idempotency-Key`: a `POST` that is sent twice has one effect and one answer, for a day, also if
-//! the daemon dies in between. The same key with another request is refused.
+//! `Idempotency-Key`: a `POST` that is sent twice has one effect and one answer for a day, even if the daemon dies in
+//! between. The same key with another request is refused.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -29,47 +29,47 @@ use crate::store::{Answered, Claim, JournalError};
 
 pub const HEADER: &str = "idempotency-key";
 const KEY_CHARS: usize = 200;
-/// Largest answer to a request with a key: a result with all its displays.
+/// The largest answer to a request with a key: a result with all its displays.
 const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
-/// The answer to a cell that is larger is not kept for a repetition: the events of the session have it.
+/// A larger answer to a cell is not kept for repetitions, because the events of the session contain it.
 const CELL_ANSWER_BYTES: usize = 64 * 1024;
-/// What a key costs without its answer: the key itself, hashes, what it leads to.
+/// Bytes charged for a key without its answer: the key itself, hashes and the target.
 const KEY_BYTES: u64 = 1024;
 
-/// The key of a request, for handlers that can say early what they are about to make.
+/// The key of a request, for handlers that can record early what they are about to create.
 #[derive(Clone, Debug)]
 pub struct Key(pub String);
 
-/// A session that a request with a key is about to make.
+/// The target of a key: the session that the request is about to create.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NewTarget {
     pub new_session: SessionId,
 }
 
-/// Requests with a key that are being worked on: a repetition waits for the first.
+/// Requests with a key that are in progress; a repetition waits for the first one.
 #[derive(Clone, Default)]
 pub struct InWork(Arc<Mutex<Waiting>>);
 
-/// By owner and key.
+/// The first requests, by owner and key.
 type Waiting = HashMap<(u32, String), First>;
 
 struct First {
     hash: String,
-    /// Ends with the work.
+    /// Closes when the first request is done.
     done: watch::Receiver<()>,
 }
 
 enum Entry {
-    /// Nobody else works on it.
+    /// No other request with this key is in progress.
     First(Work),
-    /// Somebody does, and ends some time.
+    /// The same request is in progress; the receiver closes when it is done.
     Repetition(watch::Receiver<()>),
-    /// Somebody works on another request with that key.
+    /// A different request with this key is in progress.
     Conflict,
 }
 
 impl InWork {
-    /// In one step, before the journal is asked: of two that come at once, one waits.
+    /// Registers a request atomically, before the journal is asked, so that of two simultaneous requests one waits.
     fn enter(&self, owner: u32, key: &str, hash: &str) -> Entry {
         let at = (owner, key.to_owned());
         let mut waiting = self.0.lock();
@@ -85,7 +85,7 @@ impl InWork {
     }
 }
 
-/// Whoever waits is woken when this is dropped.
+/// A request in progress. Dropping this wakes the repetitions that wait for it.
 struct Work {
     all: InWork,
     at: (u32, String),
@@ -98,10 +98,10 @@ impl Drop for Work {
     }
 }
 
-/// Longest wait of a client that was refused for its key to be free again.
+/// How long the answer to a refused request waits for its key to be released.
 const FREED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Around every route. Without the header it does nothing.
+/// A middleware for all routes. It does nothing for requests without the header.
 pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Next) -> ApiResult<Response> {
     let Some(key) = key_of(&request)? else { return Ok(next.run(request).await) };
     let (parts, body) = request.into_parts();
@@ -112,7 +112,7 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
     let work = loop {
         match app.in_work.enter(peer.uid, &key, &hash) {
             Entry::First(work) => break work,
-            // Ends with the sender; then there is an answer, or the key is free again.
+            // The loop ends when the sender is dropped; then there is an answer, or the key is free again.
             Entry::Repetition(mut first) => while first.changed().await.is_ok() {},
             Entry::Conflict => return Err(conflict(&key).into()),
         }
@@ -130,7 +130,7 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
                 return Ok(answer);
             }
         }
-        // A key leads to its cell as soon as there is one.
+        // A key gets its target together with its cell, so without a target there is no cell and the request runs now.
         Claim::Known { answer: None, target: None } if cells::is_path(parts.uri.path()) => {}
         Claim::Known { answer: None, target } => return resume(&app, peer, target).await,
         Claim::New => {}
@@ -138,7 +138,7 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
     let mut request = Request::from_parts(parts, Body::from(bytes));
     request.extensions_mut().insert(Key(key.clone()));
     request.extensions_mut().insert(ReadBefore::new(charge));
-    // The client may leave: the work and its answer are for whoever asks again.
+    // The work goes on if the client disconnects, and its answer is kept for a repetition.
     let done = tokio::spawn(act(app, peer, key, request, next, work));
     done.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))?
 }
@@ -157,7 +157,7 @@ async fn act(
     let (parts, body) = response.into_parts();
     let is_stream = parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
     if is_stream {
-        // Its answer is the stream of events, which can be read again anyway.
+        // The answer is a stream of events, which the client can read again anyway.
         return Ok(Response::from_parts(parts, body));
     }
     let bytes = Limited::new(body, ANSWER_BYTES)
@@ -176,9 +176,9 @@ async fn act(
         kept.map_err(Problem::from)?;
         drop(work);
     } else {
-        // Nothing was done, so the key may be used for a better try as soon as the client knows. A disk that is full
-        // now may take long to say so, and the client need not wait for that.
-        // What became of a session is known where it is made: one that the disk took late may be there after all.
+        // Nothing was done, so the key becomes free for another try. A full disk may delay its release, and the client
+        // need not wait for that. For a session, the handler that creates it clears the target: a session that the disk
+        // accepted late may exist after all.
         let unwritten = parts.status.as_u16() == Code::Storage.http_status() && !makes_session;
         let freeing = tokio::spawn(async move {
             let freed = async {
@@ -226,7 +226,7 @@ fn again(answer: Answered) -> Response {
     response
 }
 
-/// The daemon died over the first request. What it was about to make may tell the answer.
+/// Answers a repetition of a request whose answer was not kept, from the target that it was about to create.
 async fn resume(app: &App, peer: Peer, target: Option<Value>) -> ApiResult<Response> {
     let target = target.and_then(|target| serde_json::from_value::<CellTarget>(target).ok());
     if let Some(CellTarget { session, cell, result, events_after }) = target {
@@ -249,8 +249,8 @@ async fn resume(app: &App, peer: Peer, target: Option<Value>) -> ApiResult<Respo
     ))
 }
 
-/// The session that the first request made. None if it came to nothing: one that was never ready did not
-/// outlive the daemon, one that was taken back is gone, and what had no target was not begun.
+/// The session that the first request created. `None` if there is none: a session that was never ready did not survive
+/// the daemon's death, one that was removed is gone, and a request without a target was never begun.
 async fn made_before(app: &App, peer: &Peer, target: Option<Value>) -> ApiResult<Option<Response>> {
     let target = target.and_then(|target| serde_json::from_value::<NewTarget>(target).ok());
     let Some(NewTarget { new_session: id }) = target else { return Ok(None) };

@@ -1,9 +1,9 @@
-//! Who a user is beyond its number: a name and groups, from the machine's own lists, never from a
-//! message. The group that a process runs with does not count: a set-gid program, or a shell that was left open, keeps
-//! a group that its user has lost.
+//! The name and groups of a user id, from the machine's user database and never from a message. The effective group of
+//! the client process does not count: a set-gid program, or a shell that was left open, keeps a group that its user has
+//! lost.
 //!
-//! The lists may lie on another machine and not answer. Then what was last known holds; of whom nothing is known
-//! nothing is taken for granted, not even that there are no limits: such a user is refused.
+//! The user database may be on another machine and may not answer. Then the last known answer holds; a user of whom
+//! nothing is known is refused, because not even the user's limits are known.
 
 use nix::unistd::{Group, Uid, User, getgrouplist};
 use parking_lot::Mutex;
@@ -18,26 +18,26 @@ use super::subordinate;
 use crate::protocol::problem::{Code, Problem};
 
 const LOOKED_UP_WITHIN: Duration = Duration::from_secs(2);
-/// A change of groups is seen after this time, by requests and by streams that go on.
+/// How long an answer is used: after this time, new requests and running streams see a change of groups.
 pub const REMEMBERED: Duration = Duration::from_secs(5);
-/// Users that are remembered.
+/// The most users that are remembered.
 const USERS: usize = 1024;
-/// Lookups at once: one that hangs holds a thread for as long as it does.
+/// The most lookups at once, because a lookup that hangs occupies a thread.
 const LOOKUPS: usize = 16;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Who {
     pub name: Option<String>,
     pub groups: Vec<String>,
-    /// Whose subordinate user id it is, by `/etc/subuid`.
+    /// The user to whom `/etc/subuid` lends this user id.
     pub subordinate_to: Option<String>,
 }
 
-/// A list of the machine could not be read.
+/// The user database could not be read.
 #[derive(Debug)]
 struct Unanswered;
 
-/// By user.
+/// The time and result of the last lookup, by user id.
 type Known = HashMap<u32, (Instant, Arc<Who>)>;
 type LookUp = fn(u32) -> Result<Who, Unanswered>;
 
@@ -56,7 +56,7 @@ impl Default for Identities {
 
 impl Identities {
     /// # Errors
-    /// The machine's lists do not answer, and nothing is known of that user.
+    /// The user database does not answer, and nothing is known of that user.
     pub async fn of(&self, uid: u32) -> Result<Arc<Who>, Problem> {
         let known = || self.known.lock();
         let before = known().get(&uid).cloned();
@@ -87,11 +87,12 @@ impl Identities {
         Ok(who)
     }
 
-    /// The user that a caller names, as a number or by name. Nobody but an administrator has others looked up: a name
-    /// that the machine's lists have to be asked about takes a thread for as long as they do not answer.
+    /// Resolves a user that the caller names, by number or by name. Names other than the caller's own are looked up
+    /// only for administrators, because a lookup occupies a thread while the user database does not answer.
     pub async fn named(&self, user: &str, peer: &Peer) -> Option<u32> {
         if let Ok(uid) = user.parse::<u32>() {
-            // One user has one number: `007` would be another name for `7` in what is noted of an administrator.
+            // Only the canonical number is accepted: `007` would be another spelling of `7` in the record of an
+            // administrator's acts.
             return (uid.to_string() == user).then_some(uid);
         }
         if self.of(peer.uid).await.is_ok_and(|who| who.name.as_deref() == Some(user)) {
@@ -105,7 +106,7 @@ impl Identities {
         found.map(|user| user.uid.as_raw())
     }
 
-    /// Asks the lists on a thread of which there are so many, and waits so long for it.
+    /// Queries the user database on one of the `LOOKUPS` threads, within `LOOKED_UP_WITHIN`.
     async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce() -> Result<T, Unanswered> + Send + 'static,
@@ -178,7 +179,7 @@ mod tests {
         if ANSWERS.load(Ordering::Relaxed) { Ok(who) } else { Err(Unanswered) }
     }
 
-    /// Else the limits of a group would fall away with the server that knows the groups.
+    /// Otherwise the limits of a group would disappear together with the server that knows the groups.
     #[tokio::test]
     async fn lists_that_do_not_answer_take_nothing_back_and_give_nothing() {
         let identities = Identities { look_up: sometimes, ..Identities::default() };

@@ -1,4 +1,4 @@
-//! What is kept for the keys of requests is charged to whoever sent them.
+//! Charges users for the answers that are kept for their idempotency keys.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -11,9 +11,9 @@ use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
 use crate::store::{Journal, JournalError};
 
-/// How it stands among what uses a quota.
+/// The name under which these bytes appear in a user's quota.
 const NAME: &str = "answers kept for repeated requests";
-/// Keys expire unseen, so what is kept is counted anew from time to time.
+/// Keys expire without notice, so the kept bytes are counted anew after this time.
 const COUNTED_FOR: Duration = Duration::from_secs(600);
 
 #[derive(Clone)]
@@ -29,7 +29,7 @@ struct Account {
 }
 
 impl KeyAccounts {
-    /// Begins with what the journal has.
+    /// Starts with the bytes that the journal already has.
     pub fn open(journal: Journal, ledger: Ledger) -> Result<Self, JournalError> {
         let kept = journal.kept_for_keys(None)?;
         let account = |(owner, bytes)| {
@@ -40,7 +40,7 @@ impl KeyAccounts {
         Ok(Self { journal, ledger, accounts })
     }
 
-    /// Before so many bytes are written.
+    /// Charges `bytes` before they are written.
     pub fn charge(&self, owner: u32, bytes: u64) -> Result<(), Problem> {
         let mut accounts = self.accounts.lock();
         let account = accounts.entry(owner).or_insert_with(|| Account {
@@ -60,7 +60,7 @@ impl KeyAccounts {
         Ok(())
     }
 
-    /// For what was not written, or is gone.
+    /// Refunds bytes that were not written or are deleted.
     pub fn refund(&self, owner: u32, bytes: u64) {
         let accounts = self.accounts.lock();
         if let Some(account) = accounts.get(&owner) {

@@ -1,5 +1,5 @@
-//! The control API: HTTP over the unix socket. It knows who calls from the kernel, turns requests
-//! into messages for the actors and answers back into HTTP, and knows nothing of containers.
+//! The control API: HTTP over the unix socket. It learns the caller's user id from the kernel, turns requests into
+//! messages for the actors and their answers into HTTP, and has no knowledge of containers.
 
 pub mod accounts;
 mod body;

@@ -1,5 +1,5 @@
-//! `config/openapi.json`, generated from the types: one row a route. A test compares the routes
-//! and the checked-in file.
+//! `config/openapi.json`, generated from the types, one entry per route. A test compares it with the routes and with
+//! the checked-in file.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -82,7 +82,7 @@ pub fn document() -> Value {
     ask_routes(&mut document);
     job_routes(&mut document);
     let problem = document.schema::<Problem>();
-    // The data of the event stream; no route answers with it as plain JSON.
+    // `Event` is the data of the event stream; no route returns it as plain JSON.
     document.schema::<Event>();
     let mut paths = Map::new();
     for route in document.routes {

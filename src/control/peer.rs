@@ -1,4 +1,4 @@
-//! Who calls: told by the kernel for each connection, never by the message.
+//! The caller of a request: the kernel reports the user id of each connection; a message cannot claim it.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -13,9 +13,9 @@ use crate::protocol::problem::{Code, Problem};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
-    /// Sees and may act on everything: root, and members of the group for it.
+    /// Whether the caller may see and act on everything: root and the members of the administrators' group.
     pub admin: bool,
-    /// The request, as it is noted in the events of somebody else's session.
+    /// The request, as it is recorded in the events of another user's session.
     pub act: String,
     /// Whether the request neither runs nor changes anything that may run.
     pub looks_or_stops: bool,
@@ -31,17 +31,17 @@ impl Peer {
     }
 }
 
-/// Counts what users hold of something, all together and each.
+/// Counts the places that users hold, in total and per user.
 #[derive(Clone)]
 pub struct Places {
     counts: Arc<Mutex<HashMap<u32, usize>>>,
     all: usize,
     per_user: usize,
-    /// What a few users together cannot take away from another.
+    /// The places that each user gets even when other users hold all the rest.
     sure: usize,
 }
 
-/// One that is counted.
+/// A counted place, which is released when dropped.
 pub struct Place {
     places: Places,
     uid: u32,
@@ -62,7 +62,7 @@ impl Places {
         Self { counts: Arc::default(), all, per_user, sure }
     }
 
-    /// None if there are too many.
+    /// Takes a place; `None` if too many are taken.
     #[must_use]
     pub fn take(&self, uid: u32) -> Option<Place> {
         let mut counts = self.counts.lock();

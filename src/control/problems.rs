@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::protocol::problem::{Code, Problem};
 
-/// What every handler fails with.
+/// The error type of every handler.
 pub struct Refused(pub Problem);
 
 impl From<Problem> for Refused {

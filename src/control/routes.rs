@@ -1,4 +1,4 @@
-//! The routes, one file a resource.
+//! The routes, one file per resource.
 
 mod approvals;
 mod asks;
@@ -49,7 +49,7 @@ use crate::sandbox::launch::Launcher;
 use crate::store::Journal;
 use crate::tools::Registry;
 
-/// What handlers work with.
+/// The shared state of all handlers.
 #[derive(Clone)]
 pub struct App {
     pub supervisor: SupervisorRef,
@@ -59,9 +59,9 @@ pub struct App {
     pub launcher: Arc<Launcher>,
     pub settings: Arc<Settings>,
     pub shutdown: CancellationToken,
-    /// Somebody asks for the end of the daemon.
+    /// Cancelled when a client asks the daemon to stop.
     pub stop: CancellationToken,
-    /// At the end the sandboxes go too.
+    /// Whether the daemon also removes all sandboxes when it ends.
     pub remove_all: Arc<AtomicBool>,
     pub journal: Journal,
     pub in_work: InWork,
@@ -130,8 +130,8 @@ impl App {
             .with_state(self)
     }
 
-    /// The caller's session of that name or id. Administrators have everybody's, as `NAME@USER` or by
-    /// id; what they do with it is in its events.
+    /// The caller's session of that name or id. Administrators also reach sessions of other users, as `NAME@USER` or by
+    /// id; each such access is recorded in the session's events.
     pub async fn session(&self, peer: &Peer, key: &str) -> ApiResult<SessionRef> {
         let none = || no_such_session(key);
         let (owner, name, of_all) = match key.split_once('@') {
@@ -151,7 +151,8 @@ impl App {
         }
         if found.owner != peer.uid {
             let acted = SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() };
-            // It comes before what follows: messages of one sender keep their order.
+            // The session records this before it handles the request itself, because messages of one sender keep their
+            // order.
             let _ = found.session.cast(acted);
         }
         Ok(found.session)
@@ -167,7 +168,7 @@ fn no_such_session(key: &str) -> Problem {
     Problem::new(Code::NoSuchSession, format!("there is no session `{shown}`")).hint(hint)
 }
 
-/// Around every route. What is answered lies in memory until the client has read it. Streams have charges of their own.
+/// A middleware for all routes: charges a large answer until the client has read it. Streams have charges of their own.
 async fn charge_answer(
     State(app): State<App>,
     peer: Peer,
@@ -185,11 +186,12 @@ async fn charge_answer(
     Ok(Response::from_parts(parts, charged(&app.ledger.memory(peer.uid), bytes)?))
 }
 
-/// The user who may do everything.
+/// The uid of root.
 const ROOT: u32 = 0;
 
-/// Whether a request neither runs nor changes anything that may run, by the route that serves it. Programs of tools run
-/// as the owner of a session: whoever has code run in one of root's acts as root, and an administrator need not be root.
+/// Whether a request neither runs nor changes anything that may run, judged by its route. The programs of tools run as
+/// the owner of the session, so a caller who runs code in a session of root acts as root, and an administrator need not
+/// be root.
 fn looks_or_stops(method: &Method, route: &str) -> bool {
     let below = route.strip_prefix("/v1/sessions/{session}");
     match (method, below) {
@@ -202,8 +204,8 @@ fn looks_or_stops(method: &Method, route: &str) -> bool {
     }
 }
 
-/// A request as it is noted of an administrator. Of a long path both ends are kept, so that nothing can be hidden by
-/// what is put in front of it.
+/// The record of a request by an administrator. Both ends of a long path are kept, so that nothing can be hidden behind
+/// a long prefix.
 fn act(method: &Method, path: &str) -> String {
     let chars: Vec<char> = path.chars().collect();
     if chars.len() <= ACT_CHARS {
@@ -213,7 +215,7 @@ fn act(method: &Method, path: &str) -> String {
     format!("{method} {}…{}", String::from_iter(head), String::from_iter(tail))
 }
 
-/// Characters of a request's path that are noted of an administrator's act.
+/// Characters of the path that are kept in the record.
 const ACT_CHARS: usize = 200;
 
 async fn no_such_route(method: Method, uri: axum::http::Uri) -> Refused {

@@ -1,5 +1,5 @@
-//! The accept loop. Its own, because a header timeout needs a timer that `axum::serve` does not
-//! install, and because each connection carries the credentials of its peer.
+//! The accept loop. It replaces `axum::serve`, which does not install the timer that a header timeout needs, and it
+//! attaches the credentials of the peer to each connection.
 
 use axum::Router;
 use axum::response::IntoResponse;
@@ -24,11 +24,11 @@ use crate::protocol::limits::{CONNECTION_BUFFER_BYTES, DRAIN, REQUEST_HEAD};
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown`, then lets requests in flight end, within [`DRAIN`].
+/// Serves until `shutdown`, then waits up to [`DRAIN`] for requests in flight.
 pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken) {
     let router = app.clone().router();
     let connections = Places::of_connections();
-    // A daemon of one user serves nobody else, however the socket came to be open to them.
+    // A daemon of one user serves only that user and root, even if the socket is accessible to others.
     let only = (!app.launcher.paths.system()).then(|| rustix::process::geteuid().as_raw());
     let tasks = TaskTracker::new();
     let (mut hang_ups, mut failures) = (HangUps::default(), HangUps::default());
@@ -59,8 +59,8 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
         };
         let (caller, router, shutdown) = (Caller::new(app.clone(), uid), router.clone(), shutdown.clone());
         tasks.spawn(async move {
-            // The lists are looked up before the first request is read, so that a client which has closed its half
-            // by then still gets what can be answered at once. A refusal is told to each request.
+            // The user is looked up before the first request is read, so that a client which closes its sending half
+            // early still gets an immediate answer. If the lookup fails, each request is refused.
             let _ = caller.peer().await;
             serve_connection(stream, router, Arc::new(caller), shutdown).await;
             drop(place);
@@ -73,7 +73,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
     }
 }
 
-/// Whose connection it is, with a place for it; or why it gets none.
+/// The user id of the connection and a place for it, or why the connection is refused.
 fn let_in(stream: &UnixStream, only: Option<u32>, places: &Places) -> Result<(u32, Place), String> {
     let credentials = stream.peer_cred().map_err(|error| format!("it has no credentials: {error}"))?;
     let uid = credentials.uid();

@@ -1,4 +1,4 @@
-//! Events as server-sent events: from a number on, until an end, with a sign of life in between.
+//! Events as server-sent events: after a given number, up to an end, with keepalives in between.
 
 use axum::body::Body;
 use axum::http::header;
@@ -23,33 +23,34 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::sse;
 use crate::store::{EventLog, Gone, Rendered};
 
-/// Events sent at once. More than [`SMALL_BYTES`] of them is a single one, which is charged before it is read.
+/// The most events in one chunk. A chunk larger than [`SMALL_BYTES`] is a single event, which is charged before it is
+/// read.
 const BATCH: usize = 64;
-/// Copies of an event while it is looked at and made ready to be sent.
+/// Copies of an event in memory while it is read, parsed and encoded.
 const COPIES: u64 = 4;
 
 /// Where a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// The newest event of now.
+    /// The event that was newest when the stream began.
     Now,
     /// The end of the session.
     SessionEnd,
-    /// The end of a cell, of which alone it tells.
+    /// The end of a cell; the stream contains only that cell's events.
     CellEnd(CellNumber),
-    /// The end of an ask; it tells of that and of its cells.
+    /// The end of an ask; the stream contains only the events of that ask and its cells.
     AskEnd(AskNumber),
 }
 
 /// Whether the next event may be read.
 enum ReadAdmission {
-    /// It is small.
+    /// The event is small, so it is not charged.
     Free,
     Charged(Charge),
-    /// Not yet.
+    /// There is no room for the event yet.
     Waits,
     Never(NoRoom),
-    /// The daemon goes down.
+    /// The daemon is shutting down.
     Ends,
 }
 
@@ -60,18 +61,18 @@ struct Feed {
     until: Until,
     last: Seq,
     ended: bool,
-    /// The ask of which alone it tells, with what belongs to it.
+    /// Selects the events of one ask and its cells.
     scope: Option<AskScope>,
-    /// The daemon goes down: streams that would not end by themselves do.
+    /// Ends streams without an end of their own when the daemon shuts down.
     shutdown: CancellationToken,
-    /// What lives as long as it is followed.
+    /// Keeps an ephemeral job alive for as long as the stream lasts.
     _hold: Option<Hold>,
-    /// Of whoever reads it.
+    /// The memory pool of the user who reads the stream.
     pool: Pool,
 }
 
-/// The events after a number. Asking for events that are gone, or after one that never was, is a problem
-/// before anything is sent.
+/// Streams the events after a number. If those events are gone, or the number is higher than the newest event's, this
+/// is a problem before anything is sent.
 pub fn respond(
     log: Arc<EventLog>,
     after: Seq,
@@ -82,7 +83,7 @@ pub fn respond(
     respond_holding(log, after, until, shutdown, pool, None)
 }
 
-/// Likewise, and something is held for as long as the stream lasts.
+/// Like [`respond`], and keeps `hold` for as long as the stream lasts.
 pub fn respond_holding(
     log: Arc<EventLog>,
     after: Seq,
@@ -94,7 +95,7 @@ pub fn respond_holding(
     log.read(after, 1).map_err(gone)?;
     let newest = log.newest();
     if after > newest {
-        // What its reader saw were the events of another.
+        // The reader saw the events of another session with the same name.
         let message = format!("there is no event {after}: the newest is {newest}");
         let hint =
             "a session of that name was removed and made anew; read this one from its start, with `after=0`";
@@ -132,7 +133,7 @@ pub fn nothing() -> Result<Response, Problem> {
     response.map_err(|error| Problem::new(Code::Internal, error.to_string()))
 }
 
-/// Its reader would wait for an end that no event can tell of.
+/// The problem that ends a stream whose awaited end cannot be written to the journal.
 fn unwritable(trouble: &str) -> Problem {
     let message = format!("what happens cannot be written into the journal: {trouble}");
     Problem::new(Code::Storage, message).hint(
@@ -140,7 +141,7 @@ fn unwritable(trouble: &str) -> Problem {
     )
 }
 
-/// An event of the stream itself, with which it ends.
+/// A `problem` event, which does not come from the journal and is the last of the stream.
 fn problem(problem: &Problem) -> Bytes {
     let json = serde_json::to_string(problem).unwrap_or_default();
     let mut text = String::new();
@@ -153,7 +154,7 @@ fn gone(gone: Gone) -> Problem {
 }
 
 impl Feed {
-    /// The next piece of the stream, none at its end.
+    /// The next chunk of the stream; `None` at its end.
     async fn next(&mut self) -> Option<Bytes> {
         let keepalive = tokio::time::sleep(STREAM_KEEPALIVE);
         tokio::pin!(keepalive);
@@ -176,7 +177,7 @@ impl Feed {
             let bytes = charge.as_ref().map_or(0, Charge::bytes);
             let read = offload_if_large(bytes, || self.log.read_within(self.after, BATCH, SMALL_BYTES));
             let Ok(events) = read else {
-                // The reader was too slow; it can see from the numbers that something is missing.
+                // The reader was too slow and the events are gone; it can see the gap from the numbers.
                 return None;
             };
             let (mut text, read) = (String::new(), events.len());
@@ -204,7 +205,7 @@ impl Feed {
             }
             let lasting = self.until == Until::SessionEnd;
             tokio::select! {
-                // What came before the end is told before the end.
+                // Events that are already committed are sent before a shutdown ends the stream.
                 biased;
                 changed = self.watch.changed() => changed.ok()?,
                 () = self.shutdown.cancelled(), if lasting => return None,
@@ -219,7 +220,8 @@ impl Feed {
         }
     }
 
-    /// Takes room for the next event before it is read, if it is large. Who does not read is not read for.
+    /// Reserves memory for the next event before it is read, if it is large. For a client that does not read, nothing
+    /// is read ahead.
     async fn room_for_next(&self) -> ReadAdmission {
         let size = self.log.next_size(self.after).unwrap_or(0);
         if size <= SMALL_BYTES || !controls::holds("stream_charge") {

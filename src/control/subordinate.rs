@@ -1,5 +1,5 @@
-//! Subordinate user ids: `/etc/subuid` lends ranges of them to users, who can be any of those at will. They are
-//! no users of their own here, and no guest may have one of them.
+//! Subordinate user ids: `/etc/subuid` lends ranges of ids to users, who can act as any of them at will. The daemon
+//! does not treat such an id as a user of its own, and no guest may have one.
 
 use std::ops::Range;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(super) fn owner_of(uid: u32) -> Option<String> {
         .map(|lent| lent.to)
 }
 
-/// Why guests cannot have the ids of this range: they are somebody's already.
+/// Why guests cannot have the ids of this range, if any of them already belongs to a user.
 #[must_use]
 pub fn taken(first: u32, count: u32) -> Option<String> {
     taken_by(&read(SUBORDINATE_IDS), &read(ACCOUNTS), first, count)

@@ -1,6 +1,7 @@
-//! What a client still sends after it was answered. A request can be refused before its body is read; were the
-//! connection then closed, the client would fail to send the rest (`EPIPE`) and might never read why. So what its
-//! handler left of a body is read and thrown away, up to a bound, while the answer is on its way.
+//! Reads what a client still sends after its request was answered. A request can be refused before its body is read; if
+//! the connection were closed then, the client would fail to send the rest (`EPIPE`) and might never read the refusal.
+//! So the part of the body that the handler did not read is read and discarded, up to a bound, while the answer is
+//! being sent.
 
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
@@ -15,14 +16,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Most bytes of a refused body that are read and dropped: twice the largest body that is not a file, by default.
+/// The most bytes of a refused body that are discarded: twice the default limit for a body that is not a file.
 const UNREAD_BYTES: u64 = 32 * 1024 * 1024;
-/// Longest time for that.
+/// The longest time for discarding a body.
 const UNREAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// Around every route.
+/// A middleware for all routes.
 pub async fn read_the_rest(request: Request, next: Next) -> Response {
-    // Who asks first whether to send the body has not sent it.
+    // A client that sends `Expect` waits before it sends the body, so there is nothing to discard.
     if request.body().is_end_stream() || request.headers().contains_key(EXPECT) {
         return next.run(request).await;
     }
@@ -44,7 +45,7 @@ async fn discard(mut body: Body) {
     }
 }
 
-/// A body that is given back when its reader drops it before its end.
+/// A body that goes back to the middleware when the handler drops it before its end.
 struct Lent {
     body: Body,
     has_ended: bool,
@@ -60,7 +61,7 @@ impl HttpBody for Lent {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
-        // After an error there is nothing more to read, either.
+        // After an error there is nothing more to read either.
         self.has_ended |= matches!(frame, Poll::Ready(None | Some(Err(_))));
         frame
     }
@@ -96,7 +97,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
 
-    /// What a client that sends all of its body first gets as an answer.
+    /// The answer that a client gets if it sends its whole body before it looks at the rest of the answer.
     async fn answer_to(body_bytes: usize) -> std::io::Result<String> {
         let refuse = async || StatusCode::NOT_FOUND;
         let router = Router::new().route("/", post(refuse)).layer(axum::middleware::from_fn(read_the_rest));
@@ -109,7 +110,7 @@ mod tests {
         client.write_all(head.as_bytes()).await?;
         let mut answer = [0; 12];
         client.read_exact(&mut answer).await?;
-        // The answer is there before the body is.
+        // The answer arrives before the body is sent.
         client.write_all(&vec![b' '; body_bytes]).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }

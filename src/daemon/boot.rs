@@ -1,4 +1,4 @@
-//! What has to be there before the daemon serves: its home, the lock on it, a log, an identity.
+//! What the daemon needs before it serves: its home, the lock on it, a log, an instance id.
 
 use std::io::{IsTerminal, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -10,9 +10,9 @@ use super::log_limit::LogLimit;
 use super::{DaemonError, trust};
 use crate::config::{Paths, Settings};
 
-/// The first descriptor behind the standard ones; where systemd puts a socket.
+/// The first descriptor after the standard ones, where systemd passes a socket.
 const FIRST_HANDED_OVER: u32 = 3;
-/// Daily log files that are kept.
+/// The number of daily log files that are kept.
 const LOG_FILES: usize = 7;
 
 fn failed(path: &Path, error: &std::io::Error) -> DaemonError {
@@ -22,8 +22,9 @@ fn failed(path: &Path, error: &std::io::Error) -> DaemonError {
     ))
 }
 
-/// What the starter left open is not ours: a lock that a script holds would be held for as long as we live,
-/// and programs that we start for others would get it too. Only before anything of our own is open.
+/// Closes descriptors that the parent process left open: a lock held by a script would be held for as long as the
+/// daemon runs, and programs that the daemon starts for users would inherit it too. Must be called before the daemon
+/// opens anything itself.
 pub fn close_inherited() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let handed_over =
@@ -31,7 +32,7 @@ pub fn close_inherited() {
     let first_of_others = FIRST_HANDED_OVER.saturating_add(handed_over.unwrap_or(0));
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    // All of them first: the list itself is one, and gone then.
+    // The numbers are collected first, because reading the folder uses a descriptor itself, which is closed by then.
     for descriptor in numbers.collect::<Vec<u32>>() {
         if descriptor >= first_of_others
             && let Ok(descriptor) = i32::try_from(descriptor)
@@ -41,15 +42,15 @@ pub fn close_inherited() {
     }
 }
 
-/// Everything below the home is the daemon's alone. It is used by the name that it has after all links: one of them
-/// may be made to lead elsewhere later.
+/// Creates the home, which only the daemon may enter. From here on the canonical path is used, because a link in the
+/// configured path could be changed later.
 pub fn make_home(paths: Paths) -> Result<Paths, DaemonError> {
     let trusted = |path: &Path| trust::check(path, "move the state with `BELLJAR_HOME`");
     trusted(paths.home())?;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(paths.home());
     made.map_err(|error| failed(paths.home(), &error))?;
     let home = paths.home().canonicalize().map_err(|error| failed(paths.home(), &error))?;
-    // Once more: it may have been made by somebody else meanwhile.
+    // Checked again, because another user may have created it meanwhile.
     trusted(&home)?;
     let paths = paths.with_home(home);
     let folders = [
@@ -64,13 +65,13 @@ pub fn make_home(paths: Paths) -> Result<Paths, DaemonError> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         made.map_err(|error| failed(&folder, &error))?;
     }
-    // Also if it was there before: a home that others can enter is no home.
+    // Set even on an existing home, because other users must not be able to enter it.
     let private = std::fs::Permissions::from_mode(0o700);
     std::fs::set_permissions(paths.home(), private).map_err(|error| failed(paths.home(), &error))?;
     Ok(paths)
 }
 
-/// Held for the life of the daemon. The kernel lets go of it however the daemon ends.
+/// The lock on the home, held until the daemon ends. The kernel releases it however the daemon ends.
 pub struct Lock {
     _file: std::fs::File,
     pid_file: std::path::PathBuf,
@@ -109,7 +110,7 @@ impl Drop for Lock {
     }
 }
 
-/// The id that labels this home's containers; made once.
+/// The id that labels this home's containers; generated once.
 pub fn instance(paths: &Paths) -> Result<String, DaemonError> {
     let path = paths.instance_file();
     if let Ok(text) = std::fs::read_to_string(&path)
@@ -142,7 +143,7 @@ pub fn start_log(paths: &Paths, settings: &Settings) -> Option<tracing_appender:
     started.is_ok().then_some(guard)
 }
 
-/// The daemon's memory holds other users' data: no core files of it.
+/// Disables core files, because the daemon's memory holds the data of users.
 pub fn harden() {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);

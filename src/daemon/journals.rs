@@ -1,5 +1,6 @@
-//! What removed sessions and ended jobs leave in the journal, and jobs of their files, counts for their owner. Where it is
-//! too much, the oldest go before their time: nobody fills the disk by making and removing sessions.
+//! Charges users for what their removed sessions and ended jobs leave in the journal and for the artifacts of their
+//! jobs. If that is too much, the oldest go before their time, so that no user can fill the disk by creating and
+//! removing sessions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -14,11 +15,11 @@ use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::launch::Launcher;
 use crate::store::{Journal, JournalError};
 
-/// Time between two looks.
+/// The time between two checks.
 const LOOK: Duration = Duration::from_secs(10);
-/// However crowded it is, so much lies between two looks.
+/// The shortest time between two checks, even while quotas are full.
 const LOOKS_APART: Duration = Duration::from_millis(200);
-/// How it stands among what uses a quota.
+/// The name under which these bytes appear in a user's quota.
 const NAME: &str = "removed sessions and ended jobs";
 
 struct RetainedUsage {
@@ -32,14 +33,14 @@ enum Thing {
     Artifacts(JobId, PathBuf),
 }
 
-/// Keeps all of it within the quotas: from time to time, and when it stands in somebody's way.
+/// Keeps the retained data within the quotas: at intervals, and whenever it leaves no room for a new charge.
 pub fn watch(launcher: &Arc<Launcher>, journal: &Journal, ledger: &Ledger, directory: &Directory) {
     let (launcher, journal) = (Arc::clone(launcher), journal.clone());
     tokio::spawn(keep_within_quotas(launcher, journal, ledger.clone(), directory.clone()));
 }
 
 async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: Ledger, directory: Directory) {
-    // What a removed session has does not change any more.
+    // The size of a removed session does not change any more, so it is measured once.
     let mut sizes = HashMap::new();
     let mut kept = BTreeMap::new();
     loop {
@@ -61,7 +62,7 @@ async fn look(
 ) -> Result<(), JournalError> {
     let left = ledger.left_until_now();
     let mut owners: BTreeMap<u32, Vec<(Thing, u64)>> = BTreeMap::new();
-    // Files first: they are larger, and less is lost with them than with what was said.
+    // Artifacts come first: they are larger, and losing them costs less than losing records and events.
     for (id, path, size) in jobs::artifacts(launcher) {
         if let Some(record) = journal.job(id)? {
             owners.entry(record.view.owner).or_default().push((Thing::Artifacts(id, path), size));
@@ -71,7 +72,7 @@ async fn look(
         owners.entry(owner).or_default().push((Thing::Job(id), size));
     }
     let mut removed = journal.removed()?;
-    // As long as a session is being taken down, its own hold pays for its journal, and it still writes there.
+    // While a session is being taken down, it still writes to its journal, and its own charge covers that.
     removed.retain(|(_, id)| !directory.lists(*id));
     sizes.retain(|id, _| removed.iter().any(|(_, removed)| removed == id));
     for (owner, id) in removed {
@@ -82,7 +83,7 @@ async fn look(
         owners.entry(owner).or_default().push((Thing::Session(id), size));
     }
     kept.retain(|owner, _| owners.contains_key(owner));
-    // What was left behind until now is among what was found.
+    // The charges left behind by ended sessions and jobs are now covered by what was found.
     ledger.drop_left(left);
     for (owner, oldest_first) in owners {
         let mine = kept.entry(owner).or_insert_with(|| RetainedUsage {
@@ -111,7 +112,7 @@ async fn look(
             }
             mine.bytes -= size;
         }
-        // It fits, or there is none left.
+        // The rest fits now, or nothing is left, so the result does not matter.
         let _ = mine.permit.gauge().measure(Kind::Journal, mine.bytes);
     }
     Ok(())

@@ -1,11 +1,11 @@
-//! The daemon's log is nobody's in particular, so nobody is charged for it; but what users do makes it grow. A day's log
-//! therefore has a size beyond which nothing more is written until the next day.
+//! Limits the size of the daemon's log. No user is charged for the log, yet what users do makes it grow; therefore
+//! nothing more is written on a day whose log has reached its limit.
 
 use std::io::{Result, Write};
 
 use crate::protocol::clock;
 
-/// Bytes of one day.
+/// The most bytes of log per day and run of the daemon.
 const DAY_BYTES: u64 = 64 * 1024 * 1024;
 const FULL: &str = "the log of this day is full; nothing more is written until tomorrow (UTC)\n";
 

@@ -1,4 +1,4 @@
-//! The daemon: `serve` boots in order, serves until it is told to stop, ends in order.
+//! The daemon: `serve` boots in order, serves until it is asked to stop, and shuts down in order.
 
 mod boot;
 mod journals;

@@ -1,5 +1,4 @@
-//! Tells systemd how the daemon is: ready, alive, stopping. One datagram each; without systemd,
-//! nothing.
+//! Reports the daemon's state to systemd: ready, alive, stopping, one datagram each. Without systemd, nothing is sent.
 
 use std::ffi::OsString;
 use std::os::linux::net::SocketAddrExt;
@@ -16,7 +15,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// By `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`.
+    /// Configured by `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`.
     pub fn of_this_process() -> Self {
         Self::from(&|name| std::env::var_os(name))
     }
@@ -28,7 +27,7 @@ impl Notifier {
             _ => None,
         });
         let to = address.and_then(|address| Some((UnixDatagram::unbound().ok()?, address)));
-        // Never wait for somebody who does not read.
+        // The daemon must not block if systemd does not read.
         if let Some((socket, _)) = &to {
             let _ = socket.set_nonblocking(true);
         }
@@ -53,7 +52,7 @@ impl Notifier {
         }
     }
 
-    /// Says that the daemon lives, twice in the time for it, as long as its supervisor answers.
+    /// Reports that the daemon is alive, twice per watchdog interval, as long as its supervisor answers.
     pub async fn watch(&self, supervisor: &SupervisorRef) {
         let Some(watchdog) = self.watchdog else { return std::future::pending().await };
         let pause = watchdog / 2;

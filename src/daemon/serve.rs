@@ -1,4 +1,4 @@
-//! The daemon: boots in order, serves until it is told to stop, ends in order.
+//! The daemon: boots in order, serves until it is asked to stop, and shuts down in order.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -37,11 +37,11 @@ use super::notify::Notifier;
 use super::socket::SocketGuard;
 use super::{journals, trust};
 
-/// Time between two clean-ups of the journal.
+/// The time between two clean-ups of the journal.
 const TIDY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Time to remove the sandboxes of all sessions.
+/// The longest time for removing the sandboxes of all sessions.
 const REMOVAL: Duration = Duration::from_secs(60);
-/// Time for sandboxes that are being made while the daemon ends and leaves the others running.
+/// The longest wait for sandboxes that are being created when the daemon ends and leaves the others running.
 const LAUNCHES: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -119,17 +119,16 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
         Journal::open(launcher.paths.home()).map_err(|error| DaemonError::Start(error.to_string()))?;
     let served = runtime.block_on(serve(Arc::clone(&launcher), journal.clone(), serving));
     journal.close();
-    // Blocking threads may hang in a dead file system; they must not hold the exit.
+    // Blocking threads may hang in a dead file system and must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
     served
 }
 
 async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> Result<(), DaemonError> {
-    // Before anybody can know that there is a daemon to stop.
+    // Signals are handled before any client can know that there is a daemon to stop.
     let signals = Signals::listen()?;
     tokio::spawn(keep_tidy(journal.clone()));
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
-    // The others need a session that they can work with, which the actors do not offer yet.
     let tools = Arc::new(registry(&launcher.settings)?);
     let models = Models::new(Arc::clone(&launcher.settings));
     let ledger = Ledger::new(&launcher.settings.quota);
@@ -150,10 +149,10 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         ledger: ledger.clone(),
         directory: directory.clone(),
     };
-    // Sessions of before claim their sandboxes first; what nobody claims is left over.
+    // Restored sessions claim their sandboxes first; sandboxes that no session claims are left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
     let sessions = journal.living().map_err(unreadable)?;
-    // Sandboxes first: nothing may still write into a folder that is being removed.
+    // Sandboxes are removed first, because none may still write into a folder that is being removed.
     let reaped = launcher.reap().await;
     reaper::clear_folders(&launcher, &sessions);
     let (listener, socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
@@ -203,26 +202,27 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         () = notifier.watch(&supervisor) => Ok(()),
     };
     notifier.stopping();
-    // Before anybody is hung up on: whoever comes back then sees that this was meant, and starts no other.
+    // The socket is removed before connections close, so that a client that reconnects sees an intended stop and does
+    // not start another daemon.
     drop(socket);
     shutdown.cancel();
     let remove = remove_all.load(Ordering::Relaxed);
     let drained_by = Instant::now() + DRAIN;
     let orderly = async {
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
-        // From here on sandboxes have no owner in this process.
+        // From here on sandboxes have no owner in this process, so the reaper would remove them.
         reaper.stop();
         let within = drained_by.saturating_duration_since(Instant::now());
         let end = |reply_to| SupervisorMsg::Shutdown { remove, within, reply_to };
         let removed = supervisor.call(end, Some(REMOVAL)).await;
         tracing::info!(orderly = removed.is_ok(), "sessions ended");
-        // One that is being made would else go on without a daemon.
+        // A sandbox that is being created would otherwise run on without a daemon.
         let patience = if remove { REMOVAL } else { LAUNCHES };
         if tokio::time::timeout(patience, launcher.all_let_go()).await.is_err() {
             tracing::warn!("a sandbox was still being made at the end");
         }
         if remove {
-            // What an executor could not remove.
+            // This removes sandboxes that an executor could not remove.
             launcher.reap().await;
         }
     };
@@ -234,7 +234,8 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     ended
 }
 
-/// The tools of every session: Belljar's own and those of the configuration, as far as it allows them.
+/// The tools of every session: the built-in ones and those of the configuration, as far as the configuration allows
+/// them.
 fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
     let wrong = |error: RegistryError| {
         let hint = match &error {
@@ -256,7 +257,7 @@ fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
         names => Allowed::only(names),
     };
     let tools = all.and_then(|all| all.narrowed(&allowed)).map_err(wrong)?;
-    // A tool that is misspelt would run without anybody being asked.
+    // With a misspelt name the intended tool would run without approval.
     if let ApprovalPolicy::Tools(names) = &settings.agent.approval
         && let Some(name) = names.iter().find(|name| tools.definition(name).is_none())
     {
@@ -290,7 +291,7 @@ impl Signals {
     }
 }
 
-/// Whoever has something here already is held to their limits from the start, and known by the account that they are.
+/// Applies the limits of users who already have sessions or jobs, and records their accounts, before the daemon serves.
 async fn limit(
     ledger: &Ledger,
     identities: &Identities,
@@ -307,14 +308,14 @@ async fn limit(
             let noted = accounts.note(owner, who.name.as_deref());
             noted.map_err(|problem| DaemonError::Start(problem.message))?;
         }
-        // Who cannot be looked up now is refused until that can be done.
+        // The requests of a user who cannot be looked up are refused until the lookup succeeds.
         let who = found.unwrap_or_default();
         ledger.set_limits(owner, launcher.settings.quota.of(owner, who.name.as_deref(), &who.groups));
     }
     Ok(())
 }
 
-/// An error only if the supervisor or the journal's writer died.
+/// Waits for a signal or a request to stop. An error only if the supervisor or the journal's writer died.
 async fn until_told_to_stop(
     stop: &CancellationToken,
     mut signals: Signals,

@@ -1,5 +1,5 @@
-//! The control socket: made here or handed over by systemd. A stale one is taken over, a served one
-//! and anything else is left alone.
+//! The control socket: created here or passed in by systemd. A stale socket is replaced; a socket that another daemon
+//! serves, or any other file, is left alone.
 
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use tokio::net::UnixListener;
 use super::{DaemonError, trust};
 use crate::config::Paths;
 
-/// Members of this group may use a system daemon.
+/// The group whose members may use a system daemon.
 const GROUP: &str = "belljar";
 
-/// Removes the socket at the end, if we made it and it is still ours.
+/// Removes the socket at the end, if this process created it and it was not replaced.
 pub struct SocketGuard {
     made: Option<Made>,
 }
@@ -22,7 +22,7 @@ struct Made {
 }
 
 impl SocketGuard {
-    /// `named` is a group that has to be there.
+    /// `named` is a group that must exist.
     pub fn bind(paths: &Paths, named: Option<&str>) -> Result<(UnixListener, Self), DaemonError> {
         let group = if paths.system() { group_id(named.unwrap_or(GROUP)) } else { None };
         if let (Some(name), None) = (named, group) {
@@ -63,7 +63,7 @@ impl Drop for SocketGuard {
     }
 }
 
-/// The socket of `belljar.socket`. It stays when the daemon ends, and systemd says who may use it.
+/// The socket of `belljar.socket`. It stays when the daemon ends, and systemd determines who may use it.
 fn handed_over() -> Result<Option<UnixListener>, DaemonError> {
     let failed = |error: std::io::Error| {
         DaemonError::Start(format!("the socket that was handed over cannot be used: {error}"))
@@ -77,7 +77,7 @@ fn handed_over() -> Result<Option<UnixListener>, DaemonError> {
 
 fn make_parent(socket: &Path, system: bool) -> Result<(), DaemonError> {
     let Some(parent) = socket.parent() else { return Ok(()) };
-    // Users of a system daemon have to reach its socket; the socket itself says who may use it.
+    // Users of a system daemon have to reach its socket; the permissions of the socket itself control access.
     let mode = if system { 0o755 } else { 0o700 };
     let made = std::fs::DirBuilder::new().recursive(true).mode(mode).create(parent);
     made.map_err(|error| {

@@ -1,4 +1,5 @@
-//! Whether somebody else could replace what the daemon trusts: its home, its configuration, the folder of its socket.
+//! Checks whether another user could replace what the daemon trusts: its home, its configuration, the folder of its
+//! socket.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -7,11 +8,11 @@ use std::path::Path;
 use super::DaemonError;
 use crate::controls;
 
-/// Whoever can write to a file or folder can change what is in it: it has to be the daemon's own or root's, and nobody
-/// else may write there. The same holds of all folders above.
+/// Checks a file or folder and all folders above it: each must belong to the daemon's user or root, and only they, the
+/// daemon's own group and root's group may have the right to write, because a writer can change the content.
 ///
 /// # Errors
-/// Somebody else could; `otherwise` is what to do instead of changing that.
+/// Another user could replace the path; `otherwise` is the alternative to fixing that.
 pub fn check(path: &Path, otherwise: &str) -> Result<(), DaemonError> {
     for name in names(path) {
         judge(&name, false, otherwise)?;
@@ -19,11 +20,11 @@ pub fn check(path: &Path, otherwise: &str) -> Result<(), DaemonError> {
     check_above(path, otherwise)
 }
 
-/// Whoever can write to a folder can put something else in the place of what is in it. A sticky folder will do, as `/tmp`
-/// is, where names are their owners'.
+/// Checks the folders above a path, because a user who can write to a folder can replace what is in it. A sticky folder
+/// such as `/tmp` is accepted, because there only the owner of a name can replace it.
 ///
 /// # Errors
-/// As there.
+/// The same as for [`check`].
 pub fn check_above(path: &Path, otherwise: &str) -> Result<(), DaemonError> {
     for name in names(path) {
         for folder in name.ancestors().skip(1) {
@@ -33,9 +34,9 @@ pub fn check_above(path: &Path, otherwise: &str) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// The name as it is given, and the one that it stands for after all links: each may be replaced.
+/// The path as given, and the path after resolving all links, because both could be replaced.
 fn names(path: &Path) -> Vec<std::path::PathBuf> {
-    // Of what is not there yet, the folders above that are.
+    // For a path that does not exist yet, only its existing ancestors can be resolved.
     let there = path.ancestors().find(|path| path.exists()).and_then(|there| there.canonicalize().ok());
     let rest = path.ancestors().take_while(|path| !path.exists()).filter_map(Path::file_name);
     let rest: Vec<_> = rest.collect();
@@ -44,7 +45,7 @@ fn names(path: &Path) -> Vec<std::path::PathBuf> {
 }
 
 fn judge(path: &Path, may_be_sticky: bool, otherwise: &str) -> Result<(), DaemonError> {
-    // What is not there is made by the daemon, in folders that are judged too.
+    // A missing path is created by the daemon, in folders that are checked too.
     let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
     let Some((what, fix)) = trouble(&found, may_be_sticky) else { return Ok(()) };
     if !controls::holds("paths_are_the_daemons") {
@@ -56,10 +57,10 @@ fn judge(path: &Path, may_be_sticky: bool, otherwise: &str) -> Result<(), Daemon
     )))
 }
 
-/// What is wrong with a file or folder, and the command that mends it.
+/// What is wrong with a file or folder, and the command that fixes it.
 fn trouble(found: &Metadata, may_be_sticky: bool) -> Option<(String, String)> {
     if !found.is_file() && !found.is_dir() {
-        // Such as `/dev/null`, which nobody changes by writing to it.
+        // Writing to a device such as `/dev/null` does not change its content.
         return None;
     }
     let (own, own_group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

@@ -1,7 +1,7 @@
-//! A reply, put together from the pieces of a stream.
+//! Assembles a reply from the pieces of a stream.
 //!
-//! Servers that call themselves compatible differ most here: what is missing or of another type is
-//! left out instead of refused, and only sizes are strict.
+//! Compatible servers differ most here: a part that is missing or of another type is left out instead of refused, and
+//! only sizes are strict.
 
 use serde_json::Value;
 
@@ -9,18 +9,18 @@ use super::client::Delta;
 use super::failure::AttemptFailure;
 use crate::protocol::chat::{ChatReply, Finish, FunctionCall, Message, Role, ToolCall, Usage};
 
-/// More than any context holds.
+/// More tokens than any context window has.
 const USAGE_TOKENS: u64 = 16 << 20;
-/// Bytes of all texts and arguments of one reply together.
+/// The most bytes of all texts and arguments of one reply together.
 pub const REPLY_BYTES: usize = 16 * 1024 * 1024;
-/// Bytes of one call's arguments.
+/// The most bytes of one call's arguments.
 const ARGUMENTS_BYTES: usize = 4 * 1024 * 1024;
-/// Tool calls of one reply.
+/// The most tool calls of one reply.
 const TOOL_CALLS: usize = 128;
-/// Bytes of a call's id or name; longer ones are nobody's.
+/// The most bytes of a call's id or name; longer ones are ignored.
 const NAME_BYTES: usize = 256;
 
-/// What a provider marks the end of a stream with.
+/// The provider's mark for the end of a stream.
 const DONE: &str = "[DONE]";
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(super) struct Assembler {
     function_call: Option<FunctionCall>,
     finish: Option<Finish>,
     usage: Option<Usage>,
-    /// A choice came at all.
+    /// Whether the stream contained a choice.
     answered: bool,
     done: bool,
     bytes: usize,
@@ -47,7 +47,7 @@ struct Slot {
 }
 
 impl Assembler {
-    /// Takes the data of one event and says what of it can be shown already.
+    /// Processes the data of one event and returns the parts that can be shown already.
     pub fn event(&mut self, data: &str) -> Result<Vec<Delta>, AttemptFailure> {
         if data.trim() == DONE {
             self.done = true;
@@ -58,7 +58,7 @@ impl Assembler {
         self.chunk(&chunk)
     }
 
-    /// One chunk of a stream, or the whole of an answer that was not streamed.
+    /// Processes one chunk of a stream, or a whole answer that was not streamed.
     pub fn chunk(&mut self, chunk: &Value) -> Result<Vec<Delta>, AttemptFailure> {
         if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
             return Err(AttemptFailure::of_event(error));
@@ -66,14 +66,14 @@ impl Assembler {
         if let Some(usage) = chunk.get("usage").filter(|usage| usage.is_object()) {
             let count = |key| usage.get(key).and_then(Value::as_u64).unwrap_or_default();
             let (prompt_tokens, completion_tokens) = (count("prompt_tokens"), count("completion_tokens"));
-            // What cannot be is left out, and then estimated: it is spent from somebody's quota.
+            // An implausible count is ignored and later estimated, because the tokens are charged to a user's quota.
             self.usage = (prompt_tokens.max(completion_tokens) <= USAGE_TOKENS)
                 .then_some(Usage { prompt_tokens, completion_tokens });
         }
         let mut deltas = Vec::new();
         let choices = chunk.get("choices").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         for choice in choices {
-            // Only one was asked for.
+            // The request asked for only one choice.
             if choice.get("index").and_then(Value::as_u64).unwrap_or_default() == 0 {
                 self.choice(choice, &mut deltas)?;
             }
@@ -81,22 +81,22 @@ impl Assembler {
         Ok(deltas)
     }
 
-    /// The stream is over as its provider meant it.
+    /// Whether the provider marked the end of the stream.
     pub fn is_done(&self) -> bool {
         self.done
     }
 
-    /// Whether the reply can be taken as whole when nothing more comes.
+    /// Whether the reply counts as complete if nothing more arrives.
     pub fn is_whole(&self) -> bool {
         self.answered && (self.done || self.finish.is_some())
     }
 
-    /// Bytes of all texts and arguments so far.
+    /// The bytes of all texts and arguments so far.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The reply as far as it came, as if its provider had kept it that short.
+    /// Ends the reply here, as if the provider had stopped at a length limit.
     pub fn cut_short(mut self) -> Self {
         self.finish = Some(Finish::Length);
         self
@@ -155,7 +155,7 @@ impl Assembler {
         if slot.id.is_empty() {
             id.clone_into(&mut slot.id);
         }
-        // Some send the name in pieces, some repeat it whole with every piece of the arguments.
+        // Some servers send the name in pieces, others repeat the whole name with every piece of the arguments.
         if slot.name != name && slot.name.len() + name.len() <= NAME_BYTES {
             slot.name.push_str(name);
         }
@@ -166,15 +166,15 @@ impl Assembler {
         Ok(())
     }
 
-    /// The call that a piece belongs to: the one of its index, or of its id, or the last one.
+    /// The call that a piece belongs to: the one with its index or its id, or the last one.
     fn slot(&mut self, index: Option<u64>, id: &str, name: &str) -> Result<&mut Slot, AttemptFailure> {
-        // One of another id that brings its own name is another call, whatever its index says.
+        // A piece with another id and a name begins another call, even if the index is the same.
         let other = |slot: &Slot| !id.is_empty() && !slot.id.is_empty() && slot.id != id && !name.is_empty();
         let found = match (index, id) {
             (Some(_), _) => self.calls.iter().rposition(|slot| slot.index == index && !other(slot)),
             (None, "") => {
                 let last = self.calls.len().checked_sub(1);
-                // A name after arguments begins the next call.
+                // A name that follows arguments begins the next call.
                 let next = self.calls.last().is_some_and(|slot| !slot.arguments.is_empty());
                 last.filter(|_| name.is_empty() || !next)
             }
@@ -212,7 +212,7 @@ impl Assembler {
         if self.bytes > REPLY_BYTES { Err(too_large("the reply", REPLY_BYTES)) } else { Ok(()) }
     }
 
-    /// The reply. `turn` makes the ids unique that the provider left out or gave twice.
+    /// The reply. `turn` makes ids unique that the provider left out or used twice.
     pub fn reply(self, turn: usize) -> ChatReply {
         let mut tool_calls: Vec<ToolCall> = Vec::new();
         let calls = self.calls.into_iter().filter(|slot| !slot.name.is_empty() || !slot.arguments.is_empty());
@@ -242,7 +242,7 @@ impl Assembler {
     }
 }
 
-/// Servers without a parser for it leave the reasoning of a model in front of what it says.
+/// Separates the reasoning, which servers without a parser for it leave in front of the content.
 fn apart(content: String) -> (String, String) {
     match content.trim_start().strip_prefix("<think>").and_then(|rest| rest.split_once("</think>")) {
         Some((thought, said)) => (thought.trim().to_owned(), said.trim_start().to_owned()),
@@ -254,7 +254,7 @@ fn too_large(what: &str, limit: usize) -> AttemptFailure {
     AttemptFailure::bad_reply(format!("{what} is over the limit of {limit}"))
 }
 
-/// Text, or the text parts of a list; none if there is nothing in it.
+/// A text, or the joined text parts of a list; `None` if that is empty.
 fn text_of(value: &Value) -> Option<String> {
     let text = match value {
         Value::String(text) => text.clone(),

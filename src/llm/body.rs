@@ -1,4 +1,4 @@
-//! The JSON of a request in the form of one provider.
+//! The JSON body of a request in the form that one provider expects.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use crate::config::{Model, Provider};
 use crate::protocol::chat::{ChatReply, ChatRequest, Message, ModelTool, Role};
 use crate::schema::{strict, undo};
 
-/// Tokens of a reply that every model can write.
+/// A limit of reply tokens that every model accepts.
 const TAKEN_BY_ALL: u64 = 4_096;
 
 /// `POST …/chat/completions`
@@ -38,15 +38,15 @@ pub(super) fn body(model: &Model, request: &ChatRequest) -> Value {
     }
     let left = request.reply_tokens.filter(|tokens| takes(model, *tokens));
     if let Some(tokens) = model.max_tokens.into_iter().chain(left).min() {
-        // OpenAI's newer models refuse the name that all others know.
+        // OpenAI's newer models refuse the name that all other providers use.
         let key = if model.provider == Provider::OpenAi { "max_completion_tokens" } else { "max_tokens" };
         set(key, tokens.into());
     }
     body.into()
 }
 
-/// Whether a provider takes that many tokens for the longest reply. Some refuse a request for more than
-/// the model can write; what they write beyond the limit is not read.
+/// Whether a provider accepts `tokens` as the limit of a reply. Some providers refuse a limit above what the model can
+/// write; for those no limit is sent, and the part of a reply beyond the limit is not read.
 fn takes(model: &Model, tokens: u64) -> bool {
     let takes_any = match model.provider {
         Provider::Ollama | Provider::LlamaCpp | Provider::Script | Provider::Replay => true,
@@ -91,8 +91,8 @@ fn message(message: &Message) -> Value {
 
 fn tool(model: &Model, tool: &ModelTool) -> Value {
     let form = model.strict.then(|| strict(&tool.parameters)).flatten();
-    // A server that does not check strictly either ignores the word or holds a model to the schema
-    // as it stands; OpenAI would refuse a schema that has no strict form.
+    // A server without strict mode either ignores the word or holds the model to the schema as it is; OpenAI would
+    // refuse a schema that has no strict form.
     let checked = form.is_some() || !model.strict;
     let mut function = json!({
         "name": tool.name,
@@ -100,7 +100,7 @@ fn tool(model: &Model, tool: &ModelTool) -> Value {
         "parameters": form.unwrap_or_else(|| tool.parameters.clone()),
         "strict": checked,
     });
-    // Said twice for the servers that look for it here; OpenAI refuses what it does not know.
+    // The type is repeated here for servers that look for it in this place; OpenAI refuses unknown fields.
     if !matches!(model.provider, Provider::OpenAi | Provider::OpenRouter)
         && let Some(function) = function.as_object_mut()
     {
@@ -109,7 +109,7 @@ fn tool(model: &Model, tool: &ModelTool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// The reply with arguments and answer as the real schemas mean them.
+/// Converts the arguments and the answer of a reply from the strict form back to the real schemas.
 pub(super) fn unbend(model: &Model, request: &ChatRequest, mut reply: ChatReply) -> ChatReply {
     if !model.strict {
         return reply;

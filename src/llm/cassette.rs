@@ -1,8 +1,8 @@
-//! Cassettes: what was asked and answered, one JSON line a request, to be played again.
+//! Cassettes: recorded requests and replies, one JSON line per request, to be played again.
 //!
-//! A request is looked up by its normal form, in which nothing is left that differs from run to run:
-//! ids are numbered in the order of their first use, tools are their names and a hash. Requests that
-//! are equal are answered in the order they were recorded, the last one for ever.
+//! A request is looked up by its normal form, which leaves out everything that differs from run to run: ids are
+//! numbered in the order of their first use, and tools are represented by name and hash. Equal requests are answered in
+//! the order in which they were recorded; the last answer is repeated without end.
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -20,14 +20,14 @@ use super::secret::Secret;
 use crate::protocol::chat::{ChatReply, ChatRequest, Message, ModelFailureKind};
 
 const CASSETTE_BYTES: u64 = 256 * 1024 * 1024;
-/// Hexadecimal digits of a hash; it tells versions of one tool apart, no more.
+/// Hexadecimal digits of a hash; it only distinguishes versions of one tool.
 const HASH_DIGITS: usize = 16;
-/// Bytes of an id as `Uuid` prints it.
+/// Bytes of an id in the format of `Uuid`.
 const UUID_BYTES: usize = 36;
 
 #[derive(Serialize, Deserialize)]
 struct Line {
-    /// For people: a cassette is played whatever model it is for.
+    /// Information for people only: a cassette is played no matter for which model it was recorded.
     model: String,
     request: Normal,
     reply: ChatReply,
@@ -60,7 +60,8 @@ impl Normal {
         Self { messages, tools: tools.collect(), answer }
     }
 
-    /// Where this and a recorded request part: how far they agree, and what differs there.
+    /// Where this request and a recorded one begin to differ: the number of equal messages, and a description of the
+    /// difference.
     fn difference(&self, recorded: &Self) -> (usize, String) {
         let pairs = self.messages.iter().zip(&recorded.messages);
         let agree = pairs.take_while(|(came, known)| came == known).count();
@@ -99,7 +100,7 @@ fn hash(text: &str) -> String {
     format!("{digest:x}").chars().take(HASH_DIGITS).collect()
 }
 
-/// Ids by the order of their first use.
+/// Numbers ids in the order of their first use.
 #[derive(Default)]
 struct Ids {
     calls: HashMap<String, usize>,
@@ -127,7 +128,7 @@ impl Ids {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
-            // Most characters begin no id; only a hexadecimal digit may.
+            // Only a hexadecimal digit can begin an id, which rules out most characters cheaply.
             let found = rest.get(..UUID_BYTES).filter(|part| c.is_ascii_hexdigit() && is_uuid(part));
             if let Some(uuid) = found {
                 let next = self.uuids.len() + 1;
@@ -153,7 +154,7 @@ fn is_uuid(text: &str) -> bool {
 /// Writes a cassette.
 pub(super) struct Recorder {
     file: PathBuf,
-    /// Lines are written one after the other.
+    /// Serialises the writing of lines.
     turn: Arc<Mutex<()>>,
 }
 
@@ -162,7 +163,7 @@ impl Recorder {
         Self { file, turn: Arc::default() }
     }
 
-    /// A line that cannot be written is logged: the reply is worth more than its record.
+    /// Records a reply. A failure to write is only logged, because the reply is worth more than its record.
     pub async fn record(&self, model: &str, request: &ChatRequest, reply: &ChatReply, key: Option<&Secret>) {
         let line = Line { model: model.to_owned(), request: Normal::of(request), reply: reply.clone() };
         let text = match serde_json::to_string(&line) {
@@ -172,7 +173,7 @@ impl Recorder {
         let (file, turn) = (self.file.clone(), self.turn.clone());
         let written = tokio::task::spawn_blocking(move || {
             let _turn = turn.lock();
-            // A conversation is its owner's business.
+            // Only the daemon's user may read the file, because conversations are private.
             let mut file = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
             file.write_all(format!("{text}\n").as_bytes())
         });
@@ -189,7 +190,7 @@ impl Recorder {
 /// Plays a cassette.
 #[derive(Default)]
 pub(super) struct Replayer {
-    /// How often each request was played, by its normal form.
+    /// How often each request was played, by the hash of its normal form.
     played: Mutex<HashMap<String, usize>>,
 }
 
@@ -231,7 +232,7 @@ impl Replayer {
     }
 }
 
-/// The text of a file that is played.
+/// The text of the file to be played.
 pub(super) async fn read(file: Option<&Path>, limit: u64) -> Result<String, AttemptFailure> {
     let file = file.ok_or_else(|| miss("there is no file to play".to_owned()))?;
     let shown = file.display();

@@ -1,4 +1,4 @@
-//! A model of the configuration, ready to be asked.
+//! The client of one model of the configuration.
 
 use bytes::Bytes;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use super::secret::{Pieces, Secret};
 use crate::config::{Model, Provider};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
 
-/// What can be shown of a reply before it is there.
+/// A part of a reply that can be shown before the reply is complete.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delta {
     Text(String),
     Reasoning(String),
-    /// The attempt failed and the next one begins after `wait`: what came so far is not of the reply.
+    /// The attempt failed and the next one begins after `wait`; what came so far is not part of the reply.
     Retry {
         failure: ModelFailure,
         wait: Duration,
@@ -33,7 +33,7 @@ pub struct Client {
     key: Option<Secret>,
     source: Source,
     recorder: Option<Recorder>,
-    /// Requests that may be under way.
+    /// Permits for simultaneous requests.
     places: Semaphore,
 }
 
@@ -44,11 +44,11 @@ enum Source {
 }
 
 impl Client {
-    /// `variable` looks up the environment. A key that is missing is told by [`Self::chat`]: a
-    /// daemon is of use without one.
+    /// `variable` looks up an environment variable. [`Self::chat`] reports a missing key, because a daemon is useful
+    /// without one.
     ///
     /// # Errors
-    /// If no HTTP client can be had.
+    /// No HTTP client can be created.
     pub fn new(
         name: &str,
         model: &Model,
@@ -90,10 +90,10 @@ impl Client {
         &self.model
     }
 
-    /// Asks the model. Whoever drops the future cancels the request.
+    /// Asks the model. Dropping the future cancels the request.
     ///
     /// # Errors
-    /// After the last attempt, with what was wrong in it.
+    /// The failure of the last attempt.
     pub async fn chat(
         &self,
         request: &ChatRequest,
@@ -128,7 +128,7 @@ impl Client {
         Ok(reply)
     }
 
-    /// Attempts until one succeeds, none is left, or the time for all of them is over.
+    /// Repeats attempts until one succeeds, none is left, or the total time is over.
     async fn ask(
         &self,
         http: &Http,
@@ -178,7 +178,7 @@ impl Client {
         Ok(self.key.as_ref())
     }
 
-    /// What a provider repeats of the key is in no event.
+    /// Removes the key from a reply, so that no event contains it even if the provider repeats it.
     fn without_key(&self, mut reply: ChatReply) -> ChatReply {
         let message = &mut reply.message;
         let calls = message.tool_calls.iter_mut();
@@ -197,7 +197,7 @@ impl Client {
         }
     }
 
-    /// For people: which model, and nothing of its key.
+    /// The failure as users see it: with the name of the model and without its key.
     fn failure(&self, failure: AttemptFailure, attempts: u32) -> ModelFailure {
         let message = format!("model `{}`: {}", self.name, failure.message);
         let message = self.key.as_ref().map_or_else(|| message.clone(), |key| key.redact(&message));
@@ -205,7 +205,7 @@ impl Client {
     }
 }
 
-/// Before the pieces of a reply: they are shown, and put into the journal, before the whole is known.
+/// Removes the key from the pieces of a reply, because they are shown and journaled before the reply is complete.
 #[derive(Default)]
 struct KeyRedactor<'a> {
     key: Option<&'a Secret>,
@@ -220,14 +220,14 @@ impl KeyRedactor<'_> {
             Delta::Text(text) => shown(self.text.next(&text, key), Delta::Text),
             Delta::Reasoning(text) => shown(self.reasoning.next(&text, key), Delta::Reasoning),
             retry @ Delta::Retry { .. } => {
-                // What is held back is of no reply.
+                // The text held back belongs to the failed attempt.
                 (self.text, self.reasoning) = Default::default();
                 Some(retry)
             }
         }
     }
 
-    /// When the reply is whole.
+    /// The text still held back when the reply is complete.
     fn rest(&mut self) -> impl Iterator<Item = Delta> {
         let reasoning = shown(self.reasoning.rest(), Delta::Reasoning);
         reasoning.into_iter().chain(shown(self.text.rest(), Delta::Text))

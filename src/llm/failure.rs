@@ -1,4 +1,4 @@
-//! What an error of a provider means, and whether sending the request again may help.
+//! What an error of a provider means, and whether repeating the request may help.
 
 use serde_json::Value;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use crate::protocol::chat::ModelFailureKind;
 use crate::protocol::text::{clipped, one_line};
 
-/// Characters of a provider's own words that are passed on.
+/// The most characters of a provider's message that are passed on.
 const MESSAGE_CHARS: usize = 500;
 
-/// One attempt that gave no reply.
+/// One attempt that produced no reply.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AttemptFailure {
     pub kind: ModelFailureKind,
     pub message: String,
-    /// Sending it again may help.
+    /// Whether sending the request again may help.
     pub again: bool,
     pub retry_after: Option<Duration>,
 }
 
 impl AttemptFailure {
-    /// One of the kinds that always, or never, are worth another attempt.
+    /// A failure whose kind alone decides whether another attempt is worthwhile.
     pub fn new(kind: ModelFailureKind, message: impl Into<String>) -> Self {
         use ModelFailureKind as Kind;
         let again = match kind {
@@ -41,7 +41,7 @@ impl AttemptFailure {
         Self::new(ModelFailureKind::BadReply, message)
     }
 
-    /// An HTTP answer that is no success.
+    /// The failure for an unsuccessful HTTP status.
     pub fn of_status(status: u16, body: &str, retry_after: Option<Duration>) -> Self {
         let parsed = serde_json::from_str::<Value>(body).ok();
         let error = parsed.as_ref().map_or(&Value::Null, |value| value.get("error").unwrap_or(value));
@@ -59,7 +59,7 @@ impl AttemptFailure {
         Self { again: failure.again && !spent, retry_after, ..failure }
     }
 
-    /// An error in the middle of a stream that began as a success.
+    /// The failure for an error event within a stream that began successfully.
     pub fn of_event(error: &Value) -> Self {
         let said = words(error).unwrap_or_else(|| "it did not say which".to_owned());
         let status = error.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
@@ -85,7 +85,7 @@ fn kind_of(status: u16, error: &Value, said: &str) -> ModelFailureKind {
     }
 }
 
-/// Providers share no code for a conversation that is too long; these are their ways to say it.
+/// Whether the conversation is too long. Providers share no error code for that; these are the phrases they use.
 fn too_long(code: &str, said: &str) -> bool {
     let said = said.to_lowercase();
     let phrases = [
@@ -101,7 +101,7 @@ fn too_long(code: &str, said: &str) -> bool {
         || phrases.iter().any(|phrase| said.contains(phrase))
 }
 
-/// `code` and `type` of an error, as far as they are words.
+/// The `code` and `type` of an error, as far as they are strings.
 fn code_of(error: &Value) -> String {
     let part = |key| error.get(key).and_then(Value::as_str).unwrap_or_default();
     format!("{} {}", part("code"), part("type")).to_lowercase()
@@ -112,9 +112,9 @@ fn words(error: &Value) -> Option<String> {
     text.or_else(|| error.as_str()).map(clean).filter(|text| !text.is_empty())
 }
 
-/// One line of bounded length without anything that a terminal would obey.
+/// One line of bounded length without control characters that a terminal would interpret.
 pub(super) fn clean(text: &str) -> String {
-    // Cut before the words are looked at: the text may be long.
+    // The text may be long, so it is cut before it is processed.
     let start: String = text.chars().take(4 * MESSAGE_CHARS).collect();
     clipped(&one_line(&start), MESSAGE_CHARS)
 }

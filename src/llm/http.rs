@@ -17,19 +17,19 @@ use crate::protocol::chat::{ChatReply, ModelFailureKind};
 use crate::protocol::clock;
 use crate::protocol::sse::SseDecoder;
 
-/// Bytes of a whole stream. Each token comes in some hundred bytes of JSON, and none are kept.
+/// The most bytes of a whole stream. Each token arrives in some hundred bytes of JSON, and none of those are kept.
 const STREAM_BYTES: usize = 512 * 1024 * 1024;
-/// Bytes of a token where the provider has not counted yet: rather too many than too few, so that no
-/// reply is cut that would fit.
+/// Estimated bytes of a token while the provider has not counted yet. The estimate is high rather than low, so that no
+/// reply within the limit is cut.
 const BYTES_PER_TOKEN: u64 = 4;
-/// Bytes of one event of a stream. The arguments of a whole tool call may come as one.
+/// The most bytes of one event of a stream. The arguments of a whole tool call may arrive in one event.
 const EVENT_BYTES: usize = 8 * 1024 * 1024;
-/// Bytes of an answer that comes in one piece.
+/// The most bytes of an answer that is not streamed.
 const WHOLE_BYTES: usize = 32 * 1024 * 1024;
-/// Bytes of an error that are looked at, and the time to read them.
+/// The most bytes of an error that are read, and the time for reading them.
 const ERROR_BYTES: usize = 64 * 1024;
 const ERROR_WITHIN: Duration = Duration::from_secs(5);
-/// Time that an unused connection stays open.
+/// How long an unused connection stays open.
 const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 
 const USER_AGENT: &str = concat!("belljar/", env!("CARGO_PKG_VERSION"));
@@ -45,7 +45,7 @@ impl Http {
     pub fn new(model: &Model) -> Result<Self, String> {
         let url = format!("{}/chat/completions", model.base_url);
         let url = Url::parse(&url).map_err(|error| format!("`{url}` is no address: {error}"))?;
-        // The second one who installs it finds the first one's; both are the same.
+        // If another client has installed the provider already, it is the same one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = reqwest::Client::builder()
             .user_agent(USER_AGENT)
@@ -60,8 +60,8 @@ impl Http {
         Ok(Self { client, url, first_byte: model.first_byte, idle: model.idle })
     }
 
-    /// Sends the request once. `turn` is handed on to [`Assembler::reply`]. Of a reply with more than
-    /// `reply_tokens`, the rest is not waited for.
+    /// Sends the request once. `turn` is passed on to [`Assembler::reply`]. Of a reply with more than `reply_tokens`,
+    /// the rest is not read.
     pub async fn attempt(
         &self,
         body: Bytes,
@@ -109,7 +109,7 @@ impl Http {
         AttemptFailure::new(ModelFailureKind::TimedOut, message)
     }
 
-    /// What reqwest says, without the address, with its causes.
+    /// The failure for an error of reqwest: its causes without the address.
     fn transport(&self, error: &reqwest::Error) -> AttemptFailure {
         let mut said = String::new();
         let mut cause = std::error::Error::source(error);
@@ -134,13 +134,13 @@ impl Http {
     }
 }
 
-/// Reads the body of a success.
+/// Reads the body of a successful answer.
 struct Body<'h> {
     http: &'h Http,
-    /// The deadline of the first byte, until it is there.
+    /// The deadline for the first byte, until it has arrived.
     begin_by: Option<Instant>,
     read: usize,
-    /// Bytes of texts and arguments after which it is hung up.
+    /// Bytes of texts and arguments after which the connection is closed.
     reply_bytes: usize,
 }
 
@@ -180,7 +180,7 @@ impl Body<'_> {
             let chunk = match self.chunk(response, STREAM_BYTES).await {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => break,
-                // All has been said; only the end mark is missing.
+                // The reply is complete; only the end mark is missing.
                 Err(failure) if failure.again && assembler.is_whole() => return Ok(assembler),
                 Err(failure) => return Err(failure),
             };
@@ -196,7 +196,7 @@ impl Body<'_> {
                 }
             }
         }
-        // Half an event at the end is the end of a stream that was cut, not garbage.
+        // An incomplete event at the end means that the stream was cut off, not that it is garbage.
         if let Ok(Some(event)) = decoder.finish()
             && let Ok(last) = assembler.event(&event.data)
         {
@@ -225,7 +225,7 @@ impl Body<'_> {
     }
 }
 
-/// A reply of so many tokens is cut short after this.
+/// The bytes after which a reply of at most `tokens` is cut short.
 #[must_use]
 pub fn reply_bytes(tokens: u64) -> u64 {
     tokens.saturating_mul(BYTES_PER_TOKEN)
@@ -241,7 +241,7 @@ fn whole(assembler: Assembler) -> Result<Assembler, AttemptFailure> {
     }
 }
 
-/// An answer that is no success, with what its body says.
+/// The failure for an unsuccessful answer, with the message in its body.
 async fn refused(mut response: Response) -> AttemptFailure {
     let status = response.status().as_u16();
     let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -272,7 +272,7 @@ fn content_type(response: &Response) -> String {
     essence.trim().to_ascii_lowercase()
 }
 
-/// A proxy is never asked for a server of this machine.
+/// Whether the server is on this machine; such a server is never reached through a proxy.
 fn is_loopback(url: &Url) -> bool {
     let Some(host) = url.host_str() else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -1,13 +1,13 @@
-//! When to send a request again: with full jitter, and not before the provider wants it.
+//! When to send a request again: with full jitter, and not before the time that the provider asks for.
 
 use std::time::{Duration, SystemTime};
 
-/// The longest wait before the first retry; it doubles each time, up to the longest of all.
+/// The longest wait before the first retry; it doubles with each retry, up to `LONGEST_WAIT`.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
-/// A provider that wants more time is asked again all the same.
+/// The most of `Retry-After` that is respected.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
-/// Doublings after which the wait is the longest anyway.
+/// The number of doublings after which the longest wait is reached anyway.
 const DOUBLINGS: u32 = 8;
 
 /// How long to wait before the next attempt. `chance` is from 0 to 1.
@@ -18,7 +18,7 @@ pub(super) fn wait(attempts: u32, retry_after: Option<Duration>, chance: f64) ->
     retry_after.map_or(jitter, |wanted| wanted.min(LONGEST_RETRY_AFTER).saturating_add(jitter / 4))
 }
 
-/// From 0 to 1, evenly.
+/// A uniformly distributed random number from 0 to 1.
 pub(super) fn chance() -> f64 {
     let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
     // The top 32 bits of a version 4 id are all random.
@@ -30,7 +30,7 @@ pub(super) fn chance() -> f64 {
 pub(super) fn retry_after(header: &str, now: SystemTime) -> Option<Duration> {
     let header = header.trim();
     if let Ok(seconds) = header.parse::<f64>() {
-        // A number that no clock can hold is a long time, too.
+        // A number that is too large for a `Duration` counts as the longest one.
         return (seconds >= 0.0).then(|| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
     }
     let date = httpdate::parse_http_date(header).ok()?;

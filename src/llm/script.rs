@@ -1,14 +1,14 @@
-//! Answers that somebody wrote, for examples and tests: no model is asked.
+//! Replies from a file written by hand, for examples and tests: no model is asked.
 //!
 //! ```toml
 //! [[reply]]
 //! expect = "words that the newest message has to contain"
-//! content = "What the model says."        # or: json = { … }, said as JSON
-//! delay_ms = 500                          # takes its time over it
+//! content = "What the model says."        # or: json = { … }, sent as JSON
+//! delay_ms = 500                          # spreads the reply over this time
 //! [[reply.call]]
 //! name = "execute_python_code"
 //! arguments = { python_code_snippet = "1 + 1" }    # or: arguments_text = "{broken"
-//! # Of the legacy kind: reply.function_call = { name = "…", arguments = { … } }
+//! # The legacy form: reply.function_call = { name = "…", arguments = { … } }
 //!
 //! # Another list for the conversation whose first message of a user contains this.
 //! [[conversation]]
@@ -17,10 +17,9 @@
 //! content = "…"
 //! ```
 //!
-//! The reply of a request is the one whose place in the list is the number of messages that the
-//! assistant has said in the request so far. So it needs no memory: after a restart of the daemon
-//! the script goes on where the conversation is, and a further ask goes on in the list. A history
-//! whose turns were summarised counts fewer; `expect` notices that.
+//! The place of a reply in the list is the number of assistant messages in the request. So the script needs no memory:
+//! after a restart of the daemon it goes on where the conversation is, and a further ask continues in the list. A
+//! history whose turns were summarised has fewer messages; `expect` notices that.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,11 +32,11 @@ use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, FunctionCall, Message, ModelFailureKind, Role, ToolCall,
 };
 
-/// A script is written by hand; a file that is larger than this is something else.
+/// A script is written by hand; a file larger than this is refused as something else.
 const SCRIPT_BYTES: u64 = 4 * 1024 * 1024;
-/// The longest that a reply takes its time.
+/// The longest delay of a reply.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
-/// Pieces that a reply comes in when it takes its time.
+/// The number of pieces of a delayed reply.
 const PIECES: usize = 40;
 
 #[derive(Debug, Deserialize)]
@@ -85,7 +84,7 @@ impl ScriptedCall {
     }
 }
 
-/// The reply to a request. The file is read anew each time, so that it can be worked on.
+/// The reply to a request. The file is read each time, so that it can be edited meanwhile.
 pub(super) async fn play(
     file: Option<&Path>,
     request: &ChatRequest,
@@ -152,7 +151,7 @@ fn reply(scripted: &Scripted, place: usize) -> ChatReply {
     }
 }
 
-/// Says the text, in pieces over the time it shall take.
+/// Sends the text in pieces, spread over the delay.
 async fn tell(text: &str, delay: Duration, deltas: &mut (impl FnMut(Delta) + Send)) {
     let chars: Vec<char> = text.chars().collect();
     let size = if delay.is_zero() { chars.len() } else { chars.len().div_ceil(PIECES) }.max(1);

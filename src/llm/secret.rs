@@ -1,15 +1,15 @@
-//! A key. It can be used, but neither printed nor logged.
+//! The API key of a provider, which can be used but neither printed nor logged.
 
 use std::fmt;
 
-/// What stands where a key was.
+/// The text that replaces a key.
 const REDACTED: &str = "[key]";
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// None if there is nothing in it.
+    /// `None` if the text is blank.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
@@ -20,13 +20,14 @@ impl Secret {
         &self.0
     }
 
-    /// The text without the key: providers repeat it in their errors.
+    /// The text with the key replaced, because providers repeat the key in their errors.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
         text.replace(&self.0, REDACTED)
     }
 
-    /// Where the end of a text begins that may be the beginning of the key: less than a whole one.
+    /// The start of the longest suffix of the text that may be the beginning of the key and is shorter than the key;
+    /// the length of the text if there is none.
     fn begins_in(&self, text: &str) -> usize {
         let longest = text.len().min(self.0.len() - 1);
         let begins = |from: &usize| text.get(*from..).is_some_and(|end| self.0.starts_with(end));
@@ -34,15 +35,15 @@ impl Secret {
     }
 }
 
-/// Takes the key out of a text that comes in pieces. What may be its beginning is held back until the
-/// pieces after it tell, which is never a whole key.
+/// Removes the key from a text that arrives in pieces. A possible beginning of the key is held back until later pieces
+/// decide; what is held back is never the whole key.
 #[derive(Default)]
 pub struct Pieces {
     held: String,
 }
 
 impl Pieces {
-    /// What can be shown now, perhaps nothing.
+    /// The text that can be shown now; it may be empty.
     pub fn next(&mut self, piece: &str, key: &Secret) -> String {
         self.held.push_str(piece);
         let mut shown = key.redact(&self.held);
@@ -50,7 +51,7 @@ impl Pieces {
         shown
     }
 
-    /// What was held back, when nothing comes after it.
+    /// The text held back at the end of the stream.
     pub fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

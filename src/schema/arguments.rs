@@ -1,17 +1,17 @@
-//! The arguments of a tool call as its schema means them, however a model or a program wrote them.
+//! Normalises the arguments of a tool call to its schema, however a model or a program wrote them.
 
 use serde_json::{Map, Value};
 
 use super::nulls::drop_nulls;
 use crate::protocol::values;
 
-/// Names by which models know the parameter that holds code.
+/// The names that models use for the parameter that holds code.
 pub const CODE_PARAMETERS: [&str; 3] = ["python_code_snippet", "code", "code_snippet"];
-/// Names of one and the same parameter; the schema of a tool has one of a row.
+/// Each row has alternative names of one parameter; the schema of a tool uses one of them.
 const ALIASES: [&[&str]; 2] = [&CODE_PARAMETERS, &["recursive_plan_tree", "current_plan_tree"]];
 
-/// The arguments as a model wrote them. None at all are the same as an empty object: some models say nothing for a
-/// tool without parameters.
+/// Parses the arguments that a model wrote. An empty text counts as an empty object, because some models write nothing
+/// for a tool without parameters.
 pub fn parse(text: &str) -> Result<Map<String, Value>, String> {
     if text.trim().is_empty() {
         return Ok(Map::new());
@@ -19,8 +19,8 @@ pub fn parse(text: &str) -> Result<Map<String, Value>, String> {
     values::from_json(text)
 }
 
-/// Gives parameters their right names, and leaves out nulls that stand for an optional value which is not given:
-/// providers with a strict mode want every property to be written.
+/// Renames aliases of parameters, and drops nulls that stand for an omitted optional value, because providers with a
+/// strict mode want every property to be written.
 #[must_use]
 pub fn normalise(schema: &Value, mut arguments: Map<String, Value>) -> Value {
     let is_known = |name: &str| schema.get("properties").is_some_and(|all| all.get(name).is_some());

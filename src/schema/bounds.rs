@@ -1,6 +1,6 @@
-//! Whether a schema may become a validator. A schema is a program for the validator, and clients, configurations and
-//! models write them: it has to be small, also with every reference written out, to refer to nothing outside of
-//! itself, and to come to an end soon with any value.
+//! Checks whether a schema may become a validator. A schema is a program for the validator, and clients, configurations
+//! and models write it. So it must be small, even with every reference expanded, must refer to nothing outside itself,
+//! and must be checked quickly against any value.
 
 use serde_json::Value;
 use std::collections::HashMap;
@@ -12,31 +12,31 @@ use super::references::target;
 use crate::protocol::limits::{CHECK_STEPS, JSON_DEPTH, PATTERN_NAME_BYTES};
 
 const SCHEMA_BYTES: usize = 64 * 1024;
-/// Parts of a schema with every reference written out, each circle once.
+/// The most parts of a schema with every reference expanded, each circle once.
 const PARTS: u64 = 10_000;
 
-/// What a pattern of names counts for: each name of a field is held against it.
+/// The parts that a pattern for names counts as, because every field name is matched against it.
 const NAME_PATTERN_PARTS: u64 = 500;
-/// Bytes of a text that count as one more part of a value, or of a schema.
+/// Bytes of text that count as one more part of a value or of a schema.
 const BYTES_A_PART: u64 = 32;
-/// What `unevaluatedProperties` and `unevaluatedItems` multiply the parts below them with.
+/// The factor for the parts below `unevaluatedProperties` and `unevaluatedItems`.
 const UNEVALUATED_TIMES: u64 = 3;
-/// Parts of a schema times parts of a value, beyond which it is not told in detail what is wrong.
+/// The product of a schema's and a value's parts beyond which problems are not reported in detail.
 const DETAIL_STEPS: u64 = 1_000_000;
 
-/// Ways to refer to something by other than its place in this schema.
+/// Keywords that refer to something by other means than its place in this schema.
 const REFUSED: [&str; 5] = ["$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"];
 
-/// What it takes to hold a value against a schema.
+/// The cost of checking a value against a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     parts: u64,
-    /// Names of fields are held against patterns.
+    /// Whether the schema matches names of fields against patterns.
     has_name_patterns: bool,
 }
 
 impl Size {
-    /// An error if that would take too long, whatever the value is.
+    /// An error if checking this value would take too long.
     pub fn affords(self, value: &Value) -> Result<(), String> {
         let mut weight = Weight::default();
         weight.add(value);
@@ -54,7 +54,7 @@ impl Size {
         Ok(())
     }
 
-    /// Whether there is room for all that can be wrong with it.
+    /// Whether the cost of listing all problems of the value is acceptable.
     pub fn affords_details(self, value: &Value) -> bool {
         let mut weight = Weight::default();
         weight.add(value);
@@ -62,7 +62,7 @@ impl Size {
     }
 }
 
-/// What there is of a value. Its depth is bounded where it was read.
+/// The size of a value. Its depth is limited where the value is parsed.
 #[derive(Default)]
 struct Weight {
     nodes: u64,
@@ -115,14 +115,15 @@ pub(super) fn check(schema: &Value) -> Result<Size, String> {
 
 struct Counted<'a> {
     root: &'a Value,
-    /// How many parts each reference stands for; one while they are being counted.
+    /// The number of parts behind each reference; 1 while they are being counted.
     references: HashMap<&'a str, u64>,
     has_name_patterns: bool,
     has_unevaluated: bool,
 }
 
 impl<'a> Counted<'a> {
-    /// Every object is taken for a schema: what is a mere value then only has to be as harmless.
+    /// Counts the parts. Every object counts as a schema; an object that is only a value then has to satisfy the same
+    /// limits.
     fn parts(&mut self, schema: &'a Value, depth: usize) -> Result<u64, String> {
         let depth = depth.checked_sub(1).ok_or("the schema is nested too deeply")?;
         let mut sum = 1_u64;
@@ -149,7 +150,7 @@ impl<'a> Counted<'a> {
                 }
                 if map.keys().any(|keyword| keyword.starts_with("unevaluated")) {
                     self.has_unevaluated = true;
-                    // The validator makes all that lies below once more for it.
+                    // The validator compiles everything below once more for this keyword.
                     sum = sum.saturating_mul(UNEVALUATED_TIMES);
                 }
             }
@@ -190,7 +191,7 @@ mod tests {
         assert!(check(&json!({"$ref": "#/$defs/none"})).unwrap_err().contains("nowhere"));
         assert!(check(&json!({"$id": "http://127.0.0.1/"})).unwrap_err().contains("$id"));
         assert!(check(&json!({"x": "y".repeat(SCHEMA_BYTES)})).unwrap_err().contains("bytes"));
-        // Twenty steps that each double.
+        // Each of the twenty definitions doubles the number of parts.
         let mut definitions = serde_json::Map::new();
         for step in 0..20 {
             let next = json!({"$ref": format!("#/$defs/s{}", step + 1)});

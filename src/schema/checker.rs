@@ -1,4 +1,4 @@
-//! A schema made ready, once, to hold many values against it.
+//! A compiled schema, against which many values can be checked.
 
 use jsonschema::Validator;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use super::patterns;
 use super::problem::{Problem, excerpt};
 use crate::protocol::limits::PATTERN_TEXT_BYTES;
 
-/// Problems that are told of one value; a model does not need more to see what it did wrong.
+/// The most problems reported for one value; a model does not need more to see its mistake.
 const PROBLEMS: usize = 8;
 
 #[derive(Debug)]
@@ -17,13 +17,13 @@ pub struct Checker {
     size: Size,
 }
 
-/// Whether a validator can be made of a schema that always comes to an end soon.
+/// Checks whether a schema can be compiled into a validator that always ends quickly.
 pub fn check(schema: &Value) -> Result<(), String> {
     Checker::new(schema).map(|_| ())
 }
 
 impl Checker {
-    /// Nothing is fetched: references lead into the schema itself.
+    /// Compiles a schema. Nothing is fetched, because all references must lead into the schema itself.
     pub fn new(schema: &Value) -> Result<Self, String> {
         let size = bounds::check(schema)?;
         let options = jsonschema::options().with_pattern_options(patterns::options());
@@ -39,12 +39,12 @@ impl Checker {
         self.verdict(value).is_ok_and(|fits| fits)
     }
 
-    /// Empty if the value fits.
+    /// The problems of a value; empty if it fits.
     #[must_use]
     pub fn problems(&self, value: &Value) -> Vec<Problem> {
         match self.verdict(value) {
             Ok(true) => return Vec::new(),
-            // The validator makes all of them before the first is seen.
+            // The validator creates all errors before it returns the first, which would take too much here.
             Ok(false) if !self.size.affords_details(value) => {
                 return vec![Problem::of_all(
                     "does not fit the schema, and is too large to say where".into(),
@@ -58,7 +58,7 @@ impl Checker {
             .unwrap_or_else(|| vec![Problem::of_all("does not fit the schema".into())])
     }
 
-    /// An error says why that cannot be told.
+    /// Whether the value fits; an error says why that cannot be decided.
     fn verdict(&self, value: &Value) -> Result<bool, String> {
         self.size.affords(value)?;
         patterns::within_budget(|| self.validator.is_valid(value)).ok_or_else(|| {
@@ -114,7 +114,7 @@ mod tests {
         assert!(told.lines().count() == PROBLEMS && told.len() < 2_000, "{told}");
     }
 
-    /// A schema and a value that are small enough each would take minutes together.
+    /// A schema and a value that are each small enough would take minutes together.
     #[test]
     fn no_check_takes_long_whatever_the_schema_and_the_value_are() {
         let begun = std::time::Instant::now();

@@ -1,7 +1,7 @@
-//! Schemas that refer to themselves. A tree of nodes may: every part of a value is then looked at once. Refused are
-//! circles that lead back without going into a value, which never end, and circles in which one and the same part of a
-//! value can be reached in two ways: each level doubles the work, so that a small value of some depth would keep the
-//! validator busy for ever.
+//! Schemas that refer to themselves. A schema for a tree of nodes may do so, because the validator visits every part of
+//! a value once. Two kinds of circles are refused: those that lead back without going into a value, which never end,
+//! and those that reach the same part of a value in two ways, because each level doubles the work, so that a small deep
+//! value would keep the validator busy for ever.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::references::target;
 use crate::controls;
 
-/// Different references in a schema that has circles, and references that one of its definitions makes.
+/// The most different references in a schema, and the most references to circles that one definition makes.
 const DEFINITIONS: usize = 1_000;
 const POSITIONS: usize = 256;
 
@@ -17,18 +17,18 @@ const POSITIONS: usize = 256;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step<'a> {
     Property(&'a str),
-    /// Any property or any item.
+    /// A step into any property or any item.
     Any,
 }
 
-/// A reference, and the part of the value that it is applied to; no steps for the value itself.
+/// A reference, and the path to the part of the value that it applies to; an empty path means the value itself.
 struct Position<'a> {
     path: Vec<Step<'a>>,
     reference: &'a str,
 }
 
 impl Position<'_> {
-    /// Whether both may be applied to the same part, or one of them to a part of the other's.
+    /// Whether both may apply to the same part, or one of them to a part below the other's.
     fn meets(&self, other: &Position) -> bool {
         self.path.iter().zip(&other.path).all(|(a, b)| a == b || *a == Step::Any || *b == Step::Any)
     }
@@ -46,7 +46,7 @@ pub(super) fn check(root: &Value) -> Result<(), String> {
     if circles.is_empty() {
         return Ok(());
     }
-    // To know what was evaluated, a validator looks at it once more.
+    // To know which properties were evaluated, a validator checks them a second time.
     if root.to_string().contains("\"unevaluated") {
         return Err("`unevaluated…` is not supported in a schema that refers to itself".to_owned());
     }
@@ -69,7 +69,7 @@ pub(super) fn check(root: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// By its reference, every definition that is applied to a value or a part of it, with the references that it makes.
+/// Every definition that applies to a value or a part of it, by its reference, with the references that it makes.
 fn definitions(root: &Value) -> Result<BTreeMap<&str, Vec<Position<'_>>>, String> {
     let mut found = BTreeMap::new();
     let mut open = vec!["#"];
@@ -128,7 +128,7 @@ fn collect<'a>(schema: &'a Value, path: &mut Vec<Step<'a>>, found: &mut Vec<Posi
                 Value::Array(schemas) => collect_below(Step::Any, schemas, path, found),
                 schema => collect_below(Step::Any, [schema], path, found),
             },
-            // Definitions are looked at where something refers to them; what else there is applies to nothing.
+            // Definitions are followed where a reference uses them; all other keywords apply no schema.
             _ => {}
         }
     }
@@ -147,7 +147,7 @@ fn collect_below<'a>(
     path.pop();
 }
 
-/// The definitions in circles of references that are to be followed, and those between two circles.
+/// The definitions that are part of a circle of followed references, or lie between two circles.
 fn circles<'a>(
     definitions: &BTreeMap<&'a str, Vec<Position<'a>>>,
     follow: impl Fn(&Position) -> bool,
@@ -188,10 +188,10 @@ mod tests {
             node(json!({"type": "object", "properties": {"left": reference, "right": reference}})),
             node(json!({"type": "object", "additionalProperties": reference})),
             json!({"properties": {"self": {"$ref": "#"}}}),
-            // Two definitions that name each other, and one that names both in different places.
+            // Two definitions refer to each other, and one refers to both in different places.
             json!({"properties": {"a": {"$ref": "#/$defs/a"}, "b": {"$ref": "#/$defs/b"}}, "$defs": {
                 "a": {"properties": {"b": {"$ref": "#/$defs/b"}}}, "b": {"items": {"$ref": "#/$defs/a"}}}}),
-            // No circle at all, however often it is referred to.
+            // There is no circle, however often the definition is used.
             json!({"anyOf": [{"$ref": "#/$defs/x"}, {"items": {"$ref": "#/$defs/x"}}], "$defs": {"x": {}}}),
         ] {
             assert_eq!(check(&schema), Ok(()), "{schema}");
@@ -209,7 +209,7 @@ mod tests {
             json!({"items": {"anyOf": [reference, reference]}}),
             json!({"anyOf": [{"items": reference}, {"items": reference, "maxItems": 1}]}),
             json!({"properties": {"a": reference}, "patternProperties": {"^a": reference}}),
-            // One level and two levels down: what is below is reached both ways.
+            // The references are one and two levels down, so everything below is reached both ways.
             json!({"properties": {"a": {"allOf": [reference], "properties": {"a": reference}}}}),
             json!({"properties": {"a": reference}, "unevaluatedProperties": false}),
             // Each circle is harmless by itself, but every level of the first begins the second anew.

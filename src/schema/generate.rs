@@ -1,4 +1,4 @@
-//! Schemas made from types.
+//! Schemas generated from types.
 
 use schemars::JsonSchema;
 use serde_json::{Value, json};
@@ -9,13 +9,13 @@ pub fn schema_of<T: JsonSchema>() -> Value {
     schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>().to_value()
 }
 
-/// The schema of a parameter struct, in the form that models are told.
+/// The schema of a parameter struct, in the form that models get.
 #[must_use]
 pub fn parameters_of<T: JsonSchema>() -> Value {
     let mut schema = schema_of::<T>();
     if let Some(root) = schema.as_object_mut() {
         root.remove("$schema");
-        // The struct's own comment is for readers of the code.
+        // The struct's doc comment is for readers of the code.
         root.remove("description");
         root.entry("properties").or_insert_with(|| json!({}));
     }
@@ -23,7 +23,7 @@ pub fn parameters_of<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Without what says nothing to a model: names of Rust types and widths of its integers.
+/// Removes what is useless to a model: names of Rust types and widths of integers.
 fn tidy(schema: &mut Value, is_map_of_names: bool) {
     match schema {
         Value::Object(map) => {

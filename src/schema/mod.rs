@@ -1,5 +1,5 @@
-//! JSON Schemas, in one place: whether a schema may be used at all, whether a value fits it and what is wrong if not,
-//! the arguments of a call as the schema means them, and the strict form that some providers want. Pure.
+//! Everything about JSON Schemas: whether a schema may be used at all, whether a value fits it and what is wrong if
+//! not, the normalised arguments of a call, and the strict form that some providers want. All of it is pure.
 
 mod arguments;
 mod bounds;

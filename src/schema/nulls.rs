@@ -1,4 +1,4 @@
-//! Nulls that stand for an optional value which is not given, and how to leave them out.
+//! Drops nulls that stand for an omitted optional value.
 
 use serde_json::{Map, Value};
 
@@ -6,12 +6,13 @@ use super::references::resolve;
 
 const UNIONS: [&str; 2] = ["anyOf", "oneOf"];
 
-/// True if it changed something.
+/// Returns true if the value changed.
 pub(super) fn drop_nulls(schema: &Value, value: &mut Value) -> bool {
     drop_at(schema, schema, value)
 }
 
-/// Ends because each call goes deeper into the value, which is finite, or out of a union into a branch that is none.
+/// The recursion ends because each call goes deeper into the finite value, or from a union into a branch that is not a
+/// union.
 fn drop_at(root: &Value, schema: &Value, value: &mut Value) -> bool {
     let Some(schema) = resolve(root, schema) else { return false };
     if let Some(branch) = branch_for(root, schema, value) {
@@ -46,8 +47,8 @@ fn drop_at(root: &Value, schema: &Value, value: &mut Value) -> bool {
     }
 }
 
-/// The branch of a union that a value is meant for. A union inside a union is not looked into: two that name each
-/// other would never end.
+/// The branch of a union that a value is meant for. Unions inside a union are skipped, because two unions that refer to
+/// each other would never end.
 fn branch_for<'s>(root: &'s Value, schema: &'s Value, value: &Value) -> Option<&'s Value> {
     let branches = UNIONS.iter().filter_map(|key| schema.get(key)?.as_array()).flatten();
     let plain: Vec<&Value> = branches
@@ -62,7 +63,7 @@ fn branch_for<'s>(root: &'s Value, schema: &'s Value, value: &Value) -> Option<&
     plain.iter().find(|branch| fits(branch, value)).or(plain.first()).copied()
 }
 
-/// Whether a branch of the right kind can be meant: it has these keys and constants.
+/// Whether a branch of the right type may be meant: it has all fields of the value, and its constants match.
 fn fits(branch: &Value, value: &Value) -> bool {
     let (Some(fields), Some(properties)) =
         (value.as_object(), branch.get("properties").and_then(Value::as_object))
@@ -78,7 +79,7 @@ fn fits(branch: &Value, value: &Value) -> bool {
     })
 }
 
-/// Whether null is a value of its own here. What says nothing about its values takes any.
+/// Whether null is a valid value here. A schema without restrictions accepts any value.
 fn takes_null(root: &Value, schema: &Value) -> bool {
     let Some(schema) = resolve(root, schema) else { return true };
     if let Some(kind) = schema.get("type") {

@@ -1,7 +1,7 @@
-//! `pattern` in schemas. What it costs to hold a text against one is the size of the pattern times the length of the
-//! text, and both come from outsiders. So both are bounded: the pattern when it is compiled, and the texts of one check
-//! by a budget that all patterns share. A check that runs out of it has failed, whatever else was found: under a `not`, a
-//! text that cannot be held against its pattern would pass.
+//! `pattern` in schemas. Matching a text costs the size of the pattern times the length of the text, and untrusted
+//! clients and models supply both. So both are bounded: the pattern when it is compiled, and the texts of one check by
+//! a budget that all patterns share. A check that exceeds the budget fails as a whole: under a `not`, a text that could
+//! not be matched would otherwise pass.
 
 use jsonschema::paths::{LazyLocation, Location};
 use jsonschema::{Keyword, PatternOptions, ValidationError, Validator};
@@ -11,21 +11,22 @@ use std::cell::Cell;
 use super::problem::excerpt;
 use crate::protocol::limits::{PATTERN_BYTES, PATTERN_STEPS, PATTERN_TEXT_BYTES};
 
-/// A pattern that takes no more than this compiled costs so many times less for each byte of text.
+/// The compiled size up to which a pattern is small; each byte of text costs `TIMES_SMALLER` times less with a small
+/// pattern.
 const SMALL_BYTES: usize = PATTERN_BYTES / TIMES_SMALLER;
 const TIMES_SMALLER: usize = 128;
-/// What a check may spend on patterns: a byte of text costs one under a small pattern.
+/// The budget of one check: one byte of text costs 1 with a small pattern.
 const BUDGET: usize = PATTERN_TEXT_BYTES * TIMES_SMALLER;
-/// What each text costs beside its bytes, for beginning with it.
+/// The fixed cost of each text, in addition to its bytes.
 const TEXT_COST: usize = 16;
 
 thread_local! {
-    /// What is left of the budget of the check under way.
+    /// The rest of the budget of the current check.
     static LEFT: Cell<usize> = const { Cell::new(0) };
     static RAN_OUT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a check on this thread. None if it ran out of what it may hold against patterns.
+/// Runs a check on this thread; `None` if it exceeded the budget for patterns.
 pub(super) fn within_budget<T>(check: impl FnOnce() -> T) -> Option<T> {
     LEFT.set(BUDGET);
     RAN_OUT.set(false);
@@ -47,12 +48,12 @@ fn compiled(pattern: &Value, bytes: usize) -> Result<Validator, String> {
     built.map_err(|error| error.to_string())
 }
 
-/// Whether every name of a field of a large value may be held against it.
+/// Whether the pattern is small enough to match every field name of a large value.
 pub(super) fn is_small(pattern: &str) -> bool {
     compiled(&json!(pattern), SMALL_BYTES).is_ok()
 }
 
-/// Takes the place of the validator's own `pattern`.
+/// Replaces the validator's own `pattern`.
 #[expect(clippy::result_large_err, reason = "the validator's own type")]
 pub(super) fn keyword<'a>(
     _parent: &'a Map<String, Value>,
@@ -70,14 +71,14 @@ pub(super) fn keyword<'a>(
 
 struct Pattern {
     validator: Validator,
-    /// What each byte of a text costs of the budget.
+    /// The cost of each byte of text.
     byte_cost: usize,
     source: String,
     path: Location,
 }
 
 impl Pattern {
-    /// None if the text cannot be held against it.
+    /// `None` if the budget does not suffice for the text.
     fn matches(&self, instance: &Value) -> Option<bool> {
         let Value::String(text) = instance else { return Some(true) };
         let left =
@@ -102,7 +103,7 @@ impl Keyword for Pattern {
                     excerpt(&instance.to_string())
                 )
             }
-            // That the check ran out of its budget is told instead of all that it found.
+            // The message is not used: the caller reports that the budget is exceeded instead of any errors.
             None => String::new(),
         };
         Err(ValidationError::custom(self.path.clone(), location.into(), instance, message))

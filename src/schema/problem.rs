@@ -1,11 +1,12 @@
-//! What is wrong with a value, in words that a model can act on: where, what is expected there, and what is there.
+//! Describes what is wrong with a value so that a model can act on it: the place, what is expected there, and what is
+//! there.
 
 use jsonschema::ValidationError;
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 
 use crate::protocol::ask::Language;
 
-/// Characters of a value, or of a list of allowed ones, that are quoted.
+/// The most characters quoted from a value or from a list of allowed ones.
 const QUOTED_CHARS: usize = 160;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ enum Kind {
         options: String,
         actual: String,
     },
-    /// The validator's own words, for rules that are rarely met.
+    /// The validator's own message, for rare rules.
     Other(String),
 }
 
@@ -37,12 +38,12 @@ impl Problem {
         Self { path: format!("/{name}"), kind: Kind::Missing }
     }
 
-    /// What is wrong with the value as a whole.
+    /// A problem with the value as a whole.
     pub(super) fn of_all(why: String) -> Self {
         Self { path: String::new(), kind: Kind::Other(why) }
     }
 
-    /// What one error of the validator comes to: more than one problem for several fields too many.
+    /// The problems in one error of the validator: several, if there are several unexpected fields.
     pub(super) fn from_error(error: &ValidationError) -> Vec<Self> {
         let path = error.instance_path.as_str().to_owned();
         let actual = excerpt(&error.instance.to_string());
@@ -107,7 +108,7 @@ fn type_names(kind: &TypeKind) -> String {
     }
 }
 
-/// The start of a text that may be long.
+/// The beginning of a text that may be long.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
     match text.char_indices().nth(QUOTED_CHARS) {

@@ -1,16 +1,16 @@
-//! References inside of a schema. None lead outside.
+//! References within a schema; references that lead outside are not resolved.
 
 use serde_json::Value;
 
-/// References that lead to a reference, before they are taken for a circle.
+/// The most references in a row before they count as a circle.
 const STEPS: usize = 32;
 
-/// Where a reference leads to; none if that is not in this schema.
+/// The target of a reference; `None` if it is not in this schema.
 pub(super) fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
     root.pointer(reference.strip_prefix('#')?)
 }
 
-/// The schema behind references that stand alone; none in a circle.
+/// Follows references until there is a schema without one; `None` for a circle or a broken reference.
 pub(super) fn resolve<'s>(root: &'s Value, mut schema: &'s Value) -> Option<&'s Value> {
     for _ in 0..STEPS {
         let Some(reference) = schema.get("$ref") else { return Some(schema) };

@@ -1,19 +1,19 @@
-//! Tool schemas in the strict form that OpenAI checks, and the way back.
+//! Converts tool schemas to the strict form that OpenAI requires, and replies back.
 //!
-//! Strict means: every property is required, an optional one may be null instead, no object takes
-//! more than its properties, nothing has a default. Some schemas cannot be said that way (an object
-//! with any keys); those tools are sent as they are.
+//! In the strict form every property is required, an optional one may be null instead, no object accepts further
+//! properties, and nothing has a default. Some schemas have no strict form, such as an object with arbitrary keys;
+//! those tools are sent as they are.
 
 use serde_json::{Map, Value, json};
 
 use super::nulls::{drop_nulls, is_required, mentions};
 
-/// Formats of text that strict mode knows; it refuses others.
+/// The text formats that strict mode accepts; it refuses others.
 const FORMATS: [&str; 9] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
-/// Keywords that strict mode refuses and that say nothing about which values are right.
+/// Keywords that strict mode refuses and that do not restrict the valid values.
 const DROPPED: [&str; 4] = ["default", "examples", "$schema", "$id"];
-/// Keywords that strict mode refuses and that cannot be left out.
+/// Keywords that strict mode refuses and that cannot be dropped without changing the meaning.
 const REFUSED: [&str; 9] = [
     "allOf",
     "not",
@@ -25,7 +25,7 @@ const REFUSED: [&str; 9] = [
     "patternProperties",
     "propertyNames",
 ];
-/// The strict form; none if there is none.
+/// The strict form; `None` if the schema has none.
 #[must_use]
 pub fn strict(schema: &Value) -> Option<Value> {
     let is_object = schema.get("type").is_some_and(|kind| kind == "object");
@@ -69,13 +69,13 @@ fn form(schema: &Value) -> Option<Value> {
     says_something.then(|| alone(out))
 }
 
-/// Properties of an object: all of them required, those that were not may be null.
+/// Converts the properties of an object: all become required, and optional ones may be null.
 fn object(schema: &Map<String, Value>, out: &mut Map<String, Value>) -> Option<()> {
     let open = schema.get("additionalProperties").is_some_and(|more| more != &Value::Bool(false));
     let nothing = Map::new();
     let properties = match schema.get("properties") {
         Some(properties) => properties.as_object()?,
-        // Without properties and not closed, it is meant to take any.
+        // An object without properties that is not closed is meant to accept any.
         None if schema.contains_key("additionalProperties") => &nothing,
         None => return None,
     };
@@ -93,7 +93,7 @@ fn object(schema: &Map<String, Value>, out: &mut Map<String, Value>) -> Option<(
     Some(())
 }
 
-/// A reference may have nothing beside it.
+/// Wraps a reference that has other keywords beside it, because strict mode allows none there.
 fn alone(mut schema: Map<String, Value>) -> Value {
     if schema.len() > 1
         && let Some(reference) = schema.remove("$ref")
@@ -115,15 +115,15 @@ fn nullable(schema: Value) -> Value {
     outer.into()
 }
 
-/// Whether the schema says that null is right.
+/// Whether the schema explicitly allows null.
 fn names_null(schema: &Value) -> bool {
     let branch =
         |key| schema.get(key).and_then(Value::as_array).is_some_and(|all| all.iter().any(names_null));
     schema.get("type").is_some_and(|kind| mentions(kind, "null")) || branch("anyOf") || branch("oneOf")
 }
 
-/// What a model wrote for the strict form, as the real schema means it: a null that only says
-/// "left out" is left out. The same text comes back if there is none, and if it is no JSON.
+/// Converts what a model wrote for the strict form back to the real schema: drops nulls that only mean an omitted
+/// value. The text is returned unchanged if there are none or if it is not JSON.
 #[must_use]
 pub fn undo(schema: &Value, text: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(text) else { return text.to_owned() };

@@ -1,32 +1,32 @@
-//! What bytes on the disk are charged to, before they are written.
+//! The account to which bytes are charged before they are written to the disk.
 //!
-//! The store does not know of users and quotas: whoever opens a log hands in an account. Beyond what the account
-//! allows a session has a reserve, so that refusals, ends and its removal can always be written.
+//! The store does not know users and quotas: the caller that opens a log passes in an account. Beyond what the account
+//! allows, each session has a reserve, so that refusals, ends of cells and the session's removal can always be written.
 
-/// Bytes that one session may write beyond the quota of its owner: ends of cells, refusals, removal. When they
-/// are written too, a session takes nothing but its removal.
+/// Bytes that one session may write beyond the quota of its owner, for ends of cells, refusals and its removal. Once
+/// the reserve is used up as well, the session accepts only its removal.
 pub const SESSION_RESERVE_BYTES: u64 = 1024 * 1024;
-/// What a row costs beside its text: its other columns, its place in indices, its share of a page.
+/// Bytes that a row costs in addition to its text: its other columns, its index entries, its share of a page.
 pub const ROW_BYTES: u64 = 512;
 
-/// Who pays.
+/// The account of the user who pays for the bytes of a log.
 pub trait Account: Send + Sync {
-    /// So many bytes are on the disk of a log that is charged to it from here on, also if it was before.
+    /// Takes over a log that already has `bytes` on the disk. Calling this again for the same log charges it only once.
     fn open(&self, bytes: u64);
-    /// So many bytes more are about to be written. An error if that is too much; then nothing is charged.
+    /// Charges `bytes` that are about to be written. If that is too much, this is an error and nothing is charged.
     fn charge(&self, bytes: u64) -> Result<(), Exceeded>;
-    /// So many bytes more are written whatever may be had.
+    /// Charges `bytes` even beyond the quota.
     fn charge_anyway(&self, bytes: u64);
-    /// So many bytes are no longer on the disk, or were never written.
+    /// Gives back `bytes` that are no longer on the disk or were never written.
     fn refund(&self, bytes: u64);
 }
 
-/// More than its owner may have, as a sentence with what to do about it.
+/// The owner's quota is exceeded; the text is a sentence that says what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Exceeded(pub String);
 
-/// Of tests of this layer, and of logs that are only read.
+/// An account without a quota, for tests of this layer and for logs that are only read.
 pub(super) struct Free;
 
 impl Account for Free {
@@ -41,10 +41,10 @@ impl Account for Free {
     fn refund(&self, _: u64) {}
 }
 
-/// Whether events are read again for which their owner has no memory left.
+/// Whether events may be read from the journal when their owner has no memory left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overdraft {
     Refused,
-    /// Nothing goes on without them.
+    /// The events are read anyway, because the session cannot continue without them.
     Allowed,
 }

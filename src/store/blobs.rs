@@ -25,7 +25,8 @@ impl Blobs {
         hex::encode(Sha256::digest(content))
     }
 
-    /// Whole and on the disk when this returns: the row that names it is committed after.
+    /// Writes the content completely to the disk before returning, because the row that names the blob is committed
+    /// afterwards.
     pub fn put(&self, content: &[u8]) -> std::io::Result<String> {
         let name = Self::name(content);
         let path = self.folder.join(&name);
@@ -39,7 +40,7 @@ impl Blobs {
             file.sync_data()
         });
         if let Err(error) = written.and_then(|()| std::fs::rename(&draft, &path)) {
-            // Half a file on a full disk only makes it fuller.
+            // A partial file would only fill a full disk further.
             let _ = std::fs::remove_file(&draft);
             return Err(error);
         }
@@ -50,7 +51,7 @@ impl Blobs {
         std::fs::read_to_string(self.path(name)?)
     }
 
-    /// One that no event has any more; whether it was there makes no difference.
+    /// Removes a blob that no event refers to any more. A missing file is no error.
     pub fn remove(&self, name: &str) -> std::io::Result<()> {
         match std::fs::remove_file(self.path(name)?) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -58,7 +59,7 @@ impl Blobs {
         }
     }
 
-    /// Removes every file for which `used` is false, drafts included; gives how many.
+    /// Removes every file for which `used` is false, drafts included; returns how many.
     pub fn sweep(&self, mut used: impl FnMut(&str) -> rusqlite::Result<bool>) -> rusqlite::Result<usize> {
         let mut removed = 0;
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(0) };
@@ -75,7 +76,7 @@ impl Blobs {
         Ok(removed)
     }
 
-    /// Names come from the database; one that is no hash never becomes a path.
+    /// Names come from the database; a name that is not a hash never becomes a path.
     fn path(&self, name: &str) -> std::io::Result<PathBuf> {
         if name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Ok(self.folder.join(Path::new(name)));

@@ -1,4 +1,4 @@
-//! The output of one cell as its result will show it: the head, the tail, and how much was between.
+//! The output of one cell as its result shows it: the head, the tail, and how many bytes are missing in between.
 
 use std::collections::VecDeque;
 
@@ -12,12 +12,12 @@ pub struct OutputCaps {
     pub tail: usize,
 }
 
-/// What a kernel counts is its word, however large.
+/// Adds without overflow, because the kernel reports these counts and the guest may forge them.
 fn sum(bytes: u64, more: u64) -> u64 {
     if controls::holds("numbers_of_guests_saturate") { bytes.saturating_add(more) } else { bytes + more }
 }
 
-/// Tagged bytes, of which the first and the last are kept.
+/// Output bytes tagged with their stream; only the first and the last are kept.
 #[derive(Debug)]
 struct HeadTail {
     caps: OutputCaps,
@@ -25,7 +25,7 @@ struct HeadTail {
     head_bytes: usize,
     tail: VecDeque<(Stream, VecDeque<u8>)>,
     tail_bytes: usize,
-    /// Bytes that were pushed out between the two.
+    /// Bytes that were dropped between the two.
     cut: u64,
 }
 
@@ -35,7 +35,7 @@ impl HeadTail {
     }
 
     fn push(&mut self, stream: Stream, mut data: &[u8]) {
-        // Once something is in the tail, the head is closed: the order would be lost otherwise.
+        // Once the tail has bytes, the head takes no more, because the order would be lost otherwise.
         if self.tail.is_empty() && self.cut == 0 {
             let room = self.caps.head - self.head_bytes;
             let (first, rest) = data.split_at(room.min(data.len()));
@@ -66,9 +66,9 @@ impl HeadTail {
         self.trim();
     }
 
-    /// Bytes that were never received.
+    /// Counts bytes that were never received.
     fn skip(&mut self, bytes: u64) {
-        // What is in the tail is no longer the end of the output.
+        // The tail so far is no longer the end of the output.
         self.cut = sum(self.cut, sum(bytes, self.tail_bytes as u64));
         self.tail.clear();
         self.tail_bytes = 0;
@@ -89,7 +89,7 @@ impl HeadTail {
         }
     }
 
-    /// A character of which the cut left only a part counts as cut.
+    /// Counts a character that was only partly cut as cut completely.
     fn settle(&mut self) {
         if self.cut == 0 {
             return;
@@ -135,7 +135,7 @@ fn append(pieces: &mut Vec<(Stream, Vec<u8>)>, stream: Stream, data: &[u8]) {
     }
 }
 
-/// Length without an unfinished UTF-8 character at the end.
+/// The length of `data` without an unfinished UTF-8 character at its end.
 pub(super) fn whole_characters(data: &[u8]) -> usize {
     for back in 1..=data.len().min(3) {
         let place = data.len() - back;
@@ -158,7 +158,7 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Collects while a cell runs.
+/// Collects the output of a running cell.
 #[derive(Debug)]
 pub struct Capture {
     both: HeadTail,

@@ -1,7 +1,7 @@
-//! Death on demand, for the test that kills the daemon at every commit in turn.
+//! Aborts the process on demand, for the test that kills the daemon at every commit in turn.
 //!
-//! `BELLJAR_CRASH_AT=n:before` aborts the process just before the n-th commit since the journal
-//! was opened, `n:after` just after it and before anybody was told. Release builds do not look.
+//! `BELLJAR_CRASH_AT=n:before` aborts the process just before the n-th commit since the journal was opened; `n:after`
+//! aborts just after the commit and before any waiting task learns of it. Release builds ignore the variable.
 
 const VARIABLE: &str = "BELLJAR_CRASH_AT";
 

@@ -1,4 +1,4 @@
-//! What can be wrong with the journal.
+//! Errors of the journal.
 
 use crate::memory::NoRoom;
 use crate::protocol::ids::Seq;
@@ -14,7 +14,7 @@ pub enum JournalError {
     Refused(String),
     #[error("the journal cannot be read: {0}")]
     Unreadable(#[from] rusqlite::Error),
-    /// One event that cannot be read, which nobody may pass over who goes on from all of them.
+    /// One event cannot be read. A session that is restored from its events must not skip it.
     #[error("event {seq} cannot be read: {reason}")]
     EventUnreadable { seq: Seq, reason: String },
     #[error("{}", .0.sentence())]

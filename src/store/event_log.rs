@@ -1,5 +1,5 @@
-//! The events of one session: appended in order, visible once the journal has them, read by
-//! sequence number. Whoever waits for more watches the newest number.
+//! The events of one session: appended in order, visible once they are committed to the journal, read by sequence
+//! number. A reader that waits for more events watches the newest number.
 
 mod payment;
 mod read;
@@ -24,14 +24,14 @@ use crate::protocol::result::Stream;
 
 pub use payment::Paid;
 
-/// Events and their bytes of one session that are served from memory; older ones come from the file.
+/// How many events and bytes of one session are served from memory; older events are read from the file.
 const TAIL_EVENTS: usize = 1_024;
 const TAIL_BYTES: usize = 1024 * 1024;
-/// Bytes of events that one read brings into memory, after the first event.
+/// The most bytes of events that one read brings into memory, not counting the first event.
 const READ_BYTES: u64 = 4 * 1024 * 1024;
-/// What an event has before its body: its number and its time.
+/// Bytes of an event before its body: its sequence number and its time.
 const HEAD_BYTES: u64 = 64;
-/// An event that is larger is written without what is large about it where there is no room.
+/// When the owner's quota is exhausted, an event larger than this is written without its large fields.
 const LEAN_BYTES: usize = 4 * 1024;
 
 /// A handle on the log of one session. All handles of a session share their state.
@@ -41,37 +41,39 @@ pub struct EventLog {
     spill: PathBuf,
 }
 
-/// What the handles and the writer share. It does not hold the journal open.
+/// The state that a log's handles and the writer share. It holds no reference to `Core`, so it does not keep the
+/// journal open.
 pub(super) struct LogState {
     session: SessionId,
     inner: Mutex<Inner>,
     newest: watch::Sender<Seq>,
     bill: Mutex<Bill>,
-    /// Where its events wait, together with those of its owner's other sessions.
+    /// The backlog of the owner, which counts the waiting events of all sessions of that owner.
     lane: OnceLock<Arc<WriteBacklog>>,
-    /// Whose memory its events take.
+    /// The owner's share of the memory, to which events are charged.
     memory: OnceLock<Pool>,
-    /// The last time that something of the sandbox's was too much, as it is told.
+    /// The most recent refusal of something that the sandbox sent, with the sentence for its owner.
     exceeded: watch::Sender<Option<Exceeded>>,
 }
 
-/// What is on the disk of a session, and who pays for it: nobody until somebody is named.
+/// The bytes that a session has on the disk, and the account that pays for them. Until `EventLog::charge_to` names
+/// one, this is a `Free` account.
 struct Bill {
     account: Arc<dyn Account>,
     bytes: u64,
 }
 
 struct Inner {
-    /// Number of the next event.
+    /// The sequence number of the next event.
     next: Seq,
     /// Everything up to here is committed.
     committed: Seq,
-    /// Number of the first event in the tail.
+    /// The sequence number of the first event in the tail.
     first: Seq,
     tail: VecDeque<Arc<Entry>>,
     /// Bytes of the tail.
     bytes: usize,
-    /// Bytes that were written beyond what the account allows.
+    /// Bytes written beyond what the account allows.
     reserve_used: u64,
     received: HashMap<SandboxId, u64>,
     closed: bool,
@@ -120,7 +122,7 @@ impl Draft {
     }
 }
 
-/// How events are appended.
+/// Options for appending events.
 struct How {
     durability: Durability,
     aim: Option<KeyTarget>,
@@ -140,7 +142,7 @@ impl How {
     }
 }
 
-/// The event as it is written where there is no room for all of it.
+/// Drops the large fields of an event for which its owner's quota has no room.
 fn lean(entry: Entry) -> Entry {
     match &entry.content {
         Content::Json(json) if json.len() > LEAN_BYTES => {
@@ -164,24 +166,24 @@ impl EventLog {
         self.state.session
     }
 
-    /// Where the output of this session's cells has to be, so that its events find it.
+    /// The folder where the output of this session's cells must be stored, because its events refer to files there.
     #[must_use]
     pub fn spill_folder(&self) -> &Path {
         &self.spill
     }
 
-    /// Numbers an event and has it written. Readers see it when it is committed.
+    /// Numbers an event and queues it for writing. Readers see it once it is committed.
     pub fn append(&self, body: EventBody) -> Seq {
         self.push(vec![Draft::of(body, None)], How::default())
     }
 
-    /// Likewise, as the effect of a kernel's frame.
+    /// Like [`Self::append`], and records which frame of a kernel caused the event.
     pub fn append_applied(&self, body: EventBody, applied: AppliedFrame) -> Seq {
         self.push(vec![Draft::of(body, Some(applied))], How::default())
     }
 
-    /// Likewise; `on_commit` runs on the writer's thread once the event is committed and visible.
-    /// It must not block. It is dropped unrun if the journal is closed before.
+    /// Like [`Self::append_applied`]; `on_commit` runs on the writer's thread once the event is committed and visible.
+    /// The callback must not block. It is dropped without being run if the journal closes first.
     pub fn append_then(
         &self,
         body: EventBody,
@@ -191,8 +193,9 @@ impl EventLog {
         self.push(vec![Draft::of(body, applied)], How::then(on_commit))
     }
 
-    /// Like [`Self::append_then`], for an event that begins what a request is about and was paid for. If the
-    /// request has a key, that leads there as soon as there is anything to be found, and not before.
+    /// Like [`Self::append_then`], for the paid event that starts the work of a request. If the request has an
+    /// idempotency key, the same transaction records the key's target, so the key never leads to something that does
+    /// not exist.
     pub fn append_keyed_then(
         &self,
         body: EventBody,
@@ -203,8 +206,8 @@ impl EventLog {
         self.push(vec![Draft::of(body, None)], How { aim, paid: Some(paid), ..How::then(on_commit) })
     }
 
-    /// Like [`Self::append_then`], for an intent whose effect is outside of the journal: when
-    /// `on_commit` runs, not even a loss of power can make it unsaid.
+    /// Like [`Self::append_then`], for an intent whose effect is outside the journal: when `on_commit` runs, the event
+    /// survives even a loss of power.
     pub fn append_durably_then(
         &self,
         body: EventBody,
@@ -216,12 +219,12 @@ impl EventLog {
         self.push(vec![Draft::of(body, applied)], how)
     }
 
-    /// Several that are committed together or not at all; the number of the last.
+    /// Appends several events that are committed together or not at all; returns the number of the last.
     pub(super) fn append_group(&self, drafts: Vec<Draft>) -> Seq {
         self.push(drafts, How::default())
     }
 
-    /// One that was paid for.
+    /// Appends one event that is already paid for.
     pub(super) fn append_paid(&self, draft: Draft, paid: Paid) -> Seq {
         self.push(vec![draft], How { paid: Some(paid), ..How::default() })
     }
@@ -243,11 +246,12 @@ impl EventLog {
             lane.enter(waiting_bytes(&rows));
         }
         let memory = self.in_memory(waiting_bytes(&rows) as u64);
-        // Under the lock, so that the writer gets the events in the order of their numbers.
+        // Pushed while the lock is held, so that the writer gets the events in the order of their numbers.
         let group = Group { log: Arc::clone(&self.state), rows, durability, aim, on_commit, memory };
         let refused = self.core.queue.push_events(group).err();
         if refused.is_some() {
-            // Nothing is read from a sandbox for its sake any more, so what it left in the lane is of no account.
+            // An abandoned log never counts as crowded, so the bytes that it leaves in the lane do no harm to this
+            // session.
             inner.abandoned = true;
         }
         drop(inner);
@@ -257,14 +261,16 @@ impl EventLog {
         newest
     }
 
-    /// What waits to be written is charged in any case: whoever caused it was charged before, or sent little.
+    /// Charges waiting events to memory even beyond the limit: the request behind a large event was charged before, or
+    /// the event is small.
     fn in_memory(&self, bytes: u64) -> Option<Charge> {
         let pool = self.memory().filter(|_| bytes > TINY_BYTES)?;
         Some(pool.charge_anyway(MemoryPurpose::Events, bytes))
     }
 
-    /// An event always gets its place. Where its owner has no room for it, it is written without what is large
-    /// about it, at the expense of the session's reserve, and whoever watches over the sandbox hears of it.
+    /// An event always gets its sequence number. If its owner's quota has no room, the event is written without its
+    /// large fields at the expense of the session's reserve, and the executor that watches over the sandbox is
+    /// notified.
     fn charged(&self, inner: &mut Inner, entry: Entry, paid: Option<Paid>) -> Entry {
         let Content::Json(json) = &entry.content else { return entry };
         if let Some(paid) = paid {
@@ -289,26 +295,26 @@ impl EventLog {
         }
     }
 
-    /// No more events will come; readers at the end stop waiting.
+    /// Declares that no more events will be appended, so that readers at the end stop waiting.
     pub fn close(&self) {
         self.state.inner.lock().closed = true;
         self.state.newest.send_modify(|_| {});
     }
 
-    /// No more events will become visible.
+    /// Whether no further event will become visible.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         let inner = self.state.inner.lock();
         inner.abandoned || (inner.closed && inner.lag() == 0)
     }
 
-    /// Number of the newest event that is committed.
+    /// The sequence number of the newest committed event.
     #[must_use]
     pub fn newest(&self) -> Seq {
         *self.state.newest.borrow()
     }
 
-    /// Marks each commit, also one that happened since the receiver was last looked at.
+    /// A receiver that changes with each commit, including one since the receiver was last looked at.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Seq> {
         self.state.newest.subscribe()
@@ -320,18 +326,18 @@ impl EventLog {
         usize::try_from(self.state.inner.lock().lag()).unwrap_or(usize::MAX)
     }
 
-    /// Why what is appended cannot be written at the moment, if that is so.
+    /// Why the appended events cannot be written at the moment; `None` if they can or none are waiting.
     #[must_use]
     pub fn stuck(&self) -> Option<String> {
         self.core.queue.healthy().err().filter(|_| self.lag() > 0)
     }
 
-    /// Waits until at most that many events are not committed, or never will be.
+    /// Waits until at most `at_most` events are uncommitted, or the log is abandoned.
     pub async fn settled(&self, at_most: usize) {
         self.until(|inner| inner.lag() <= at_most as u64).await;
     }
 
-    /// Waits until everything that is appended now is committed, or never will be.
+    /// Waits until all events appended so far are committed, or the log is abandoned.
     pub async fn flushed(&self) {
         let last = self.state.inner.lock().next - 1;
         self.until(|inner| inner.committed >= last).await;
@@ -359,7 +365,7 @@ impl Inner {
         self.next - 1 - self.committed
     }
 
-    /// What is not committed stays in memory in any case, because it is nowhere else.
+    /// Drops the oldest committed events beyond the limits. Uncommitted events stay, because they exist only in memory.
     fn trim(&mut self) {
         while self.first <= self.committed && (self.tail.len() > TAIL_EVENTS || self.bytes > TAIL_BYTES) {
             let Some(oldest) = self.tail.pop_front() else { break };
@@ -397,7 +403,7 @@ impl LogState {
         }
     }
 
-    /// These rows are committed. Called by the writer only, in the order of their numbers.
+    /// Makes committed rows visible. Only the writer calls this, in the order of the sequence numbers.
     pub fn publish(&self, rows: &[Row]) {
         let mut inner = self.inner.lock();
         for row in rows {
@@ -416,7 +422,7 @@ impl LogState {
         self.newest.send_replace(inner.committed);
     }
 
-    /// These rows will never be committed.
+    /// Marks the log as abandoned: its waiting rows will never be committed.
     pub fn abandon(&self) {
         self.inner.lock().abandoned = true;
         self.newest.send_modify(|_| {});

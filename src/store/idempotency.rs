@@ -1,4 +1,4 @@
-//! Keys with which clients make a request safe to repeat: one effect a key, for a day.
+//! Idempotency keys, with which clients make a request safe to repeat: each key has one effect for a day.
 
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
@@ -14,29 +14,29 @@ use super::writer::{Durability, OnRefusal};
 use crate::protocol::clock;
 use crate::protocol::ids::SessionId;
 
-/// Time for which a key stands for its first request.
+/// How long a key stands for its first request.
 pub const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What is known about a key.
+/// The state of a key when a request claims it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Claim {
-    /// Nothing, until now: it is the caller's, who has to act.
+    /// The key was unknown and is now claimed; the caller has to carry out the request.
     New,
-    /// The same request was made before. Without an answer it is being worked on, or the daemon
-    /// died over it; the target, if it is there, tells what to look at.
+    /// The same request was made before. Without an answer, the request is still in progress, or the daemon died during
+    /// it; the target, if there is one, names what the request creates.
     Known { target: Option<Value>, answer: Option<Answered> },
     /// Another request was made with this key.
     Conflict,
 }
 
-/// An answer as it was given.
+/// An answer as the client received it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answered {
     pub status: u16,
     pub body: Value,
 }
 
-/// What a claimed request makes, so that it can be found if there is never an answer.
+/// What a claimed request creates, so that a repeated request finds it even if no answer was ever recorded.
 #[derive(Clone, Debug)]
 pub struct KeyTarget {
     pub owner: u32,
@@ -56,7 +56,7 @@ fn aim(file: &Connection, owner: u32, key: &str, target: Option<&str>) -> rusqli
 }
 
 impl Journal {
-    /// Durable when it returns, so that what is done afterwards is never done twice.
+    /// Claims a key. Durable on return, so that the request is never carried out twice.
     pub async fn claim(&self, owner: u32, key: &str, body_hash: &str) -> Result<Claim, JournalError> {
         self.claim_at(owner, key, body_hash, clock::wall()).await
     }
@@ -81,15 +81,15 @@ impl Journal {
         self.core.queue.ask(Durability::Full, OnRefusal::Fail, claim).await
     }
 
-    /// Notes what a claimed request is about to make, so that it can be found if there is never an answer;
-    /// or that nothing came of it.
+    /// Records what a claimed request is about to create, so that a repeated request finds it even if no answer is ever
+    /// recorded; with `None`, records that nothing was created.
     pub async fn aim(&self, owner: u32, key: &str, target: Option<&Value>) -> Result<(), JournalError> {
         let (key, target) = (key.to_owned(), target.map(Value::to_string));
         let note = move |file: &Connection, _: &Blobs| Ok(aim(file, owner, &key, target.as_deref())?);
         self.core.queue.ask(Durability::Full, OnRefusal::Wait, note).await
     }
 
-    /// Notes that no session came of a claimed request. If one is there after all, the key goes on leading to it.
+    /// Records that a claimed request created no session. If the session exists after all, the key keeps leading to it.
     pub async fn aim_at_nothing(
         &self,
         owner: u32,
@@ -105,7 +105,7 @@ impl Journal {
         self.core.queue.ask(Durability::Full, OnRefusal::Wait, note).await.map(drop)
     }
 
-    /// Keeps the answer of a claimed request for whoever repeats it.
+    /// Keeps the answer of a claimed request for repetitions of the request.
     pub async fn answer(
         &self,
         owner: u32,
@@ -123,7 +123,7 @@ impl Journal {
         self.core.queue.ask(Durability::Normal, OnRefusal::Wait, keep).await.map(drop)
     }
 
-    /// Bytes that are kept for the keys of one owner, or of each.
+    /// Bytes that the keys of one owner, or of every owner, take on the disk.
     pub fn kept_for_keys(&self, owner: Option<u32>) -> Result<Vec<(u32, u64)>, JournalError> {
         Ok(self.core.read(|file, _| {
             let query = "SELECT owner, sum(coalesce(octet_length(answer), 0) + octet_length(key)
@@ -137,7 +137,7 @@ impl Journal {
         })?)
     }
 
-    /// Gives a claimed key back, because nothing was done. One with a target stays: something was begun.
+    /// Releases a claimed key because nothing was done. A key with a target stays, because something was begun.
     pub async fn release(&self, owner: u32, key: &str) -> Result<(), JournalError> {
         let key = key.to_owned();
         let release = move |file: &Connection, _: &Blobs| {
@@ -175,7 +175,7 @@ fn oldest(now: SystemTime) -> i64 {
     seconds(now).saturating_sub(int(KEY_LIFE.as_secs()))
 }
 
-/// Deletes keys that stand for nothing any more; gives how many.
+/// Deletes expired keys; returns how many.
 pub(super) fn expire(file: &Connection, now: SystemTime) -> rusqlite::Result<usize> {
     file.execute("DELETE FROM idempotency WHERE created <= ?1", [oldest(now)])
 }

@@ -1,4 +1,4 @@
-//! Jobs that the journal knows: those that wait or run, and for a time those that have ended.
+//! The jobs in the journal: those that wait or run, and for some time those that have ended.
 
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
@@ -21,15 +21,15 @@ use crate::protocol::limits::JOB_ACTS_LISTED;
 pub struct JobRecord {
     pub view: JobView,
     pub job: NewJob,
-    /// Its sandbox, and where its output is.
+    /// The session that has the job's sandbox and its output.
     pub session: Option<SessionId>,
-    /// How it ended, while its sandbox is being removed.
+    /// How the job ended, set while its sandbox is still being removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged: Option<Box<JobEnd>>,
 }
 
 impl Journal {
-    /// Durable when it returns.
+    /// Durable on return.
     pub async fn put_job(&self, record: &JobRecord) -> Result<(), JournalError> {
         let (id, owner) = (record.view.id, record.view.owner);
         let ended = (record.view.state == JobState::Ended).then(|| seconds(clock::wall()));
@@ -38,7 +38,7 @@ impl Journal {
             let query = "INSERT OR REPLACE INTO jobs (id, owner, ended_at, record) VALUES (?1, ?2, ?3, ?4)";
             Ok(file.execute(query, params![id.0.as_bytes(), owner, ended, text])?)
         };
-        // A verdict waits for the disk; a job that cannot be noted is not taken.
+        // The end of a job waits until the disk accepts it; a new job that cannot be written is refused.
         let on_refusal = if ended.is_some() { OnRefusal::Wait } else { OnRefusal::Fail };
         self.core.queue.ask(Durability::Full, on_refusal, put).await.map(drop)
     }
@@ -51,7 +51,8 @@ impl Journal {
         Ok(text.as_deref().and_then(parse))
     }
 
-    /// What is said of the jobs of one user, or of all, the newest first. Each is read after `room` took its bytes.
+    /// The views of the jobs of one user, or of all users, newest first. Each record is read only after `room` granted
+    /// its bytes.
     pub fn job_views<E: From<JournalError>>(
         &self,
         owner: Option<u32>,
@@ -81,13 +82,14 @@ impl Journal {
                 file.query_row(query, [id], |row| row.get::<_, String>(0)).optional()
             });
             let text = text.map_err(JournalError::from)?.unwrap_or_default();
-            // One that was forgotten meanwhile is not there; one that is not understood is told of where it is used.
+            // A job that was forgotten meanwhile is left out, and so is a record that cannot be parsed: it is logged
+            // where it is used.
             views.extend(serde_json::from_str::<ViewOnly>(&text).ok().map(|said| said.view));
         }
         Ok(views)
     }
 
-    /// Of one user, or of all; the newest first.
+    /// The jobs of one user, or of all users, newest first.
     pub fn jobs(&self, owner: Option<u32>, limit: usize) -> Result<Vec<JobRecord>, JournalError> {
         let limit = int(limit as u64);
         match owner {
@@ -99,7 +101,7 @@ impl Journal {
         }
     }
 
-    /// An administrator does something with somebody else's job: in the journal before it is done.
+    /// Records that an administrator acts on another user's job; the caller does this before the act itself.
     pub async fn note_act(&self, id: JobId, admin: u32, act: &str) -> Result<(), JournalError> {
         let (at, act, now) = (clock::now(), act.to_owned(), seconds(clock::wall()));
         let insert = move |file: &Connection, _: &Blobs| {
@@ -109,7 +111,7 @@ impl Journal {
         self.core.queue.ask(Durability::Normal, OnRefusal::Fail, insert).await.map(drop)
     }
 
-    /// What administrators did with a job, the oldest first; the newest of them if there are many.
+    /// What administrators did with a job, oldest first; if there are many, only the newest ones.
     pub fn acts(&self, id: JobId) -> Result<Vec<AdminAct>, JournalError> {
         let mut acts = self.core.read(|file, _| {
             let query = "SELECT at, admin, act FROM job_acts WHERE job = ?1 ORDER BY rowid DESC LIMIT ?2";
@@ -124,12 +126,12 @@ impl Journal {
         Ok(acts)
     }
 
-    /// Those of all users that have not ended, the oldest first.
+    /// The jobs of all users that have not ended, oldest first.
     pub fn open_jobs(&self) -> Result<Vec<JobRecord>, JournalError> {
         self.records("SELECT record FROM jobs WHERE ended_at IS NULL ORDER BY id", [])
     }
 
-    /// Those that have ended, the oldest first: whose they are, and what they take.
+    /// The ended jobs, oldest first, each with its owner and the bytes that its record takes.
     pub fn ended_jobs(&self) -> Result<Vec<(u32, JobId, u64)>, JournalError> {
         Ok(self.core.read(|file, _| {
             let query =
@@ -144,14 +146,14 @@ impl Journal {
         })?)
     }
 
-    /// Whether anything is known of it.
+    /// Whether the journal has a record of the job.
     pub fn has_job(&self, id: JobId) -> Result<bool, JournalError> {
         Ok(self
             .core
             .read(|file, _| file.prepare("SELECT 1 FROM jobs WHERE id = ?1")?.exists([id.0.as_bytes()]))?)
     }
 
-    /// Forgets jobs that ended so long ago.
+    /// Forgets jobs that ended at least `keep` ago.
     pub async fn forget_jobs(&self, now: SystemTime, keep: Duration) -> Result<usize, JournalError> {
         let before = seconds(now).saturating_sub(int(keep.as_secs()));
         let delete = move |file: &Connection, _: &Blobs| {
@@ -163,7 +165,8 @@ impl Journal {
         self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await
     }
 
-    /// Forgets one that has ended; false if there is none. What administrators did with it is kept.
+    /// Forgets a job that has ended; false if there is no such job. The record of what administrators did with it is
+    /// kept.
     pub async fn forget_job(&self, id: JobId) -> Result<bool, JournalError> {
         let delete = move |file: &Connection, _: &Blobs| {
             let query = "DELETE FROM jobs WHERE id = ?1 AND ended_at IS NOT NULL";

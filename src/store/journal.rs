@@ -19,8 +19,8 @@ use super::spent;
 use super::writer::{Batch, Durability, Queue, Writer};
 use crate::protocol::ids::SessionId;
 
-/// A handle; clones are cheap. Dropping the last one, logs included, writes what waits and ends
-/// the writer's thread.
+/// A handle; clones are cheap. Dropping the last handle, including those inside logs, writes all waiting commands and
+/// ends the writer's thread.
 #[derive(Clone)]
 pub struct Journal {
     pub(super) core: Arc<Core>,
@@ -32,9 +32,9 @@ pub(super) struct Core {
     blobs: Blobs,
     /// Queries are short, so one connection serves all readers.
     reader: Mutex<Connection>,
-    /// Two logs of one session would give the same numbers twice.
+    /// The open logs. Each session has only one shared state, because two would assign the same sequence numbers twice.
     logs: Mutex<HashMap<SessionId, Weak<LogState>>>,
-    /// Of each user who has a log, as long as it has.
+    /// The backlog of each user who has an open log.
     lanes: Mutex<HashMap<u32, Weak<WriteBacklog>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failed: CancellationToken,
@@ -71,7 +71,7 @@ impl Journal {
         Ok(Self { core: Arc::new(core) })
     }
 
-    /// The log of a session, numbered on from its newest event.
+    /// The log of a session; new events are numbered after its newest one.
     pub fn log(&self, session: SessionId) -> Result<Arc<EventLog>, JournalError> {
         let mut logs = self.core.logs.lock();
         let state = if let Some(state) = logs.get(&session).and_then(Weak::upgrade) {
@@ -97,7 +97,7 @@ impl Journal {
         self.core.logs.lock().get(&session).is_some_and(|state| state.strong_count() > 0)
     }
 
-    /// Waits until its writer has died once too often: nothing will be written any more.
+    /// Waits until the writer has panicked too often; from then on nothing is written any more.
     pub async fn failed(&self) {
         self.core.failed.cancelled().await;
     }
@@ -107,14 +107,14 @@ impl Journal {
         self.core.queue.healthy()
     }
 
-    /// Where the output of a session's cells is.
+    /// The folder of the spill files with the output of a session's cells.
     #[must_use]
     pub fn spill_folder(&self, session: SessionId) -> PathBuf {
         self.core.spill_folder(session)
     }
 
-    /// Writes what waits and ends the writer's thread; blocks until then. While the disk refuses,
-    /// what waits is tried once more and then given up.
+    /// Writes all waiting commands and ends the writer's thread; blocks until then. If the disk refuses, the batch is
+    /// tried once more and then given up.
     pub fn close(&self) {
         self.core.close();
     }
@@ -146,7 +146,7 @@ impl Core {
     fn close(&self) {
         self.queue.close();
         let thread = self.thread.lock().take();
-        // The last handle may be dropped by a callback, which runs on that very thread.
+        // A callback on the writer's thread may drop the last handle, and a thread cannot join itself.
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()

@@ -1,9 +1,9 @@
-//! Bytes of events that wait to be written, user by user: who fills the queue in front of the journal is not read
-//! from any more, and nobody else waits behind more than a user may have in it.
+//! The bytes of events that wait to be written, counted per user. The daemon stops reading from the sandboxes of a user
+//! who fills the queue in front of the journal, so other users wait behind at most that user's share of it.
 
 use tokio::sync::watch;
 
-/// Bytes of one user that may wait before its sandboxes are not read from any more.
+/// Bytes of one user that may wait before the daemon stops reading from that user's sandboxes.
 pub(super) const LANE_BYTES: usize = 8 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl Default for WriteBacklog {
 
 impl WriteBacklog {
     pub fn enter(&self, bytes: usize) {
-        // Whoever waits need not hear that there is even more.
+        // Tasks wait only for the backlog to shrink, so growth does not wake them.
         self.waiting.send_if_modified(|waiting| {
             *waiting = waiting.saturating_add(bytes);
             false

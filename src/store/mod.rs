@@ -1,9 +1,9 @@
-//! What must outlive the daemon: the sessions, their events in order, the output of their cells.
+//! The persistent store: the sessions, their events in order, and the output of their cells, all of which survive a
+//! restart of the daemon.
 //!
-//! The journal is one `SQLite` file with a thread that writes it; output lies in spill files, of
-//! which events hold ranges, and large values in files named by their hash. State is first in the
-//! journal, then told to others; clients read by sequence number. Nothing here knows of HTTP or
-//! containers.
+//! The journal is one `SQLite` file written by one thread. Output lies in spill files, and events hold ranges of them;
+//! large values lie in files named by their hash. A change of state is committed to the journal before clients or
+//! actors see it; clients read events by sequence number. Nothing in this module depends on HTTP or containers.
 
 mod account;
 mod blobs;

@@ -1,8 +1,8 @@
-//! Records what a kernel sends while cells run: output into spill files and events, displays into
-//! events, both into the cell's result. Nothing it is sent can make it grow beyond its caps.
+//! Records what a kernel sends while cells run: output into spill files and events, displays into events, both into the
+//! cell's result. The caps bound its memory regardless of what the kernel sends.
 //!
-//! Every event tells up to which frame of the kernel the journal is complete. Output that waits to
-//! be published counts as not received; after a death of the daemon the kernel sends it again.
+//! Events record up to which frame of the kernel the journal is complete. Output that waits to be published counts as
+//! not received; if the daemon dies, the kernel sends it again.
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -25,12 +25,12 @@ use crate::protocol::limits::{
 };
 use crate::protocol::result::{Display, Stream};
 
-/// What in the output of a sandbox stands for something else.
+/// Placeholders in the output of a sandbox, which are replaced before the output is published.
 pub trait Placeholders: Send + Sync {
-    /// How much of the bytes is there before what may become a placeholder when more has come.
+    /// The length of `data` before a possible beginning of a placeholder whose end has not arrived yet.
     fn before_begun(&self, data: &[u8]) -> usize;
 
-    /// The bytes with at most so many more put in; none if nothing is to be put in.
+    /// `data` with its placeholders replaced, at most `most_bytes` longer; `None` if there is nothing to replace.
     fn replaced(&self, data: &[u8], most_bytes: usize) -> Option<Vec<u8>>;
 }
 
@@ -42,22 +42,22 @@ pub struct Recorder {
 pub(super) struct State {
     pub spill: Spill,
     pub caps: OutputCaps,
-    /// Whose frames are being recorded.
+    /// The sandbox whose frames are being recorded.
     pub sandbox: Option<SandboxId>,
     placeholders: Option<Arc<dyn Placeholders>>,
-    /// Bytes that may still be put in place of placeholders, until the next cell begins.
+    /// Bytes by which replaced placeholders may still enlarge the output, until the next cell begins.
     room: usize,
     pub running: HashMap<CellNumber, Running>,
     pub pending: Option<UnpublishedOutput>,
     pub published: Option<Instant>,
-    /// Another recorder has taken its place; nothing is recorded here any more.
+    /// Another recorder has replaced this one; this one records nothing any more.
     sealed: bool,
 }
 
 pub(super) struct Running {
     pub capture: Capture,
     pub displays: Vec<Display>,
-    /// What they take of their owner's part of the memory.
+    /// The charges for the displays to the owner's share of the memory.
     pub memory: Vec<Charge>,
     pub display_bytes: usize,
     pub displays_dropped: u64,
@@ -71,13 +71,13 @@ pub(super) struct UnpublishedOutput {
     pub cell: Option<CellNumber>,
     pub stream: Stream,
     pub data: Vec<u8>,
-    /// Number of the last frame in it.
+    /// The number of the last frame in `data`.
     pub received: u64,
-    /// Only the beginning of a character or a placeholder is left, which waits for its end without a deadline.
+    /// `data` is only the beginning of a character or a placeholder, which waits for its end without a deadline.
     pub partial: bool,
 }
 
-/// All that was recorded of a cell.
+/// Everything that was recorded of a cell.
 #[derive(Debug, Default)]
 pub struct CellRecord {
     pub captured: Captured,
@@ -106,7 +106,7 @@ impl State {
         self.sandbox.clone().map(|sandbox| AppliedFrame { sandbox, received })
     }
 
-    /// How much of the bytes is whole characters and no begun placeholder.
+    /// The length of `data` without an unfinished character or placeholder at its end.
     fn whole(&self, data: &[u8]) -> usize {
         let begun = self.placeholders.as_ref().map(|placeholders| placeholders.before_begun(data));
         whole_characters(data).min(begun.unwrap_or(data.len()))
@@ -120,7 +120,7 @@ impl State {
         }
     }
 
-    /// Says once per cell that output is no longer kept.
+    /// The event that output is no longer kept, which each cell gets at most once.
     fn cut(&mut self, cell: CellNumber, applied: Option<AppliedFrame>, rest: Option<&Rest>) -> Option<Draft> {
         let running = self.running.get_mut(&cell).filter(|running| !running.cut_said)?;
         running.cut_said = true;
@@ -165,7 +165,7 @@ impl Recorder {
         Self { log, state: Mutex::new(state) }
     }
 
-    /// From here on frames are those of that sandbox.
+    /// Attributes all further frames to this sandbox.
     pub fn attach(&self, sandbox: SandboxId) {
         let mut state = self.state.lock();
         if state.sandbox.as_ref().is_some_and(|current| *current != sandbox) {
@@ -174,8 +174,8 @@ impl Recorder {
         state.sandbox = Some(sandbox);
     }
 
-    /// Nothing is recorded from here on, and no frame counts as received on its account: the kernel sends to the next
-    /// recorder what is not in the journal.
+    /// Stops recording. No further frame counts as received because of this recorder, so the kernel sends everything
+    /// that is not in the journal to the next recorder.
     pub fn seal(&self) {
         let mut state = self.state.lock();
         (state.sealed, state.pending) = (true, None);
@@ -186,12 +186,12 @@ impl Recorder {
         self.state.lock().sealed
     }
 
-    /// What is published from here on has these replaced.
+    /// Sets the placeholders that are replaced in all output published from now on.
     pub fn replace(&self, placeholders: Arc<dyn Placeholders>) {
         self.state.lock().placeholders = Some(placeholders);
     }
 
-    /// A cell that was recovered goes on with what is recorded of it.
+    /// Starts recording a cell. A cell that was recovered keeps what is already recorded of it.
     pub fn begin(&self, cell: CellNumber) {
         let mut state = self.state.lock();
         let caps = state.caps;
@@ -199,14 +199,14 @@ impl Recorder {
         state.running.entry(cell).or_insert_with(|| Running::new(caps));
     }
 
-    /// Output, with the number of the frame that brought it.
+    /// Records output; `received` is the number of the frame that brought it.
     pub fn output(&self, frame: &OutputFrame<'_>, received: u64) {
         let mut state = self.state.lock();
         if state.sealed {
             return;
         }
         if let Some(cell) = frame.cell {
-            // Output of a cell that is not running is forged or too late: nobody waits for it.
+            // Output of a cell that is not running is forged or late; no client waits for it.
             let Some(running) = state.running.get_mut(&cell) else { return };
             running.capture.push(frame.stream, frame.data);
         }
@@ -267,7 +267,7 @@ impl Recorder {
         self.log.append_paid(Draft { body, applied, carry }, paid);
     }
 
-    /// Output that the kernel counted and did not send.
+    /// Records output that the kernel counted and did not send.
     pub fn gap(&self, cell: CellNumber, stdout_bytes: u64, stderr_bytes: u64, received: u64) {
         let mut state = self.state.lock();
         if state.sealed {
@@ -290,13 +290,13 @@ impl Recorder {
         if waiting { state.published.map(|at| at + OUTPUT_COALESCE) } else { None }
     }
 
-    /// Output waits to be published, if only for the end of a character.
+    /// Whether output waits to be published, even if only for the end of a character.
     #[must_use]
     pub fn has_pending(&self) -> bool {
         self.state.lock().pending.is_some()
     }
 
-    /// Whether anything came of a cell that runs.
+    /// Whether a running cell has produced any output or display.
     #[must_use]
     pub fn has_output(&self, cell: CellNumber) -> bool {
         let state = self.state.lock();
@@ -342,7 +342,8 @@ impl Recorder {
         state.published = Some(Instant::now());
     }
 
-    /// One group of events: a frame whose bytes are spread over several must not be committed in part.
+    /// Publishes in one group of events, because a frame whose bytes are spread over several events must not be
+    /// committed in part.
     fn publish_all(&self, state: &mut State, held: &UnpublishedOutput, rest: &[u8]) {
         let UnpublishedOutput { cell, stream, ref data, received, .. } = *held;
         let mut drafts = Vec::new();
@@ -397,7 +398,7 @@ impl Recorder {
         }
     }
 
-    /// What comes next waits, however slow the test is.
+    /// Makes later output wait for publication, no matter how slowly the test runs.
     #[cfg(test)]
     pub(super) fn hold_back(&self) {
         self.state.lock().published = Some(Instant::now() + std::time::Duration::from_secs(3_600));
@@ -411,7 +412,7 @@ enum Publish {
     Whole,
 }
 
-/// Length of the first chunk that makes an event, which does not end within a character.
+/// The length of the next chunk that becomes one event; a chunk does not end within a character.
 fn chunk_end(data: &[u8]) -> usize {
     match data.get(..OUTPUT_EVENT_BYTES) {
         Some(chunk) if chunk.len() < data.len() => match whole_characters(chunk) {

@@ -1,4 +1,4 @@
-//! The recorder after a restart: what it knew of cells that were running, from what the journal has.
+//! Restores the recorder after a restart: the state of cells that were running, from the events in the journal.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::result::{Display, Stream};
 
 impl Recorder {
-    /// A recorder that goes on where the journal ends: `running` are the cells that had not ended.
+    /// A recorder that continues where the journal ends; `running` are the cells that had not ended.
     ///
-    /// Output that was spilled and not committed is cut off, because the kernel will send it again
-    /// with every frame after [`EventLog::received`].
+    /// Output that was spilled and not committed is cut off, because the kernel sends it again with every frame after
+    /// [`EventLog::received`].
     pub fn recover(
         log: Arc<EventLog>,
         spill: Spill,
@@ -44,7 +44,7 @@ impl Recorder {
 
 struct Recovered {
     running: Running,
-    /// Committed bytes of its spill file.
+    /// The committed length of the cell's spill file.
     end: u64,
 }
 
@@ -86,7 +86,7 @@ fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Re
     Ok(recovered)
 }
 
-/// Counts what was lost since the event before, except for what came after this event's own bytes.
+/// Counts bytes lost since the previous event, except those that were dropped after this event's own bytes.
 fn skip_lost(running: &mut Running, carry: &RecorderState, after: [u64; 2]) {
     let [stdout, stderr] = [0, 1].map(|of: usize| {
         let [now, before, later] = [carry.lost, running.lost, after].map(|bytes| bytes[of]);
@@ -102,7 +102,8 @@ fn take_event(running: &mut Running, log: &EventLog, text: &str) {
         Ok(EventBody::Display { mime, .. }) => {
             let bytes = serde_json::to_string(&mime).map_or(0, |text| text.len());
             running.display_bytes += bytes;
-            // They are there already, and their cell is not to lose them: charged whether there is room or not.
+            // The displays are already in memory and their cell must not lose them, so they are charged even without
+            // room.
             let memory = log.memory().filter(|_| controls::holds("restored_display_charge"));
             running
                 .memory
@@ -124,16 +125,16 @@ fn end(recorded: &StoredEvent) -> u64 {
 
 fn cut(spill: &mut Spill, cell: Option<CellNumber>, end: u64) {
     if let Err(error) = spill.cut(cell, end) {
-        // Not fatal: the next range is written at its own place in any case.
+        // This is not fatal: the next range is written at its own offset in any case.
         tracing::warn!(%error, "a spill file cannot be cut to its committed length");
     }
 }
 
-/// The beginning of a character that came with the last committed frame.
+/// The beginning of a character or placeholder that arrived with the last committed frame.
 fn unfinished(state: &mut State, last: StoredEvent) -> Option<UnpublishedOutput> {
     let Rest { stream, bytes } = last.carry.and_then(|carry| carry.rest)?;
     if let Some(cell) = last.cell {
-        // A cell that has ended got its rest with its end.
+        // A cell that has ended got its rest when it ended.
         state.running.get_mut(&cell)?.capture.push(stream, &bytes);
     }
     let received = last.received.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Events as rows: how they are written, read and turned into what clients get.
+//! Events as rows: how they are written, read and turned into the JSON that clients get.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
@@ -17,9 +17,10 @@ use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
 use crate::protocol::result::Stream;
 use crate::protocol::values;
 
-/// Levels of an event. What comes in is parsed with at most 128, and has a few more around it when it is written.
+/// The most levels of nesting in an event. Incoming values are parsed with at most 128 levels and get a few more around
+/// them in the event.
 const EVENT_DEPTH: usize = 192;
-/// Bytes that a byte of output takes in JSON at most.
+/// The most bytes that one byte of output takes in JSON.
 const ESCAPED: u64 = 6;
 
 /// An event ready to be sent.
@@ -32,24 +33,24 @@ pub struct Rendered {
     pub json: Arc<str>,
 }
 
-/// The frame of a kernel whose effect an event is: after a restart, frames up to the highest
-/// number in the journal are not asked for again.
+/// The frame of a kernel that caused an event: after a restart, frames up to the highest number in the journal are not
+/// requested again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedFrame {
     pub sandbox: SandboxId,
     pub received: u64,
 }
 
-/// What the recorder needs beside the events to go on after a restart; clients never see it.
+/// What the recorder needs in addition to the events to continue after a restart; clients never see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct RecorderState {
-    /// Bytes of the cell on stdout and stderr so far that are in no event.
+    /// Bytes of the cell on stdout and stderr so far that are not in any event.
     pub lost: [u64; 2],
-    /// How many of them came after the bytes of this very event.
+    /// How many of the lost bytes came after the bytes of this event.
     pub dropped: u64,
     pub displays_dropped: u64,
-    /// Beginning of a character that arrived with this event's frame and waits for its end.
+    /// The beginning of a character or placeholder that arrived with this event's frame and waits for its end.
     pub rest: Option<Rest>,
 }
 
@@ -69,9 +70,9 @@ pub(super) struct Entry {
 
 #[derive(Clone, Debug)]
 pub(super) enum Content {
-    /// Serialised once, for any number of readers; its size is its cost.
+    /// JSON text, serialised once for any number of readers; its length is the entry's cost.
     Json(Arc<str>),
-    /// Output stays in its spill file until somebody reads it.
+    /// Output stays in its spill file until a reader needs it.
     Output { stream: Stream, start: u64, bytes: u64 },
 }
 
@@ -85,7 +86,7 @@ pub(super) struct Row {
     pub carry: Option<RecorderState>,
 }
 
-/// An event of a cell as the recorder needs it to go on.
+/// An event as the recorder needs it to continue after a restart.
 #[derive(Debug)]
 pub(super) struct StoredEvent {
     pub cell: Option<CellNumber>,
@@ -94,7 +95,7 @@ pub(super) struct StoredEvent {
     pub received: Option<u64>,
 }
 
-/// `SQLite` has signed numbers only; nothing here counts that far.
+/// Converts to the signed integers of `SQLite`; no count here is large enough to be cut.
 pub(super) fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -118,7 +119,7 @@ impl Entry {
         }
     }
 
-    /// Bytes that it takes at most when it is rendered.
+    /// The most bytes that the entry takes when it is rendered.
     pub fn size(&self) -> u64 {
         match &self.content {
             Content::Json(text) => text.len() as u64,
@@ -199,13 +200,14 @@ fn stored(row: &SqlRow<'_>, blobs: &Blobs) -> rusqlite::Result<(Seq, StoredEvent
     Ok((seq, StoredEvent { cell, entry: Entry { at, cell, name: name.into(), content }, carry, received }))
 }
 
-/// Somebody removed a file of the journal; the event keeps its place in the order.
+/// A stand-in for an event whose blob file is missing; the event keeps its place in the order.
 fn lost_blob(error: &std::io::Error, seq: Seq, at: &str, name: &str) -> String {
     tracing::error!(%error, seq, "the content of an event is gone");
     serde_json::json!({ "seq": seq, "at": at, "type": name, "lost": true }).to_string()
 }
 
-/// At most `limit` events after a number and up to another, and so many bytes of them, but one in any case.
+/// At most `limit` events after `after` and up to `until`, with at most `most_bytes`; the first is returned even if it
+/// is larger.
 pub(super) fn read(
     connection: &Connection,
     blobs: &Blobs,
@@ -220,7 +222,7 @@ pub(super) fn read(
     let mut rows = statement.query(bounds)?;
     let (mut entries, mut bytes) = (Vec::new(), 0_u64);
     while let Some(row) = rows.next()? {
-        // Looked at before it is read.
+        // The size is checked before the content is read.
         bytes = size_of(row)?.saturating_add(bytes);
         if bytes > most_bytes && !entries.is_empty() {
             break;
@@ -231,15 +233,15 @@ pub(super) fn read(
     Ok(entries)
 }
 
-/// Events of which only what is told is kept, as JSON.
+/// The JSON of events without output and displays.
 pub(super) struct Told {
     pub events: Vec<(Seq, String)>,
-    /// The last one that was looked at.
+    /// The number of the last event that was examined, output and displays included.
     pub last: Seq,
 }
 
-/// As [`read`], without output and displays, whose content is not even looked at; and what cannot be read is an error.
-/// `room` is asked for the bytes of each before it is read.
+/// Like [`read`], without output and displays, whose content is not read at all; an event that cannot be read is an
+/// error. `room` is asked for the bytes of each event before it is read.
 pub(super) fn told(
     connection: &Connection,
     blobs: &Blobs,
@@ -277,8 +279,8 @@ pub(super) fn told(
     if told.last == after { Err(unreadable(after + 1, &"it is not there")) } else { Ok(told) }
 }
 
-/// An event as it was written. A value in it may have been as deep as the parser takes, and has some more levels around
-/// it since; one that is deeper than that would cost the stack.
+/// Parses an event as it was written. A value in it may be as deep as the parser of incoming values allows and has a
+/// few more levels around it; an even deeper one could overflow the stack.
 pub(super) fn parse(seq: Seq, json: &str) -> Result<Event, JournalError> {
     if values::depth(json) > EVENT_DEPTH {
         return Err(unreadable(seq, &format!("it is nested more than {EVENT_DEPTH} levels deep")));
@@ -288,12 +290,12 @@ pub(super) fn parse(seq: Seq, json: &str) -> Result<Event, JournalError> {
     Event::deserialize(&mut parser).map_err(|error| unreadable(seq, &error))
 }
 
-/// That an event is there and cannot be used.
+/// The error that an event is missing or cannot be used.
 pub(super) fn unreadable(seq: Seq, reason: &dyn std::fmt::Display) -> JournalError {
     JournalError::EventUnreadable { seq, reason: reason.to_string() }
 }
 
-/// As [`Entry::size`] would say.
+/// The same number as [`Entry::size`], computed from the row.
 fn size_of(row: &SqlRow<'_>) -> rusqlite::Result<u64> {
     let is_output = !matches!(row.get_ref("stream")?, ValueRef::Null);
     match row.get::<_, Option<i64>>("bytes")?.map(unsigned) {
@@ -306,14 +308,14 @@ fn size_of(row: &SqlRow<'_>) -> rusqlite::Result<u64> {
     }
 }
 
-/// Bytes of one event, which is not read.
+/// The size of one event, without reading its blob or output.
 pub(super) fn size(connection: &Connection, session: SessionId, seq: Seq) -> rusqlite::Result<Option<u64>> {
     let mut statement = connection
         .prepare_cached("SELECT stream, bytes, json FROM events WHERE session = ?1 AND seq = ?2")?;
     statement.query_row(params![session.0.as_bytes(), int(seq)], size_of).optional()
 }
 
-/// The event with which a cell ended.
+/// The event that ended a cell.
 pub(super) fn finished(
     connection: &Connection,
     blobs: &Blobs,
@@ -328,14 +330,15 @@ pub(super) fn finished(
     Ok(found.optional()?.map(|(seq, recorded)| (seq, recorded.entry)))
 }
 
-/// The number of the newest event.
+/// The sequence number of the newest event.
 pub(super) fn newest(connection: &Connection, session: SessionId) -> rusqlite::Result<Seq> {
     let query = "SELECT coalesce(max(seq), 0) FROM events WHERE session = ?1";
     connection.query_row(query, [session.0.as_bytes()], |row| row.get(0)).map(unsigned)
 }
 
-/// The sandboxes that a session has by its events: the one that was ready last, if none was said to be gone since. If
-/// that event cannot be read, all that ever told it something: one too many is better than one too few.
+/// The sandboxes that a session has according to its events: the one that became ready last, unless an event says that
+/// it is gone. If that event cannot be parsed, all sandboxes whose frames the session ever recorded: naming one too
+/// many is safer than missing one.
 pub(super) fn sandboxes(
     connection: &Connection,
     blobs: &Blobs,
@@ -374,7 +377,7 @@ pub(super) fn received(connection: &Connection, session: SessionId) -> rusqlite:
     rows.collect()
 }
 
-/// What was recorded of a cell since it last started, in order.
+/// Passes the output and displays of a cell since its last start to `each`, in order.
 pub(super) fn of_cell(
     connection: &Connection,
     blobs: &Blobs,
@@ -396,7 +399,7 @@ pub(super) fn of_cell(
     Ok(())
 }
 
-/// The newest event of output, of any cell or of those between cells.
+/// The newest event of output: of any cell or none, or only of output between cells.
 pub(super) fn last_output(
     connection: &Connection,
     blobs: &Blobs,

@@ -1,4 +1,4 @@
-//! The journal's file: how it is opened, checked, and brought to the newest form.
+//! The journal's file: how it is opened, checked, and migrated to the newest schema.
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const FILE: &str = "journal.db";
-/// A larger file is not read through at every start; what is broken in it shows when it is used.
+/// A larger file is not checked completely at every start; damage in it shows when the damaged part is used.
 const QUICK_CHECK_BYTES: u64 = 64 * 1024 * 1024;
 /// Readers and the writer share one file; a wait this long means something is stuck.
 const BUSY: Duration = Duration::from_secs(5);
-/// What the write-ahead log may keep of the disk once it was larger.
+/// The size to which the write-ahead log is truncated after it was larger.
 const LOG_KEPT_BYTES: i64 = 64 * 1024 * 1024;
 /// Beginning of every `SQLite` file, and where its header holds `user_version`.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -134,14 +134,14 @@ impl OpenError {
     }
 }
 
-/// Opens the writer's and the readers' connection. A file that is refused keeps every byte.
+/// Opens the writer's and the readers' connection. A file that is refused is not changed.
 pub(super) fn open(folder: &Path) -> Result<(Connection, Connection), OpenError> {
     let path = folder.join(FILE);
     check_header(&path)?;
     let failed = |error: rusqlite::Error| OpenError::of(&path, &error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut writer = Connection::open_with_flags(&path, flags).map_err(failed)?;
-    // Closing would fold the write-ahead log into a file that may turn out not to be ours.
+    // Closing would otherwise checkpoint the write-ahead log into a file that may turn out to be newer or damaged.
     writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
     writer.busy_timeout(BUSY).map_err(failed)?;
     let found = version(&writer).map_err(failed)?;
@@ -160,7 +160,8 @@ pub(super) fn open(folder: &Path) -> Result<(Connection, Connection), OpenError>
     Ok((writer, reader))
 }
 
-/// Looks at the bytes themselves: `SQLite` would already begin to repair. Makes the file if there is none.
+/// Checks the raw bytes, because `SQLite` would already begin recovery on opening. Creates the file if it does not
+/// exist.
 fn check_header(path: &Path) -> Result<(), OpenError> {
     let made = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
     let file = made.map_err(|error| OpenError::unusable(path, &error))?;
@@ -188,7 +189,7 @@ fn newest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-/// The smallest write there is; changes nothing.
+/// The smallest possible write; it does not change the content.
 pub(super) fn rewrite_version(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "user_version", newest())
 }
@@ -212,9 +213,9 @@ fn check_content(path: &Path, connection: &Connection) -> Result<(), OpenError> 
 }
 
 fn migrate(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
-    // Only has an effect on a file without tables, and cannot be changed later without a rewrite.
+    // This only has an effect on a file without tables and cannot be changed later without a rewrite.
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
-    // What is deleted is gone: the environment of a job may hold secrets.
+    // Deleted content is overwritten, because the environment of a job may hold secrets.
     connection.query_row("PRAGMA secure_delete = ON", [], |_| Ok(()))?;
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.query_row(&format!("PRAGMA journal_size_limit = {LOG_KEPT_BYTES}"), [], |_| Ok(()))?;

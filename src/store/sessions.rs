@@ -1,4 +1,4 @@
-//! The sessions that the journal knows, and how their rows end.
+//! The records of sessions in the journal, and how their rows are deleted.
 
 use rusqlite::{Connection, ErrorCode, params};
 use serde::{Deserialize, Serialize};
@@ -13,28 +13,28 @@ use super::writer::{Durability, OnRefusal, WriteError};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SandboxId, SessionId, SessionName};
 
-/// How long the journal of a removed session is kept, unless the caller says otherwise.
+/// How long the events of a removed session are kept, unless the caller says otherwise.
 pub const KEEP_REMOVED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Rows deleted in one transaction, so that nobody waits long behind a large session.
+/// Rows deleted in one transaction, so that other writes do not wait long behind a large session.
 const ROWS_DELETED: i64 = 5_000;
 /// Free pages given back to the disk in one transaction.
 const PAGES_RETURNED: u32 = 1_000;
 
 const BLOB_IS_USED: &str = "SELECT 1 FROM events WHERE blob = ?1 LIMIT 1";
 
-/// What is needed to have a session again after a restart.
+/// The data needed to restore a session after a restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionRecord {
     pub id: SessionId,
     pub owner: u32,
     pub name: SessionName,
     pub created_at: String,
-    /// What was asked for.
+    /// The request that created the session.
     pub request: serde_json::Value,
-    /// The job that it serves, and for which alone it is there.
+    /// The job for which alone this session exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobId>,
-    /// User id of its guests, if it holds one of the range.
+    /// The uid of the session's guests, if the session holds one of the configured range.
     pub slot: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn seconds(at: SystemTime) -> i64 {
 }
 
 impl Journal {
-    /// Durable when it returns: what is made for the session afterwards can be found again.
+    /// Durable on return, so that resources made for the session afterwards can be found again.
     pub async fn create_session(&self, record: &SessionRecord) -> Result<(), JournalError> {
         let record = record.clone();
         let insert = move |file: &Connection, _: &Blobs| insert(file, &record);
@@ -70,7 +70,7 @@ impl Journal {
         self.core.queue.ask(Durability::Full, OnRefusal::Wait, update).await.map(drop)
     }
 
-    /// From here on its name is free. Its events are kept until they are old or forgotten.
+    /// Marks a session as removed, which frees its name. Its events are kept until they expire or are forgotten.
     pub async fn remove_session(&self, id: SessionId) -> Result<(), JournalError> {
         self.remove_session_at(id, clock::wall()).await
     }
@@ -83,7 +83,7 @@ impl Journal {
         self.core.queue.ask(Durability::Full, OnRefusal::Wait, remove).await.map(drop)
     }
 
-    /// The living ones, oldest first.
+    /// The sessions that are not removed, oldest first.
     pub fn sessions(&self) -> Result<Vec<SessionRecord>, JournalError> {
         let found = self.core.read(|file, _| {
             let mut statement =
@@ -101,7 +101,7 @@ impl Journal {
         Ok(found.into_iter().filter_map(parse).collect())
     }
 
-    /// The ids of the living ones, also of those whose records are not understood.
+    /// The ids of all sessions that are not removed, including those whose records cannot be parsed.
     pub fn living(&self) -> Result<Vec<SessionId>, JournalError> {
         Ok(self.core.read(|file, _| {
             let mut statement = file.prepare("SELECT id FROM sessions WHERE removed_at IS NULL")?;
@@ -110,12 +110,12 @@ impl Journal {
         })?)
     }
 
-    /// The sandboxes that a session may have: nobody else may remove them.
+    /// The sandboxes that may belong to a session; only the session itself may remove them.
     pub fn sandboxes(&self, id: SessionId) -> Result<Vec<SandboxId>, JournalError> {
         Ok(self.core.read(|file, blobs| rows::sandboxes(file, blobs, id))?)
     }
 
-    /// Whether its first sandbox was ever ready, and so whoever made it could be told.
+    /// Whether the session's first sandbox was ever ready, that is, whether its creator may have received an answer.
     pub fn was_ready(&self, id: SessionId) -> Result<bool, JournalError> {
         Ok(self.core.read(|file, _| {
             let query = "SELECT 1 FROM events WHERE session = ?1 AND name = 'sandbox_ready' LIMIT 1";
@@ -123,7 +123,7 @@ impl Journal {
         })?)
     }
 
-    /// Whether it was made and not removed.
+    /// Whether the session exists and is not removed.
     pub fn is_living(&self, id: SessionId) -> Result<bool, JournalError> {
         Ok(self.core.read(|file, _| {
             let query = "SELECT 1 FROM sessions WHERE id = ?1 AND removed_at IS NULL";
@@ -131,7 +131,7 @@ impl Journal {
         })?)
     }
 
-    /// Deletes all that is kept of a session: rows, output and large values.
+    /// Deletes all data of a session: rows, output and large values.
     pub async fn forget(&self, id: SessionId) -> Result<(), JournalError> {
         while self.delete_some(id).await? {}
         let delete = move |file: &Connection, _: &Blobs| {
@@ -140,7 +140,7 @@ impl Journal {
         self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await?;
         self.give_pages_back().await?;
         let folder = self.spill_folder(id);
-        // Up to a gigabyte in many files: not on the caller's thread.
+        // The folder may hold up to a gigabyte in many files, so it is not deleted on the caller's thread.
         let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
         match removed {
             Ok(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -151,8 +151,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes the file smaller by the pages that nothing uses. Were they left for later rows, who then writes files
-    /// instead would have twice the quota on the disk. In small steps, so that others are written in between.
+    /// Shrinks the file by its free pages. If they were left for later rows, a user who then writes files instead would
+    /// take twice the quota on the disk. Works in small steps, so that other writes go in between.
     async fn give_pages_back(&self) -> Result<(), JournalError> {
         let step = |file: &Connection, _: &Blobs| {
             let free = || file.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0));
@@ -180,8 +180,8 @@ impl Journal {
         let (deleted, large): (usize, Vec<String>) =
             self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await?;
         if !large.is_empty() {
-            // After the rows are gone for good, and on the writer's thread, so that no event with the same
-            // content comes in between.
+            // Blobs are removed after the deletion is committed, and on the writer's thread, so that no event with the
+            // same content is written in between.
             let clean = move |file: &Connection, blobs: &Blobs| {
                 let mut used = file.prepare(BLOB_IS_USED)?;
                 for name in &large {
@@ -196,8 +196,8 @@ impl Journal {
         Ok(deleted > 0)
     }
 
-    /// Forgets sessions that were removed `keep` ago, keys that expired, and large values that no
-    /// event has any more. To be called after opening and every day.
+    /// Forgets sessions that were removed longer than `keep` ago, expired keys, and large values that no event refers
+    /// to. To be called after opening and every day.
     pub async fn tidy(&self, now: SystemTime, keep: Duration) -> Result<Tidied, JournalError> {
         let before = seconds(now).saturating_sub(int(keep.as_secs()));
         let expired = self.core.read(|file, _| {
@@ -212,7 +212,7 @@ impl Journal {
         let clean = move |file: &Connection, blobs: &Blobs| {
             let keys = idempotency::expire(file, now)?;
             let mut used = file.prepare(BLOB_IS_USED)?;
-            // On the writer's thread, so that no event with a new blob comes in between.
+            // This runs on the writer's thread, so that no event with a new blob is written in between.
             let blobs = blobs.sweep(|name| used.exists([name]))?;
             Ok((keys, blobs))
         };

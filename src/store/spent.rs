@@ -1,4 +1,4 @@
-//! What sessions have used, as the journal knows it.
+//! What sessions have used, according to the journal: tokens of models and bytes on the disk.
 
 use rusqlite::Connection;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::protocol::chat::Usage;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::SessionId;
 
-/// Bytes of a reply for one token, where the provider does not count them.
+/// Estimated bytes of a reply per token, for providers that do not report token counts.
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// Tokens of models that one session used.
@@ -25,7 +25,7 @@ pub struct SpentTokens {
 }
 
 impl Journal {
-    /// On the day of that moment, also by sessions that were removed since.
+    /// The tokens used since the beginning of the day of `at`, including those of sessions that were removed since.
     pub fn tokens_of_day(&self, at: &str) -> Result<Vec<SpentTokens>, JournalError> {
         let day: String = at.chars().take("2026-01-01".len()).collect();
         Ok(self.core.read(|file, blobs| {
@@ -75,8 +75,8 @@ fn tokens(json: &str) -> u64 {
     counted.unwrap_or(json.len() as u64 / BYTES_PER_TOKEN)
 }
 
-/// Bytes of the events of one session. Rows of before that do not say how large their large value is count as
-/// what is the least that is large.
+/// Bytes of the events of one session. Rows of older versions do not record the size of their blob; such a blob counts
+/// as `INLINE_BYTES`, the smallest size that becomes a blob.
 pub(super) fn stored(file: &Connection, session: SessionId) -> rusqlite::Result<u64> {
     let query = "SELECT coalesce(sum(octet_length(json)), 0) + count(*) * ?3
             + coalesce(sum(CASE WHEN blob IS NULL THEN 0 ELSE coalesce(bytes, ?2) END), 0)

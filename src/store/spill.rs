@@ -1,5 +1,5 @@
-//! Output of cells on disk: one file per cell, bounded per cell and per session. Files outlive the
-//! daemon; what of them counts is said by the ranges in the journal.
+//! Output of cells on disk: one file per cell, bounded per cell and per session. The files survive the daemon; only the
+//! ranges that the journal names are valid.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use crate::protocol::ids::CellNumber;
 
-/// All spill files of one session together; the oldest go first.
+/// The limit for all spill files of one session together; the oldest files are deleted first.
 const SESSION_BYTES: u64 = 1024 * 1024 * 1024;
-/// Stands for output between cells.
+/// The number of the file for output between cells.
 const BETWEEN_CELLS: CellNumber = 0;
 
 #[derive(Debug)]
@@ -21,9 +21,9 @@ pub struct Spill {
     /// Bytes per cell that has a file.
     files: BTreeMap<CellNumber, u64>,
     bytes: u64,
-    /// Bytes of files that went and of which nobody has heard.
+    /// Bytes of deleted files that `take_freed` has not reported yet.
     freed: u64,
-    /// Only the file written last is held open: a session with many cells must not hold many.
+    /// Only the file written last is kept open, so that a session with many cells does not hold many descriptors.
     open: Option<(CellNumber, File)>,
 }
 
@@ -62,7 +62,7 @@ fn path(folder: &Path, cell: CellNumber) -> PathBuf {
 }
 
 impl Spill {
-    /// Goes on with what is in the folder, which need not be there yet.
+    /// Continues with the files in the folder, which need not exist yet.
     pub fn open(folder: &Path, cell_bytes: u64) -> std::io::Result<Self> {
         let mut files = BTreeMap::new();
         let entries = match std::fs::read_dir(folder) {
@@ -82,9 +82,9 @@ impl Spill {
         Ok(Self { folder: folder.to_owned(), cell_bytes, files, bytes, freed: 0, open: None })
     }
 
-    /// Cuts off what was written and never committed, so that the next range begins at `end`.
+    /// Cuts off bytes that were written and never committed, so that the next range begins at `end`.
     ///
-    /// A file that is shorter lost its end with the power; the place of the lost bytes is not used again.
+    /// If the file is shorter than `end`, its last bytes were lost with the power; their place is not used again.
     pub fn cut(&mut self, cell: Option<CellNumber>, end: u64) -> std::io::Result<()> {
         let cell = cell.unwrap_or(BETWEEN_CELLS);
         let Some(length) = self.files.get(&cell).copied() else {
@@ -101,7 +101,7 @@ impl Spill {
         Ok(())
     }
 
-    /// Appends as much as fits; none if nothing did. Without a cell it is output between cells.
+    /// Appends as much as fits; `None` if nothing fits. Without a cell, the data is output between cells.
     pub fn append(&mut self, cell: Option<CellNumber>, data: &[u8]) -> std::io::Result<Option<Range>> {
         let cell = cell.unwrap_or(BETWEEN_CELLS);
         let start = self.files.get(&cell).copied().unwrap_or(0);
@@ -121,7 +121,7 @@ impl Spill {
             }
         };
         if let Err(error) = file.write_all_at(data, start) {
-            // Half a chunk is of no use on a full disk.
+            // A partial chunk would only fill a full disk further.
             file.set_len(start)?;
             return Err(error);
         }
@@ -132,8 +132,8 @@ impl Spill {
         Ok(Some(range))
     }
 
-    /// Drops the oldest files while the session holds too much. The file of output between cells is
-    /// always in use: begun anew, it would answer for ranges of the old one.
+    /// Deletes the oldest files while the session holds too much. The file of output between cells is kept: if it were
+    /// begun anew, old ranges would return new bytes.
     fn make_room(&mut self, current: CellNumber) {
         while self.bytes > SESSION_BYTES {
             let droppable = |cell: &CellNumber| *cell != current && *cell != BETWEEN_CELLS;
@@ -151,7 +151,7 @@ impl Spill {
         }
     }
 
-    /// Bytes that went to make room since this was last asked.
+    /// Bytes that were deleted to make room since the previous call.
     pub fn take_freed(&mut self) -> u64 {
         std::mem::take(&mut self.freed)
     }

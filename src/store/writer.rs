@@ -1,8 +1,8 @@
 //! The one thread that writes the journal, and the queue in front of it.
 //!
-//! Whatever waits is written in one transaction, so that many small events cost little more than
-//! one. Nothing is told to anybody before its transaction is committed. When the disk refuses, the
-//! batch is kept and tried again: the order never changes and nothing is half written.
+//! All waiting commands go into one transaction, so that many small events cost little more than one. No reader or
+//! caller learns of a write before its transaction is committed. When the disk refuses, the batch is kept and tried
+//! again: the order never changes and nothing is half written.
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, TransactionBehavior};
@@ -24,9 +24,9 @@ use crate::controls;
 use crate::memory::Charge;
 use crate::panics::CrashCounter;
 
-/// Commands other than events that may wait; those who ask for more wait for their turn.
+/// Requests (commands other than events) that may be queued; further callers wait for a permit.
 pub(super) const REQUESTS_WAITING: usize = 256;
-/// What one event costs in the queue beside its JSON.
+/// Bytes that one event costs in the queue in addition to its JSON.
 pub(super) const ROW_BYTES: usize = 512;
 /// Commands and bytes in one transaction.
 const BATCH_COMMANDS: usize = 4_096;
@@ -37,18 +37,18 @@ const RETRY: Duration = Duration::from_secs(1);
 /// What a commit survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// Any death of the daemon.
+    /// The commit survives any death of the daemon.
     Normal,
-    /// Also the loss of power.
+    /// The commit also survives a loss of power.
     Full,
 }
 
 /// What a request does while the disk refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnRefusal {
-    /// Its caller is told.
+    /// The request fails with an error to its caller.
     Fail,
-    /// It stays in its place until it is written.
+    /// The request keeps its place in the queue until it is written.
     Wait,
 }
 
@@ -65,15 +65,15 @@ pub(super) struct Group {
     pub log: Arc<LogState>,
     pub rows: Vec<Row>,
     pub durability: Durability,
-    /// The key of the request that they begin.
+    /// The target for the idempotency key of the request that these events start.
     pub aim: Option<KeyTarget>,
     pub on_commit: Option<Box<dyn FnOnce() + Send>>,
-    /// What they take in memory until they are written.
+    /// The charge for the memory that the events take until they are written.
     #[expect(dead_code, reason = "dropped with the events")]
     pub memory: Option<Charge>,
 }
 
-/// Anything else that is written. It may be applied several times, of which the last counts.
+/// A write other than events. After a refused transaction `apply` runs again; the last outcome counts.
 trait Work: Send {
     fn durability(&self) -> Durability;
     fn on_refusal(&self) -> OnRefusal;
@@ -95,7 +95,7 @@ impl Command {
         }
     }
 
-    /// Whether a file has to be written for it.
+    /// Whether writing the command requires a blob file.
     fn is_large(&self) -> bool {
         match self {
             Self::Events(group) => group.rows.iter().any(|row| row.entry.cost() > INLINE_BYTES),
@@ -182,16 +182,16 @@ where
 #[derive(Default)]
 struct Waiting {
     commands: VecDeque<Command>,
-    /// Others went before what is large; now it is its turn.
+    /// The previous batch overtook a large command; the next batch is that command alone.
     large_is_next: bool,
     closing: bool,
     /// The writer has ended; nothing will be written any more.
     ended: bool,
 }
 
-/// What is written together. An event that becomes a file takes long, so those of other logs go before it, and then
-/// it goes alone: nobody waits for more than one of somebody else's. Each log keeps its order, and a request comes after
-/// all that came before it.
+/// Takes the commands for the next transaction. An event that becomes a blob file takes long, so events of other logs
+/// go before it, and then it goes alone: a log waits for at most one large event of another log. Each log keeps its
+/// order, and a request is written after all commands that came before it.
 fn next_batch(commands: &mut VecDeque<Command>, large_is_next: &mut bool) -> Vec<Command> {
     if std::mem::take(large_is_next) && commands.front().is_some_and(Command::is_large) {
         return commands.pop_front().into_iter().collect();
@@ -232,10 +232,10 @@ fn next_batch(commands: &mut VecDeque<Command>, large_is_next: &mut bool) -> Vec
     batch
 }
 
-/// The queue, shared by everybody who writes and the one who does it.
+/// The queue that the writer's thread shares with all callers that write.
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
-    /// Something to do, or the end.
+    /// Signals a new command or the closing of the queue.
     work: Condvar,
     requests: Semaphore,
     trouble: Mutex<Option<String>>,
@@ -256,12 +256,12 @@ impl Queue {
         }
     }
 
-    /// Never blocks. Gives the events back if the journal is closed.
+    /// Queues events without blocking. Returns the events if the journal is closed.
     pub fn push_events(&self, group: Group) -> Result<(), Box<dyn Send>> {
         self.push(Command::Events(group)).map_err(|command| -> Box<dyn Send> { command })
     }
 
-    /// Boxed, because it is the rare case.
+    /// The rejected command is boxed, because rejection is rare and a command is large.
     fn push(&self, command: Command) -> Result<(), Box<Command>> {
         let mut waiting = self.waiting.lock();
         if waiting.ended || waiting.closing {
@@ -272,7 +272,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Has something written and answers when it is committed.
+    /// Queues a write and returns its outcome once it is committed.
     pub async fn ask<T: Send + 'static>(
         &self,
         durability: Durability,
@@ -293,13 +293,13 @@ impl Queue {
         self.trouble.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// What is queued is still written; what comes after is not.
+    /// Closes the queue: commands already in it are still written, later ones are rejected.
     pub fn close(&self) {
         self.waiting.lock().closing = true;
         self.work.notify_all();
     }
 
-    /// The next batch, or none at the end.
+    /// The next batch, or `None` once the queue is closed and empty.
     fn take(&self) -> Option<Vec<Command>> {
         let mut waiting = self.waiting.lock();
         while waiting.commands.is_empty() && !waiting.closing {
@@ -332,16 +332,17 @@ impl Queue {
     }
 }
 
-/// The thread's own.
+/// The state of the writer's thread.
 pub(super) struct Writer {
     pub queue: Arc<Queue>,
     pub connection: Connection,
     pub blobs: Blobs,
     pub durability: Durability,
     pub crash: CrashAt,
-    /// What is being written. After a panic it is written again, or told, as far as it was not.
+    /// The batch being written. After a panic, a batch that is not committed is written again, and of a committed batch
+    /// the remaining callers are notified.
     pub batch: Batch,
-    /// Cancelled if the journal can never be written again by this process.
+    /// Cancelled when this process can never write the journal again.
     pub failed: CancellationToken,
 }
 
@@ -349,13 +350,13 @@ pub(super) struct Writer {
 #[derive(Default)]
 pub(super) struct Batch {
     commands: VecDeque<Command>,
-    /// Those who wait have to be told, and nothing is to be written again.
+    /// The transaction is committed: only the waiting callers remain to be notified, and nothing is written again.
     is_committed: bool,
 }
 
 impl Writer {
     pub fn run(mut self) {
-        // However this ends, those who wait are told.
+        // Dropping `end` releases all waiting callers, however this function returns.
         let end = End(Arc::clone(&self.queue));
         let mut deaths = CrashCounter::default();
         while std::panic::catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
@@ -367,7 +368,8 @@ impl Writer {
             }
             tracing::error!("the journal's writer panicked, and goes on");
         }
-        // The readers' connection is still there, so closing does not do this by itself.
+        // `SQLite` checkpoints by itself only when the last connection closes, and the readers' connection is still
+        // open.
         let folded = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         if let Err(error) = folded {
             tracing::debug!(%error, "the write-ahead log stays for the next start");
@@ -375,7 +377,7 @@ impl Writer {
         drop(end);
     }
 
-    /// Until the journal is closed.
+    /// Writes batches until the journal is closed.
     fn work(&mut self) {
         loop {
             if self.batch.commands.is_empty() && !self.batch.is_committed {
@@ -389,7 +391,7 @@ impl Writer {
         }
     }
 
-    /// False if the batch was given up, because the journal is closed while the disk refuses.
+    /// False if the batch was given up because the journal is closed while the disk refuses.
     fn write(&mut self) -> bool {
         while !self.batch.is_committed {
             let Err(error) = self.attempt() else { break };
@@ -422,7 +424,7 @@ impl Writer {
     fn attempt(&mut self) -> Result<(), WriteError> {
         let batch = &mut self.batch.commands;
         let wanted = batch.iter().map(Command::durability).max().unwrap_or(Durability::Normal);
-        // Cannot be changed within a transaction.
+        // `SQLite` cannot change this setting within a transaction.
         if wanted != self.durability {
             let level = match wanted {
                 Durability::Normal => "NORMAL",
@@ -433,7 +435,7 @@ impl Writer {
         }
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if batch.is_empty() {
-            // All of a refused batch was taken out of it: only a write tells whether the disk is back.
+            // All requests of the refused batch have failed, so only a write can show whether the disk works again.
             schema::rewrite_version(&transaction)?;
         }
         for command in batch {
@@ -447,7 +449,7 @@ impl Writer {
 }
 
 impl Batch {
-    /// The transaction was undone, so a request that is taken out of it has left no trace.
+    /// Fails the requests that do not wait for the disk. The transaction was rolled back, so they leave no trace.
     fn refuse_impatient(&mut self, reason: &str) {
         for command in std::mem::take(&mut self.commands) {
             match command {

@@ -1,4 +1,4 @@
-//! The tools that Belljar brings along, one file each.
+//! The built-in tools, one file each.
 
 mod ask;
 mod compute_with_python;
@@ -32,7 +32,7 @@ pub fn all() -> Vec<Arc<dyn Tool>> {
     ]
 }
 
-/// Arguments as the struct that their schema was made from.
+/// Parses arguments into the struct from which their schema was generated.
 fn read<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T, ToolFailure> {
     serde_path_to_error::deserialize(Value::Object(arguments))
         .map_err(|error| failure("bad_arguments", format!("`{}`: {}", error.path(), error.inner())))

@@ -1,7 +1,7 @@
 //! Tools that connected clients lend to a session.
 //!
-//! A client registers its tools and holds a [`Lease`], on which calls come. It answers them by their
-//! ids. When the lease is dropped, its tools are gone and every open call fails.
+//! A client registers its tools and holds a [`Lease`], on which it receives calls, and answers each call by its id.
+//! When the lease is dropped, its tools are removed and every open call fails.
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -20,10 +20,10 @@ use crate::protocol::text::quotable;
 use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool, ToolImage};
 
 const GONE: &str = "client_gone";
-/// Kinds of pictures that a client may answer with.
+/// The types of pictures that a client may answer with.
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// Why an answer was not taken.
+/// Why an answer was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     #[error("no call of this id is waiting for an answer")]
@@ -39,14 +39,14 @@ pub struct ClientTools {
 struct State {
     next_lease: u64,
     tools: BTreeMap<String, (u64, Arc<dyn Tool>)>,
-    /// Where the calls of each client go.
+    /// The channel to each client, by lease.
     leases: HashMap<u64, mpsc::Sender<Sent>>,
     open: HashMap<String, Open>,
-    /// Counts changes of the set of tools.
+    /// The number of changes of the set of tools.
     changes: watch::Sender<u64>,
 }
 
-/// A call, and what its arguments take in memory until the client has read it.
+/// A call, and the charge for its arguments until the client has read it.
 type Sent = (ClientCall, Option<Arc<Charge>>);
 
 struct Open {
@@ -54,7 +54,7 @@ struct Open {
     answer: oneshot::Sender<ClientAnswer>,
 }
 
-/// A client's place. Dropped when the client is gone.
+/// A client's registration, which is dropped when the client is gone.
 pub struct Lease {
     id: u64,
     calls: mpsc::Receiver<Sent>,
@@ -88,11 +88,11 @@ impl Default for ClientTools {
 }
 
 impl ClientTools {
-    /// Takes all of them or none. `others` are the tools that the session has anyway.
+    /// Registers all tools or none. `others` are the tools that the session has anyway.
     pub fn register(&self, tools: Vec<ClientTool>, others: &Registry) -> Result<Lease, RegistryError> {
         let mut state = self.state.lock();
         let lease = state.next_lease;
-        // Whatever a registry would find wrong later is found now.
+        // Every error that a registry would report later is found now.
         let mut rehearsal = others.clone();
         for (_, tool) in state.tools.values() {
             rehearsal.add(Arc::clone(tool))?;
@@ -117,13 +117,13 @@ impl ClientTools {
         Ok(Lease { id: lease, calls, clients: self.clone() })
     }
 
-    /// For a registry of the session.
+    /// The lent tools, for a registry of the session.
     #[must_use]
     pub fn tools(&self) -> Vec<Arc<dyn Tool>> {
         self.state.lock().tools.values().map(|(_, tool)| Arc::clone(tool)).collect()
     }
 
-    /// Tells of every change of the set of tools.
+    /// A receiver that changes with the set of tools.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.state.lock().changes.subscribe()
@@ -139,7 +139,7 @@ impl State {
     fn release(&mut self, lease: u64) {
         self.leases.remove(&lease);
         self.tools.retain(|_, (owner, _)| *owner != lease);
-        // Whoever waits for an answer hears of it by the dropped sender.
+        // Dropping the senders notifies the calls that wait for an answer.
         self.open.retain(|_, open| open.lease != lease);
         self.changed();
     }
@@ -221,7 +221,7 @@ impl Tool for Lent {
     }
 }
 
-/// Takes a call back when nobody waits for it any more.
+/// Removes a call when its caller no longer waits for it.
 struct Forgotten {
     call: String,
     clients: ClientTools,
@@ -237,7 +237,7 @@ fn gone(name: &str) -> ToolFailure {
     failure(GONE, format!("the client that lent the tool `{name}` is gone"))
 }
 
-/// A client's pictures become displays as they are, so they have to be what they say.
+/// Checks a client's pictures, because they become displays without further checks.
 fn parts(text: String, images: Vec<ToolImage>) -> Result<ToolOutput, ToolFailure> {
     let image = |image: ToolImage| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte);
@@ -253,7 +253,7 @@ fn parts(text: String, images: Vec<ToolImage>) -> Result<ToolOutput, ToolFailure
     Ok(ToolOutput::Parts { text, images })
 }
 
-/// A client's failure is a stranger's text.
+/// Bounds the failure that a client reports, because its text is not trusted.
 fn bounded(said: ToolFailure) -> ToolFailure {
     let is_plain = !said.code.is_empty()
         && said.code.len() <= TOOL_NAME_CHARS
@@ -335,7 +335,7 @@ mod tests {
         lease.next_call().await.unwrap();
         drop(lease);
         changes.changed().await.unwrap();
-        // One was delivered, the other is only sent now, by a registry that is out of date.
+        // The first call was delivered; the second is sent only now, through an outdated registry.
         assert_eq!(first.await.unwrap().unwrap_err().code, "client_gone");
         assert_eq!(second.await.unwrap_err().code, "client_gone");
         assert!(clients.tools().is_empty());
@@ -393,7 +393,7 @@ mod tests {
         for name in ["file_reader", "file_read", "exec_code"] {
             assert_eq!(clients.register(vec![named("fine"), named(name)], &built_in).err(), collision(name));
         }
-        // Also where a session may not use the tool itself.
+        // The names stay reserved even if the session may not use the tools.
         for allowed in [Allowed::All, Allowed::only(["list_variables"]), Allowed::Only(BTreeSet::new())] {
             let few = built_in.narrowed(&allowed).unwrap().narrowed(&Allowed::All).unwrap();
             for name in ["exec_code", "execute_python_code", "file_read", "update_recursive_plan_tree"] {

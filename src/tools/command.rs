@@ -1,11 +1,11 @@
 //! Programs of the host as tools: `[tool.NAME]` of the configuration.
 //!
-//! A program is started directly, never through a shell, as the owner of the session: where the
-//! daemon is root it takes the owner's uid and gid and drops all other groups (the standard library
-//! empties them when it sets a uid as root), else the owner has to be the daemon's own user. It gets
-//! its arguments as JSON on stdin, a bare environment, limits (see `limited`), a session and process group
-//! of its own, and a keeper (see `keeper`), which kills all that it started when the program ends, when its time is up,
-//! or when nobody waits for it any more.
+//! A program is started directly, never through a shell, as the owner of the session: a daemon of root sets the owner's
+//! uid and gid and drops all other groups (the standard library empties them when it sets a uid as root); for any other
+//! daemon, the owner has to be the daemon's own user. The program gets its arguments as JSON on stdin, a bare
+//! environment, limits (see `limited`), a session and process group of its own, and a keeper (see `keeper`). The keeper
+//! kills all processes that the program started when the program ends, when its time is up, or when the call is
+//! cancelled.
 
 use serde_json::{Map, Value};
 use std::os::fd::OwnedFd;
@@ -28,15 +28,15 @@ use crate::controls;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::values;
 
-/// Last bytes of what it says on stderr, for the failure.
+/// The last bytes of the program's stderr that are quoted in the failure.
 const STDERR_BYTES: usize = 4 * 1024;
 const READ_BYTES: usize = 16 * 1024;
-/// The longest answer of a keeper that is read.
+/// The most bytes of a keeper's answer that are read.
 const VERDICT_BYTES: u64 = 4 * 1024;
-/// How long a call waits until all that its program has started is gone. It takes milliseconds, unless the kernel
-/// itself holds a process.
+/// How long a call waits until all processes that its program started are gone. This takes milliseconds, unless a
+/// process is stuck in the kernel.
 const ENDING: Duration = Duration::from_secs(10);
-/// How long after the end of a program its last words may come.
+/// How long output is still read after the program has ended.
 const LINGER: Duration = Duration::from_millis(250);
 
 pub struct Command {
@@ -86,7 +86,7 @@ impl Tool for Command {
     }
 }
 
-/// What the program printed, if it ended well and in time.
+/// The stdout of the program, if it ended successfully and in time.
 async fn run(settings: &CommandTool, input: String, owner: Owner) -> Result<Vec<u8>, ToolFailure> {
     let failed = |error: std::io::Error| failure("failed", format!("the program cannot be run: {error}"));
     let order = order(settings, input, owner)?;
@@ -128,7 +128,7 @@ fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<Order, T
     Ok(Order { argv: settings.argv.clone(), ids, timeout: settings.timeout, input })
 }
 
-/// The keeper of a program, with its end of the line.
+/// The command that starts the keeper, with the keeper's end of the line as stdin.
 fn keeper(line: UnixStream) -> std::io::Result<Process> {
     let line = line.into_std()?;
     line.set_nonblocking(false)?;
@@ -141,12 +141,13 @@ fn keeper(line: UnixStream) -> std::io::Result<Process> {
         .stdin(Stdio::from(OwnedFd::from(line)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // Of its own, so that no signal to the daemon's group keeps it from its work.
+        // The keeper gets a process group of its own, so that a signal to the daemon's group does not stop it.
         .process_group(0);
     Ok(process)
 }
 
-/// A program with its keeper. When the line closes, all of it ends; however long that takes, it is counted.
+/// A running program with its keeper. When the line closes, the keeper ends the program; the program counts against the
+/// owner's limit until the keeper is done, however long that takes.
 struct Kept {
     line: Option<UnixStream>,
     keeper: Option<(Child, Place)>,
@@ -163,7 +164,7 @@ impl Kept {
         Ok(serde_json::from_str(&said)?)
     }
 
-    /// Closes the line, and waits until nothing of the program is left, for so long that nobody minds.
+    /// Closes the line and waits up to `ENDING` until nothing of the program is left.
     async fn end(mut self) {
         self.line = None;
         let Some((keeper, _)) = self.keeper.as_mut() else { return };
@@ -189,15 +190,15 @@ impl Drop for Kept {
     }
 }
 
-/// What a program prints. It may have handed the pipe to a process that it has not started: soon after the program has
-/// ended, that is the end.
+/// A pipe from a program. The program may have passed the pipe to a process outside its family, so reading stops soon
+/// after the program has ended.
 struct Pipe<'a, R> {
     pipe: R,
     ended: &'a CancellationToken,
 }
 
 impl<R: AsyncRead + Unpin> Pipe<'_, R> {
-    /// How many bytes came; 0 at the end.
+    /// The number of bytes read; 0 at the end.
     async fn read(&mut self, buffer: &mut [u8]) -> usize {
         let over = async {
             self.ended.cancelled().await;

@@ -1,4 +1,4 @@
-//! What a tool is: a definition that can be told to a model, and a function.
+//! The contract of a tool: a definition for models, and a function.
 
 use serde_json::{Map, Value, json};
 use std::future::Future;
@@ -10,10 +10,10 @@ use crate::memory::Charge;
 use crate::protocol::ask::Language;
 use crate::protocol::frames::ToolFailure;
 
-/// The parameter that every tool has for a model: why it is called.
+/// The parameter in which a model must say why it calls a tool.
 pub const PURPOSE: &str = "tool_call_purpose";
 
-/// The parameters of a tool with the purpose beside them, as a model is told them.
+/// The parameters of a tool plus the required purpose, in the form that a model gets.
 #[must_use]
 pub fn with_purpose(parameters: &Value, description: &str) -> Value {
     let mut schema = with_optional_purpose(parameters, description);
@@ -27,7 +27,7 @@ pub fn with_purpose(parameters: &Value, description: &str) -> Value {
     schema
 }
 
-/// The same for code, which need not say why it calls.
+/// The parameters of a tool plus an optional purpose, for code, which need not give one.
 #[must_use]
 pub fn with_optional_purpose(parameters: &Value, description: &str) -> Value {
     let mut schema = parameters.clone();
@@ -37,27 +37,28 @@ pub fn with_optional_purpose(parameters: &Value, description: &str) -> Value {
     schema
 }
 
-/// Tells a model or a program what a tool is for. Known without running anything.
+/// Describes a tool to models and programs. It is available without running anything.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each says another thing about a tool")]
 pub struct Definition {
     pub name: String,
     pub description: String,
-    /// None if it has only the one above.
+    /// The Chinese description; `None` if there is only the English one.
     pub description_zh: Option<String>,
-    /// JSON Schema of the arguments: an object, `additionalProperties` false, without the purpose.
+    /// The JSON Schema of the arguments: an object with `additionalProperties` false, without the purpose.
     pub parameters: Value,
-    /// JSON Schema of the value it gives; none if it gives text.
+    /// The JSON Schema of the tool's value; `None` if the tool returns text.
     pub output: Option<Value>,
-    /// In a cell the kernel runs it itself, in the worker.
+    /// Whether the kernel itself runs the tool, in the worker, when code in a cell calls it.
     pub local: bool,
-    /// Only there if it is asked for by name.
+    /// Whether the tool is available only if it is requested by name.
     pub on_request: bool,
-    /// It acts outside of the sandbox, or has others act there: a program of the host, a client, another ask.
+    /// Whether the tool acts outside the sandbox or causes others to do so: a program of the host, a client, another
+    /// ask.
     pub outside: bool,
-    /// A program of the host: a daemon that ends waits for it for a while.
+    /// Whether the tool is a program of the host; a daemon that shuts down waits for it for a while.
     pub program: bool,
-    /// Other names that models give it.
+    /// Other names by which models call the tool.
     pub aliases: &'static [&'static str],
 }
 
@@ -77,7 +78,7 @@ impl Definition {
         }
     }
 
-    /// The words for a model; never empty.
+    /// The description in the given language; never empty.
     #[must_use]
     pub fn described(&self, language: Language) -> &str {
         let (text, none) = match language {
@@ -88,10 +89,10 @@ impl Definition {
     }
 }
 
-/// What a tool gives back.
+/// The result of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolOutput {
-    /// Of a tool with an output schema.
+    /// The value of a tool with an output schema.
     Value(Value),
     Text(String),
     /// Text with pictures.
@@ -101,16 +102,16 @@ pub enum ToolOutput {
     },
 }
 
-/// A picture, as a display holds it.
+/// A picture, in the form of a display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// Such as `image/png`.
+    /// The media type, such as `image/png`.
     pub mime: String,
     pub base64: String,
 }
 
 impl ToolOutput {
-    /// As the content of a message to a model.
+    /// The result as the content of a message to a model.
     #[must_use]
     pub fn told(&self) -> String {
         match self {
@@ -119,7 +120,7 @@ impl ToolOutput {
         }
     }
 
-    /// As the one value that the journal keeps.
+    /// The result as the single value that the journal keeps.
     #[must_use]
     pub fn into_value(self) -> Value {
         match self {
@@ -131,30 +132,30 @@ impl ToolOutput {
 
 pub type ToolFuture = Pin<Box<dyn Future<Output = Result<ToolOutput, ToolFailure>> + Send>>;
 
-/// Who calls. A model has to say why, code need not.
+/// The caller of a tool. A model has to give a purpose, code need not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     Model,
     Code,
 }
 
-/// Told when a call begins to wait for a person, and when it does so no more: the time of whoever made
-/// the call stands still meanwhile.
+/// Called when a call begins to wait for a person and when it stops: meanwhile the time limit of the caller is
+/// suspended.
 pub type OnWaiting = Arc<dyn Fn(bool) + Send + Sync>;
 
-/// What a tool may know about its session and do with it.
+/// What a tool knows about its session, and its access to it.
 #[derive(Clone)]
 pub struct Context {
     /// The session's name, limits and image, as JSON.
     pub session: Value,
     port: Option<Arc<dyn SessionPort>>,
     on_waiting: Option<OnWaiting>,
-    /// What the arguments take of their owner's part of the memory, for whoever keeps them.
+    /// The charge for the arguments to the owner's share of the memory, for code that keeps the arguments.
     memory: Option<Arc<Charge>>,
 }
 
 impl Context {
-    /// For tools that only want to know.
+    /// A context for tools that need no access to the session.
     #[must_use]
     pub fn new(session: Value) -> Self {
         Self { session, port: None, on_waiting: None, memory: None }
@@ -194,7 +195,7 @@ impl Context {
 pub trait Tool: Send + Sync {
     fn definition(&self) -> Definition;
 
-    /// The arguments fit the schema. The future is dropped when nobody waits for it any more.
+    /// Runs the tool; the arguments fit its schema. The future is dropped when the caller no longer waits for it.
     fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture;
 }
 

@@ -1,11 +1,11 @@
-//! Parameters that the configuration and clients wrote for their tools, made into those of a tool of ours.
+//! Turns the schemas that the configuration and clients give for their tools into the parameters of a tool.
 
 use serde_json::{Value, json};
 
 use super::contract::PURPOSE;
 pub use crate::schema::check;
 
-/// A foreign schema as parameters: an object that takes nothing but what it names.
+/// A foreign schema as parameters: a closed object that accepts only its named properties.
 pub fn parameters(schema: &Value) -> Result<Value, String> {
     check(schema)?;
     let Some(object) = schema.as_object() else { return Err("it has to be an object".into()) };

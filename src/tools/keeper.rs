@@ -1,9 +1,10 @@
-//! The process between the daemon and a program of the host: all that the program starts ends with it.
+//! The keeper: a process between the daemon and a program of the host, which ends everything that the program started.
 //!
-//! Whoever calls `setsid` or forks twice leaves the group of a program, but not its family. The keeper is this same
-//! binary, run once more for each call. What loses its parent below it becomes its child (`PR_SET_CHILD_SUBREAPER`), so
-//! that the whole family stays in sight; it is killed when the program ends, and when the daemon closes its end of the
-//! line, as it does by dying too. The keeper of a daemon of root is root itself: no program can signal it.
+//! A process that calls `setsid` or forks twice leaves the program's group, but it stays a descendant. The keeper is
+//! this same binary, started once per call. An orphan among its descendants becomes its child
+//! (`PR_SET_CHILD_SUBREAPER`), so the keeper can always find the whole family. It kills the family when the program
+//! ends and when the daemon closes its end of the line, which also happens if the daemon dies. The keeper of a root
+//! daemon runs as root, so the program cannot signal it.
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, WaitOptions, set_child_subreaper, setpriority_process, wait};
@@ -20,31 +21,31 @@ use super::limited;
 use crate::controls;
 use crate::processes::Identity;
 
-/// The only argument of a process that is to be a keeper.
+/// The only argument of a process that is started as a keeper.
 pub const WORD: &str = "keep-program";
-/// All that a program finds in its environment: nothing of the daemon's.
+/// The whole environment of a program; it gets nothing from the daemon's.
 const ENVIRONMENT: [(&str, &str); 3] =
     [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("HOME", "/")];
-/// Of the keeper, as far as it may have it: hundreds of busy processes must not keep it from ending them.
+/// The keeper's priority, as far as its rights allow: hundreds of busy processes must not keep it from ending them.
 const PRIORITY: i32 = -15;
-/// Time between two looks whether a family that was killed is gone.
+/// The time between two checks whether a killed family is gone.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What a keeper is told, in one line of JSON.
+/// The order to a keeper, one line of JSON.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Order {
     pub argv: Vec<String>,
-    /// Who the program is to be; none for the daemon's own user.
+    /// The uid and gid for the program; `None` to run it as the daemon's own user.
     pub ids: Option<(u32, u32)>,
     pub timeout: Duration,
-    /// What the program reads.
+    /// The program's stdin.
     pub input: String,
 }
 
-/// What a keeper answers, when nothing of the program is left.
+/// The keeper's answer, sent when nothing of the program is left.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum ProgramEnd {
-    /// As `wait` tells it.
+    /// The raw status from `wait`.
     Ended(i32),
     NotRun(String),
 }
@@ -59,25 +60,25 @@ impl ProgramEnd {
     }
 }
 
-/// Where this binary is. A newer one may have been put in its place since it was started.
+/// The path of this binary. `/proc/self/exe` names the running one even if the file has been replaced since.
 #[must_use]
 pub fn binary() -> PathBuf {
     if cfg!(test) {
-        // Tests of the library are a binary of their own; the real one is built beside them.
+        // The unit tests are a binary of their own; the real one is built beside it.
         let own = std::env::current_exe().unwrap_or_default();
         return own.ancestors().nth(2).unwrap_or(&own).join("belljar");
     }
     "/proc/self/exe".into()
 }
 
-/// Is a keeper to its end, if that is what this process was started as.
+/// Runs the keeper, if this process was started as one.
 pub fn main() -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
     (words.next()? == WORD && words.next().is_none()).then_some(())?;
     Some(if keep().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The line to the daemon is stdin, in both directions; stdout and stderr are the program's.
+/// Runs one order. The line to the daemon is stdin, in both directions; stdout and stderr belong to the program.
 fn keep() -> std::io::Result<()> {
     let mut line = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let mut orders = BufReader::new(line.try_clone()?);
@@ -94,7 +95,8 @@ fn keep() -> std::io::Result<()> {
             let _ = setpriority_process(None, PRIORITY);
             let family = own.clone();
             std::thread::spawn(move || {
-                // Nothing more is said on the line: whatever this gives, nobody waits any longer.
+                // The daemon sends nothing more on the line, so any result of the read means that no call waits any
+                // longer.
                 let _ = orders.read(&mut [0]);
                 end(&family, leader);
                 std::process::exit(0);
@@ -120,14 +122,15 @@ fn start(order: &Order) -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// A program that does not want its arguments may close the pipe, or never read it.
+/// Writes the program's stdin on a thread of its own, because the program may never read it; one that closes it is no
+/// error.
 fn feed(program: &mut Child, input: String) {
     if let Some(mut stdin) = program.stdin.take() {
         std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     }
 }
 
-/// Takes note of all that end, until the program does.
+/// Reaps descendants until the program itself ends.
 fn ended(leader: u32) -> std::io::Result<i32> {
     loop {
         if let Some((pid, status)) = wait(WaitOptions::empty())?
@@ -138,7 +141,8 @@ fn ended(leader: u32) -> std::io::Result<i32> {
     }
 }
 
-/// Ends the whole family. It goes on until nothing is left that may be killed: to give up would be a way out.
+/// Kills the whole family. The loop continues until no killable process is left, because a limit on the attempts would
+/// let a program escape.
 fn end(own: &Identity, leader: u32) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();

@@ -1,5 +1,5 @@
-//! Limits that a program of the host starts with. They are set between `fork` and `exec`, so that nothing of the
-//! program ever runs without them; that takes the one `unsafe` of the tools.
+//! Limits that a program of the host starts with. They are set between `fork` and `exec`, so that no code of the
+//! program ever runs without them; this takes the only `unsafe` block of the tools.
 #![allow(unsafe_code)]
 
 use parking_lot::Mutex;
@@ -13,20 +13,20 @@ use super::contract::failure;
 use crate::controls;
 use crate::protocol::frames::ToolFailure;
 
-/// Programs of tools that run at once for one user.
+/// The most programs of tools that run at once for one user.
 pub const PROGRAMS_PER_USER: usize = 8;
-/// Memory that a process of a program may write to.
+/// The most writable memory of each process of a program.
 const MEMORY_BYTES: u64 = 4 << 30;
-/// The largest file that it may write.
+/// The largest file that a program may write.
 const FILE_BYTES: u64 = 4 << 30;
 const OPEN_FILES: u64 = 1024;
-/// Processes and threads that its user may have in all when it wants one more.
+/// The most processes and threads of the program's user in total; with more, the program cannot create another.
 const PROCESSES: u64 = 4096;
-/// Seconds of CPU time for each second that it may take, and at least.
+/// Seconds of CPU time per second of the program's timeout, and the least in total.
 const CPU_PER_SECOND: u64 = 4;
 const LEAST_CPU: u64 = 10;
 
-/// The program begins with these limits, in a session of its own.
+/// Makes the program start with these limits, in a session of its own.
 pub fn limit(process: &mut Command, timeout: Duration) {
     let cpu = timeout.as_secs().saturating_mul(CPU_PER_SECOND).max(LEAST_CPU);
     let limits = [
@@ -41,7 +41,7 @@ pub fn limit(process: &mut Command, timeout: Duration) {
         setsid()?;
         if controls::holds("programs_of_tools_are_limited") {
             for (resource, most) in limits {
-                // Never more than the daemon itself may have.
+                // A limit is never higher than the daemon's own.
                 let most = rustix::process::getrlimit(resource).maximum.map_or(most, |own| own.min(most));
                 setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
             }
@@ -52,10 +52,10 @@ pub fn limit(process: &mut Command, timeout: Duration) {
     unsafe { process.pre_exec(begin) };
 }
 
-/// How many programs run for each user.
+/// The number of running programs of each user.
 static RUNNING: Mutex<Option<HashMap<u32, usize>>> = Mutex::new(None);
 
-/// A program that is counted.
+/// The place of one counted program.
 pub struct Place(u32);
 
 impl Place {

@@ -1,5 +1,5 @@
-//! Answers of tools that are no values: code in a cell gets a marker, a plain string, and may print
-//! it anywhere. In the cell's output the marker is replaced by what the tool said.
+//! Answers of tools that are not values: code in a cell gets a marker, a plain string, which it may print anywhere. In
+//! the cell's output the marker is replaced by the tool's answer.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,20 +9,20 @@ use crate::protocol::limits::TOOL_RESPONSES_BYTES;
 
 const OPENING: &str = "<<TOOL_RESPONSE:";
 const CLOSING: &str = ">>";
-/// Of the largest number of a call.
+/// The digits of the largest call number.
 const DIGITS: usize = 20;
 
-/// Answers that are kept, and what one takes beside its text.
+/// The most answers that are kept, and the bytes that one takes in addition to its text.
 const RESPONSES: usize = 10_000;
 const RESPONSE_BYTES: u64 = 128;
 
-/// What code gets in place of the answer to this call.
+/// The marker that code gets in place of the answer to this call.
 #[must_use]
 pub fn marker(call: u64) -> String {
     format!("{OPENING}{call}{CLOSING}")
 }
 
-/// What the tools of a session said, for markers to come. The oldest goes when it gets too much.
+/// The answers of a session's tools, for markers in later output. The oldest are dropped when they take too much.
 #[derive(Clone, Debug, Default)]
 pub struct Responses {
     kept: BTreeMap<u64, (String, Vec<Image>)>,
@@ -31,7 +31,7 @@ pub struct Responses {
 }
 
 impl Responses {
-    /// The value that the code gets: the tool's own, or a marker for what is kept here.
+    /// The value that the code gets: the tool's own value, or a marker for an answer that is kept here.
     pub fn answer(&mut self, call: u64, output: ToolOutput) -> Value {
         let (text, images) = match output {
             ToolOutput::Value(value) => return value,
@@ -54,7 +54,7 @@ impl Responses {
         Value::String(marker(call))
     }
 
-    /// What is kept takes so much.
+    /// The bytes that the kept answers take.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.bytes as u64).saturating_add(RESPONSE_BYTES.saturating_mul(self.kept.len() as u64))
@@ -84,13 +84,13 @@ fn size(text: &str, images: &[Image]) -> usize {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expanded {
     pub text: String,
-    /// Calls whose markers were found, each once, in order: their images are to be shown.
+    /// The calls whose markers were found, each once, in order; their images are to be shown.
     pub calls: Vec<u64>,
 }
 
-/// Replaces markers in a stream that comes in pieces, one of these for each stream. What a tool
-/// said is not searched for markers again. A marker of an unknown call stays as it is, and so does
-/// every further one when the bound on what may be put in is reached.
+/// Replaces markers in a stream that arrives in pieces; each stream has its own expander. A tool's answer is not
+/// searched for further markers. The marker of an unknown call stays as it is, and so do all markers whose answer would
+/// exceed the limit of inserted bytes.
 #[derive(Debug)]
 pub struct Expander {
     held: String,
@@ -98,13 +98,13 @@ pub struct Expander {
 }
 
 impl Expander {
-    /// At most so many bytes more than what comes in.
+    /// `most_bytes` limits the bytes that are inserted in total.
     #[must_use]
     pub fn new(most_bytes: usize) -> Self {
         Self { held: String::new(), bytes_left: most_bytes }
     }
 
-    /// What can be shown now. The start of what may become a marker is held back.
+    /// The text that can be shown now. A possible beginning of a marker is held back.
     pub fn push<'a>(&mut self, piece: &str, lookup: impl Fn(u64) -> Option<&'a str>) -> Expanded {
         let mut text = std::mem::take(&mut self.held);
         text.push_str(piece);
@@ -135,7 +135,7 @@ impl Expander {
         expanded
     }
 
-    /// What was held back and did not become a marker.
+    /// Text that was held back and did not become a marker.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -154,7 +154,7 @@ impl Expander {
     }
 }
 
-/// A whole text at once.
+/// Replaces the markers in a whole text at once.
 pub fn expand_markers<'a>(
     text: &str,
     lookup: impl Fn(u64) -> Option<&'a str>,
@@ -166,7 +166,7 @@ pub fn expand_markers<'a>(
     expanded
 }
 
-/// Markers in bytes that need not be UTF-8. None if there are none.
+/// Replaces markers in bytes that need not be UTF-8; `None` if nothing was replaced.
 pub fn replace_markers<'a>(
     data: &[u8],
     lookup: impl Fn(u64) -> Option<&'a str>,
@@ -184,7 +184,7 @@ pub fn replace_markers<'a>(
     found.then_some(replaced)
 }
 
-/// How much of the bytes is there before what may become a marker when more has come.
+/// The length of `data` before a possible beginning of a marker whose end has not arrived yet.
 #[must_use]
 pub fn before_begun_marker(data: &[u8]) -> usize {
     let from = data.len().saturating_sub(OPENING.len() + DIGITS + 1);
@@ -211,12 +211,12 @@ enum Read<'a> {
         call: u64,
         after: &'a str,
     },
-    /// It may be one when more has come.
+    /// The text may become a marker when more arrives.
     Unfinished,
     Other,
 }
 
-/// Reads a text that begins with the opening.
+/// Parses a text that begins with the opening.
 fn read(text: &str) -> Read<'_> {
     let rest = text.strip_prefix(OPENING).unwrap_or_default();
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();

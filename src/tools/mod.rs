@@ -1,6 +1,6 @@
-//! Functions that a model, or code in a cell, may call: the contract, the registry, and the tools of
-//! Belljar, of the configuration and of connected clients. A tool does not know which actor calls
-//! it; what it may do with its session goes through [`SessionPort`].
+//! Tools: functions that a model or code in a cell may call. This module has the contract, the registry, and the
+//! built-in tools, those of the configuration and those of connected clients. A tool does not know which actor calls
+//! it; it acts on its session through [`SessionPort`].
 
 mod built_in;
 mod client;

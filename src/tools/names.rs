@@ -1,13 +1,13 @@
-//! How tools are called.
+//! The names of tools.
 
 use crate::protocol::limits::TOOL_NAME_CHARS;
 use crate::protocol::values;
 
-/// What code finds its tools and their errors by.
+/// Names under which code accesses its tools and their errors.
 const RESERVED: [&str; 3] = ["tools", "aio", "ToolError"];
 
-/// The name of the tool that a type stands for: without the suffix `Tool`, in snake case.
-/// `ExecutePythonCodeTool` is `execute_python_code`; a name that is one already stays as it is.
+/// The name of the tool for the name of a type: without the suffix `Tool`, in snake case. `ExecutePythonCodeTool`
+/// becomes `execute_python_code`; the name of a tool stays as it is.
 #[must_use]
 pub fn tool_name(type_name: &str) -> String {
     let stem = match type_name.strip_suffix("Tool").or_else(|| type_name.strip_suffix("_tool")) {
@@ -19,7 +19,7 @@ pub fn tool_name(type_name: &str) -> String {
     for (at, letter) in letters.iter().enumerate() {
         let before = at.checked_sub(1).and_then(|at| letters.get(at));
         let after = letters.get(at + 1);
-        // A new word: after a small letter or digit, or where a run of capitals ends (`HTTPGet`).
+        // A new word begins after a lower-case letter or digit, or where a run of capitals ends (`HTTPGet`).
         let begins_word = letter.is_uppercase()
             && before.is_some_and(|before| {
                 before.is_lowercase()
@@ -34,7 +34,7 @@ pub fn tool_name(type_name: &str) -> String {
     name
 }
 
-/// Whether providers and Python take it as a name.
+/// Whether providers and Python accept the name.
 #[must_use]
 pub fn is_tool_name(name: &str) -> bool {
     let mut letters = name.chars();
@@ -62,7 +62,7 @@ mod tests {
             ("HTTPGetTool", "http_get"),
             ("Top10Tool", "top10"),
             ("Sha256SumTool", "sha256_sum"),
-            // Only the suffix goes.
+            // Only the suffix is removed.
             ("ToolboxTool", "toolbox"),
             ("Tool", "tool"),
             ("file_reader", "file_reader"),

@@ -1,4 +1,4 @@
-//! What tools may do with the session that they are called in. The actors implement it.
+//! The operations that a tool may perform on its session. The actors implement them.
 
 use serde_json::{Map, Value};
 use std::future::Future;
@@ -16,13 +16,13 @@ use crate::protocol::result::ExecutionResult;
 pub type PortFuture<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
 
 pub trait SessionPort: Send + Sync {
-    /// Runs a cell on the main line, after those that wait.
+    /// Runs a cell in main mode, after the cells that wait.
     fn run_cell(&self, code: String, timeout: Duration) -> PortFuture<ExecutionResult>;
 
-    /// What a model is told about a cell.
+    /// The text about a cell's result for a model.
     fn told(&self, result: &ExecutionResult) -> String;
 
-    /// An expression that sees the given values only.
+    /// Evaluates an expression that sees only the given values.
     fn compute(
         &self,
         expression: String,
@@ -32,26 +32,26 @@ pub trait SessionPort: Send + Sync {
 
     fn variables(&self) -> PortFuture<VariableList>;
 
-    /// An expression in a copy of the session; what it changes is dropped.
+    /// Evaluates an expression in a copy of the session; its changes are discarded.
     fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult>;
 
-    /// A file of the workspace, without following a link. `Code::NoSuchFile` if there is none.
+    /// Reads a file of the workspace without following links. `Code::NoSuchFile` if it does not exist.
     fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead>;
 
-    /// The values that the session was given, by their names.
+    /// The values that were given to the session, by name.
     fn given(&self) -> PortFuture<Map<String, Value>>;
 
-    /// What `compute_with_python` gave last.
+    /// The last result of `compute_with_python`.
     fn last_result(&self) -> Option<String>;
 
     fn keep_last_result(&self, result: String);
 
-    /// Checks the plan, numbers and journals it (`PlanHistory::submit`). `Code::BadRequest` with
-    /// everything that is wrong with it.
+    /// Checks, numbers and journals the plan (`PlanHistory::submit`). `Code::BadRequest` lists everything that is wrong
+    /// with it.
     fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion>;
 
-    /// An ask of its own, that sees only what it is given. `on_waiting` is told while it waits for a
-    /// person.
+    /// Starts a nested ask, which sees only what it is given. `on_waiting` is called when it begins and when it stops
+    /// waiting for a person.
     fn ask(&self, ask: NestedAsk, on_waiting: Option<OnWaiting>) -> PortFuture<Value>;
 
     fn owner(&self) -> Owner;
@@ -72,14 +72,14 @@ pub struct NestedAsk {
     pub context: Map<String, Value>,
 }
 
-/// Whose session it is.
+/// The owner of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub uid: u32,
     pub gid: u32,
 }
 
-/// A problem of the session, as the failure of the tool that had it.
+/// Turns a problem of the session into a failure of the tool.
 pub(super) fn as_failure(problem: Problem) -> ToolFailure {
     let code = match problem.code {
         Code::BadRequest => "bad_arguments",

@@ -1,5 +1,5 @@
-//! The tools of a session: who may use which, what they are told of them, and how a call reaches its
-//! tool with arguments that fit.
+//! The tools of a session: which of them may be used, how models and code see them, and how a call reaches its tool
+//! with arguments that fit.
 
 use futures_util::FutureExt;
 use serde_json::{Map, Value};
@@ -21,11 +21,11 @@ use crate::protocol::limits::TOOL_OUTPUT_BYTES;
 use crate::protocol::text::quotable;
 use crate::schema::{self, Checker, Problem};
 
-/// Characters of the purpose of a call, and of a tool's description.
+/// The most characters of a call's purpose and of a tool's description.
 const PURPOSE_CHARS: usize = 4_000;
 const DESCRIPTION_CHARS: usize = 8_000;
 
-/// Why a set of tools cannot be had.
+/// Why a set of tools is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
     #[error("there are two tools `{0}`; names have to be unique, because calls find their tool by them")]
@@ -43,7 +43,7 @@ pub enum RegistryError {
 /// Which tools may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// All that do not have to be asked for by name.
+    /// All tools except those that must be requested by name.
     All,
     Only(BTreeSet<String>),
 }
@@ -65,13 +65,13 @@ struct Entry {
 #[derive(Clone, Default)]
 pub struct Registry {
     tools: BTreeMap<String, Entry>,
-    /// Names of tools that were left out. No other one may go by them: a model or a program that knows
-    /// the tool would be mistaken, and cells are known by the name of theirs.
+    /// Names of tools that were left out. No other tool may use them, because a model or program that knows the
+    /// original tool would call the wrong one, and cells are recognised by the name of their tool.
     left_out: BTreeSet<String>,
 }
 
 impl Registry {
-    /// The tools that Belljar brings along.
+    /// The built-in tools.
     pub fn built_in() -> Result<Self, RegistryError> {
         let mut registry = Self::default();
         for tool in built_in::all() {
@@ -80,7 +80,7 @@ impl Registry {
         Ok(registry)
     }
 
-    /// And those of the configuration.
+    /// Adds the tools of the configuration.
     pub fn with_commands(mut self, commands: &Named<CommandTool>) -> Result<Self, RegistryError> {
         for (name, settings) in commands {
             self.add(Arc::new(command::Command::new(name, settings)?))?;
@@ -88,7 +88,7 @@ impl Registry {
         Ok(self)
     }
 
-    /// Everything that could go wrong with a tool's definition goes wrong here, not in a call.
+    /// Adds a tool. Every error in its definition is reported here and not during a call.
     pub fn add(&mut self, tool: Arc<dyn Tool>) -> Result<(), RegistryError> {
         let definition = tool.definition();
         if !is_tool_name(&definition.name) {
@@ -111,7 +111,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The part of these tools that somebody may use.
+    /// The subset of the tools that is allowed.
     pub fn narrowed(&self, allowed: &Allowed) -> Result<Self, RegistryError> {
         let mut tools = BTreeMap::new();
         match allowed {
@@ -145,13 +145,13 @@ impl Registry {
         self.tools.keys().cloned().collect()
     }
 
-    /// The definition of a tool, also by another name that it goes by.
+    /// The definition of a tool, found by its name or an alias.
     #[must_use]
     pub fn definition(&self, name: &str) -> Option<&Definition> {
         self.find(name).map(|entry| entry.definition.as_ref())
     }
 
-    /// As a model is told of them.
+    /// The tools in the form that a model gets.
     #[must_use]
     pub fn model_tools(&self, language: Language) -> Vec<ModelTool> {
         let purpose = purpose_in(language);
@@ -163,7 +163,7 @@ impl Registry {
         self.tools.values().map(told).collect()
     }
 
-    /// As code in a cell gets them.
+    /// The tools in the form that code in a cell gets.
     #[must_use]
     pub fn specs(&self) -> Vec<ToolSpec> {
         let spec = |entry: &Entry| ToolSpec {
@@ -176,8 +176,8 @@ impl Registry {
         self.tools.values().map(spec).collect()
     }
 
-    /// A call as it came. An unknown name is answered with the known ones, arguments that do not fit
-    /// with everything that is wrong about them.
+    /// Checks a call and returns its future. The failure for an unknown name lists the known ones; the failure for
+    /// unsuitable arguments lists all their problems.
     pub fn call(
         &self,
         name: &str,
@@ -193,7 +193,7 @@ impl Registry {
         let entry = entry.clone();
         Ok(Box::pin(async move {
             let tool = entry.definition.name.clone();
-            // A bug of one tool is an answer to its caller, not the end of the session.
+            // A panic of a tool becomes a failure for its caller and does not end the session.
             let running = AssertUnwindSafe(async { entry.tool.run(arguments, context).await }).catch_unwind();
             if let Ok(outcome) = running.await {
                 return outcome.and_then(|output| entry.checked_output(output));
@@ -203,7 +203,7 @@ impl Registry {
         }))
     }
 
-    /// By its name, by an alias, or by the name of its type.
+    /// Finds a tool by its name, by an alias, or by the name of its type.
     fn find(&self, name: &str) -> Option<&Entry> {
         self.tools.get(name).or_else(|| {
             let plain = tool_name(name);
@@ -222,7 +222,7 @@ impl Registry {
 }
 
 impl Entry {
-    /// Arguments that fit the schema, without the purpose.
+    /// The arguments without the purpose, checked against the schema.
     fn checked(
         &self,
         mut arguments: Map<String, Value>,
@@ -253,7 +253,7 @@ impl Entry {
         }
     }
 
-    /// What a tool gives is not trusted either: it may come from a program or a client.
+    /// Checks the output of a tool, which is not trusted either: it may come from a program or a client.
     fn checked_output(&self, output: ToolOutput) -> Result<ToolOutput, ToolFailure> {
         let name = &self.definition.name;
         let bytes = match &output {
@@ -290,7 +290,7 @@ fn purpose_in(language: Language) -> &'static str {
     }
 }
 
-/// What a model is told has to be what is checked later.
+/// Checks that the schema sent to a model is the one that calls are checked against.
 fn consistent(definition: &Definition) -> Result<(), String> {
     if definition.description.chars().count() > DESCRIPTION_CHARS {
         return Err(format!("its description has more than {DESCRIPTION_CHARS} characters"));
@@ -316,7 +316,7 @@ fn consistent(definition: &Definition) -> Result<(), String> {
     Ok(())
 }
 
-/// Code in cells is told in English.
+/// The problems in English, for code in cells.
 fn described(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(|problem| problem.describe(Language::English)).collect()
 }

@@ -1,4 +1,4 @@
-//! What waits for a person: the owner of the session, or an administrator.
+//! Approvals that wait for a decision by the owner of the session or an administrator.
 
 use axum::Json;
 use axum::extract::State;
@@ -26,13 +26,13 @@ pub async fn list(
     let meant = (!query.all).then_some(peer.uid);
     let mut approvals = Vec::new();
     for session in app.directory.list(meant) {
-        // One that ends meanwhile wants nothing any more.
+        // A session that ends meanwhile has no approvals any more.
         let Ok(asks) = ask(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
             continue;
         };
         if let Ok(pending) = call_promptly(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await {
             if pending.iter().any(|approval| approval.owner != peer.uid) {
-                // Somebody else's code is seen.
+                // The administrator sees another user's code, which the session records.
                 let _ = session.cast(SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() });
             }
             approvals.extend(pending);
@@ -42,7 +42,7 @@ pub async fn list(
     Ok(Json(ApprovalList { approvals }))
 }
 
-/// The id begins with that of the session, so that it says where to look.
+/// The approval's id begins with the id of its session.
 pub async fn decide(
     State(app): State<App>,
     peer: Peer,
@@ -54,7 +54,7 @@ pub async fn decide(
             .hint("list what waits with `belljar approve`")
     };
     let (session, _) = id.split_once('.').ok_or_else(none)?;
-    // Somebody else's session is not there, and neither is what it waits for.
+    // For a session of another user the answer is the same as for an approval that does not exist.
     let session = app.session(&peer, session).await;
     let session = session.map_err(|Refused(problem)| match problem.code {
         Code::Forbidden => problem,

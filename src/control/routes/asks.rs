@@ -40,7 +40,8 @@ impl App {
     }
 }
 
-/// Waits until an ask has ended, also if the session begins another life over it: the ask goes on in that.
+/// Waits until an ask has ended. If the asks actor dies meanwhile, the ask continues in its successor, and so does the
+/// wait.
 async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) -> ApiResult<AskView> {
     loop {
         let asks = ask(session, |reply_to| SessionMsg::Asks { reply_to }).await?;

@@ -31,12 +31,12 @@ pub struct RunQuery {
     stream: bool,
 }
 
-/// Whether this is where cells are asked for.
+/// Whether the path is that of requests to run a cell.
 pub fn is_path(path: &str) -> bool {
     path.strip_prefix(sessions::PATH).is_some_and(|rest| rest.ends_with("/cells"))
 }
 
-/// Of a cell, until its end.
+/// Streams the events of a cell until its end.
 pub async fn events_of(
     app: &App,
     peer: &Peer,
@@ -76,7 +76,7 @@ pub async fn run(
         keyed: key.map(|key| Keyed { owner: peer.uid, key, wants }),
     };
     let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-    // From here on the code is the session's, which has a charge of its own for it.
+    // From here on the session owns the code and has its own charge for it.
     drop(charge);
     if query.stream {
         return events_of(&app, &peer, &session, (ticket.events_after, ticket.cell)).await;
@@ -106,7 +106,7 @@ pub async fn show(
     Ok(Json(view_of(&session, cell).await?))
 }
 
-/// A cell as it stands.
+/// The current view of a cell.
 pub async fn view_of(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
     let standing = call_promptly(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await?;
     let view = |state, events_after| CellView { cell, state, events_after, result: None };
@@ -127,7 +127,7 @@ pub struct ShowQuery {
     wait: bool,
 }
 
-/// Waits until a cell has ended. The client may leave and come back.
+/// Waits until a cell has ended. The client may disconnect and ask again.
 async fn wait_for(session: &SessionRef, cell: CellNumber) -> ApiResult<()> {
     let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     let mut watch = handles.log.watch();
@@ -138,14 +138,14 @@ async fn wait_for(session: &SessionRef, cell: CellNumber) -> ApiResult<()> {
         if !runs || handles.log.is_closed() {
             return Ok(());
         }
-        // Of an end that the disk does not take no event tells: it is found by looking again.
+        // If the disk refuses the event of the cell's end, the log does not change, so the status is polled as well.
         if matches!(tokio::time::timeout(JOURNAL_TIMEOUT, watch.changed()).await, Ok(Err(_))) {
             return Ok(());
         }
     }
 }
 
-/// The result of a cell, when it has ended.
+/// Waits for the end of a cell and returns its result.
 pub async fn result_of(session: &SessionRef, cell: CellNumber) -> ApiResult<ExecutionResult> {
     wait_for(session, cell).await?;
     let view = view_of(session, cell).await?;
@@ -154,7 +154,7 @@ pub async fn result_of(session: &SessionRef, cell: CellNumber) -> ApiResult<Exec
 
 async fn ended(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
     let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    // A cell that has just ended is on its way into the journal.
+    // The end of a cell that has just ended may still be on its way into the journal.
     let written = tokio::time::timeout(JOURNAL_TIMEOUT, handles.log.flushed()).await.is_ok();
     let event = handles.log.finished(cell).and_then(|event| serde_json::from_str::<Event>(&event.json).ok());
     match event.map(|event| (event.seq, event.body)) {

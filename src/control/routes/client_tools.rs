@@ -1,4 +1,4 @@
-//! Tools that a connected client lends to a session. They are there as long as its stream is.
+//! Tools that a connected client lends to a session, for as long as the client's stream is open.
 
 use axum::Json;
 use axum::body::Body;
@@ -43,7 +43,8 @@ pub async fn lend(
                     let (call, _memory) = call?;
                     let json = serde_json::to_string(&call).ok()?;
                     let chunk = Bytes::from(format!("event: tool_call\ndata: {json}\n\n"));
-                    // Its arguments were charged until now; so is what the client has to read.
+                    // The charge for the call's arguments ends here, so the text that the client has to read is charged
+                    // instead.
                     let charge = pool.charge_anyway(MemoryPurpose::Streams, chunk.len() as u64);
                     keep_with(chunk, charge)
                 }

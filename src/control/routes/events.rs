@@ -22,7 +22,7 @@ pub struct EventsQuery {
     pub follow: Option<bool>,
 }
 
-/// From `Last-Event-ID` or `after`; without either, from the oldest event that is kept.
+/// Streams from `Last-Event-ID` or `after`; without either, from the oldest event that is kept.
 pub async fn stream(
     State(app): State<App>,
     peer: Peer,

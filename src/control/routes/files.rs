@@ -1,5 +1,5 @@
-//! Files of a workspace. The work is done on threads of the session's user, with the rights of the folder's
-//! owner; bytes are streamed, and a client that reads nothing of them is not waited for.
+//! Files of a workspace. The work is done on threads of the session's user, with the rights of the folder's owner.
+//! Bytes are streamed, and a transfer to a client that stops reading is given up.
 
 use axum::Json;
 use axum::body::Body;
@@ -37,7 +37,7 @@ const TAR: &str = "application/x-tar";
 const CHUNK: usize = 64 * 1024;
 /// Chunks that are read ahead of the client.
 const AHEAD: usize = 2;
-/// How long the rest of a body is read that is not wanted.
+/// How long the rest of a refused body is read.
 const PASS_OVER: Duration = Duration::from_secs(5);
 
 async fn workspace(app: &App, peer: &Peer, key: &str) -> ApiResult<(SessionRef, Arc<Workspace>)> {
@@ -96,10 +96,11 @@ pub async fn get(
                     let mut writer = BufWriter::with_capacity(CHUNK, writer);
                     let written = files::write_tar(root, path.as_ref(), &mut writer);
                     let written = written.and_then(|left_out| writer.flush().map(|()| left_out));
-                    // What a client did not take is not offered once more.
+                    // Dropping a `BufWriter` would flush it, but a client that did not take the rest must not be
+                    // offered it again.
                     let (_writer, _left) = writer.into_parts();
                     let broken = written.as_ref().err().map(ToString::to_string);
-                    // Before the stream is seen to end: then it is known how.
+                    // The outcome is sent before the stream ends, so that the reader finds it there.
                     let _ = told.send(written);
                     broken
                 });
@@ -111,7 +112,7 @@ pub async fn get(
             });
             let kind = [(header::CONTENT_TYPE, TAR), (header::TRAILER, LEFT_OUT)];
             let data = reader.map(|chunk| Ok(Frame::data(chunk)));
-            // Half a folder ends as a body that broke off, never as one that is over.
+            // An incomplete folder ends with a broken body, so that the client cannot take it for a complete one.
             let end = stream::once(outcome)
                 .map(|outcome| outcome.unwrap_or_else(|gone| Err(std::io::Error::other(gone))).map(trailer));
             Ok((kind, Body::new(StreamBody::new(data.chain(end)))).into_response())
@@ -119,13 +120,13 @@ pub async fn get(
     }
 }
 
-/// What a path names, as far as it can be told at once.
+/// What a path refers to: an opened file or folder, or the listing of a folder.
 enum Found {
     Opened(Opened),
     List((Vec<FileEntry>, bool)),
 }
 
-/// What is known only when all was sent.
+/// The trailer with the number of files left out, which is known only after everything is sent.
 fn trailer(left_out: usize) -> Frame<bytes::Bytes> {
     Frame::trailers(HeaderMap::from_iter([(
         header::HeaderName::from_static(LEFT_OUT),
@@ -133,7 +134,8 @@ fn trailer(left_out: usize) -> Frame<bytes::Bytes> {
     )]))
 }
 
-/// What a thread writes for a client. One that takes nothing for too long is given up: the thread is wanted.
+/// A writer with which a thread sends to a client. A client that takes nothing for too long is given up, because the
+/// thread is needed.
 struct Outgoing {
     chunks: mpsc::Sender<bytes::Bytes>,
     runtime: Handle,
@@ -197,7 +199,7 @@ pub async fn put(
     let (session, handles) = match target {
         Ok(target) => target,
         Err(refused) => {
-            // Nothing of anybody's folder is touched.
+            // No workspace is involved here, so an ordinary blocking thread reads the rest of the body.
             let _ = tokio::task::spawn_blocking(move || pass_over(&mut input)).await;
             return Err(refused);
         }
@@ -237,8 +239,8 @@ fn receive(mut upload: Upload<'_>, input: &mut impl Read) -> Result<(), Problem>
     }
 }
 
-/// The rest of a body that was refused: a client that still writes when the connection ends would not
-/// hear why. One that never comes to an end is cut off.
+/// Reads the rest of a refused body, because a client that still writes when the connection closes would not see the
+/// refusal. A body that does not end in time is cut off.
 pub fn pass_over(input: &mut impl Read) {
     let until = Instant::now() + PASS_OVER;
     let mut buffer = vec![0; CHUNK];
@@ -256,7 +258,7 @@ pub async fn remove(
     let gauge = handles.gauge;
     let removed = handles.workspace.access(WorkKind::Removal, move |root| {
         files::remove(root, &path)?;
-        // Whoever removes files to get room has it when this is answered.
+        // The freed room is available to the user as soon as this request is answered.
         if let (Some(gauge), Ok(usage)) = (gauge, usage::measure(root)) {
             let _ = gauge.measure(Kind::Workspace, usage.counted(most));
         }

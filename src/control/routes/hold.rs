@@ -17,7 +17,7 @@ use crate::control::problems::ApiResult;
 use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
 
-/// Says so at once, and then that it is still there: only by writing is it noticed that a client is not.
+/// Sends a line at once and then at intervals, because only a failed write shows that the client is gone.
 pub async fn hold(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Response> {
     let session = app.session(&peer, &key).await?;
     let hold = ask(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;

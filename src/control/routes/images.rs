@@ -1,4 +1,4 @@
-//! Images: which there are, and getting one.
+//! Lists and pulls images.
 
 use axum::Json;
 use axum::body::Body;
@@ -18,7 +18,7 @@ use crate::control::problems::ApiResult;
 use crate::controls;
 use crate::protocol::api::{ImageList, PullImage};
 
-/// Progress lines that wait for the client; a slow one misses some.
+/// Progress lines that wait for the client; a slow client misses some.
 const PROGRESS_LINES: usize = 64;
 
 pub async fn list(State(app): State<App>) -> ApiResult<Json<ImageList>> {
@@ -31,7 +31,7 @@ pub async fn pull(
     peer: Peer,
     JsonBody(body, _charge): JsonBody<PullImage>,
 ) -> ApiResult<Response> {
-    // What a name stands for changes for all users.
+    // A pull changes for all users which image a name refers to.
     if app.launcher.paths.system() && controls::holds("pulls_are_for_administrators") {
         peer.require_admin(&app.settings.admin.group, "get images for all users")?;
     }
@@ -42,7 +42,7 @@ pub async fn pull(
         let pull = app.launcher.docker.pull(&body.reference, progress);
         let outcome = tokio::select! {
             outcome = pull => outcome,
-            // Nobody is told any more, and nobody could end it.
+            // The client is gone, so the pull is cancelled: no other request could end it.
             () = sender.closed() => return,
         };
         let last = match outcome {

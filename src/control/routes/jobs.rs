@@ -1,4 +1,4 @@
-//! Jobs: their files in, the job itself, its verdict, its output and its files out.
+//! Jobs: input files, submission, verdicts, output and artifacts.
 
 use axum::Json;
 use axum::body::Body;
@@ -29,10 +29,10 @@ use crate::sandbox::workspace::gather;
 use crate::store::{JobRecord, JournalError};
 
 const CHUNK: usize = 64 * 1024;
-/// Copies of a job's record while a list is made of it: as text, as values, as the answer.
+/// Copies of a job's record in memory while a list is made: text, values and answer.
 const LIST_COPIES: u64 = 3;
 
-/// The whole stream is on disk and looked through before it is answered.
+/// Receives the input files of a job. The answer comes after the whole stream is on disk and checked.
 pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> ApiResult<Json<JobInput>> {
     let place = upload_place(&app, peer.uid)?;
     let reserved = app.inputs.reserve(peer.uid);
@@ -54,7 +54,7 @@ fn keep(reserved: Reserved, input: &mut impl Read) -> Result<JobInput, Problem> 
     };
     let options = std::fs::File::options().read(true).write(true).create_new(true).open(reserved.path());
     let mut file = options.map_err(storage)?;
-    // What tar adds to small files: a head and a filled-up block for each.
+    // Twice the limit allows for the header and padding that tar adds to each small file.
     let mut room = 2 * JOB_INPUT_BYTES;
     let mut buffer = vec![0; CHUNK];
     loop {
@@ -144,12 +144,12 @@ pub async fn show(
     Ok(Json(view))
 }
 
-/// Or the actor of jobs has died, whose next life goes on with it.
+/// Waits until the job has ended or the jobs actor has died; its successor takes up the job.
 async fn ended(watched: &mut Watched) {
     while watched.state.changed().await.is_ok() {}
 }
 
-/// Its verdict, its artifacts and its output.
+/// Deletes an ended job: its verdict, its artifacts and its output.
 pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let record = find(&app, &peer, &key).await?;
     let id = record.view.id;
@@ -171,7 +171,7 @@ pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>)
     Ok(Json(Done {}))
 }
 
-/// The events of its sandbox; with `follow`, from when there is one until the job has ended.
+/// Streams the events of the job's sandbox; with `follow`, from the moment there is a sandbox until the job has ended.
 pub async fn events(
     State(app): State<App>,
     peer: Peer,
@@ -187,7 +187,7 @@ pub async fn events(
     {
         tokio::select! {
             () = app.shutdown.cancelled() => {}
-            // Also if it has ended without ever having run.
+            // The state also changes if the job ends without ever having run.
             _ = watched.state.changed() => {}
         }
         let known = app.journal.job(record.view.id).map_err(Problem::from)?;
@@ -200,7 +200,7 @@ pub async fn events(
     let Some(Watched { mut state, hold }) = watching else {
         return Ok(sse::respond(log, after, Until::Now, app.shutdown.clone(), pool)?);
     };
-    // The sandbox may be gone already, and its log would never tell of an end.
+    // The sandbox may be gone already, and then its log never gets an event about the end of the job.
     let ended = app.shutdown.child_token();
     let ends = ended.clone();
     tokio::spawn(async move {
@@ -222,7 +222,7 @@ pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<Strin
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], body).into_response())
 }
 
-/// The caller's job of that id. Administrators have everybody's; what they do with it is noted first.
+/// The caller's job of that id. Administrators also reach jobs of other users; each such access is recorded first.
 async fn find(app: &App, peer: &Peer, key: &str) -> ApiResult<JobRecord> {
     let unknown = || no_such_job(key);
     let id = JobId(uuid::Uuid::parse_str(key).map_err(|_| unknown())?);
@@ -244,7 +244,7 @@ fn no_such_job(key: &str) -> Problem {
         .hint("list yours with `belljar job ls`")
 }
 
-/// For as long as the caller looks, an ephemeral job is held.
+/// Watches a job that has not ended. As long as the result is kept, an ephemeral job is not cancelled.
 async fn watch(app: &App, id: JobId) -> ApiResult<Option<Watched>> {
     Ok(app.jobs.call(|reply_to| JobsMsg::Watch { id, reply_to }).await?)
 }

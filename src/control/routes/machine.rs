@@ -1,4 +1,4 @@
-//! Health, version, the API's description, and the end.
+//! Health, version, the API's description, and shutdown.
 
 use axum::Json;
 use axum::extract::State;
@@ -38,7 +38,7 @@ pub async fn openapi() -> Response {
         .into_response()
 }
 
-/// Sandboxes are left running for the next daemon, unless they are to be removed.
+/// Stops the daemon. Sandboxes keep running for the next daemon, unless the request says to remove them.
 pub async fn shut_down(
     State(app): State<App>,
     peer: Peer,

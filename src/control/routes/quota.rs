@@ -1,4 +1,4 @@
-//! What a user has of what it may have.
+//! How much of the quotas a user takes.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use crate::protocol::problem::{Code, Problem};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaQuery {
-    /// Somebody else, for administrators: a name or a number.
+    /// Another user, by name or number; for administrators only.
     user: Option<String>,
 }
 

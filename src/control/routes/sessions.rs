@@ -1,4 +1,4 @@
-//! Sessions: make, list, show, remove; and what acts on a session as a whole.
+//! Sessions: create, list, show, remove, and requests that act on a session as a whole.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -34,7 +34,8 @@ pub async fn create(
     let (id, request) = (SessionId::fresh(), Box::new(request));
     let key = idempotency.map(|Extension(Key(key))| key);
     if let Some(key) = &key {
-        // Before it is there: a daemon that dies over it leaves its name to whoever asks again.
+        // Recorded before the session exists, so that a repeated request finds the session even if the daemon dies
+        // meanwhile.
         let target = json!(NewTarget { new_session: id });
         let noted = app.journal.aim(uid, key, Some(&target)).await;
         noted.map_err(Problem::from)?;
@@ -53,7 +54,7 @@ pub async fn create(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListQuery {
-    /// Of all users, for administrators.
+    /// Lists what all users have; for administrators only.
     #[serde(default)]
     pub all: bool,
 }
@@ -70,7 +71,8 @@ pub async fn list(
     let mut sessions = Vec::new();
     for session in app.directory.list(meant) {
         let view = || call_promptly(&session, |reply_to| SessionMsg::View { reply_to });
-        // One that dies over the question lives on and can be asked again; one that ends is simply not listed.
+        // A session that crashes while it answers is restarted and can be asked again; a session that ends is not
+        // listed.
         let answer = match view().await {
             Err(problem) if problem.code == Code::Internal => view().await,
             answer => answer,
@@ -88,7 +90,7 @@ pub async fn show(
     view_of(&app, &peer, &key).await.map(Json)
 }
 
-/// A session as it stands.
+/// The current view of a session.
 pub async fn view_of(app: &App, peer: &Peer, key: &str) -> ApiResult<SessionView> {
     let session = app.session(peer, key).await?;
     Ok(call_promptly(&session, |reply_to| SessionMsg::View { reply_to }).await?)
@@ -149,7 +151,7 @@ pub async fn undo(
     Ok(Json(ask(&session, |reply_to| SessionMsg::Undo { cells: body.cells, reply_to }).await?))
 }
 
-/// Takes as long as its cells do.
+/// Replays a session's cells, which takes as long as the cells do.
 pub async fn replay(
     State(app): State<App>,
     peer: Peer,
@@ -157,7 +159,7 @@ pub async fn replay(
 ) -> ApiResult<Json<ReplayReport>> {
     let session = app.session(&peer, &key).await?;
     let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    // It goes on when its client leaves: half a replay is worse than the state before it.
+    // The replay continues if the client disconnects, because half a replay is worse than the state before it.
     let replayed = tokio::spawn(async move { replay::replay(&session, &handles.log).await });
     Ok(Json(replayed.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
 }

@@ -1,4 +1,4 @@
-//! What a session writes is paid for by its owner, on the disk and in memory, before it is written.
+//! Charges a session's owner for disk and memory before the session writes anything.
 
 use super::{Bill, EventLog, HEAD_BYTES, LogState};
 use crate::controls;
@@ -8,20 +8,20 @@ use crate::store::account::{Account, Exceeded, ROW_BYTES, SESSION_RESERVE_BYTES}
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// An event that is charged and not appended yet.
+/// The payment for an event that is charged and not yet appended. Dropping it refunds the charge.
 pub struct Paid {
     state: Arc<LogState>,
     bytes: u64,
 }
 
 impl Paid {
-    /// What was charged.
+    /// The charged bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The event is appended: what was charged for it stays charged.
+    /// Keeps the charge, because the event is appended.
     pub(super) fn keep(mut self) {
         self.bytes = 0;
     }
@@ -34,7 +34,7 @@ impl Drop for Paid {
 }
 
 impl EventLog {
-    /// From here on whatever is written is charged to the account of its owner, and what is there already.
+    /// Charges the log to its owner from now on, including the bytes already on the disk.
     pub fn charge_to(&self, owner: u32, account: Arc<dyn Account>, memory: Pool) {
         let _ = self.state.lane.set(self.core.lane(owner));
         let _ = self.state.memory.set(memory);
@@ -43,13 +43,13 @@ impl EventLog {
         bill.account = account;
     }
 
-    /// Its owner's part of the memory, if it has an owner.
+    /// The owner's share of the memory, if the log has an owner.
     #[must_use]
     pub fn memory(&self) -> Option<&Pool> {
         self.state.memory.get()
     }
 
-    /// Whether more of its owner waits to be written than may.
+    /// Whether the owner has more bytes waiting to be written than are allowed.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         self.state.lane.get().is_some_and(|lane| lane.is_full())
@@ -57,7 +57,7 @@ impl EventLog {
             && controls::holds("writer_lane")
     }
 
-    /// Waits until less of its owner waits to be written, or never will be.
+    /// Waits until the owner's backlog has room again, or the log is abandoned.
     pub async fn room(&self) {
         let Some(lane) = self.state.lane.get() else { return };
         let (mut waiting, mut newest) = (lane.watch(), self.watch());
@@ -72,7 +72,7 @@ impl EventLog {
         }
     }
 
-    /// For bytes that are about to be written beside the log, such as output. An error if it is too much.
+    /// Charges bytes that are about to be written outside the log, such as output. An error if that exceeds the quota.
     pub fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
         if controls::holds("journal_charge") {
             self.state.bill.lock().charge(bytes)
@@ -82,37 +82,38 @@ impl EventLog {
         }
     }
 
-    /// Whether so many bytes could be written now.
+    /// Whether the quota has room for `bytes` now.
     pub fn has_room(&self, bytes: u64) -> Result<(), Exceeded> {
         self.charge(bytes)?;
         self.refund(bytes);
         Ok(())
     }
 
-    /// For bytes that are not on the disk any more, or never came to be.
+    /// Refunds bytes that are no longer on the disk or were never written.
     pub fn refund(&self, bytes: u64) {
         self.state.bill.lock().refund(bytes);
     }
 
-    /// Whether anything but an end can still be written of this session.
+    /// Whether the session may still write anything besides ends: less than half of its reserve is used, or the quota
+    /// has room again.
     pub fn has_reserve(&self) -> Result<(), Exceeded> {
         let used = self.state.inner.lock().reserve_used;
         if used <= SESSION_RESERVE_BYTES / 2 { Ok(()) } else { self.charge(0) }
     }
 
-    /// Charges an event before anything is done for it. What is paid and not appended is given back.
+    /// Charges an event before any work is done for it. The charge is refunded if the event is not appended.
     pub fn pay_for(&self, body: &EventBody) -> Result<Paid, Exceeded> {
         let bytes = serde_json::to_string(body).map_or(0, |json| json.len() as u64) + HEAD_BYTES + ROW_BYTES;
         self.charge(bytes)?;
         Ok(Paid { state: Arc::clone(&self.state), bytes })
     }
 
-    /// Something that the sandbox sent was too much: whoever watches over it hears of that.
+    /// Notifies the executor that something the sandbox sent exceeded the quota.
     pub fn tell_exceeded(&self, exceeded: Exceeded) {
         self.state.exceeded.send_replace(Some(exceeded));
     }
 
-    /// Marks each time that something of the sandbox's was too much.
+    /// A receiver that changes each time something from the sandbox exceeds the quota.
     #[must_use]
     pub fn watch_exceeded(&self) -> watch::Receiver<Option<Exceeded>> {
         self.state.exceeded.subscribe()

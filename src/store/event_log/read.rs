@@ -9,24 +9,25 @@ use crate::store::error::JournalError;
 use crate::store::rows::{self, Entry, Rendered, StoredEvent};
 use std::sync::Arc;
 
-/// Events looked at in one read of those that a session goes on from.
+/// Rows that one read examines while a session is restored.
 const BATCH_EVENTS: usize = 256;
-/// What an event takes while it is read again, in its bytes: its text, what the parser holds of it, and itself.
+/// How many times its own size an event takes in memory while it is read: its text, the parser's copies, and the parsed
+/// event.
 const READ_COPIES: u64 = 4;
 
 impl EventLog {
-    /// The highest number of that sandbox's frames whose effect is committed; 0 if there is none.
+    /// The highest frame number of the sandbox whose effect is committed; 0 if there is none.
     #[must_use]
     pub fn received(&self, sandbox: &SandboxId) -> u64 {
         self.state.inner.lock().received.get(sandbox).copied().unwrap_or(0)
     }
 
-    /// At most `limit` events after that number. Fewer do not mean that there are no more.
+    /// At most `limit` events after `after`. Getting fewer does not mean that there are no more.
     pub fn read(&self, after: Seq, limit: usize) -> Result<Vec<Rendered>, Gone> {
         self.read_within(after, limit, READ_BYTES)
     }
 
-    /// The same, and at most so many bytes of them, but one in any case.
+    /// Like [`Self::read`], with at most `most_bytes` of events; the first event is returned even if it is larger.
     pub fn read_within(&self, after: Seq, limit: usize, most_bytes: u64) -> Result<Vec<Rendered>, Gone> {
         let (first, committed, entries) = {
             let inner = self.state.inner.lock();
@@ -46,7 +47,7 @@ impl EventLog {
             });
             (inner.first, inner.committed, entries)
         };
-        // Files are read without the lock.
+        // The lock is released here, because rendering reads files.
         if let Some(entries) = entries {
             let numbered = entries.iter().zip(after + 1..);
             return Ok(numbered.map(|(entry, seq)| entry.render(seq, &self.spill)).collect());
@@ -58,7 +59,7 @@ impl EventLog {
         let stored = match stored {
             Ok(stored) => stored,
             Err(error) => {
-                // They are not gone; the reader finds nothing for now.
+                // The events still exist, so this is not `Gone`; the reader gets an empty result and may try again.
                 tracing::error!(%error, %session, "events cannot be read");
                 return Ok(Vec::new());
             }
@@ -71,7 +72,8 @@ impl EventLog {
         Ok(stored.iter().map(|(seq, entry)| entry.render(*seq, &self.spill)).collect())
     }
 
-    /// Bytes of the first event after that number at most; none if there is none. It is not read for that.
+    /// An upper bound on the bytes of the first event after `after`; `None` if there is no such event. The event itself
+    /// is not read.
     #[must_use]
     pub fn next_size(&self, after: Seq) -> Option<u64> {
         {
@@ -85,15 +87,15 @@ impl EventLog {
             }
         }
         let session = self.state.session;
-        // One that is gone is told of when it is read.
+        // If the event is gone, the caller learns that when it reads it.
         self.core.read(|file, _| rows::size(file, session, after + 1)).ok().flatten().or(Some(0))
     }
 
-    /// Gives each event after a number and up to another to `take`, in their order, without what was printed and
-    /// shown: that is a lot to read, and nothing follows from it. It blocks.
+    /// Passes each event after `after` and up to `until` to `take`, in order, without output and displays: they are
+    /// large, and a session's state does not depend on them. This blocks.
     ///
-    /// Only one batch is in memory at a time, charged to its owner: some small events, or one that is large. One that
-    /// cannot be read is an error, because whoever went on from the others would take a part for the whole.
+    /// Only one batch is in memory at a time, charged to the owner: several small events or one large one. An event
+    /// that cannot be read is an error, because a session restored from the remaining events would have a wrong state.
     pub fn each_told(
         &self,
         (mut after, until): (Seq, Seq),
@@ -114,7 +116,7 @@ impl EventLog {
                 }
                 (None, _) => Ok(()),
             };
-            // They are parsed without the lock.
+            // The read lock is released before the events are parsed.
             let batch = self.core.read(|file, blobs| {
                 Ok(rows::told(file, blobs, session, (after, until), (BATCH_EVENTS, READ_BYTES), room))
             })??;
@@ -128,7 +130,7 @@ impl EventLog {
         Ok(())
     }
 
-    /// The event with which that cell ended, if it is still kept.
+    /// The event that ended the cell, if it is still kept.
     #[must_use]
     pub fn finished(&self, cell: CellNumber) -> Option<Rendered> {
         let ends = |entry: &Entry| entry.cell == Some(cell) && entry.name == "cell_finished";
@@ -150,11 +152,11 @@ impl EventLog {
         let session = self.state.session;
         let found = self.core.read(|file, blobs| rows::finished(file, blobs, session, cell));
         let (seq, entry) = found.ok().flatten()?;
-        // The file is ahead of what was published for the length of a moment.
+        // A committed row is in the file a moment before it is published; until then it is not visible.
         (seq <= self.newest()).then(|| entry.render(seq, &self.spill))
     }
 
-    /// What is committed of a cell since it last started.
+    /// Passes each committed event of a cell since its last start to `each`.
     pub(in crate::store) fn of_cell(
         &self,
         cell: CellNumber,

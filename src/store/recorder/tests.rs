@@ -56,7 +56,7 @@ fn a_character_that_arrives_in_halves_is_published_whole() {
     assert_eq!(text, "中文");
 }
 
-/// `[…]` stands for `said`.
+/// Replaces `[…]` with `said by a tool`.
 struct Brackets;
 
 impl Placeholders for Brackets {
@@ -82,7 +82,7 @@ fn what_stands_for_something_is_replaced_also_where_it_comes_in_pieces() {
         recorder.flush();
     }
     let record = recorder.finish(1);
-    // What the result shows is replaced by whoever asks for it.
+    // The result still contains the placeholder; the caller that asks for the result replaces it.
     assert_eq!(record.captured.stdout, "a […] b [");
     let text: String = events(&log)
         .into_iter()

@@ -46,7 +46,7 @@ async fn what_is_charged_is_what_the_next_start_finds() {
     let log = journal.log(session).unwrap();
     log.charge_to(1, account.clone(), no_bound());
     log.append(EventBody::Reset);
-    // In a row, and in a file of its own.
+    // The first is stored in a row, the second in a blob file.
     for bytes in [10_000, 1 << 20] {
         log.append(answer(bytes));
     }
@@ -63,7 +63,7 @@ async fn what_is_charged_is_what_the_next_start_finds() {
     let again = Arc::new(Limited { used: 0.into(), limit: 1 << 30 });
     journal.log(session).unwrap().charge_to(1, again.clone(), no_bound());
     assert_eq!(again.used.load(Ordering::Relaxed), charged);
-    // A session that dies and lives again pays once.
+    // A session whose log is opened again is charged once.
     journal.log(session).unwrap().charge_to(1, again.clone(), no_bound());
     assert_eq!(again.used.load(Ordering::Relaxed), charged);
 }
@@ -106,7 +106,7 @@ async fn large_values_go_with_the_session_that_is_forgotten() {
         log.flushed().await;
     }
     let files = || std::fs::read_dir(folder.path().join("blobs")).unwrap().count();
-    // Each event has its own number in it, so none has the content of another.
+    // Each event contains its own number, so no two have the same content.
     let before = files();
     journal.forget(one).await.unwrap();
     assert_eq!((before, files()), (3, 1));
@@ -128,7 +128,7 @@ async fn nothing_of_a_log_stays_in_memory_for_what_was_paid_before() {
     assert_eq!(account.used.load(Ordering::Relaxed), charged, "what is written stays charged");
     assert!(journal.holds_log(session));
     drop(log);
-    // The writer lets go of a group a moment after its events can be seen.
+    // The writer drops a group a moment after its events become visible.
     let begun = std::time::Instant::now();
     while journal.holds_log(session) {
         assert!(begun.elapsed() < PATIENCE, "somebody keeps the log");

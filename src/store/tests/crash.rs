@@ -17,14 +17,14 @@ fn sandbox() -> SandboxId {
     SandboxId("s".into())
 }
 
-/// Frames that a kernel keeps until they are received: each its number as text.
+/// The content of a frame that a kernel keeps until it is received: its number as text.
 fn frame(number: u64) -> String {
     format!("{number} ")
 }
 
 const FRAMES: u64 = 30;
 
-/// Runs the scenario from wherever the journal stands, and says on stdout what it was told.
+/// Runs the scenario from the journal's current state and prints each success that it was notified of.
 async fn scenario(folder: &Path) {
     let journal = Journal::open(folder).unwrap();
     if journal.sessions().unwrap().is_empty() {
@@ -74,7 +74,7 @@ async fn child() {
     scenario(folder.as_ref()).await;
 }
 
-/// Runs the child once; whether it came to its end, and what it said.
+/// Runs the child once; returns whether it finished, and its output.
 fn run(folder: &Path, crash_at: Option<String>) -> (bool, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "store::tests::crash::child", "--ignored", "--nocapture"]);
@@ -86,7 +86,7 @@ fn run(folder: &Path, crash_at: Option<String>) -> (bool, String) {
     (output.status.success(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// What must be true whenever the process died.
+/// Checks what must be true no matter when the process died.
 fn check(folder: &Path, said: &str) {
     let file = rusqlite::Connection::open(folder.join("journal.db")).unwrap();
     let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
@@ -98,7 +98,7 @@ fn check(folder: &Path, said: &str) {
     let visible = said.lines().filter_map(|line| line.strip_prefix("visible ")?.parse().ok());
     let visible: u64 = visible.max().unwrap_or(0);
     assert!(log.newest() >= visible, "event {visible} was told and is lost");
-    // Also that they have no gaps, and that every range of output can be read.
+    // `bodies` also checks that there are no gaps; a range of output that cannot be read would change the text.
     let text: String = bodies(&log)
         .into_iter()
         .filter_map(|body| if let EventBody::Output { text, .. } = body { Some(text) } else { None })

@@ -8,7 +8,7 @@ use crate::protocol::frames::OutputFrame;
 use crate::protocol::result::Stream;
 use crate::store::{JournalError, OutputCaps, Recorder, Spill};
 
-/// A file system of its own, which only root can make.
+/// A small file system of its own, which only root can mount.
 struct SmallDisk {
     folder: tempfile::TempDir,
 }
@@ -58,7 +58,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Appends until the disk refuses; gives how many.
+/// Appends until the disk refuses; returns how many events.
 fn append_until_refused(journal: &Journal, log: &EventLog) -> u64 {
     let since = Instant::now();
     let mut appended = 0;

@@ -5,8 +5,8 @@ use super::*;
 use crate::store::OpenError;
 use crate::store::blobs::Blobs;
 
-/// Every file of the journal that has content, with its hash. The index of the write-ahead log is
-/// left out: it is no data, and made anew by whoever opens the file.
+/// Every file of the journal that has content, with its hash. The index of the write-ahead log is left out: it holds no
+/// data, and every process that opens the file rebuilds it.
 fn hashes(folder: &Path) -> Vec<(String, String)> {
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
@@ -60,7 +60,7 @@ fn a_newer_journal_is_known_also_from_its_write_ahead_log() {
     let crashed = tempfile::tempdir().unwrap();
     let file = rusqlite::Connection::open(folder.path().join("journal.db")).unwrap();
     file.pragma_update(None, "user_version", 99).unwrap();
-    // As a daemon that died leaves it: the new number is only in the log.
+    // This is the state that a dead daemon leaves: the new number is only in the write-ahead log.
     for name in ["journal.db", "journal.db-wal"] {
         std::fs::copy(folder.path().join(name), crashed.path().join(name)).unwrap();
     }

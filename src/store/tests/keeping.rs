@@ -49,7 +49,8 @@ async fn what_is_left_of_removed_sessions_goes_after_its_time() {
     let blobs = || std::fs::read_dir(folder.path().join("blobs")).unwrap().count();
     assert_eq!(blobs(), 4);
     let tidied = journal.tidy(now, KEEP_REMOVED).await.unwrap();
-    // The large value of the session went with it; what is found beside is the draft.
+    // The session's large value was deleted together with the session; the one blob that is found in addition is the
+    // draft.
     assert_eq!(tidied, Tidied { sessions: 1, blobs: 1, keys: 0 });
     assert_eq!(journal.tidy(now, KEEP_REMOVED).await.unwrap(), Tidied::default());
     assert_eq!(blobs(), 2);
@@ -85,14 +86,15 @@ async fn a_key_stands_for_one_request_of_one_owner_for_a_day() {
     journal.release(1, "key").await.unwrap();
     assert_eq!(journal.claim(1, "key", "h1").await.unwrap(), known, "an answered key is not given back");
     assert_eq!(journal.claim(2, "key", "h3").await.unwrap(), Claim::New);
-    // One that had a target is given back when nothing came of it.
+    // A key with a target is released only after the target is cleared.
     journal.aim(2, "key", Some(&json!({ "cell": 5 }))).await.unwrap();
     journal.release(2, "key").await.unwrap();
     assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), Claim::Conflict);
     journal.aim(2, "key", None).await.unwrap();
     journal.release(2, "key").await.unwrap();
     assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), Claim::New);
-    // It goes on leading to a session for as long as that is there, whatever its maker was told.
+    // The key keeps leading to a session for as long as the session exists, even after its creation was reported as
+    // failed.
     let session = record("late");
     journal.create_session(&session).await.unwrap();
     let target = json!({ "new_session": session.id });

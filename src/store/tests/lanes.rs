@@ -28,11 +28,11 @@ async fn a_user_who_has_too_much_in_the_queue_is_not_read_from() {
         log
     };
     let (flood, same_user, other_user) = (log(1), log(1), log(2));
-    // The disk takes its time.
+    // The writer is held, as by a slow disk.
     let go = hold_writer(&journal);
     let large = || EventBody::SandboxGone { reason: "x".repeat(1 << 20) };
     for _ in 0..=LANE_BYTES >> 20 {
-        // None of these blocks this only thread.
+        // Appending must not block, because the test has only this thread.
         flood.append(large());
     }
     assert!(flood.is_crowded() && same_user.is_crowded() && !other_user.is_crowded());
@@ -66,7 +66,7 @@ async fn what_is_small_goes_before_what_is_large_of_others_and_each_log_keeps_it
     go.send(()).unwrap();
     flood.flushed().await;
     other.flushed().await;
-    // What is done on a commit is done a moment after readers see the event.
+    // The callback on a commit runs a moment after readers see the event.
     for _ in 0..1000 {
         if order.lock().len() == 6 {
             break;

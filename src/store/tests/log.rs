@@ -95,7 +95,7 @@ async fn a_journal_opened_again_has_everything_and_numbers_on() {
             log.append(created(&number.to_string()));
         }
         log.append(created(&large));
-        // Dropping the last handle writes what waits.
+        // Dropping the last handle writes all waiting events.
     }
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(session).unwrap();
@@ -110,7 +110,8 @@ async fn a_journal_opened_again_has_everything_and_numbers_on() {
     assert_eq!(seqs(&log, 3_002, 3), Vec::<Seq>::new());
 }
 
-/// From the tail in memory and from the file alike; a batch of output alone is not the end.
+/// Output and displays are left out both of new events and of those from before; a batch that consists of them alone
+/// does not end the reading.
 #[tokio::test]
 async fn what_was_printed_is_left_out_of_what_a_restart_reads() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,7 +169,7 @@ async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
     assert!((LARGE..LARGE + 1024).contains(&usize::try_from(most / copies).unwrap()), "{most}");
     assert_eq!((events, memory.taken(USER).0), (15, 0));
 
-    // Without room for them nothing is read, unless nothing goes on without them.
+    // Without room nothing is read, unless the caller allows an overdraft.
     memory.set_limit(USER, Some(LARGE as u64));
     let nothing = |_: Event| panic!("it was read");
     let refused = log.each_told((0, Seq::MAX), Overdraft::Refused, nothing);
@@ -176,7 +177,7 @@ async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
     log.each_told((0, Seq::MAX), Overdraft::Allowed, |_| Ok(())).unwrap();
 }
 
-/// A value that was just not too deep to be taken is deeper in its event.
+/// A value with the deepest nesting that the parser accepts is nested deeper in its event.
 #[tokio::test]
 async fn what_could_be_written_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -221,15 +222,15 @@ async fn an_event_that_cannot_be_read_is_not_passed_over() {
     };
     write(&"x".repeat(1024 * 1024));
     assert_eq!(read(), Ok(vec![1, 2, 3]));
-    // Its content is gone.
+    // The content of event 2 is missing.
     std::fs::remove_dir_all(folder.path().join("blobs")).unwrap();
     assert_eq!(read(), Err(2));
-    // It says something that nobody understands.
+    // Event 2 has an unknown type.
     change(
         "UPDATE events SET blob = NULL, json = '{\"seq\":2,\"at\":\"\",\"type\":\"unheard_of\"}' WHERE seq = 2",
     );
     assert_eq!(read(), Err(2));
-    // It is gone altogether, and then the last one is.
+    // The row of event 2 is missing.
     change("DELETE FROM events WHERE seq = 2");
     assert_eq!(read(), Err(2));
 }
@@ -346,7 +347,7 @@ async fn two_handles_of_a_session_are_one_log_also_over_a_drop() {
         (1, 2)
     );
     drop(log);
-    // Not in the file yet, and nobody but the queue knows of them.
+    // The two events are not in the file yet; only the queue holds them.
     let log = journal.log(session).unwrap();
     assert_eq!(log.append(EventBody::Reset), 3);
     drop(held);

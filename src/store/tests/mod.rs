@@ -1,22 +1,22 @@
-//! What the journal promises, one file a kind of promise.
+//! Tests of the journal's guarantees, one file per kind of guarantee.
 
-/// What is charged, refused, kept in reserve and given back.
+/// Bytes that are charged, refused, kept in reserve and refunded.
 mod charges;
-/// Death of the process at every commit.
+/// The process dies at every commit.
 mod crash;
-/// A disk that refuses, and one that is back.
+/// A disk that refuses writes and later accepts them again.
 mod disk;
-/// Files that are not ours to open.
+/// Files that the daemon must refuse to open.
 mod files;
-/// Sessions, keys, and how long they are kept.
+/// How long sessions and keys are kept.
 mod keeping;
-/// Who has to wait for the disk, and who has not.
+/// Which users have to wait for the disk and which do not.
 mod lanes;
 /// Order, visibility and reading of events.
 mod log;
-/// Recording over a restart.
+/// Recording that continues after a restart.
 mod recovery;
-/// Numbers, printed and not judged.
+/// Measurements that are printed and not asserted.
 mod speed;
 
 use std::sync::mpsc;
@@ -27,10 +27,10 @@ use super::{EventLog, Journal, SessionRecord};
 use crate::protocol::event::{Counters, Event, EventBody};
 use crate::protocol::ids::{Seq, SessionId, SessionName};
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any test here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A part of the memory without end.
+/// A share of the memory without a limit.
 fn no_bound() -> crate::memory::Pool {
     crate::memory::Memory::default().pool(1)
 }
@@ -102,7 +102,7 @@ fn hold_writer(journal: &Journal) -> mpsc::Sender<()> {
     release
 }
 
-/// As an older version may have written it: only what every result has.
+/// A result as an older version may have written it, with only the fields that every result has.
 fn finished(cell: u64) -> EventBody {
     let result = serde_json::json!({
         "cell": cell, "mode": "main", "status": "success", "reason": "ok", "exit_code": 0,

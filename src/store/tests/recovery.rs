@@ -23,7 +23,7 @@ fn first(folder: &Path, session: SessionId) -> (Journal, Arc<EventLog>, Recorder
     (journal, log, recorder)
 }
 
-/// As if the process had died: what the recorder holds back is lost.
+/// Simulates the death of the process: what the recorder holds back is lost.
 fn restarted(
     folder: &Path,
     session: SessionId,
@@ -65,12 +65,12 @@ async fn a_running_cell_goes_on_where_the_journal_ends() {
     recorder.flush();
     log.flushed().await;
     assert_eq!(log.received(&sandbox()), 4);
-    // Held back, so not received.
+    // This output is held back, so it does not count as received.
     recorder.hold_back();
     out(recorder, b"three ", 5);
     log.flushed().await;
     assert_eq!(log.received(&sandbox()), 4);
-    // Spilled, never committed.
+    // These bytes are spilled and never committed.
     let spilled = log.spill_folder().join("1.out");
     let garbage = std::fs::read(&spilled).unwrap();
     std::fs::write(&spilled, [&garbage, b"garbage".as_slice()].concat()).unwrap();
@@ -127,7 +127,7 @@ async fn what_was_cut_is_still_counted_after_a_restart() {
     recorder.gap(1, 500, 5, 2);
     out(recorder, &[b'x'; 990], 3);
     recorder.flush();
-    // Beyond the spill file: 4 bytes fit.
+    // This exceeds the spill file: only 4 bytes fit.
     out(recorder, b"0123456789", 4);
     recorder.flush();
     log.flushed().await;
@@ -177,7 +177,7 @@ async fn a_frame_in_several_events_is_committed_whole() {
     out(&recorder, b"a", 1);
     log.flushed().await;
     let held = hold_writer(&journal);
-    // It waits for the next; together they are more than one event holds.
+    // The first output waits for the second; together they are more than one event holds.
     recorder.hold_back();
     out(&recorder, &vec![b'y'; 65_000], 2);
     out(&recorder, "ä".repeat(32_000).as_bytes(), 3);

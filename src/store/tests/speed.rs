@@ -37,7 +37,7 @@ async fn appending_is_quick() {
                     Durability::Full => log.append_durably_then(EventBody::Reset, None, None, on_commit),
                 };
                 let time = tell.recv_timeout(PATIENCE).unwrap();
-                // Spread out, as cells are: the writer sleeps in between.
+                // Commits are spread out, as those of cells are: the writer sleeps in between.
                 std::thread::sleep(Duration::from_millis(1));
                 time
             })

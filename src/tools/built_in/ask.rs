@@ -1,4 +1,4 @@
-//! `ask`: a model is asked by code, or by another model, and sees only what it is given.
+//! `ask`: code or a model asks another model, which sees only what it is given.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,10 +10,10 @@ use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, 
 use crate::tools::foreign;
 use crate::tools::port::{NestedAsk, as_failure};
 
-/// Characters of a prompt.
+/// The most characters of a prompt.
 const PROMPT_CHARS: usize = 100_000;
 
-/// Its name.
+/// The name of this tool.
 pub const ASK: &str = "ask";
 
 pub struct Ask;
@@ -38,7 +38,7 @@ impl Tool for Ask {
             description_zh: Some(
                 "让另一个模型在自己的会话中完成一个子任务。它只能看到给它的提示和变量。给出 schema 时，返回符合该 schema 的值。".into(),
             ),
-            // Any value: its schema comes with the call.
+            // Any value is accepted here, because the schema of the answer comes with the call.
             output: Some(json!({})),
             outside: true,
             ..Definition::new(

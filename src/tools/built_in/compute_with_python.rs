@@ -1,5 +1,5 @@
-//! `compute_with_python`: one expression, evaluated apart from the session's variables. It sees what the
-//! session was given, as it was given.
+//! `compute_with_python`: one expression, evaluated apart from the session's variables. The expression sees the values
+//! that were given to the session, in their original state.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 use crate::tools::port::as_failure;
 
-/// The name under which an expression finds what the one before gave.
+/// The variable that holds the result of the previous expression.
 const LAST_RESULT: &str = "last_result";
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -58,7 +58,7 @@ impl Tool for ComputeWithPython {
             let arguments: Arguments = read(arguments)?;
             let port = context.port()?;
             let mut values = port.given().await.map_err(as_failure)?;
-            // They may be large, and most expressions want none of them.
+            // The given values may be large, and most expressions use none of them.
             values.retain(|name, _| arguments.code.contains(name.as_str()));
             if let Some(last) = port.last_result() {
                 values.insert(LAST_RESULT.into(), last.into());

@@ -1,5 +1,5 @@
-//! `execute_python_code`, and `exec_code`, which is the same under the name and with the parameter
-//! that another source system gave it.
+//! `execute_python_code` and `exec_code`, which is the same tool with the name and the parameter that another source
+//! system uses.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 use crate::tools::port::as_failure;
 
 const DEFAULT_TIMEOUT_S: u64 = 30;
-/// Longest time that a model may ask for; what the session allows may be less.
+/// The longest time that a model may request; the session may allow less.
 const MAX_TIMEOUT_S: u64 = 24 * 60 * 60;
 
 pub struct ExecutePython {

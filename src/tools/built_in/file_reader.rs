@@ -1,4 +1,4 @@
-//! `file_reader`: a text file of the workspace.
+//! `file_reader`: reads a text file of the workspace.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, 
 use crate::tools::port::{FileRead, as_failure};
 
 const MIB: u64 = 1024 * 1024;
-/// Below what a tool may say, with room for the heading.
+/// Less than the limit of a tool's output, with room for the heading.
 const MAX_SIZE_MB: u64 = (TOOL_OUTPUT_BYTES as u64) / MIB - 1;
 
 pub struct FileReader;
@@ -111,10 +111,10 @@ fn decoded(bytes: &[u8], encoding: &str) -> Result<String, ToolFailure> {
     })
 }
 
-/// Makes a number of two bytes.
+/// Combines two bytes into a number.
 type Pair = fn([u8; 2]) -> u16;
 
-/// A mark at its start says which byte of each pair comes first; without one it is as the name says.
+/// Decodes UTF-16. A byte order mark at the start determines the byte order; without one, `unmarked` does.
 fn utf_16(bytes: &[u8], unmarked: Pair) -> Option<String> {
     let (bytes, pair): (&[u8], Pair) = match bytes {
         [0xff, 0xfe, rest @ ..] => (rest, u16::from_le_bytes),

@@ -1,4 +1,4 @@
-//! `list_variables`: what the session holds, without running anything.
+//! `list_variables`: lists the session's variables without running code.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -37,7 +37,7 @@ impl Tool for ListVariables {
     }
 }
 
-/// A line for each; the kernel says it in the same way to code in a cell.
+/// One line per variable; the kernel formats them in the same way for code in a cell.
 fn as_text(listed: &VariableList) -> String {
     if listed.variables.is_empty() {
         return "no variables".into();

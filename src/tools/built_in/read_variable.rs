@@ -1,4 +1,4 @@
-//! `read_variable`: the value of one name of the session.
+//! `read_variable`: the value of one variable of the session.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -57,7 +57,7 @@ impl Tool for ReadVariable {
     }
 }
 
-/// It is evaluated, so it may be nothing but a name.
+/// Whether the text is only a name; this matters because the text is evaluated.
 fn is_name(name: &str) -> bool {
     let mut letters = name.chars();
     letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')

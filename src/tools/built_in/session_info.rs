@@ -1,4 +1,4 @@
-//! `session_info`: lets code ask what it runs in, so that it can fit its work to the limits.
+//! `session_info`: tells code the limits of its session, so that it can adapt its work to them.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

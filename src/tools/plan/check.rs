@@ -1,26 +1,26 @@
-//! What has to hold for a plan, beyond its schema.
+//! The rules for a plan beyond its schema.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::model::{PlanNode, PlanTree};
 
-/// Tasks of a plan, levels of tasks, characters of one text, entries of one list.
+/// The most tasks of a plan, levels of tasks, characters of one text, and entries of one list.
 pub const NODES: usize = 500;
 pub const DEPTH: usize = 16;
 pub const TEXT_CHARS: usize = 20_000;
 pub const LIST_ITEMS: usize = 100;
-/// Characters of the name or id of a task.
+/// The most characters of a task's name or id.
 pub const NAME_CHARS: usize = 300;
-/// Bytes of the whole plan as JSON.
+/// The most bytes of the whole plan as JSON.
 pub const PLAN_BYTES: usize = 512 * 1024;
-/// Problems that are told at once.
+/// The most problems that are reported at once.
 const PROBLEMS_TOLD: usize = 10;
 
-/// Everything that is wrong, in words; empty if nothing is.
+/// Descriptions of everything that is wrong; empty if nothing is.
 #[must_use]
 pub fn problems(tree: &PlanTree) -> Vec<String> {
     let mut found = Problems::default();
-    // What follows walks the tree, so its size comes first.
+    // The checks below walk the tree, so its size is checked first.
     if depth_of(&tree.tree_nodes) > DEPTH {
         found.add(|| format!("tasks are nested deeper than {DEPTH} levels"));
         return found.0;
@@ -62,7 +62,7 @@ pub fn problems(tree: &PlanTree) -> Vec<String> {
             )
         });
     }
-    // Such a dependency makes a circle, too, of which enough is said.
+    // A dependency on a task's own parent also makes a circle, which is already reported.
     if within_itself.is_empty()
         && let Some(circle) = circle(&nodes)
     {
@@ -83,7 +83,7 @@ impl Problems {
 }
 
 fn depth_of(nodes: &[PlanNode]) -> usize {
-    // Level by level, not by recursion: the depth is what is in question.
+    // This goes level by level instead of recursing, because the depth is not known to be safe yet.
     let mut level: Vec<&PlanNode> = nodes.iter().collect();
     let mut depth = 0;
     while !level.is_empty() {
@@ -135,7 +135,7 @@ fn unique<'a>(found: &mut Problems, field: &str, values: impl Iterator<Item = &'
     seen
 }
 
-/// Tasks that depend on one that they are a part of, with that one.
+/// The tasks that depend on a task of which they are a part, each with that task.
 fn parts_that_wait<'a>(nodes: &[(&'a PlanNode, Option<&'a PlanNode>)]) -> Vec<(&'a str, &'a str)> {
     let wholes: BTreeMap<&str, &str> = nodes
         .iter()
@@ -143,7 +143,7 @@ fn parts_that_wait<'a>(nodes: &[(&'a PlanNode, Option<&'a PlanNode>)]) -> Vec<(&
         .collect();
     let mut found = Vec::new();
     for (node, _) in nodes {
-        // Names may come twice, so that the way up is bounded by itself.
+        // Duplicate names could make the way up endless, so it is bounded.
         let up = std::iter::successors(wholes.get(node.task_name.as_str()), |name| wholes.get(**name));
         for whole in up.take(DEPTH) {
             if node.dependencies.iter().flatten().any(|wanted| wanted == whole) {
@@ -154,8 +154,8 @@ fn parts_that_wait<'a>(nodes: &[(&'a PlanNode, Option<&'a PlanNode>)]) -> Vec<(&
     found
 }
 
-/// Tasks that wait for each other, in order and with the first one again at the end. A task waits
-/// for its dependencies, and for its parts.
+/// Tasks that wait for each other, in order, with the first one repeated at the end. A task waits for its dependencies
+/// and for its parts.
 fn circle(nodes: &[(&PlanNode, Option<&PlanNode>)]) -> Option<Vec<String>> {
     let mut waits_for: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (node, _) in nodes {
@@ -165,7 +165,7 @@ fn circle(nodes: &[(&PlanNode, Option<&PlanNode>)]) -> Option<Vec<String>> {
     }
     let mut done = BTreeSet::new();
     for start in waits_for.keys() {
-        // The way from the start, each with the neighbours that are still to be looked at.
+        // The path from the start, each task with the index of its next neighbour to visit.
         let mut way: Vec<(&str, usize)> = vec![(start, 0)];
         while let Some((name, next)) = way.last_mut() {
             let neighbour = waits_for.get(*name).and_then(|all| all.get(*next));

@@ -1,4 +1,4 @@
-//! What differs between two versions of a plan. Tasks are the same if they have the same id.
+//! The differences between two versions of a plan. Tasks with the same id are the same task.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use crate::protocol::ask::Language;
 
 type Placed<'a> = BTreeMap<&'a str, (&'a PlanNode, Option<&'a PlanNode>)>;
 
-/// A line for each kind of change and, where it concerns one task, for each task. Never empty.
+/// One line for added tasks, one for removed tasks, and one for each task that changed its status or parent. Never
+/// empty.
 #[must_use]
 pub fn changes(old: &PlanTree, new: &PlanTree, language: Language) -> Vec<String> {
     let (before, after) = (placed(old), placed(new));

@@ -8,7 +8,7 @@ use super::model::{PlanNode, PlanTree};
 use super::{check, diff, render, words};
 use crate::protocol::ask::{Language, PlanVersion};
 
-/// The newest version; the older ones are in the journal.
+/// The newest version of a plan; older ones are in the journal.
 #[derive(Clone, Debug, Default)]
 pub struct PlanHistory {
     version: u64,
@@ -16,20 +16,20 @@ pub struct PlanHistory {
 }
 
 impl PlanHistory {
-    /// Goes on after a version of the journal.
+    /// Continues after a version from the journal.
     #[must_use]
     pub fn after(latest: &PlanVersion) -> Self {
         Self { version: latest.version, latest: serde_json::from_value(latest.tree.clone()).ok() }
     }
 
-    /// Takes in the next version, or says everything that is wrong with it.
+    /// Accepts the next version, or returns everything that is wrong with it.
     pub fn submit(&mut self, mut tree: PlanTree, language: Language) -> Result<PlanVersion, Vec<String>> {
         let problems = check::problems(&tree);
         if !problems.is_empty() {
             return Err(problems);
         }
         self.fill_in_ids(&mut tree);
-        // An id that was filled in may be one that the model gave to another task.
+        // A filled-in id may equal one that the model gave to another task, so the tree is checked again.
         let problems = check::problems(&tree);
         if !problems.is_empty() {
             return Err(problems);
@@ -50,7 +50,7 @@ impl PlanHistory {
         Ok(version)
     }
 
-    /// A task without an id is the one that had its name before, or a new one.
+    /// Gives a task without an id the id of the task that had its name in the previous version, or a new id.
     fn fill_in_ids(&self, tree: &mut PlanTree) {
         let known: BTreeMap<String, String> = self
             .latest
@@ -69,7 +69,7 @@ impl PlanHistory {
     }
 }
 
-/// What the model is told about the version that it submitted.
+/// The report to the model about the version that it submitted.
 #[must_use]
 pub fn plan_report(plan: &PlanVersion, language: Language) -> String {
     let (changed, shown) = words::headings(language);
@@ -191,7 +191,7 @@ mod tests {
             history.submit(tree(wrong), Language::English).unwrap_err(),
             ["tasks wait for each other in a circle: a → a"]
         );
-        // Named like a task of before whose id another task now has.
+        // The first task has the name of a previous task whose id another task now has.
         let stolen = json!({"core_goal": "g", "tree_nodes": [
             {"task_name": "读取数据"}, {"task_name": "x", "task_id": "T1"}]});
         assert_eq!(

@@ -1,8 +1,8 @@
-//! The plan tree: a model writes down its tasks, submits the whole tree again whenever something
-//! changes, and is told what changed, how the plan looks now, and how far it is.
+//! The plan tree: a model writes down its tasks, submits the whole tree again whenever something changes, and gets back
+//! what changed, what the plan looks like now, and how far it is.
 //!
-//! Pure: `check` says what is wrong with a tree, `diff` what differs between two, `render` how one
-//! looks and counts, `history` makes numbered versions of them, `words` says it in both languages.
+//! Pure: `check` finds what is wrong with a tree, `diff` compares two, `render` shows and counts one, `history` numbers
+//! the versions, `words` has the texts in both languages.
 
 mod check;
 mod diff;

@@ -20,7 +20,7 @@ impl TaskStatus {
     pub const ALL: [Self; 6] =
         [Self::Pending, Self::Processing, Self::Completed, Self::Failed, Self::Retry, Self::Skipped];
 
-    /// As it is written in JSON.
+    /// The name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ impl PlanNode {
         self.children.as_deref().unwrap_or_default()
     }
 
-    /// Empty only in a tree that has not been taken in yet.
+    /// The task's id; empty only before `PlanHistory` has filled in the ids.
     pub(super) fn id(&self) -> &str {
         self.task_id.as_deref().unwrap_or_default()
     }
@@ -115,7 +115,7 @@ pub struct PlanTree {
 }
 
 impl PlanTree {
-    /// All tasks with the one that each is a part of, parents first.
+    /// All tasks, each with its parent, parents first.
     pub(super) fn walk(&self) -> Vec<(&PlanNode, Option<&PlanNode>)> {
         let mut found = Vec::new();
         let mut waiting: Vec<_> = self.tree_nodes.iter().rev().map(|node| (node, None)).collect();

@@ -1,4 +1,4 @@
-//! A plan as Markdown, and counted.
+//! A plan as Markdown, and its statistics.
 
 use serde_json::{Map, Value, json};
 
@@ -25,7 +25,7 @@ fn render(node: &PlanNode, level: usize, language: Language, lines: &mut Vec<Str
     lines.push(format!("{indent}{line}"));
     let (about, result) = words::labels(language);
     for (label, text) in [(about, &node.description), (result, &node.output)] {
-        // Every line of the text stays in the quote.
+        // Every line of a text needs its own mark to stay in the quote.
         for (at, part) in text.trim_end().lines().enumerate() {
             let label = if at == 0 { label } else { "" };
             lines.push(format!("{indent}  > {label}{part}"));
@@ -42,7 +42,7 @@ pub fn statistics(tree: &PlanTree) -> Map<String, Value> {
     let nodes = tree.walk();
     let count = |status| nodes.iter().filter(|(node, _)| node.status == status).count();
     let rate = |status| {
-        // At most `NODES` tasks: whole numbers of them are exact.
+        // Integer arithmetic rounds to hundredths exactly.
         let hundredths = (count(status) * 200 + nodes.len()).checked_div(nodes.len() * 2).unwrap_or(0);
         json!(f64::from(u32::try_from(hundredths).unwrap_or(100)) / 100.0)
     };

@@ -1,4 +1,4 @@
-//! What is said about plans, in both languages.
+//! The texts about plans, in both languages.
 
 use super::model::TaskStatus;
 use crate::protocol::ask::Language;
@@ -54,7 +54,7 @@ pub fn status_changed(name: &str, old: TaskStatus, new: TaskStatus, language: La
     }
 }
 
-/// Without a parent a task stands at the top.
+/// A task without a parent is at the top level.
 pub fn moved(name: &str, old: Option<&str>, new: Option<&str>, language: Language) -> String {
     match language {
         Language::English => {

@@ -41,7 +41,7 @@ async fn last_result_is_kept_on_success_only() {
     let error = "PythonError: ZeroDivisionError: division by zero";
     assert_eq!(compute("1/0").await, ToolOutput::Value(json!({"result": null, "error": error})));
     assert_eq!(port.last_result(), Some("first".into()));
-    // Of what the session was given, the expression gets what it speaks of.
+    // Of the given values, the expression gets only those that it mentions.
     let computed = compute("list(given)").await;
     assert_eq!(computed, ToolOutput::Value(json!({"result": "given last_result", "error": null})));
 }

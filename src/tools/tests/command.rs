@@ -96,7 +96,7 @@ async fn a_program_that_ignores_its_arguments_is_no_trouble() {
     assert_eq!(output, Ok(ToolOutput::Text(String::new())));
 }
 
-/// Waits until a process is gone, or fails.
+/// Waits until a process is gone, and fails if that takes too long.
 async fn is_gone(pid: &str) {
     let path = Path::new("/proc").join(pid.trim());
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -131,7 +131,7 @@ async fn helpers_that_a_program_leaves_behind_do_not_hold_up_its_answer() {
     is_gone(&output.told()).await;
 }
 
-/// A child of a child, in a session of its own, which writes its number to the file.
+/// A grandchild in a session of its own, which writes its pid to the file.
 fn runaway(file: &Path) -> String {
     let pid = file.display();
     format!(
@@ -145,7 +145,7 @@ async fn what_left_the_group_of_a_program_ends_with_it() {
     let file = folder.path().join("pid");
     let output = run_here(tool(&["sh", "-c", &format!("{} echo done", runaway(&file))])).await;
     assert_eq!(output, Ok(ToolOutput::Text("done".into())));
-    // Nothing is left when the answer comes.
+    // No process is left when the answer arrives.
     let pid = std::fs::read_to_string(&file).unwrap();
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "process {pid} lives on");
 }
@@ -161,7 +161,7 @@ async fn what_left_the_group_of_a_program_ends_when_its_time_is_up() {
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "process {pid} lives on");
 }
 
-/// Each process of a chain starts the next one, notes that it was there, and ends, as fast as it can.
+/// Each process of a chain starts the next one, records itself, and ends, as fast as it can.
 #[tokio::test]
 async fn what_forks_on_and_on_ends_with_the_program() {
     let folder = tempfile::tempdir().unwrap();

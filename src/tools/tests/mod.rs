@@ -1,4 +1,4 @@
-//! Tools called through a registry, with a session that lives in memory.
+//! Tools called through a registry, with a session in memory.
 
 mod built_in;
 mod command;
@@ -23,7 +23,7 @@ fn context(port: &Arc<MemoryPort>) -> Context {
     Context::new(json!({"session": "test"})).with_port(Arc::clone(port) as _)
 }
 
-/// As code in a cell calls it.
+/// Calls a tool the way code in a cell does.
 async fn call(
     registry: &Registry,
     port: &Arc<MemoryPort>,

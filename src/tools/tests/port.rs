@@ -68,7 +68,7 @@ impl SessionPort for MemoryPort {
         format!("ran: {}", result.code)
     }
 
-    /// Knows `last_result` and one that fails; all else is its own value.
+    /// Knows `last_result`, `list(given)` and `1/0`, which fails; every other expression is its own value.
     fn compute(
         &self,
         expression: String,

@@ -1,4 +1,4 @@
-//! Registration, allow-lists, what is told of tools, and how arguments are checked.
+//! Registration, allow-lists, the descriptions of tools, and the checks of arguments.
 
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::protocol::ask::Language;
 use crate::tools::contract::{Definition, Tool, ToolFuture};
 use crate::tools::{Allowed, Caller, Context, PURPOSE, Registry, RegistryError, ToolOutput};
 
-/// Says what it was given.
+/// Returns its arguments.
 struct Echo(Definition);
 
 impl Tool for Echo {
