@@ -46,7 +46,7 @@ impl JournalAccount {
 }
 
 impl Account for JournalAccount {
-    /// Sets the charge of a restored session to the bytes that it already has in the journal.
+    /// Sets the charge to the bytes that the session has stored already, as a restored session has.
     fn open(&self, bytes: u64) {
         let _ = self.gauge.measure(Kind::Journal, self.record.saturating_add(bytes));
     }

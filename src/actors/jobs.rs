@@ -71,7 +71,7 @@ struct Entry {
     /// Whether the job was cancelled because no client held it.
     forsaken: bool,
     permit: Permit,
-    /// What the job's description takes in memory is charged for as long as the job is known here.
+    /// The memory charged for the job's description, as long as this actor holds the job.
     _memory: Charge,
     _input: Option<InputRef>,
 }
@@ -400,8 +400,8 @@ impl JobsState {
         }
     }
 
-    /// Puts the verdict into the journal before any client sees it, because a crash of the daemon could undo
-    /// it.
+    /// Puts the verdict into the journal before any client sees it: until then, a crash of the daemon could
+    /// undo it.
     fn conclude(&mut self, id: JobId, mut end: JobEnd) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         if let Some(judged) = entry.record.judged.take() {

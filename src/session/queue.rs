@@ -128,8 +128,8 @@ impl<W> Queue<W> {
                 main_waits = true;
                 return first && !main_runs;
             }
-            // A copy that arrived after a main cell should see that cell's state, so it waits for the cell to
-            // start.
+            // A copy does not pass a main cell that can start now, so that it sees that cell's work if
+            // possible.
             let behind_a_start = main_waits && !main_runs;
             let has_to_wait = job.is_patient() && main_runs;
             !behind_a_start && !has_to_wait && copies < COPIES

@@ -54,7 +54,8 @@ pub struct Calling {
     pub rules: SandboxRules,
 }
 
-/// One session needs one port: it keeps the last result of `compute_with_python`.
+/// The access of a tool to its session. All ports of a session share `last_result`, the last result of
+/// `compute_with_python`.
 #[derive(Clone)]
 pub struct Port {
     pub session: OwnSession,

@@ -42,7 +42,7 @@ impl Left {
     }
 }
 
-/// Which of the two is too low for a request.
+/// Whether tokens or steps are too few for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Short {
     Tokens,

@@ -214,7 +214,7 @@ impl AsksState {
         mut approvals: Vec<Approval>,
     ) {
         if asks.values().any(|recalled| recalled.spec.depth > 0) {
-            // The ask that this session was created for ran in the earlier daemon and ended with it.
+            // The caller that created this session for an inner ask ended with the earlier daemon.
             self.leaving = true;
             let _ = self.args.session.cast(SessionMsg::Remove { reply_to: None });
             return;

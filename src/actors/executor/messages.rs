@@ -170,7 +170,7 @@ impl ExecutorMsg {
     }
 }
 
-/// What took too long.
+/// A cell or request that took too long.
 #[derive(Clone, Copy, Debug)]
 pub enum Overdue {
     /// A cell is past its deadline.

@@ -269,7 +269,7 @@ impl Generations {
                 let _ = reply_to.send(handles.ok_or_else(|| parked.problem()));
             }
             SessionMsg::CellStatus { cell, reply_to } => {
-                // It is unknown when a cell that has not ended will end, so there is no answer for one.
+                // There is no answer for a cell that has not ended, because nothing tells when it will end.
                 if args.journal.log(args.id).is_ok_and(|log| log.finished(cell).is_some()) {
                     let _ = reply_to.send(CellStatus::Ended);
                 }

@@ -223,7 +223,7 @@ pub enum SessionMsg {
         patient: bool,
         reply_to: Reply<VariableList>,
     },
-    /// Runs at once, because it does not see the state of the session.
+    /// Does not wait for cells, because it does not see the state of the session.
     Compute {
         expression: String,
         values: Map<String, Value>,
@@ -301,7 +301,7 @@ pub enum SessionMsg {
         reply_to: Reply<()>,
     },
     ToolsChanged,
-    /// Files of the workspace were changed by a client.
+    /// Files of the workspace were changed from outside of the sandbox.
     FilesChanged,
     /// Remove the session: its sandbox, its workspace (if managed) and its events. Answered by the
     /// supervisor, when the name is free again.

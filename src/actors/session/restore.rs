@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 /// The copies of a cell's data: in the queue, in the executor.
 const COPIES: u64 = 2;
 
-/// Folds the told events of a session between two numbers. Reading and parsing them blocks, so it runs on a
-/// blocking thread.
+/// Folds the events of a session between two numbers, without output and displays. Reading and parsing them
+/// blocks, so it runs on a blocking thread.
 pub(in crate::actors) async fn fold<T: Send + 'static>(
     log: &Arc<EventLog>,
     between: (Seq, Seq),

@@ -43,8 +43,8 @@ fn strictness(verdict: &CallDecision) -> u8 {
 }
 
 proptest! {
-    /// The combination is never wider than either: it forbids, or has a person allow, whatever one of the two
-    /// does.
+    /// The combination is never wider than either: it forbids, or has a person allow, every call for which
+    /// one of the two does.
     #[test]
     fn tightened_is_never_wider_than_either(one in rules(), other in rules(), (name, outside) in calls()) {
         let (both, call) = (one.tightened(&other), Call { name, outside });
@@ -73,7 +73,7 @@ proptest! {
         prop_assert!(strictness(&sandbox.judge(call, runs)) >= strictness(&verdict));
         let after = sandbox.combined(None);
         prop_assert_eq!(after.tightened(&combined), after);
-        // A call that any rules forbid, or have a person allow, is free under no origin.
+        // A call that any of the rules forbid, or have a person allow, is never free.
         for (_, rules) in before.iter().chain([&more]) {
             if !rules.allows(call) || rules.wants_person(call) {
                 prop_assert_ne!(sandbox.judge(call, runs), CallDecision::Free);
