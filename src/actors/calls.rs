@@ -1,4 +1,4 @@
-//! Asking actors, with one kind of error: the only place that knows what a call without an answer means.
+//! Calls to actors, with one error type: the only place that knows what a call without an answer means.
 
 use ractor::rpc::CallResult;
 use ractor::{ActorRef, ActorStatus, MessagingErr, RpcReplyPort};
@@ -13,7 +13,7 @@ pub const PROMPT: Duration = Duration::from_secs(30);
 /// Where the outcome of a request to an actor goes.
 pub type Reply<T> = RpcReplyPort<Result<T, Problem>>;
 
-/// Asks an actor something that it may refuse. Its answer takes as long as the work does.
+/// Calls an actor that may refuse. The answer takes as long as the work does.
 pub async fn ask<M: ractor::Message, T: Send + 'static>(
     actor: &ActorRef<M>,
     message: impl FnOnce(Reply<T>) -> M,
@@ -48,14 +48,14 @@ pub async fn call_part<W: ractor::Message, M: ractor::Message, T: Send + 'static
     answer(lives(whole), outcome)
 }
 
-/// Sends it now, at its place among all that is sent to that actor, and gives its answer to be waited for elsewhere;
-/// none if the actor ended over it. A task that first has to run before it sends would come too late.
+/// Sends the message at once, so that it keeps its place in the actor's mailbox, and returns its answer as a
+/// future; none if the actor ended before it answered. A spawned task would send too late.
 pub(super) fn send_now<M: ractor::Message, T: Send + 'static, F: FnOnce(Reply<T>) -> M>(
     actor: &ActorRef<M>,
     message: F,
 ) -> impl Future<Output = Option<Result<T, Problem>>> + Send + use<M, T, F> {
     let (done, is_done) = oneshot::channel();
-    // One that cannot be sent is dropped, and with it the end that would be answered on.
+    // A message that cannot be sent is dropped together with its reply port, so the future gives none.
     let _ = actor.cast(message(done.into()));
     async move { is_done.await.ok() }
 }
@@ -66,14 +66,14 @@ pub fn lives<M>(actor: &ActorRef<M>) -> bool {
     actor.get_status() < ActorStatus::Draining
 }
 
-/// An actor died over a message and lives on without it.
+/// The problem for a request over which an actor panicked; the actor carries on without it.
 #[must_use]
 pub fn lost() -> Problem {
     Problem::new(Code::Internal, "an internal error ended the work on this request; it may have had its effect")
         .hint("look at what there is (`belljar logs`), then ask again; with an `Idempotency-Key` it is safe to ask again at once")
 }
 
-/// What an actor answered; `lives` says whether a message that was dropped died alone.
+/// The answer of an actor. Without one, `lives` says whether only the request was lost or the actor has ended.
 fn answer<M, T>(lives: bool, outcome: Result<CallResult<T>, MessagingErr<M>>) -> Result<T, Problem> {
     match outcome {
         Ok(CallResult::Success(answer)) => Ok(answer),

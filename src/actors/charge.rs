@@ -9,20 +9,20 @@ use crate::protocol::values;
 use crate::quota::{Gauge, Refusal};
 use crate::store::{Account, Exceeded, ROW_BYTES};
 
-/// Room without which no cell begins and no session is made: for what a cell says at least, and for its end.
+/// The room that a new cell or session needs: for a minimum of a cell's output, and for its end.
 pub const ROOM_TO_BEGIN_BYTES: u64 = 128 * 1024;
 
-/// Bytes of a session's record, of which its request, with the seed, is the most.
+/// The bytes of a session's record. Most of them are its request with the seed.
 #[must_use]
 pub fn record_bytes(request: &serde_json::Value) -> u64 {
     let record = if controls::holds("seed_charge") { request.to_string().len() as u64 } else { 0 };
     record.saturating_add(ROW_BYTES)
 }
 
-/// Copies of a seed for as long as its session lives: as it was asked for, in the session, in its executor.
+/// The copies of a seed while its session exists: in the request, in the session, in its executor.
 const SEED_COPIES: u64 = 3;
 
-/// What a seed takes in memory.
+/// The memory that a seed takes.
 #[must_use]
 pub fn seed_bytes(seed: &Map<String, Value>) -> u64 {
     if seed.is_empty() || !controls::holds("seed_memory_charge") {
@@ -32,7 +32,7 @@ pub fn seed_bytes(seed: &Map<String, Value>) -> u64 {
     values::parsed_bytes(&text).saturating_mul(SEED_COPIES)
 }
 
-/// The share of one session: its record and its log.
+/// The account of one session for its record and its log.
 pub struct JournalAccount {
     gauge: Gauge,
     record: u64,
@@ -46,7 +46,7 @@ impl JournalAccount {
 }
 
 impl Account for JournalAccount {
-    /// A session that lives again finds what it had charged before.
+    /// Sets the charge to the bytes that the session has stored already, as a restored session has.
     fn open(&self, bytes: u64) {
         let _ = self.gauge.measure(Kind::Journal, self.record.saturating_add(bytes));
     }

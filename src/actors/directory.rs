@@ -13,7 +13,7 @@ use crate::protocol::ids::{JobId, SessionId, SessionName};
 pub struct Listed {
     pub owner: u32,
     pub name: SessionName,
-    /// The job that the session serves: its owner sees that instead.
+    /// The job that the session serves: its owner sees the job instead of the session.
     pub job: Option<JobId>,
     pub session: SessionRef,
 }

@@ -1,12 +1,12 @@
-//! What lives as long as somebody holds it, and a little longer, so that whoever lost its connection,
-//! or its daemon, can come back.
+//! Holds on sessions and jobs that exist only while a client holds them, and for a short time after, so that
+//! a client that lost its connection or its daemon can come back.
 
 use std::time::Instant;
 
 use crate::protocol::limits::UNHELD;
 use crate::protocol::periods::period;
 
-/// Tells the actor of what it holds when it is dropped.
+/// Notifies the actor of the held object when it is dropped.
 pub struct Hold(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl Hold {
@@ -26,7 +26,7 @@ impl Drop for Hold {
 #[derive(Clone, Debug)]
 pub(super) struct Holders {
     count: usize,
-    /// When somebody last held it, or could not yet.
+    /// When a client last held the object, or could not hold it yet.
     until: Instant,
 }
 
@@ -46,7 +46,7 @@ impl Holders {
         self.renew();
     }
 
-    /// As if somebody had held it until now.
+    /// Counts as if a client had held the object until now.
     pub fn renew(&mut self) {
         self.until = Instant::now();
     }

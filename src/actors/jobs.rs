@@ -1,7 +1,7 @@
 //! Jobs: scripts that wait for a slot, run once in a sandbox of their own, and leave a verdict.
 //!
-//! A job is carried by a session that serves it alone and that nobody else is told of. What is known
-//! of a job is in the journal before anybody hears of it; here is only what has not ended.
+//! A job runs in a session of its own that no client sees. A job's state is in the journal before any client
+//! sees it; this actor holds only jobs that have not ended.
 
 mod check;
 mod inputs;
@@ -43,17 +43,17 @@ use crate::store::{JobRecord, ROW_BYTES};
 use inputs::InputRef;
 use run::JobRun;
 
-/// Time between two looks at what can be forgotten.
+/// The interval at which old records and unused files are removed.
 const TIDY: Duration = Duration::from_secs(60);
-/// Between two looks whether a user has room again: sessions that are no jobs take of it too.
+/// The interval at which a user's room is checked again: sessions that serve no job take room too.
 const PUMP: Duration = Duration::from_secs(1);
 
-/// Quotas bound how many a user has; this is for whoever has none.
+/// Quotas bound how many jobs a user has; this bound is for users without a quota.
 const WAITING_PER_USER: usize = 100_000;
 
 pub struct JobsState {
     args: JobsArgs,
-    /// Of this actor, and of all that works for it.
+    /// Cancelled when this actor ends, for all tasks that work for it.
     life: CancellationToken,
     myself: JobsRef,
     jobs: BTreeMap<JobId, Entry>,
@@ -65,19 +65,19 @@ struct Entry {
     record: JobRecord,
     state: watch::Sender<JobState>,
     cancel: CancellationToken,
-    /// In the queue.
+    /// The place in the queue, while the job waits.
     place: Option<Place>,
     holders: Holders,
-    /// It was cancelled because nobody held it.
+    /// Whether the job was cancelled because no client held it.
     forsaken: bool,
     permit: Permit,
-    /// What the job's description takes in memory is charged for as long as the job is known here.
+    /// The memory charged for the job's description, as long as this actor holds the job.
     _memory: Charge,
     _input: Option<InputRef>,
 }
 
 impl Entry {
-    /// It has ended, and its record stays on the disk.
+    /// Leaves the charge of an ended job's record in place, because the record stays on the disk.
     fn leave_record(self) {
         if self.record.view.state != JobState::Ended || !controls::holds("job_record_charge") {
             return;
@@ -91,13 +91,13 @@ impl Entry {
 /// The name under which the record of an ended job counts against `quota.journal`, until the look over the journal
 /// (`daemon::journals`) has found the record and counts it itself.
 const ENDED: &str = "jobs that have ended";
-/// What is kept of a job's end: its verdict, its receipt, the names of what it left.
+/// The bytes reserved for a job's end: its verdict, its receipt, the names of its artifacts.
 const VERDICT_BYTES: u64 = 16 * 1024;
 
 pub struct Jobs;
 
 impl Jobs {
-    /// Takes up what an earlier daemon, or an earlier life, left.
+    /// Starts the actor, which resumes the jobs that an earlier daemon, or an earlier run of the actor, left.
     pub async fn spawn(
         args: JobsArgs,
         life: CancellationToken,
@@ -207,7 +207,7 @@ impl JobsState {
         }
     }
 
-    /// Checks everything before anything exists.
+    /// Checks everything before anything is created.
     fn admit(&self, owner: u32, job: NewJob) -> Result<(JobRecord, (Permit, Charge), InputRef), Problem> {
         if self.args.shutdown.is_cancelled() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
@@ -288,9 +288,10 @@ impl JobsState {
         }
     }
 
-    /// Starts what waits, as far as there are slots and its users have room for a sandbox. Who has none
-    /// waits without a slot, out of the way of others. A user of whom nothing runs gets a slot beyond those, up to as
-    /// many again: somebody else's jobs may have all of them for hours.
+    /// Starts waiting jobs while there are free slots and their users have room for a sandbox. A job whose
+    /// user has no room waits without a slot, so that it does not block others. A user with no running job
+    /// may get a slot beyond the configured ones, up to as many again, because another user's jobs may occupy
+    /// all of them for hours.
     fn pump(&mut self) {
         let slots = self.args.launcher.settings.jobs.slots;
         let most = if controls::holds("a_slot_for_each_user") { slots.saturating_mul(2) } else { slots };
@@ -358,10 +359,10 @@ impl JobsState {
         });
     }
 
-    /// Not yet told to anybody: its sandbox is still there.
+    /// Records the verdict, which clients do not see yet because the sandbox still exists.
     fn judged(&mut self, id: JobId, mut end: Box<JobEnd>, reply_to: Reply<()>) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
-        // Nobody waited for the result that would have said how long it ran.
+        // A cancelled job has no result that would contain its duration.
         if let (Verdict::Cancelled, Some(at)) = (end.verdict, &entry.record.view.started_at) {
             end.duration_ms = clock::since(at).as_secs_f64() * 1000.0;
         }
@@ -374,7 +375,7 @@ impl JobsState {
 
     fn cancel(&mut self, id: JobId) -> bool {
         let Some(entry) = self.jobs.get(&id) else { return false };
-        // Also for one that is on its way into the journal.
+        // The token also cancels a job that is still being written to the journal.
         entry.cancel.cancel();
         if let Some(place) = entry.place
             && self.queue.remove(place).is_some()
@@ -384,7 +385,7 @@ impl JobsState {
         true
     }
 
-    /// Those that are to go with whoever sent them, and nobody asks for any more.
+    /// Cancels ephemeral jobs that no client holds any more.
     fn cancel_forsaken(&mut self) {
         let mut found = Vec::new();
         for (id, entry) in &mut self.jobs {
@@ -399,7 +400,8 @@ impl JobsState {
         }
     }
 
-    /// Nobody hears of a verdict that a death of the daemon could undo.
+    /// Puts the verdict into the journal before any client sees it: until then, a crash of the daemon could
+    /// undo it.
     fn conclude(&mut self, id: JobId, mut end: JobEnd) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         if let Some(judged) = entry.record.judged.take() {
@@ -411,7 +413,7 @@ impl JobsState {
         entry.record.view.state = JobState::Ended;
         entry.record.view.ended_at = Some(clock::now());
         entry.record.view.end = Some(end);
-        // Values may be secrets, and are not needed any more.
+        // The values of the environment may be secrets, and are no longer needed.
         entry.record.job.env.clear();
         let (record, journal, jobs) = (entry.record.clone(), self.args.journal.clone(), self.myself.clone());
         tokio::spawn(async move {
@@ -423,12 +425,12 @@ impl JobsState {
     }
 }
 
-/// A job that has not ended, with its record as far as it is known.
+/// The quota of one job: the job itself, and its record including the later verdict.
 fn a_job(job: &NewJob) -> Amounts {
     Amounts::of([(Kind::Jobs, 1), (Kind::Journal, description_bytes(job).saturating_add(VERDICT_BYTES))])
 }
 
-/// What is said of a job when it is sent, on the disk and in memory: as it came, and as it is shown.
+/// The bytes of a job's description, which is kept twice: as it was sent, and as it is shown.
 fn description_bytes(job: &NewJob) -> u64 {
     let said = serde_json::to_string(job).map_or(0, |text| text.len() as u64);
     if controls::holds("job_record_charge") { said.saturating_mul(2) } else { 0 }

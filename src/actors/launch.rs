@@ -1,4 +1,4 @@
-//! From nothing to a sandbox that may run code: listen, start, accept, greet, attest.
+//! Brings up a sandbox until it may run code: listen, start, accept, greet, attest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::protocol::receipt::Receipt;
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
 use crate::sandbox::workspace::Workspace;
 
-/// Tries to reach an engine that does not answer, before a sandbox in it is given up.
+/// The number of attempts to reach an engine that does not answer, before its sandbox is given up.
 const ADOPT_TRIES: usize = 60;
 const ADOPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -26,11 +26,11 @@ pub struct Ready {
     pub socket: WebSocketStream<Metered>,
     pub receipt: Receipt,
     pub hello: Hello,
-    /// Frames of the kernel that had their effect before.
+    /// The number of the kernel's frames that have already been processed.
     pub received: u64,
 }
 
-/// Every step is undone when a later one fails.
+/// Starts a sandbox. If a step fails, all earlier ones are undone.
 pub async fn launch(
     launcher: Arc<Launcher>,
     wanted: SandboxRequest,
@@ -57,7 +57,7 @@ pub async fn launch(
     let (socket, hello) = match greeted {
         Ok(greeted) => greeted,
         Err(problem) => {
-            // The exit code says more than the silence of the bridge.
+            // The exit code is more informative than the missing greeting.
             let ended = sandbox.end().await.filter(|end| !end.running);
             let problem = match ended.and_then(|end| end.exit_code) {
                 Some(code) => Problem::new(
@@ -90,8 +90,8 @@ fn last_words(sandbox: &Sandbox) -> String {
     }
 }
 
-/// Takes over a sandbox that an earlier daemon left running; none if it is gone. Its kernel sends
-/// again what came after the frames that were received.
+/// Takes over a sandbox that an earlier daemon left running; none if it is gone. Its kernel sends all frames
+/// after the `received` ones again.
 pub async fn attach(
     launcher: Arc<Launcher>,
     before: Receipt,
@@ -112,7 +112,7 @@ pub async fn attach(
     };
     let mut greeted = greet().await;
     if greeted.is_err() && sandbox.is_frozen() {
-        // Somebody froze it after it was taken over, and no kernel could have answered.
+        // Something froze the sandbox after it was taken over, so its kernel could not answer.
         let _ = sandbox.thaw().await;
         greeted = greet().await;
     }
@@ -126,14 +126,14 @@ pub async fn attach(
             Ok(Some(Ready { sandbox, socket, receipt: before, hello, received }))
         }
         Err(problem) => {
-            // It does not answer, or is not what it was: nobody can go on with it.
+            // The sandbox does not answer, or fails attestation, so it cannot be used.
             sandbox.undo().await;
             Err(problem)
         }
     }
 }
 
-/// An engine that is being started anew does not answer for a while, and keeps its containers.
+/// An engine that restarts does not answer for a while, but keeps its containers.
 async fn adopt(
     launcher: &Arc<Launcher>,
     before: &Receipt,

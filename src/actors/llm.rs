@@ -1,5 +1,5 @@
-//! The LLM actor: one model of the configuration. Requests come as messages and are worked on in
-//! tasks of their own, so that one that hangs holds up no other; whoever asked and leaves cancels.
+//! The LLM actor: one model of the configuration. Each request is a message and runs in its own task, so that
+//! a request that hangs holds up no other; dropping the reply port cancels the request.
 
 use parking_lot::RwLock;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
@@ -12,15 +12,15 @@ use crate::config::{Model, Settings};
 use crate::llm::{Client, Delta};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
 
-/// Requests to one model that are under way or wait for a place.
+/// The most requests to one model that run or wait for a place.
 const REQUESTS: usize = 256;
 
 pub type LlmRef = ActorRef<LlmMsg>;
 
-/// What can be told before the reply is there.
+/// What the caller learns before the reply is complete.
 pub enum ChatProgress {
     Text(String),
-    /// What was told so far does not count.
+    /// The request failed and is sent again; the text so far is void.
     Retries {
         failure: ModelFailure,
         pause: Duration,
@@ -33,7 +33,7 @@ pub enum LlmMsg {
         news: mpsc::UnboundedSender<ChatProgress>,
         reply_to: oneshot::Sender<Result<ChatReply, ModelFailure>>,
     },
-    /// A request is over, however it ended.
+    /// A request has ended, with any outcome.
     RequestDone,
 }
 
@@ -86,7 +86,7 @@ impl Actor for Llm {
     }
 }
 
-/// Gives the place back, also if the work panics.
+/// Frees the place of a request, also if its task panics.
 struct DoneGuard(LlmRef);
 
 impl Drop for DoneGuard {
@@ -97,7 +97,7 @@ impl Drop for DoneGuard {
 
 fn tell(news: &mpsc::UnboundedSender<ChatProgress>, delta: Delta) {
     let piece = match delta {
-        // What a reasoning model thinks aloud comes with the reply.
+        // A reasoning model's thoughts are part of the reply, and are not streamed.
         Delta::Reasoning(_) => return,
         Delta::Text(text) => ChatProgress::Text(text),
         Delta::Retry { failure, wait } => ChatProgress::Retries { failure, pause: wait },
@@ -122,7 +122,7 @@ impl Models {
         Self { actors: Arc::default(), settings }
     }
 
-    /// One actor a model, supervised by `supervisor`.
+    /// Starts one actor for each model, supervised by `supervisor`.
     pub(super) async fn start(&self, supervisor: &ActorCell) -> Result<(), SpawnErr> {
         for (name, model) in &self.settings.models {
             self.spawn_one(name, model, supervisor).await?;
@@ -143,7 +143,7 @@ impl Models {
         Ok(())
     }
 
-    /// Starts the actor of a model anew, if this was one. Its requests have failed.
+    /// Restarts the actor of a model if `dead` was one. Its requests have failed.
     pub async fn revive(&self, dead: ractor::ActorId, supervisor: &ActorCell) {
         let found = {
             let actors = self.actors.read();
@@ -165,7 +165,7 @@ impl Models {
         self.actors.read().get(name).cloned()
     }
 
-    /// The variable that has to hold the model's key and does not.
+    /// The environment variable that should hold the model's key but does not.
     pub fn missing_key(&self, name: &str) -> Option<String> {
         let variable = self.settings.models.get(name)?.key_variable.clone()?;
         let is_set = std::env::var(&variable).is_ok_and(|key| !key.trim().is_empty());
@@ -179,12 +179,12 @@ pub struct ModelHandle {
     name: String,
 }
 
-/// Tries of a request that is lost because its actor dies over it, and the pause until there is another one.
+/// The attempts for a request whose actor dies, and the pause until the actor has been restarted.
 const TRIES: u32 = 4;
 const REVIVED: Duration = Duration::from_millis(100);
 
 impl ModelHandle {
-    /// Dropping the future cancels the request.
+    /// Sends a request to the model. Dropping the future cancels it.
     pub async fn chat(
         self,
         request: ChatRequest,

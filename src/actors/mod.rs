@@ -1,7 +1,7 @@
 //! The actors: thin shells around the layers below, and the only folder that knows ractor.
 //!
-//! Commands go down (supervisor → session → executor), reports go up as casts, and no handler waits
-//! for anything slow: that is a task whose outcome comes back as a message.
+//! Commands go down (supervisor → session → executor), reports go up as casts, and no handler waits for slow
+//! work: slow work runs in a task that sends its outcome as a message.
 
 pub mod asks;
 pub mod calls;

@@ -1,5 +1,6 @@
-//! The reaper: removes what no living session owns – containers of this instance in the engine,
-//! jails and folders in the daemon's home. At boot, then regularly; an engine that is away is tried again.
+//! The reaper: removes what no existing session owns, namely containers of this instance in the engine, and
+//! jails and folders in the daemon's home. It runs at start, then regularly; an unreachable engine is tried
+//! again.
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
 use std::path::Path;
@@ -17,7 +18,7 @@ const EVERY: Duration = Duration::from_secs(30);
 pub type ReaperRef = ActorRef<ReaperMsg>;
 
 pub enum ReaperMsg {
-    /// Look and remove.
+    /// Find and remove leftovers.
     Look,
 }
 
@@ -60,8 +61,8 @@ impl Actor for Reaper {
     }
 }
 
-/// Removes folders that belong to no sandbox that is expected and to none of these sessions. Before
-/// the first request, so that nobody makes one meanwhile.
+/// Removes folders that belong to none of the expected sandboxes and none of these sessions. It runs before
+/// the first request, so that no new folder appears meanwhile.
 pub fn clear_folders(launcher: &Launcher, sessions: &[SessionId]) {
     let paths = &launcher.paths;
     clear(&paths.sandboxes_dir(), |name| !launcher.is_live(name));

@@ -1,5 +1,5 @@
-//! Rebuilding a session's variables: the cells that made them run again, in a fresh worker, with the
-//! recorded answers of tools instead of calls, and what comes out differently is told.
+//! Rebuilds a session's variables: the cells that made them run again in a fresh worker, with the recorded
+//! answers of tools instead of calls, and differing results are reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::session::recorded::ResultDigest;
 use crate::session::restore::Fold;
 use crate::store::{EventLog, Overdraft};
 
-/// Runs the kept cells of a session again. It ends early when one of them dies or is interrupted; until
-/// all have run, what is left stays on the list for the next replay.
+/// Runs the kept cells of a session again. It stops early when one of them dies or is interrupted; the cells
+/// that have not run then stay on the list for the next replay.
 pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayReport, Problem> {
     ask(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
     let mut under_way = UnderWay { session, finished: false };
@@ -33,7 +33,7 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
     let mut report = ReplayReport { cells: Vec::new(), not_run, left_out };
     for cell in report.not_run.clone() {
         let span = past.spans.get(&cell).copied();
-        // Not all at once: each is in memory only while it runs.
+        // Records are loaded one by one, so that each is in memory only while its cell runs.
         let (was, _charge) = match span {
             Some(span) => restore::recorded(log, (cell, span), Overdraft::Refused).await?,
             None => (None, None),
@@ -47,7 +47,7 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
             timeout: was.timeout,
             replay: Some(ReplayOf { cell, calls: was.calls }),
             origin: None,
-            // It is the same code, so the same rules bind what comes of it.
+            // The code is the same, so the rules of its ask apply again.
             bound_by: was.ask,
             rules: was.ask.map(|ask| past.rules_of(ask)),
             keyed: None,
@@ -66,7 +66,7 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
     Ok(report)
 }
 
-/// Tells the session when it is over, also if an error ends it.
+/// Tells the session that the replay is over, also if an error ends it.
 struct UnderWay<'a> {
     session: &'a SessionRef,
     finished: bool,

@@ -1,5 +1,4 @@
-//! An actor that has to be there always: when it dies it is started anew, and takes up from the journal
-//! what its former life left.
+//! An actor that must always exist: when it dies it is restarted, and resumes from the journal.
 
 use ractor::{ActorRef, RpcReplyPort, SpawnErr};
 use std::future::Future;
@@ -11,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 use super::calls::{self, PROMPT};
 use crate::protocol::problem::{Code, Problem};
 
-/// Before the next life, so that one that dies at once does not take all of a processor.
+/// The pause before a restart, so that an actor that dies at once does not use a whole processor.
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub struct Restarted<M> {
     name: &'static str,
-    /// None between two lives.
+    /// The running actor; none between the death of one and the start of the next.
     current: watch::Receiver<Option<ActorRef<M>>>,
 }
 
@@ -27,8 +26,9 @@ impl<M> Clone for Restarted<M> {
 }
 
 impl<M: ractor::Message> Restarted<M> {
-    /// The first life has to begin. Each gets a token that is cancelled when it is over, for the tasks
-    /// that work for it: the next one does their work again. After `end` there is no next one.
+    /// Starts the actor; the first start must succeed. Each run gets a token that is cancelled when the run
+    /// is over, for the tasks that work for it, because the next run repeats their work. After `end` the
+    /// actor is not restarted.
     pub async fn start<F>(
         name: &'static str,
         end: CancellationToken,
@@ -111,7 +111,7 @@ mod tests {
         type Arguments = u64;
 
         async fn pre_start(&self, _: ActorRef<Msg>, number: u64) -> Result<u64, ActorProcessingErr> {
-            // The second cannot even be born.
+            // The second start fails.
             if number == 2 { Err("stillborn".into()) } else { Ok(number) }
         }
 

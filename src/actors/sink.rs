@@ -1,4 +1,4 @@
-//! Joins the bridge to the recorder: what a kernel sends is recorded in the order of its arrival.
+//! Connects the bridge to the recorder: frames of a kernel are recorded in the order of their arrival.
 
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Sink for RecorderSink {
         self.log.is_crowded()
     }
 
-    /// Frames without an effect in the journal are settled when nothing before them waits for it.
+    /// A frame without an effect in the journal is settled when no earlier frame waits for the journal.
     fn settled(&self, number: u64) -> u64 {
         let idle = !self.recorder.is_sealed() && !self.recorder.has_pending() && self.log.lag() == 0;
         if idle { number } else { self.log.received(&self.sandbox) }

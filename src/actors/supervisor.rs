@@ -1,4 +1,4 @@
-//! The supervisor: the tree of sessions, who may have how many, and the order of the end.
+//! The supervisor: it owns the sessions, admits new ones within the quotas, and orders the shutdown.
 
 pub mod messages;
 
@@ -52,26 +52,26 @@ pub struct SupervisorState {
 struct Entry {
     owner: u32,
     name: SessionName,
-    /// The job that it serves: its owner sees that instead.
+    /// The job that the session serves: its owner sees the job instead of the session.
     job: Option<JobId>,
     session: SessionRef,
     permit: Permit,
-    /// What its seed takes in memory.
+    /// The memory charged for the session's seed.
     _seed: Charge,
 }
 
-/// What was checked of a request for a session.
+/// The checked and completed values of a request for a session.
 struct Admitted {
     name: SessionName,
     wanted: SandboxRequest,
     idle: Duration,
     permit: Permit,
-    /// What the first sandbox may take, reserved before the session is made.
+    /// The resources of the first sandbox, reserved before the session is made.
     first: Permit,
     seed: Charge,
 }
 
-/// What a new session has beside what one of before has.
+/// What a new session has, but a restored one does not.
 struct Begin {
     reply_to: Reply<SessionView>,
     first: Permit,
@@ -79,17 +79,17 @@ struct Begin {
     nested: bool,
 }
 
-/// Who has too much on disk already gets none. That of a job is counted as the job. Its record, with the seed, is
-/// the first that is kept of it.
+/// The quota of one session. A zero for the workspace refuses users who are over that quota already. The
+/// session of a job is counted as the job. The record, with the seed, is the first thing stored of a session.
 fn amounts(job: Option<JobId>, request: &serde_json::Value) -> Amounts {
     let sessions = u64::from(job.is_none());
     Amounts::of([(Kind::Sessions, sessions), (Kind::Workspace, 0), (Kind::Journal, record_bytes(request))])
 }
 
-/// How what is left of a removed session stands among what uses a quota.
+/// The name under which the data of removed sessions appears in a user's quota.
 const REMOVED: &str = "removed sessions";
-/// How many times the quota may be on the disk, removed sessions included, when a session is made. What is too
-/// much goes within moments.
+/// A session is refused if the user has more than this many times the quota on the disk, removed sessions
+/// included. Data of removed sessions above the quota is deleted within moments.
 const REMOVED_TOLERANCE: u64 = 2;
 
 pub struct Supervisor;
@@ -136,7 +136,7 @@ impl Actor for Supervisor {
             SupervisorMsg::Count { reply_to } => drop(reply_to.send(state.sessions.len())),
             SupervisorMsg::NotCreated { id, problem, reply_to } => {
                 state.args.directory.remove(id);
-                // Nothing is kept of it, so it gives back all that it held.
+                // The session leaves nothing behind, so its whole charge is released.
                 if let Some(entry) = state.sessions.remove(&id) {
                     let _ = entry.session.cast(SessionMsg::Remove { reply_to: None });
                 }
@@ -225,31 +225,31 @@ impl SupervisorState {
         .await;
     }
 
-    /// Sessions that were there before the daemon was started anew.
+    /// Restores the sessions of the earlier daemon.
     async fn restore(&mut self, myself: &SupervisorRef) -> Result<(), JournalError> {
         let today = clock::today();
         for spent in self.args.journal.tokens_of_day(&clock::now())? {
             self.args.ledger.spend(spent.owner, today, &spent.by, spent.tokens);
         }
         let records = self.args.journal.sessions()?;
-        // Before anything can go wrong with a session: what is not expected is removed.
+        // The reaper removes sandboxes that are not expected, so they are expected before a session can fail.
         for record in records.iter().filter(|_| controls::holds("sandboxes_are_expected_first")) {
             for sandbox in self.args.journal.sandboxes(record.id)? {
                 self.args.launcher.expect(&sandbox);
             }
         }
-        // No session may get the user id of one that is taken up later.
+        // Reserved first, so that no session gets the user id of a session that is restored later.
         let slots = &self.args.launcher.slots;
         let _kept: Vec<_> = records.iter().filter_map(|record| Some(slots.keep(record.slot?))).collect();
         for record in records {
             if !self.args.journal.was_ready(record.id)? {
-                // The daemon died over its making, so nobody knows of it.
+                // The daemon ended while it made this session, so no client knows of it.
                 RemovalRecord::begin(&self.args.journal, record.id).is_written().await;
                 forget(&self.args.journal, record.id);
                 continue;
             }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
-            // What was allowed then is kept, even if the limits have changed since.
+            // The session keeps what was allowed when it was made, even if the limits have changed since.
             let wishes = self.wishes(&request, record.job);
             let permit = self.args.ledger.keep(
                 record.owner,
@@ -281,7 +281,7 @@ impl SupervisorState {
         let settings = &self.args.launcher.settings;
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
         let pool = self.args.ledger.memory(peer);
-        // One that was there before is there again.
+        // A restored session is charged for its seed without a check.
         let seed =
             begun_seed.unwrap_or_else(|| pool.charge_anyway(MemoryPurpose::Seeds, seed_bytes(&request.seed)));
         let args = SessionArgs {
@@ -307,7 +307,7 @@ impl SupervisorState {
             idle,
             seed: request.seed,
             job,
-            // Checked when the session was made.
+            // The entries were checked when the session was made.
             preload: Preload::parse(entries).unwrap_or_default(),
             ephemeral: request.ephemeral,
             created,
@@ -319,12 +319,12 @@ impl SupervisorState {
                 let entry = Entry { owner: peer, name, job, session, permit, _seed: seed };
                 self.sessions.insert(id, entry);
             }
-            // The reply port went down with it: the caller is told that the call failed.
+            // The reply port was dropped with the arguments, so the caller learns that the call failed.
             Err(error) => tracing::error!(%error, "a session could not be spawned"),
         }
     }
 
-    /// Checks everything before anything exists.
+    /// Checks everything before anything is created.
     fn admit(
         &self,
         peer: u32,
@@ -385,9 +385,10 @@ impl SupervisorState {
         (wanted(&settings.sandbox, request, job.is_some()), idle)
     }
 
-    /// What it wrote stays on the disk.
+    /// Forgets a session whose log stays on the disk.
     fn forget(&mut self, id: SessionId) {
-        // Whoever looks at what is kept finds it in the directory, or what it left: never neither.
+        // Removed from the directory last: at any time, a reader finds the session there or its leftover
+        // charge.
         if let Some(entry) = self.sessions.remove(&id) {
             entry.permit.leave(REMOVED, Kind::Journal);
         }
@@ -413,7 +414,7 @@ impl SupervisorState {
     }
 }
 
-/// What is asked for, completed by the settings.
+/// The request, completed by the settings.
 pub(super) fn wanted(settings: &config::Sandbox, request: &NewSession, is_job: bool) -> SandboxRequest {
     SandboxRequest {
         image: request.image.clone(),
@@ -421,12 +422,12 @@ pub(super) fn wanted(settings: &config::Sandbox, request: &NewSession, is_job: b
         memory_bytes: request.memory_bytes.unwrap_or(settings.memory_bytes),
         cpus: request.cpus.unwrap_or(settings.cpus),
         pids: request.pids.unwrap_or(settings.pids),
-        // A job has no state to go back to.
+        // A job has no earlier state to return to.
         checkpoints: if is_job { 0 } else { settings.checkpoints },
     }
 }
 
-/// A guardian, a worker and a few processes of the user's.
+/// Enough for the guardian, the worker and a few processes of the user.
 const MIN_PIDS: u64 = 16;
 const MAX_PIDS: u64 = 32_768;
 const MIN_CPUS: f64 = 0.05;
@@ -460,6 +461,6 @@ fn cpus_within(value: f64, most: f64) -> Result<(), Problem> {
 fn fresh_name() -> SessionName {
     let hex = uuid::Uuid::new_v4().simple().to_string();
     let short: String = hex.chars().take(8).collect();
-    // Always valid; the fallback cannot be reached.
+    // The name is always valid, so the fallback is never reached.
     SessionName::parse(&format!("s-{short}")).unwrap_or_else(|_| fresh_name())
 }

@@ -1,4 +1,4 @@
-//! Typed answers: the JSON in what a model says at the end, checked against the wanted schema.
+//! Typed answers: finds the JSON in a model's final reply and checks it against the wanted schema.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::json;
 use super::words::Words;
 use crate::schema::Checker;
 
-/// The answer as a value that fits, or what is wrong with it. Tried are, in this order: the value
+/// The answer as a value that fits the schema, or what is wrong with it. It tries, in this order: the value
 /// that the dialect itself carried, JSON in the text, and the text as a string.
 pub(super) fn typed(
     checker: &Checker,
@@ -25,7 +25,7 @@ pub(super) fn typed(
             if fits(&as_text) {
                 return Ok(as_text);
             }
-            // What the model most likely meant as its answer is what is worth explaining.
+            // The explanation refers to the value that the model most likely meant as its answer.
             let meant = carried.cloned().or_else(|| json::find(text, |_| true).ok());
             Err(match meant {
                 Some(value) => words.problems(&checker.problems(&value)),

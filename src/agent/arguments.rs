@@ -1,4 +1,4 @@
-//! From the name and the arguments that a model wrote to something that can be done.
+//! Resolves the name and the arguments that a model wrote to work that can be done.
 
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ pub(super) const CELL_TOOL: &str = "execute_python_code";
 pub(super) const COMPUTE_TOOL: &str = "compute_with_python";
 pub(super) const PLAN_TOOL: &str = "recursive_plan_tree_todo";
 
-/// Other names of tools that models know from elsewhere.
+/// Aliases of tools, which models know from other systems.
 const TOOL_ALIASES: [(&str, &str); 3] =
     [("exec_code", CELL_TOOL), (CELL_TOOL, "exec_code"), ("update_recursive_plan_tree", PLAN_TOOL)];
 
-/// What a call comes to.
+/// The work that a call asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Work {
     Cell { code: String, timeout_s: Option<f64> },
@@ -42,7 +42,7 @@ pub(super) struct Toolbox {
 }
 
 impl Toolbox {
-    /// Tools whose schema cannot be used are left out: `Setup::check` has named them before.
+    /// Leaves out tools with an unusable schema: `Setup::check` has reported them before.
     pub fn new<'a>(tools: impl Iterator<Item = &'a ModelTool>) -> Self {
         let tools = tools.filter_map(|tool| {
             let checker = Checker::new(&tool.parameters).ok()?;
@@ -59,7 +59,7 @@ impl Toolbox {
         self.tools.contains_key(name)
     }
 
-    /// The error is the answer that the model gets.
+    /// Resolves a call. The error is the answer for the model.
     pub fn resolve(&self, name: &str, arguments: &str, words: Words) -> Result<Work, String> {
         let Some((tool, checker)) = self.find(name) else {
             let shown: String = name.chars().take(TOOL_NAME_CHARS).collect();

@@ -1,30 +1,31 @@
-//! The size of a conversation, and what goes when it nears what fits into the model.
+//! The size of a conversation, and what is cut when it nears the model's context size.
 //!
-//! A provider's own count is the truth; between two of them tokens are estimated from bytes. First
-//! old results are shortened, then old turns are replaced by one line each, then the results of the
-//! newest turns are shortened too. What the model has not seen yet is left whole as long as it fits,
-//! and else keeps as much as does. The request of the user, calls without their answers and answers
-//! without their calls are never what is left.
+//! The provider's own token count is exact; between two counts, tokens are estimated from bytes. First old
+//! results are shortened, then old turns are replaced by one line each, then the results of the newest turns
+//! are shortened, too. Results that the model has not seen yet stay whole as long as they fit, and otherwise
+//! keep as much as fits. The user's request is never cut, and no call loses its answer, nor an answer its
+//! call.
 
 use super::report::shortened;
 use super::words::Words;
 use crate::protocol::chat::{Message, Role};
 
-/// Three bytes are one character of Chinese and most of an English token: rather too high than low.
+/// Three bytes are one Chinese character and most of an English token, so the estimate is rather too high
+/// than too low.
 const BYTES_PER_TOKEN: u64 = 3;
-/// What a message costs beside its text.
+/// The tokens of a message beside its text.
 const TOKENS_PER_MESSAGE: u64 = 4;
 
-/// In hundredths of the model's context: where cutting begins, and where it stops. What is left
-/// above is for the reply.
+/// In hundredths of the model's context: where cutting begins, and where it stops. The space above is for the
+/// reply.
 const NEAR: u64 = 80;
 const ENOUGH: u64 = 60;
 
-/// Characters that are left of a shortened result.
+/// The characters that remain of a shortened result.
 const SHORT_CHARS: usize = 600;
-/// Turns at the end that stay as they are as long as anything else can go.
+/// The number of turns at the end that stay whole as long as anything else can be cut.
 const NEWEST_TURNS: usize = 2;
-/// Lines of a summary, and characters of one.
+/// The most lines of a summary, and the most characters of a line.
 const SUMMARY_LINES: usize = 60;
 const LINE_CHARS: usize = 160;
 
@@ -36,30 +37,30 @@ pub(super) fn tokens(message: &Message) -> u64 {
     TOKENS_PER_MESSAGE + bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// As estimated where nobody counts.
+/// The estimated tokens of a text, where no provider has counted them.
 #[must_use]
 pub fn tokens_of_text(text: &str) -> u64 {
     (text.len() as u64).div_ceil(BYTES_PER_TOKEN)
 }
 
-/// Tokens that are too many.
+/// The tokens by which a conversation is too long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Excess {
-    /// So that there is room for a while.
+    /// The tokens to cut so that there is room for a while.
     pub wanted: u64,
-    /// Of these, what has to go even from results that the model has not seen yet.
+    /// The part of them that has to be cut even from results that the model has not seen yet.
     pub needed: u64,
 }
 
-/// How much has to go: none as long as the conversation is not near the limit.
+/// How much has to be cut; none as long as the conversation is not near the limit.
 pub(super) fn excess(size: u64, context: u64) -> Option<Excess> {
     let above = |hundredths| size.saturating_sub(context.saturating_mul(hundredths) / 100);
     let needed = above(NEAR);
     (needed > 0).then(|| Excess { wanted: above(ENOUGH), needed })
 }
 
-/// Cuts about the tokens of `excess` from the conversation. `anchor` is the place of the message that
-/// has to stay, and is kept up to date. Says what was cut; none if nothing could be.
+/// Cuts about the tokens of `excess` from the conversation. `anchor` is the index of the message that has to
+/// stay, and is kept up to date. Returns a note on what was cut; none if nothing could be.
 pub(super) fn cut(
     messages: &mut Vec<Message>,
     anchor: &mut usize,
@@ -92,19 +93,20 @@ fn size(messages: &[Message]) -> u64 {
     messages.iter().map(tokens).sum()
 }
 
-/// Where the newest turns begin.
+/// The index at which the newest turns begin.
 fn newest(messages: &[Message]) -> usize {
     let starts: Vec<usize> = (0..messages.len()).filter(|index| is_start(&messages[*index])).collect();
     starts.len().checked_sub(NEWEST_TURNS).and_then(|index| starts.get(index)).copied().unwrap_or(0)
 }
 
-/// A turn is what a user says, or what a model says together with the results of its calls.
+/// Whether a turn begins here: a message of the user, or one of the model together with the results of its
+/// calls.
 fn is_start(message: &Message) -> bool {
     matches!(message.role, Role::User | Role::Assistant)
 }
 
-/// Where that begins which the model has not seen yet: after what it said last. A call in the old form
-/// that came along with others is recorded as a message of its own, behind the results of those.
+/// The index of the first message that the model has not seen yet: after its last reply. A call in the old
+/// form that came together with others is recorded as a separate message, behind their results.
 fn unseen(messages: &[Message]) -> usize {
     let said = |end: usize| messages[..end].iter().rposition(|message| message.role == Role::Assistant);
     let Some(last) = said(messages.len()) else { return 0 };
@@ -116,8 +118,8 @@ fn unseen(messages: &[Message]) -> usize {
     first.unwrap_or(last) + 1
 }
 
-/// Shortens results no further than to share the room, and never below what an old one keeps: short
-/// ones stay whole, and what they leave goes to the long ones. Returns how many.
+/// Shortens results just enough to share the room, and never below the size of an old one: short ones stay
+/// whole, and the space that they leave goes to the long ones. Returns how many were shortened.
 fn fit(messages: &mut [Message], room: u64, words: Words) -> usize {
     let within = |message: &Message, limit: usize| {
         let chars = message.content.chars().count();
@@ -151,7 +153,7 @@ fn fit(messages: &mut [Message], room: u64, words: Words) -> usize {
     count
 }
 
-/// The oldest first, until the goal is reached. Returns how many.
+/// Shortens results, the oldest first, until the goal is reached. Returns how many.
 fn shorten(messages: &mut [Message], goal: u64, mut size: u64, words: Words) -> usize {
     let mut count = 0;
     for message in messages.iter_mut().filter(|message| !is_start(message)) {
@@ -170,8 +172,8 @@ fn shorten(messages: &mut [Message], goal: u64, mut size: u64, words: Words) -> 
     count
 }
 
-/// Puts a line in the place of the oldest turn that may go. Returns how many turns went: 0 if it
-/// was a summary that only moved.
+/// Replaces the oldest turn that may be cut by a line of the summary. Returns how many turns were replaced,
+/// which is one; none if no turn may be cut.
 fn summarise_one(messages: &mut Vec<Message>, anchor: &mut usize, words: Words) -> Option<usize> {
     let last = newest(messages);
     let is_summary =
@@ -200,7 +202,7 @@ fn summarise_one(messages: &mut Vec<Message>, anchor: &mut usize, words: Words) 
     Some(1)
 }
 
-/// The heading stays, of the lines the last ones.
+/// Keeps the heading and the last lines.
 fn drop_first_lines(summary: &mut String) {
     let lines: Vec<&str> = summary.lines().collect();
     if lines.len() > SUMMARY_LINES + 1 {
@@ -210,7 +212,7 @@ fn drop_first_lines(summary: &mut String) {
     }
 }
 
-/// Who said or ran what, and how it ended.
+/// A summary line: who said or ran what, and how it ended.
 fn line_of(turn: &[Message]) -> String {
     let Some(first) = turn.first() else { return String::new() };
     let who = if first.role == Role::User { "user" } else { "assistant" };
@@ -226,7 +228,7 @@ fn line_of(turn: &[Message]) -> String {
     if results.is_empty() { line } else { format!("{line} → {}", results.join(" | ")) }
 }
 
-/// The text without its line breaks, as far as it fits.
+/// The text in one line, cut to `chars` characters.
 pub(super) fn one_line(text: &str, chars: usize) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let line = words.join(" ");
@@ -246,7 +248,7 @@ mod tests {
     use crate::protocol::chat::{FunctionCall, ToolCall};
 
     const WORDS: Words = Words(Language::Chinese);
-    /// Of the notice how much was left out.
+    /// The number in the notice of how much was left out has at most this many characters.
     const NUMBER_CHARS: usize = 6;
 
     fn turn(number: usize, calls: usize, size: usize) -> Vec<Message> {

@@ -1,4 +1,4 @@
-//! The conversation of an ask: valid, and within what fits into the model.
+//! The conversation of an ask: valid, and small enough for the model.
 
 use super::budget::{self, Excess};
 use super::history;
@@ -9,15 +9,15 @@ use crate::protocol::chat::{ChatReply, Message, Role, Usage};
 pub(super) struct Conversation {
     words: Words,
     prompt: String,
-    /// Without the system prompt.
+    /// The messages without the system prompt.
     messages: Vec<Message>,
-    /// Where the text of this ask stands.
+    /// The index of the text of this ask.
     anchor: usize,
     /// How many messages the model's last usage covers, and its tokens.
     counted: Option<(usize, u64)>,
-    /// Estimated tokens of what goes along with the messages.
+    /// The estimated tokens that a request has beside its messages.
     beside: u64,
-    /// Tokens that fit into the model.
+    /// The tokens that fit into the model.
     context: u64,
 }
 
@@ -27,7 +27,7 @@ impl Conversation {
         Self { words, prompt, messages: earlier, anchor, counted: None, beside, context }
     }
 
-    /// The text of the ask; never cut.
+    /// Adds the text of the ask, which is never cut.
     pub fn ask(&mut self, text: String) {
         self.anchor = self.messages.len();
         self.messages.push(Message::new(Role::User, text));
@@ -41,8 +41,8 @@ impl Conversation {
         self.messages.extend(messages);
     }
 
-    /// Adds to what the model is told last as a result. Not a message of its own: not every provider
-    /// likes a user between a result and the next reply.
+    /// Appends to the last result. It is not a separate message, because some providers reject a user message
+    /// between a result and the next reply.
     pub fn add_to_last_result(&mut self, text: &str) {
         let result = self.messages.iter_mut().rev().find(|message| message.role != Role::User);
         if let Some(result) = result {
@@ -51,7 +51,7 @@ impl Conversation {
         }
     }
 
-    /// Makes it valid and small enough for the next request. Says what had to be done.
+    /// Makes the conversation valid and small enough for the next request. Returns notes on the changes.
     pub fn prepare(&mut self) -> Vec<String> {
         let mut notes = self.repair();
         if let Some(excess) = budget::excess(self.tokens(), self.context) {
@@ -68,7 +68,7 @@ impl Conversation {
         notes
     }
 
-    /// For a provider that finds it too long and knows better than the estimate.
+    /// Halves the conversation, for a provider that rejects it as too long despite the estimate.
     pub fn halve(&mut self) -> Option<String> {
         let half = self.messages.iter().map(budget::tokens).sum::<u64>() / 2;
         self.cut(Excess { wanted: half, needed: half })
@@ -80,7 +80,7 @@ impl Conversation {
         Some(note)
     }
 
-    /// Tokens of the next request: as counted by the model, plus an estimate of what came since.
+    /// The tokens of the next request: as counted by the model, plus an estimate of the later messages.
     pub fn tokens(&self) -> u64 {
         let (known, tokens) = self
             .counted
@@ -89,7 +89,7 @@ impl Conversation {
         tokens.saturating_add(since)
     }
 
-    /// What a request and its reply cost; estimated where the provider does not say.
+    /// Counts the cost of a request and its reply; estimated if the provider does not report it.
     pub fn count(&mut self, reply: &ChatReply) -> Usage {
         if let Some(usage) = reply.usage {
             self.counted = Some((self.messages.len(), usage.prompt_tokens));
@@ -97,7 +97,7 @@ impl Conversation {
         self.cost(reply)
     }
 
-    /// As the provider counted, or as estimated.
+    /// The cost as the provider counted it, or as estimated.
     pub fn cost(&self, reply: &ChatReply) -> Usage {
         reply.usage.unwrap_or_else(|| Usage {
             prompt_tokens: self.tokens(),
@@ -105,7 +105,7 @@ impl Conversation {
         })
     }
 
-    /// As a request has it, in text only for a model that knows no calls.
+    /// The messages of a request; as text only for a model that does not support calls.
     pub fn messages(&self, with_calls: bool) -> Vec<Message> {
         let prompt = Message::new(Role::System, self.prompt.clone());
         let messages: Vec<Message> = std::iter::once(prompt).chain(self.messages.iter().cloned()).collect();

@@ -1,5 +1,5 @@
-//! How a model says «run this» and «I am done», and how results return to it. One file each; all
-//! else is the same for all.
+//! Dialects: how a model asks to run code and reports that it is done, and how results return to it. Each
+//! dialect has its own file; everything else is shared.
 
 mod json_action;
 mod next_step;
@@ -17,7 +17,7 @@ use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool,
 
 pub(super) use next_step::COMPLETION;
 
-/// What a dialect may know of the ask.
+/// The facts about the ask that a dialect may use.
 #[derive(Clone, Copy)]
 pub(super) struct Scene<'a> {
     pub spec: &'a AskSpec,
@@ -25,7 +25,7 @@ pub(super) struct Scene<'a> {
     pub words: Words,
 }
 
-/// What goes along with the messages of a request.
+/// The parts of a request beside its messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Format {
     pub tools: Vec<ModelTool>,
@@ -33,7 +33,7 @@ pub(super) struct Format {
 }
 
 impl Format {
-    /// Estimated.
+    /// The estimated tokens of these parts.
     pub fn tokens(&self) -> u64 {
         let tools = self.tools.iter().map(|tool| {
             tokens_of_text(&tool.description).saturating_add(tokens_of_text(&tool.parameters.to_string()))
@@ -43,55 +43,55 @@ impl Format {
     }
 }
 
-/// A reply, understood.
+/// A parsed reply.
 #[derive(Debug)]
 pub(super) struct ParsedReply {
-    /// The reply as the history keeps it, without calls that nobody answers.
+    /// The reply as the history keeps it, without calls that get no answer.
     pub message: Message,
     pub intent: Intent,
-    /// What the user says after the results.
+    /// A user message to add after the results.
     pub after: Option<String>,
 }
 
 #[derive(Debug)]
 pub(super) enum Intent {
-    /// With the value, if the dialect itself carried one.
+    /// The final answer, with its value if the dialect itself carried one.
     Answer {
         text: String,
         value: Option<Value>,
     },
     Calls(Vec<Call>),
-    /// Why it cannot be used, for the model.
+    /// The reply cannot be used; the text tells the model why.
     Malformed(String),
-    /// The whole of what the model is told, if the contract need not be repeated.
+    /// The complete correction for the model, where the contract need not be repeated.
     Correct(String),
 }
 
 #[derive(Debug)]
 pub(super) struct Call {
-    /// As the model or the dialect wants it; the machine makes it unique.
+    /// The id that the model or the dialect wants; the machine makes it unique.
     pub id: String,
     pub name: String,
     pub wish: Wish,
-    /// Came as `function_call`.
+    /// Whether the call came as `function_call`.
     pub legacy: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Wish {
-    /// Arguments in JSON, right or wrong.
+    /// The arguments as JSON text, valid or not.
     Call(String),
     Cell(String),
-    /// The dialect knows already that it cannot be done; this is the answer.
+    /// The dialect knows already that the call cannot be made; this is the answer.
     Impossible(String),
 }
 
 pub(super) trait Speech: Sync {
     fn format(&self, scene: Scene) -> Format;
-    /// Whether its history has tool calls in it.
+    /// Whether the history of the dialect contains tool calls.
     fn has_calls(&self) -> bool;
     fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply;
-    /// What a reply and the answers to its calls become in the history.
+    /// The messages that a reply and the answers to its calls become in the history.
     fn record(&self, message: Message, answered: Vec<Answered>) -> Vec<Message>;
 }
 
@@ -115,7 +115,7 @@ fn only_text(reply: &ChatReply) -> Message {
     Message::new(Role::Assistant, reply.message.content.clone())
 }
 
-/// Why there is nothing to parse in a reply, if there is not.
+/// Why a reply has no text to parse; none if it has.
 fn nothing_said(reply: &ChatReply, words: Words) -> Option<String> {
     let called = !reply.message.tool_calls.is_empty() || reply.message.function_call.is_some();
     if reply.message.content.trim().is_empty() {
@@ -129,7 +129,7 @@ fn nothing_said(reply: &ChatReply, words: Words) -> Option<String> {
     }
 }
 
-/// A name that providers accept in a history.
+/// Turns a name into one that providers accept in a history.
 fn tame_name(name: &str) -> String {
     let tame: String = name
         .chars()

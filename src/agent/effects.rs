@@ -1,4 +1,4 @@
-//! The words between the machine and the actor that carries its wishes out.
+//! The inputs and effects between the machine and the actor that carries the effects out.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -18,13 +18,13 @@ use crate::schema;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Input {
-    /// Once, before everything else.
+    /// The first input, given once.
     Begin,
     ModelReplied {
         step: u32,
         reply: Box<ChatReply>,
     },
-    /// There will be no reply: all retries are used up.
+    /// The request failed for good: all retries are used up.
     ModelFailed {
         step: u32,
         failure: ModelFailure,
@@ -42,27 +42,27 @@ pub enum Input {
         id: String,
         outcome: ToolOutcome,
     },
-    /// A person decided, or the deadline of the approval did.
+    /// A person decided, or the deadline of the approval passed.
     Decided {
         id: String,
         decision: Decision,
     },
-    /// There is no sandbox and there will be none.
+    /// The ask has no sandbox and will not get one.
     SandboxFailed {
         message: String,
     },
-    /// An ask within this one used tokens and steps.
+    /// An inner ask of this one used tokens and steps.
     SpentWithin {
         usage: Usage,
         steps: u32,
     },
-    /// What was spent on the present request before it broke off.
+    /// The tokens spent on the present request before it broke off.
     Unanswered {
         tokens: u64,
     },
-    /// Of the tokens that it shares with other asks, too few are left for the next request.
+    /// Too few of the tokens that the ask shares with other asks are left for the next request.
     OutOfTokens,
-    /// Of the steps that it shares with other asks, none is left.
+    /// No step is left of those that the ask shares with other asks.
     OutOfSteps,
     Cancel,
     /// The wall time of the ask is over.
@@ -70,8 +70,8 @@ pub enum Input {
 }
 
 impl Input {
-    /// The same, for a machine to which nothing else is told: without what is beyond the characters that a model is
-    /// told of one result.
+    /// The same input, cut to the characters that a model is shown of one result. The machine uses no more
+    /// than that.
     #[must_use]
     pub fn as_told(self, language: Language, told_chars: usize) -> Self {
         let told = |text: &str| Words(language).told(text, told_chars);
@@ -87,7 +87,7 @@ impl Input {
         }
     }
 
-    /// Whether it ends an ask from outside, whatever is under way.
+    /// Whether the input ends an ask from outside, at any stage.
     #[must_use]
     pub fn ends(&self) -> bool {
         match self {
@@ -109,8 +109,8 @@ impl Input {
     }
 }
 
-/// What has to be done. `AskModel`, `RunCell`, `CallTool` and `AskPerson` want an answer; until it
-/// comes [`super::Machine::outstanding`] names them.
+/// What has to be done. `AskModel`, `RunCell`, `CallTool` and `AskPerson` need an answer; until it comes,
+/// [`super::Machine::outstanding`] lists them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Effect {
@@ -118,7 +118,7 @@ pub enum Effect {
     AskModel {
         step: u32,
         request: ChatRequest,
-        /// What the request will cost, without the reply.
+        /// The estimated cost of the request, without the reply.
         tokens: u64,
     },
     /// Answered by `CellFinished`, `CellRefused` or `SandboxFailed`. Never two at a time.
@@ -126,21 +126,21 @@ pub enum Effect {
         id: String,
         code: String,
         timeout_s: f64,
-        /// The code has to pass the check of the restricted policy first.
+        /// Whether the code has to pass the check of the restricted policy first.
         restricted: bool,
     },
     /// Answered by `ToolFinished`. The arguments fit the tool's schema.
     CallTool { id: String, name: String, arguments: Map<String, Value> },
-    /// Answered by `Decided`. Has the id of the cell or call that waits for it.
+    /// Answered by `Decided`. The id is that of the waiting cell or call.
     AskPerson { id: String, subject: Subject },
-    /// For people: what was cut, repaired or fed back.
+    /// A note for people: what was cut, repaired or fed back.
     Note { text: String },
-    /// The last effect of all. What is still outstanding has to be stopped; its answers are ignored.
+    /// The last effect of all. Outstanding work has to be stopped; its answers are ignored.
     Finish { end: AskEnd },
 }
 
 impl Effect {
-    /// The cell or call that it is about.
+    /// The id of the cell or call that the effect concerns.
     #[must_use]
     pub fn id(&self) -> Option<&str> {
         match self {
@@ -149,7 +149,7 @@ impl Effect {
         }
     }
 
-    /// The end of the ask, if it is that.
+    /// The end of the ask, if this effect is `Finish`.
     #[must_use]
     pub fn into_end(self) -> Option<AskEnd> {
         match self {
@@ -163,34 +163,35 @@ impl Effect {
     }
 }
 
-/// What the machine needs to know beside the ask itself. Replaying inputs gives the same effects
-/// only with the same setup, so it is kept with the ask.
+/// The facts that the machine needs beside the ask itself. Replaying the inputs gives the same effects only
+/// with the same setup.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// The tools that `AskSpec::tools` names, as the model is told of them; more do no harm.
+    /// The tools that `AskSpec::tools` names, as described to the model; further tools do no harm.
     pub tools: Vec<ModelTool>,
-    /// Names of those that act outside of the sandbox.
+    /// The names of the tools that act outside of the sandbox.
     #[serde(default)]
     pub outside: BTreeSet<String>,
-    /// Malformed replies in a row that are fed back before the ask ends.
+    /// How many malformed replies in a row are fed back before the ask ends.
     pub malformed: u32,
-    /// A legacy `function_call` is executed; else it is answered with a correction.
+    /// Whether a legacy `function_call` is executed; otherwise it is answered with a correction.
     pub legacy_function_call: bool,
-    /// Characters of a result that the model is told.
+    /// The most characters of a result that the model is shown.
     pub told_chars: usize,
-    /// False: tools that run Python stay described, but are answered with a refusal.
+    /// If false, tools that run Python stay described, but their calls are refused.
     pub python: bool,
-    /// Replies in a row whose Python failed, after which the ask goes on without Python; 0: never.
+    /// The number of replies in a row with failing Python after which the ask continues without Python; 0 for
+    /// never.
     pub degrade_after: u32,
-    /// Tokens of a whole conversation that fit into the model.
+    /// The tokens of a whole conversation that fit into the model.
     pub context_tokens: u64,
-    /// The model understands messages with tool calls. If not, they are told to it as text.
+    /// Whether the model supports messages with tool calls. If not, they are sent as text.
     pub model_tools: bool,
     pub cell_timeout_s: f64,
     pub max_cell_timeout_s: f64,
-    /// Where the workspace is in the sandbox.
+    /// The path of the workspace in the sandbox.
     pub workspace: String,
-    /// Packages that the image has, in the words of `pip`.
+    /// The packages of the image, as `pip` names them.
     pub dependencies: Vec<String>,
     /// Text that replaces the built-in system prompt; placeholders as in `prompts`.
     pub prompt: Option<String>,
@@ -214,8 +215,8 @@ impl Setup {
         Timeouts { default: time(self.cell_timeout_s), most: time(self.max_cell_timeout_s) }
     }
 
-    /// Whether everything that the ask allows is there and can be checked. To be asked before an
-    /// ask is accepted; a machine that starts with such a problem ends at once.
+    /// Checks that all tools that the ask allows exist and can be validated. Called before an ask is
+    /// accepted; a machine that starts with such a problem ends at once.
     pub fn check(&self, spec: &AskSpec) -> Result<(), SetupProblem> {
         for name in &spec.tools {
             match self.tools.iter().filter(|tool| tool.name == *name).count() {

@@ -1,12 +1,12 @@
-//! The conversation as a provider accepts it: every call is answered right after it, once, in the
-//! right role and under its id.
+//! Makes a conversation acceptable for providers: every call is answered right after it, once, in the right
+//! role and under its id.
 
 use std::collections::BTreeSet;
 
 use super::words::Words;
 use crate::protocol::chat::{Message, Role, ToolCall};
 
-/// Makes a conversation valid. Says what had to be done; empty if it was valid.
+/// Makes a conversation valid. Returns notes on the changes; empty if it was valid.
 pub(super) fn repair(messages: &mut Vec<Message>, words: Words) -> Vec<String> {
     let mut notes = Vec::new();
     let mut valid: Vec<Message> = Vec::with_capacity(messages.len());
@@ -56,7 +56,8 @@ fn separate_ids(calls: &mut [ToolCall], notes: &mut Vec<String>) {
     }
 }
 
-/// One answer per call, in the order of the calls. An answer under a wrong id is nobody's.
+/// Adds one answer per call, in the order of the calls. An answer under a wrong id belongs to no call and is
+/// dropped.
 fn answer_calls(
     calls: &[ToolCall],
     mut answers: Vec<Message>,
@@ -90,8 +91,8 @@ pub(super) fn function_result(name: &str, text: String) -> Message {
     message
 }
 
-/// The same conversation for a model that knows no calls: they become text, and results are said by
-/// the user.
+/// The same conversation for a model that does not support calls: calls become text, and results become
+/// messages of the user.
 pub(super) fn without_calls(messages: Vec<Message>) -> Vec<Message> {
     messages.into_iter().map(told_as_text).collect()
 }
@@ -102,7 +103,8 @@ fn told_as_text(mut message: Message) -> Message {
             let calls = message.tool_calls.drain(..).map(|call| (call.name, call.arguments));
             let function = message.function_call.take().map(|call| (call.name, call.arguments));
             for (name, arguments) in calls.chain(function) {
-                // Of a call that only stands for what the text says there is nothing to tell.
+                // A call without arguments only stands for something that the text already says, so it adds
+                // nothing.
                 if arguments != NO_ARGUMENTS {
                     if !message.content.is_empty() {
                         message.content.push('\n');

@@ -1,4 +1,4 @@
-//! Ids of calls. Models repeat theirs, leave them out, or write something that fits no URL.
+//! The ids of calls. Models repeat ids, leave them out, or use characters that fit no URL.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ impl Ids {
         Self { taken: calls.map(|call| call.id.clone()).collect(), repeated: BTreeMap::new() }
     }
 
-    /// The id itself if it is free and harmless, else one that resembles it.
+    /// The id itself if it is free and harmless, otherwise a similar one.
     pub fn unique(&mut self, wish: &str) -> String {
         let mut id: String = wish
             .chars()

@@ -1,15 +1,15 @@
-//! JSON as models write it: in fences, with prose around it, with trailing commas and with line
-//! breaks inside of strings.
+//! Reads JSON as models write it: in fences, with prose around it, with trailing commas and with line breaks
+//! inside of strings.
 
 use serde_json::Value;
 
 use crate::protocol::values;
 
-/// Places where JSON could begin that are tried; each costs one pass over the text.
+/// The most positions that are tried as the start of JSON; each costs one pass over the text.
 const STARTS: usize = 64;
 
-/// The first JSON value in the text that `wanted` accepts. The error says what is wrong with the
-/// text, as a parser would.
+/// The first JSON value in the text that `wanted` accepts. The error is a parser's error message for the
+/// text.
 pub(super) fn find(text: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value, String> {
     let text = text.trim();
     let mut problem = match values::from_json::<Value>(text) {
@@ -23,7 +23,7 @@ pub(super) fn find(text: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value,
         let Some(piece) = balanced(&text[start..]) else { continue };
         match values::from_json::<Value>(&loosened(piece)) {
             Ok(value) if wanted(&value) => return Ok(value),
-            // What is wrong with the JSON says more than that prose is no JSON.
+            // The error of the first JSON-like piece is more helpful than an error about the prose around it.
             Err(why) if first => problem = why,
             Ok(_) | Err(_) => {}
         }
@@ -32,7 +32,7 @@ pub(super) fn find(text: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value,
     Err(problem)
 }
 
-/// From an opening bracket to the one that closes it.
+/// The text from an opening bracket to the matching closing one.
 fn balanced(text: &str) -> Option<&str> {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for (index, byte) in text.bytes().enumerate() {
@@ -53,7 +53,7 @@ fn balanced(text: &str) -> Option<&str> {
     None
 }
 
-/// Without trailing commas, and with the control characters in strings escaped.
+/// The text without trailing commas, and with control characters in strings escaped.
 fn loosened(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let (mut in_string, mut escaped) = (false, false);

@@ -1,8 +1,8 @@
 //! Leads one ask from its text to its end.
 //!
-//! The machine is deterministic: the same spec, setup, history and inputs give the same effects. So
-//! an actor that journals inputs can feed them again after its daemon died, drop the effects, and
-//! carry on with what [`Machine::outstanding`] names.
+//! The machine is deterministic: the same spec, setup, history and inputs give the same effects. So an actor
+//! that journals inputs can feed them again after a restart of the daemon, drop the effects, and carry on
+//! with those that [`Machine::outstanding`] lists.
 
 mod answers;
 
@@ -22,7 +22,7 @@ use crate::protocol::chat::{
 };
 use crate::schema::Checker;
 
-/// Characters that a note has of a call that was not made, and of its name.
+/// The most characters of a call that was not made, and of its name, in a note.
 const NOTE_CHARS: usize = 400;
 const NAME_CHARS: usize = 64;
 
@@ -32,17 +32,17 @@ pub struct Machine {
     words: Words,
     speech: &'static dyn Speech,
     toolbox: Toolbox,
-    /// Of a typed answer.
+    /// Checks a typed answer.
     answer: Option<Checker>,
     format: Format,
     conversation: Conversation,
     ids: Ids,
     phase: Phase,
     steps: u32,
-    /// Requests of asks within this one; they count for it.
+    /// The requests of inner asks, which count for this one.
     steps_within: u32,
     usage: Usage,
-    /// Replies in a row whose calls failed, and those whose Python did.
+    /// The number of replies in a row whose calls failed, and of those whose Python failed.
     failures: u32,
     python_failures: u32,
     python: bool,
@@ -58,7 +58,7 @@ enum Phase {
 }
 
 impl Machine {
-    /// `history` is what [`Machine::into_history`] of the ask before gave, or empty.
+    /// `history` is the result of [`Machine::into_history`] of the previous ask, or empty.
     #[must_use]
     pub fn new(spec: AskSpec, setup: Setup, history: Vec<Message>) -> Self {
         let words = Words(spec.language);
@@ -91,7 +91,7 @@ impl Machine {
         }
     }
 
-    /// Takes what happened and says what has to be done, in this order.
+    /// Takes an input and gives the effects to carry out, in this order.
     pub fn step(&mut self, input: Input) -> Vec<Effect> {
         if self.has_ended() {
             return Vec::new();
@@ -155,31 +155,31 @@ impl Machine {
         matches!(self.phase, Phase::Ended)
     }
 
-    /// Its own requests to the model so far.
+    /// The ask's own requests to the model so far.
     #[must_use]
     pub fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// With those of asks within it.
+    /// The requests to the model, including those of inner asks.
     #[must_use]
     pub fn steps_in_all(&self) -> u32 {
         self.steps.saturating_add(self.steps_within)
     }
 
-    /// Of asks within it, too.
+    /// The tokens used so far, including those of inner asks.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
-    /// What a reply to the present request costs, with the request.
+    /// The cost of the present request and this reply.
     #[must_use]
     pub fn cost(&self, reply: &ChatReply) -> Usage {
         self.conversation.cost(reply)
     }
 
-    /// The conversation for the next ask of the session, valid whatever became of this one.
+    /// The conversation for the next ask of the session, valid at any stage of this ask.
     #[must_use]
     pub fn into_history(mut self) -> Vec<Message> {
         self.close_turn();
@@ -199,7 +199,7 @@ impl Machine {
         effects
     }
 
-    /// Every limit is checked here, before the next request.
+    /// Asks the model, unless a limit is reached; all limits are checked here.
     fn ask_model(&mut self) -> Vec<Effect> {
         if self.steps_in_all() >= self.spec.limits.steps {
             let message = format!("it may make at most {} requests to the model", self.spec.limits.steps);
@@ -275,7 +275,7 @@ impl Machine {
         }
     }
 
-    /// Feeds back what is wrong with a reply, a bounded number of times.
+    /// Tells the model what is wrong with its reply, a bounded number of times.
     fn correct(&mut self, message: Message, told: String, why: &str) -> Vec<Effect> {
         self.conversation.push(message);
         self.malformed += 1;
@@ -320,7 +320,7 @@ impl Machine {
         self.go_on(effects)
     }
 
-    /// Starts what can start after an answer, or ends the turn.
+    /// Ends the turn if all its calls are answered.
     fn go_on(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
         let Phase::Acting { turn } = &self.phase else { return effects };
         if turn.is_complete() {
@@ -353,7 +353,7 @@ impl Machine {
         effects
     }
 
-    /// What the model is told beside the result when failures repeat.
+    /// Adds advice for the model to the last result when failures repeat.
     fn advise(&mut self) -> Option<Effect> {
         let limit = self.spec.limits.failures;
         let degrade = self.setup.degrade_after;
@@ -384,7 +384,7 @@ impl Machine {
         Some(Effect::Note { text: note })
     }
 
-    /// Takes the calls of the last reply into the history, answered or not.
+    /// Moves the last reply and its calls into the history, answered or not.
     fn close_turn(&mut self) -> Vec<Answered> {
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Acting { turn } => {
@@ -431,13 +431,14 @@ impl Machine {
     }
 }
 
-/// The calls of one reply count once: the model made them before it knew of any failure.
+/// The number of failed replies in a row. The calls of one reply count once, because the model made them
+/// before it knew of any failure.
 fn in_a_row<'a>(before: u32, answered: impl Iterator<Item = &'a Answered> + Clone) -> u32 {
     let has = |verdict| answered.clone().any(|answer| answer.verdict == verdict);
     if has(CallVerdict::Good) { 0 } else { before + u32::from(has(CallVerdict::Bad)) }
 }
 
-/// Nothing else shows people a call of which nothing comes.
+/// A note about a call that was not made: people would not see the call otherwise.
 fn not_made(name: &str, told: &str) -> Effect {
     let name = one_line(name, NAME_CHARS).escape_debug().to_string();
     Effect::Note { text: format!("the call of `{name}` was not made: {}", one_line(told, NOTE_CHARS)) }

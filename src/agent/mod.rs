@@ -1,8 +1,7 @@
-//! What belongs between a model and a session. Pure: no I/O, no clock, no randomness, no actors.
+//! The logic between a model and a session. Pure: no I/O, no clock, no randomness, no actors.
 //!
-//! [`Machine`] leads one ask: inputs in, effects out. A dialect renders requests and reads replies,
-//! `turn` keeps the calls of one reply, `conversation` what was said, valid (`history`) and small
-//! enough (`budget`).
+//! [`Machine`] leads one ask: inputs in, effects out. A dialect renders requests and reads replies, `turn`
+//! keeps the calls of one reply, `conversation` the messages, valid (`history`) and small enough (`budget`).
 
 mod answer;
 mod arguments;

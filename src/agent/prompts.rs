@@ -1,12 +1,12 @@
-//! The system prompt. The built-in text is put together from what the ask has; a file's text can
-//! take its place, in which these placeholders are filled (and nothing else is touched):
+//! The system prompt. The built-in text is assembled from the features of the ask; the text of a file can
+//! replace it, in which only these placeholders are filled:
 //!
-//! - `{tools}`: the tools, one a line, in the form that the dialect wants;
-//! - `{workspace}`: where the workspace is in the sandbox;
-//! - `{dependencies}`: the packages that the image has;
-//! - `{contract}`: how a reply has to look in the dialect;
+//! - `{tools}`: the tools, one per line, in the form that the dialect needs;
+//! - `{workspace}`: the path of the workspace in the sandbox;
+//! - `{dependencies}`: the packages of the image;
+//! - `{contract}`: the required form of a reply in the dialect;
 //! - `{answer}`: the schema of the final answer, empty if there is none;
-//! - `{context}`: the variables that were given, empty if there are none.
+//! - `{context}`: the given variables, empty if there are none.
 
 mod chinese;
 mod english;
@@ -18,7 +18,7 @@ use super::dialect::{COMPLETION, Scene};
 use crate::protocol::ask::{Dialect, Language};
 use crate::protocol::chat::ModelTool;
 
-/// Names of given variables that are listed.
+/// The most names of given variables that are listed.
 const CONTEXT_NAMES: usize = 50;
 
 /// The pieces of a prompt in one language, each with placeholders.
@@ -62,7 +62,7 @@ pub(super) fn system(scene: Scene) -> String {
     }
 }
 
-/// How a reply has to look; also what a model is reminded of when it forgets.
+/// The required form of a reply, also used to remind a model that does not follow it.
 pub(super) fn contract(scene: Scene) -> String {
     let texts = texts(scene.spec.language);
     let text = match scene.spec.dialect {
@@ -97,7 +97,7 @@ fn built_in(texts: &Texts, scene: Scene) -> String {
     parts.join("\n\n")
 }
 
-/// One pass, so that what is filled in is not looked at again.
+/// Fills placeholders in one pass, so that inserted text is not searched again.
 fn filled(text: &str, placeholders: &[(&str, String)]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -119,7 +119,8 @@ fn filled(text: &str, placeholders: &[(&str, String)]) -> String {
     out
 }
 
-/// Where the model reaches tools from Python, the tool that runs Python is none of them.
+/// Whether the prompt lists the tool. If the model calls tools from Python, the tool that runs Python is not
+/// listed.
 fn is_listed(scene: Scene, tool: &ModelTool) -> bool {
     match scene.spec.dialect {
         Dialect::ToolCalls | Dialect::NextStep => true,
@@ -133,7 +134,7 @@ fn tool_lines(scene: Scene) -> String {
         .map(|tool| {
             let description = tool.description.trim();
             match scene.spec.dialect {
-                // The schemas themselves travel beside the messages.
+                // The schemas themselves are sent beside the messages.
                 Dialect::ToolCalls => {
                     format!("- `{}`: {}", tool.name, description.lines().next().unwrap_or_default())
                 }

@@ -1,9 +1,8 @@
-//! What a model is told about the result of a cell.
+//! The report for a model on the result of a cell.
 //!
-//! The text is made of fixed parts (headings, exit code, what became of the state) and of elastic
-//! ones that hold the guest's own text. Only the elastic ones are shortened, each in its middle,
-//! and all of them stand in fences that their text cannot close: output is data, and cannot pass
-//! for a heading.
+//! The text has fixed parts (headings, exit code, state of the session) and elastic parts with the guest's
+//! own text. Only the elastic parts are shortened, each in its middle, and all of them stand in fences that
+//! their text cannot close: output is data, and cannot pass for a heading.
 
 mod text;
 mod words;
@@ -14,10 +13,10 @@ pub(super) use text::shortened;
 use text::{Draft, escaped, number_lines};
 use words::Words;
 
-/// Names listed per kind; the rest is counted.
+/// The most names listed per kind; the rest is only counted.
 const LISTED: usize = 40;
 
-/// At most `limit_chars` characters, whatever the result holds.
+/// A report of at most `limit_chars` characters for any result.
 #[must_use]
 pub fn report(result: &ExecutionResult, language: Language, limit_chars: usize) -> String {
     let words = Words::of(language);
@@ -58,7 +57,7 @@ pub fn report(result: &ExecutionResult, language: Language, limit_chars: usize) 
     draft.render(limit_chars, |left_out| words.left_out(left_out))
 }
 
-/// Both streams as they were written.
+/// Both streams in the order in which they were written.
 fn output_of(result: &ExecutionResult) -> String {
     if result.output.is_empty() {
         return [result.stdout.as_str(), result.stderr.as_str()].concat();
@@ -108,7 +107,7 @@ fn artifacts(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
     list(draft, words, lines);
 }
 
-/// Names come from the guest too, hence the fence.
+/// Lists names in a fence, because the guest chooses them.
 fn list(draft: &mut Draft, words: &Words, items: impl ExactSizeIterator<Item = String>) {
     let total = items.len();
     let mut lines: Vec<String> = items.take(LISTED).collect();

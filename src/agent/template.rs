@@ -14,8 +14,8 @@ pub enum TemplateProblem {
     Brace(usize),
 }
 
-/// Every parameter has to be given, and nothing else. Strings go in as they are, other values as
-/// JSON. A value is never looked at again, so it cannot smuggle a parameter in.
+/// Fills a template. Exactly its parameters have to be given. Strings are inserted as they are, other values
+/// as JSON. An inserted value is not searched again, so it cannot introduce a parameter.
 pub fn fill(
     prompt: &str,
     parameters: &[String],

@@ -1,5 +1,5 @@
-//! The calls of one reply: cells run one after the other in their order, other tools at once, and
-//! each is approved first where that is wanted.
+//! The calls of one reply: cells run one after the other, other tools at once, and each call waits for
+//! approval first where required.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::protocol::timeout::Timeouts;
 pub(super) enum CallVerdict {
     Good,
     Bad,
-    /// It says nothing about how the work goes: a person answered, Python is off.
+    /// The answer says nothing about the progress: a person answered, or Python is off.
     Neither,
 }
 
@@ -23,9 +23,9 @@ pub(super) enum CallVerdict {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Answered {
     pub id: String,
-    /// As the model wrote it.
+    /// The name as the model wrote it.
     pub name: String,
-    /// Came as `function_call`.
+    /// Whether the call came as `function_call`.
     pub legacy: bool,
     pub text: String,
     pub verdict: CallVerdict,
@@ -35,7 +35,7 @@ pub(super) struct Answered {
 #[derive(Debug)]
 enum State {
     Waiting(Work),
-    /// A person is asked.
+    /// A person has been asked to approve it.
     Asked(Work),
     Running(Work),
     Done(String, CallVerdict),
@@ -44,7 +44,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Cell,
-    /// Python without a cell.
+    /// A Python expression without a cell.
     Expression,
     Other,
 }
@@ -55,26 +55,26 @@ struct Slot {
     name: String,
     legacy: bool,
     kind: Kind,
-    /// A person changed the code.
+    /// Whether a person changed the code.
     is_edited: bool,
     state: State,
 }
 
 #[derive(Debug)]
 pub(super) struct Turn {
-    /// What the model said, as its dialect wants to keep it.
+    /// The model's reply, in the form that its dialect keeps.
     pub message: Message,
-    /// What the user says when all calls are answered.
+    /// The user message to add when all calls are answered.
     pub after: Option<String>,
     slots: Vec<Slot>,
 }
 
-/// What every cell and call of an ask has in common.
+/// The rules that all cells and calls of an ask share.
 pub(super) struct Rules<'a> {
     approval: &'a ApprovalPolicy,
-    /// Tools that a person has to allow besides.
+    /// Further tools that a person has to allow.
     also: &'a [String],
-    /// Tools that act outside of the sandbox.
+    /// The tools that act outside of the sandbox.
     outside: &'a BTreeSet<String>,
     restricted: bool,
     timeouts: Timeouts,
@@ -129,7 +129,7 @@ impl Turn {
         self.slots.push(Slot { id, name, legacy, kind, is_edited: false, state });
     }
 
-    /// A call that is answered without running anything.
+    /// Adds a call that is answered without running anything.
     pub fn add_answered(
         &mut self,
         id: String,
@@ -142,7 +142,7 @@ impl Turn {
         self.slots.push(Slot { id, name, legacy, kind: Kind::Other, is_edited: false, state });
     }
 
-    /// Starts what may start now.
+    /// Starts all calls that may start now.
     pub fn advance(&mut self, rules: &Rules) -> Vec<Effect> {
         let mut effects = Vec::new();
         let mut cell_ahead = false;
@@ -162,7 +162,7 @@ impl Turn {
         effects
     }
 
-    /// The work that a person was asked about, if somebody was.
+    /// The work that a person was asked about, if the call waits for a person.
     pub fn asked(&self, id: &str) -> Option<&Work> {
         match &self.slot(id)?.state {
             State::Asked(work) => Some(work),
@@ -177,7 +177,7 @@ impl Turn {
         }
     }
 
-    /// What a person was asked about may run, with other code if it is a cell and there is one.
+    /// Starts the work that a person accepted; the person may have replaced the code of a cell.
     pub fn accept(&mut self, id: &str, code: Option<String>, rules: &Rules) -> Option<Effect> {
         let slot = self.slots.iter_mut().find(|slot| slot.id == id)?;
         let State::Asked(work) = &slot.state else { return None };
@@ -204,12 +204,13 @@ impl Turn {
         self.slots.iter().all(|slot| matches!(slot.state, State::Done(..)))
     }
 
-    /// Effects that still wait for their answer.
+    /// The effects that still wait for their answer.
     pub fn outstanding(&self, rules: &Rules) -> Vec<Effect> {
         self.slots.iter().filter_map(|slot| slot.effect(rules)).collect()
     }
 
-    /// What was said and answered; a call without an answer gets this one.
+    /// The reply, its answered calls and the user message after them; calls without an answer get
+    /// `unanswered`.
     pub fn close(self, unanswered: &str) -> (Message, Vec<Answered>, Option<String>) {
         let answered = self.slots.into_iter().map(|slot| {
             let (text, verdict) = match slot.state {

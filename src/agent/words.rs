@@ -1,4 +1,4 @@
-//! What a model is told beside results, in each language.
+//! Messages to a model beside results, in each language.
 
 use std::fmt::Display;
 
@@ -17,8 +17,7 @@ impl Words {
         }
     }
 
-    /// Before everything that is wrong with a call. The Chinese prefix is the one that existing
-    /// prompts look for.
+    /// The prefix of every message about a failed call. Existing prompts look for the Chinese prefix.
     pub fn call_failed(self, why: &str) -> String {
         self.pick(|| format!("The tool call failed: {why}"), || format!("工具函数调用失败, 错误信息: {why}"))
     }
@@ -207,7 +206,7 @@ impl Words {
         ))
     }
 
-    /// The packages that the image has, as far as it is known.
+    /// The packages of the image, as far as they are known.
     pub fn dependencies(self, available: &[String]) -> String {
         if available.is_empty() {
             return self.pick(|| "no package that is known of".to_owned(), || "没有已知的软件包".to_owned());
@@ -222,7 +221,7 @@ impl Words {
         ))
     }
 
-    /// Within the characters that a model is told of one result. What is within them already stays as it is.
+    /// Cuts a text to the characters that a model is shown of one result. A shorter text stays as it is.
     pub fn told(self, text: &str, told_chars: usize) -> String {
         shortened(text, text.chars().count(), told_chars, &|left_out| self.left_out(left_out))
     }

@@ -1,8 +1,9 @@
-//! What a session does next, as a pure machine: inputs in, effects out.
+//! Decides what a session does next, as a pure machine: inputs in, effects out.
 //!
-//! It owns the queue, the phase of the sandbox, the permits that cells wait for, and whatever holds cells back: an undo
-//! or a reset under way, a replay, a freeze, the end. A cell begins in three steps: its owner may run one more
-//! (`WantPermit`), its start is in the journal (`Begin`), and then it goes to the sandbox (`Run`).
+//! The machine owns the queue, the phase of the sandbox, the permits that cells wait for, and all reasons to
+//! hold cells back: an undo or a reset under way, a replay, a freeze, the end. A cell begins in three steps:
+//! its owner may run one more (`WantPermit`), its start is in the journal (`Begin`), and then it goes to the
+//! sandbox (`Run`).
 
 mod effects;
 mod questions;
@@ -24,11 +25,11 @@ use crate::protocol::result::Mode;
 use effects::ReplayPhase;
 pub use effects::{Effect, Expiry, Input, Unfinished};
 
-/// Lists of variables that wait for the main line.
+/// The most lists of variables that wait for the main line.
 const VIEWS_WAITING: usize = 16;
-/// Sandboxes that may end just before they take a cell, until it is given up.
+/// The number of sandboxes that may end before they take a cell, until the cell is given up.
 const SANDBOXES_MISSED: u32 = 3;
-/// Told with a cell that a full disk kept from running.
+/// The note on a cell that did not run because the journal could not be written.
 const UNWRITTEN: &str = "The journal could not be written, so the cell was not run.";
 const RESET: &str = "The session was reset before this cell ran.";
 
@@ -39,12 +40,12 @@ pub enum Phase {
     Ready { since: Instant },
 }
 
-/// A cell on its way into the journal.
+/// A cell whose start is on its way into the journal.
 struct Beginning {
     cell: CellNumber,
-    /// It is in the journal, and waits for a frozen sandbox.
+    /// Whether the start is in the journal, so that the cell only waits for a frozen sandbox.
     written: bool,
-    /// Somebody interrupted it meanwhile.
+    /// Whether a client interrupted the cell meanwhile.
     interrupted: bool,
 }
 
@@ -53,28 +54,28 @@ pub struct Machine<W> {
     expiry: Expiry,
     phase: Phase,
     queue: Queue<W>,
-    /// Cells that have not ended.
+    /// The cells that have not ended.
     open: BTreeSet<CellNumber>,
-    /// By the order in which they began.
+    /// Cells that are beginning, in the order in which they began.
     beginning: BTreeMap<u64, Beginning>,
     begun: u64,
     cells: CellNumber,
-    /// To be told with the next cell's result.
+    /// A note for the result of the next cell.
     note: Option<String>,
     wants_permit: bool,
     active_at: Instant,
     placed: bool,
-    /// A sandbox is to be there as soon as the workspace is.
+    /// Whether to start a sandbox as soon as the workspace is ready.
     wants_sandbox: bool,
-    /// A sandbox of before may be there; whether it is, is not known yet.
+    /// Whether an earlier sandbox may exist, which is not known yet.
     attaching: bool,
-    /// The kernel has to be told of the last reset once more.
+    /// Whether the last reset has to be sent to the kernel again.
     reset_again: bool,
-    /// Cells that are to be interrupted as soon as their sandbox is attached to.
+    /// Cells to interrupt as soon as their sandbox is attached.
     cancelled: BTreeSet<CellNumber>,
-    /// It is being removed, or left.
+    /// Whether the session is being removed, or left to the next daemon.
     ending: bool,
-    /// Undos and resets that are under way; cells that come meanwhile wait.
+    /// The number of undos and resets under way; cells that arrive meanwhile wait.
     going_back: usize,
     replay: ReplayPhase,
     frozen: bool,
@@ -106,7 +107,7 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Takes up what had not ended. What ran counts as running until its sandbox is known to be gone.
+    /// Restores unfinished work. Cells that ran count as running until their sandbox is known to be gone.
     #[must_use]
     pub fn restored(expiry: Expiry, before: Unfinished, now: Instant) -> Self {
         let mut machine = Self::new(expiry, now);
@@ -131,7 +132,7 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Takes what happened and says what has to be done, in this order.
+    /// Takes an input and gives the effects to carry out, in this order.
     #[expect(clippy::too_many_lines, reason = "one arm an input; most of the work is in the methods")]
     pub fn step(&mut self, input: Input<W>, now: Instant) -> Vec<Effect<W>> {
         let mut effects = Vec::new();
@@ -189,7 +190,7 @@ impl<W> Machine<W> {
                     self.queue.push(QueueItem::Variables { which, patient, reply_to });
                 }
             }
-            // What has just been refused by a sandbox that ends would be refused again.
+            // Not pumped: the sandbox, which is ending, would refuse the request again.
             Input::NotShown { which, reply_to } => {
                 self.queue.push_front(QueueItem::Variables { which, patient: false, reply_to });
                 return effects;
@@ -226,14 +227,14 @@ impl<W> Machine<W> {
             Input::UndoDone => self.going_back = self.going_back.saturating_sub(1),
             Input::ResetNoted => {
                 self.going_back = self.going_back.saturating_sub(1);
-                // One that is being attached to is told when it is there.
+                // A sandbox that is being attached to gets the reset once it is attached.
                 self.reset_again |= self.attaching;
             }
             Input::Reset { replay } => {
                 self.touch(now);
                 self.thaw(out);
                 self.cancel_queue(RESET, &Problem::new(Code::Busy, "the session was reset"), out);
-                // They would come to the sandbox after the reset.
+                // These cells would reach the sandbox after the reset.
                 for cell in self.not_sent(|_| true) {
                     self.give_up(cell, RESET, out);
                 }
@@ -242,7 +243,8 @@ impl<W> Machine<W> {
                 self.going_back += 1;
             }
             Input::ReplayWanted => self.replay = ReplayPhase::Prepared,
-            // A reset ends a replay as well, and leaves nothing of it. One that had not begun has changed nothing.
+            // A reset ends a replay as well, and discards it. A replay that had not begun has changed
+            // nothing.
             Input::ReplayEnded { finished } => match std::mem::take(&mut self.replay) {
                 ReplayPhase::Running if finished => out.push(Effect::Append(EventBody::ReplayFinished)),
                 ReplayPhase::Running => self.note = Some(notices::REPLAY_CUT.into()),
@@ -252,7 +254,7 @@ impl<W> Machine<W> {
                 if !std::mem::replace(&mut self.frozen, true) {
                     out.push(Effect::Append(EventBody::Frozen));
                 }
-                // What starts next would thaw it.
+                // Not pumped: starting the next item would thaw the sandbox.
                 return effects;
             }
             Input::FreezeFailed => {
@@ -314,7 +316,7 @@ impl<W> Machine<W> {
         self.beginning.clear();
         self.note = Some(notices::new_sandbox(&reason));
         out.push(Effect::Append(EventBody::SandboxGone { reason }));
-        // What is not reported never reached the kernel: the next one gets it.
+        // Cells that were not reported never reached the kernel, so the next sandbox gets them.
         for cell in self.queue.runs().rev().collect::<Vec<_>>() {
             let Some(start) = self.queue.running(cell) else { continue };
             start.missed += 1;
@@ -326,7 +328,7 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Starts what waits, as far as the sandbox can take it. `permit`: one more cell may run.
+    /// Starts waiting items as far as the sandbox can take them. `permit`: one more cell may run.
     fn pump(&mut self, mut permit: bool, out: &mut Vec<Effect<W>>) {
         if !self.queue.has_waiting() || self.ending || self.going_back > 0 {
             return;
@@ -357,7 +359,8 @@ impl<W> Machine<W> {
         }
     }
 
-    /// The journal keeps the order: what began before this is written as well.
+    /// Handles the commit of a cell's start. The journal keeps the order, so all earlier starts are written
+    /// as well.
     fn started(&mut self, begin: u64, written: bool, out: &mut Vec<Effect<W>>) {
         if !written {
             if let Some(beginning) = self.beginning.remove(&begin) {
@@ -376,7 +379,8 @@ impl<W> Machine<W> {
             let Beginning { cell, interrupted, .. } = first.remove();
             let Some(start) = self.queue.running(cell) else { continue };
             let mut start = start.clone();
-            // A copy tells it too, but whoever goes on with the variables has to hear of it.
+            // A fork reports the note, too, but it stays for the next cell of the main line, which continues
+            // with the variables.
             start.note = if start.mode == Mode::Main { self.note.take() } else { self.note.clone() };
             out.push(Effect::Run(start));
             if interrupted {
@@ -385,7 +389,7 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Cells that have begun and were not sent to the sandbox.
+    /// The cells that have begun but were not sent to the sandbox yet.
     fn not_sent(&self, is_meant: impl Fn(CellNumber) -> bool) -> Vec<CellNumber> {
         self.beginning.values().map(|beginning| beginning.cell).filter(|cell| is_meant(*cell)).collect()
     }
@@ -397,7 +401,7 @@ impl<W> Machine<W> {
         }
     }
 
-    /// An ask has ended: what it still had in the queue is not run, and what runs is interrupted.
+    /// An ask has ended: its queued cells are not run, and its running cells are interrupted.
     fn cancel_cells(&mut self, ask: AskNumber, out: &mut Vec<Effect<W>>) {
         const ENDED: &str = "The ask that wanted this cell has ended.";
         for start in self.queue.take_waiting_of(ask) {
@@ -415,7 +419,7 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Ends every queued cell unrun.
+    /// Ends every queued cell without running it, and refuses every waiting list of variables.
     fn cancel_queue(&mut self, note: &str, problem: &Problem, out: &mut Vec<Effect<W>>) {
         for job in self.queue.take_waiting() {
             match job {
@@ -425,7 +429,7 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Ends a cell that counts as running and never came to the sandbox.
+    /// Ends a cell that counts as running but never reached the sandbox.
     fn give_up(&mut self, cell: CellNumber, note: &str, out: &mut Vec<Effect<W>>) {
         self.beginning.retain(|_, beginning| beginning.cell != cell);
         if let Some(start) = self.queue.take(cell) {
@@ -449,7 +453,7 @@ impl<W> Machine<W> {
         }
     }
 
-    /// Before anything is asked of a frozen sandbox. What is sent meanwhile waits in its socket.
+    /// Thaws the sandbox before it gets a request. Frames that are sent meanwhile wait in its socket.
     fn thaw(&mut self, out: &mut Vec<Effect<W>>) {
         if !self.not_frozen(out) {
             return;
@@ -460,7 +464,7 @@ impl<W> Machine<W> {
         self.run_written(out);
     }
 
-    /// True if it was.
+    /// Marks the sandbox as not frozen. True if it was frozen.
     fn not_frozen(&mut self, out: &mut Vec<Effect<W>>) -> bool {
         let was = std::mem::take(&mut self.frozen);
         if was {
@@ -469,14 +473,14 @@ impl<W> Machine<W> {
         was
     }
 
-    /// Lets the sandbox go when it was not used for long, or is old.
+    /// Removes a sandbox that was unused for long, or is old.
     fn expire(&mut self, now: Instant, out: &mut Vec<Effect<W>>) {
         let Phase::Ready { since } = self.phase else { return };
         if !self.queue.is_idle() || self.ending {
             return;
         }
         let Expiry { idle, life } = self.expiry;
-        // Whoever froze it means to come back to it.
+        // A client that freezes a session intends to return to it, so idleness does not end it.
         let reason = if !self.frozen && self.idle_for(now) >= idle {
             format!("it was not used for {} s", idle.as_secs())
         } else if now.saturating_duration_since(since) >= life {

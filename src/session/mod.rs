@@ -1,5 +1,5 @@
-//! The session as a pure structure: what waits and what runs, what code may do, what became of a cell, and what the
-//! events of a session say about its present. Nothing here does anything; `actors::session` does.
+//! The pure parts of a session: its queue, the rules for its code, the outcome of a cell, and the present
+//! state derived from its events. Nothing here has side effects; `actors::session` carries them out.
 
 pub mod digest;
 pub mod machine;

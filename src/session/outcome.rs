@@ -1,4 +1,4 @@
-//! What became of a cell, as a pure function of all that is known when it ends.
+//! The outcome of a cell, as a pure function of all facts that are known when it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,39 +24,39 @@ pub struct CellStart {
     pub cell: CellNumber,
     pub code: String,
     pub mode: Mode,
-    /// The code has to be one expression.
+    /// Whether the code has to be a single expression.
     pub expression: bool,
     pub timeout: Duration,
-    /// What the sandbox had counted when it began.
+    /// The sandbox's counters when the cell began.
     pub before: Counters,
-    /// Something to tell with the result, e.g. that the sandbox is a new one.
+    /// A note for the result, for example that the sandbox is a new one.
     pub note: Option<String>,
-    /// Tool calls are answered from this record instead of being made.
+    /// The record that tool calls are answered from, instead of being made.
     pub replay: Option<Replay>,
-    /// The ask that wants it.
+    /// The ask that wants the cell.
     pub ask: Option<AskNumber>,
     pub rules: Arc<CellRules>,
-    /// Sandboxes that ended before they took it.
+    /// The number of sandboxes that ended before they took the cell.
     pub missed: u32,
-    /// What its code takes of its owner's part of the memory.
+    /// The memory charged for the code to the owner's share.
     pub memory: Option<Arc<Charge>>,
 }
 
-/// The tool calls of a cell as they once were, in their order.
+/// The recorded tool calls of a cell, in their order.
 pub type Replay = std::collections::VecDeque<RecordedCall>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedCall {
     pub name: String,
-    /// Of the arguments.
+    /// The digest of the arguments.
     pub arguments: Digest,
-    /// It was refused, and of its arguments only their size is known.
+    /// Set for a refused call: only the size of its arguments is known.
     pub refused_bytes: Option<u64>,
     pub outcome: Result<serde_json::Value, crate::protocol::frames::ToolFailure>,
 }
 
 impl RecordedCall {
-    /// Whether it was made with these arguments, as far as that is known.
+    /// Whether the call was made with these arguments, as far as that is known.
     #[must_use]
     pub fn had(&self, arguments: &serde_json::Map<String, serde_json::Value>) -> bool {
         match self.refused_bytes {
@@ -84,7 +84,7 @@ pub enum Ending {
     Lost {
         exit_code: i32,
         after: StateAfter,
-        /// There was no checkpoint of the state right before the cell, only an older one.
+        /// Whether there was no checkpoint of the state right before the cell, only an older one.
         older: bool,
         /// Names that the cell may have assigned.
         names: Vec<String>,
@@ -92,23 +92,23 @@ pub enum Ending {
     SandboxGone {
         end: Option<SandboxEnd>,
     },
-    /// It never started: the session was reset or removed.
+    /// The cell never started, because the session was reset or removed.
     Cancelled,
 }
 
-/// What the host did, or saw, while the cell ran.
+/// What the daemon did or observed while the cell ran.
 #[derive(Clone, Debug, Default)]
 pub struct Cause {
-    /// Why the host ended it, if it did. The first reason counts.
+    /// Why the daemon ended the cell, if it did. The first reason counts.
     pub ended_by: Option<EndedBy>,
     /// The cgroup counted a kill for memory.
     pub out_of_memory: bool,
     /// The cgroup counted a refused fork.
     pub forks_refused: bool,
     pub completed_tool_calls: Vec<String>,
-    /// Names of those that ended with the cell.
+    /// The names of the calls that ended with the cell.
     pub unanswered_tool_calls: Vec<String>,
-    /// What earlier cells had left running in the worker.
+    /// The resources that earlier cells had left running in the worker.
     pub live: LiveResources,
 }
 
@@ -118,9 +118,9 @@ pub enum EndedBy {
     Interrupt,
     Cancel,
     Policy(String),
-    /// It made more than its owner may have stored.
+    /// The owner's stored bytes exceeded the quota.
     Quota(String),
-    /// There was no room for its process.
+    /// The process limit left no process for the cell.
     Pids(String),
 }
 
@@ -227,7 +227,7 @@ fn counted(number: u32, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// What is said of threads and tasks that another process does not have.
+/// The note on threads and tasks that were lost with their process.
 #[must_use]
 pub fn gone(live: LiveResources) -> Option<String> {
     (live.threads > 0 || live.tasks > 0).then(|| {
@@ -298,7 +298,7 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
     }
 }
 
-/// The kernel keeps to the limits by itself; a forged frame is cut here.
+/// The kernel keeps to the limits itself; text of a forged frame is cut here.
 fn bounded_value(mut value: ValueView) -> ValueView {
     cut(&mut value.repr, REPR_CHARS);
     cut(&mut value.type_name, EXCEPTION_CHARS);
@@ -313,7 +313,7 @@ fn bounded_exception(mut exception: ExceptionView) -> ExceptionView {
     exception
 }
 
-/// Some slack, so that the kernel's own «cut» notice survives.
+/// Cuts with some slack, so that the kernel's own «cut» notice survives.
 fn cut(text: &mut String, chars: usize) {
     if let Some((place, _)) = text.char_indices().nth(chars + 200) {
         text.truncate(place);

@@ -1,9 +1,9 @@
-//! What waits in a session and what runs: which job may start next, as a pure structure.
+//! The waiting and running items of a session, and which one may start next, as a pure structure.
 //!
-//! Cells of the main line run one after the other, in the order in which they came. Copies (`fork`
-//! cells, expressions, lists of variables) need not wait for the main line: they see the state
-//! before the cell that runs. Only where the kernel has no such state are they put back, and then
-//! they wait («patient») until the main line is idle.
+//! Cells of the main line run one after the other, in the order of their arrival. Copies (`fork` cells,
+//! expressions, lists of variables) need not wait for the main line: they see the state before the running
+//! cell. If the kernel has no such state, they are put back, and then wait («patient») until the main line is
+//! idle.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,16 +13,16 @@ use crate::protocol::ask::AskNumber;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::Mode;
 
-/// Copies of a session that run at once.
+/// The most copies of a session that run at once.
 const COPIES: usize = 4;
 
-/// `W` is whoever waits for a list of variables.
+/// `W` is the reply port of a list of variables.
 pub enum QueueItem<W> {
     Cell { start: CellStart, patient: bool },
     Variables { which: VariablesFilter, patient: bool, reply_to: W },
 }
 
-/// What starts next; a cell is in the queue until it has ended.
+/// The item that starts next; a cell stays in the queue until it has ended.
 pub enum Next<W> {
     Cell(CellNumber),
     Variables { which: VariablesFilter, reply_to: W },
@@ -52,12 +52,12 @@ impl<W> QueueItem<W> {
 }
 
 impl<W> Queue<W> {
-    /// Cells that wait.
+    /// The number of waiting cells.
     pub fn waiting(&self) -> usize {
         self.waiting.iter().filter(|job| matches!(job, QueueItem::Cell { .. })).count()
     }
 
-    /// Lists of variables that wait.
+    /// The number of waiting lists of variables.
     pub fn views(&self) -> usize {
         self.waiting.len() - self.waiting()
     }
@@ -66,7 +66,7 @@ impl<W> Queue<W> {
         !self.waiting.is_empty()
     }
 
-    /// Nothing waits and nothing runs.
+    /// Whether nothing waits and nothing runs.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
@@ -76,7 +76,7 @@ impl<W> Queue<W> {
         self.running.iter().find(|(_, start)| start.mode == Mode::Main).map(|(cell, _)| *cell)
     }
 
-    /// The cell that an interrupt is meant for: of the main line, else the newest copy.
+    /// The cell that an interrupt applies to: that of the main line, or else the newest copy.
     pub fn foremost(&self) -> Option<CellNumber> {
         self.main().or_else(|| self.running.keys().next_back().copied())
     }
@@ -89,24 +89,24 @@ impl<W> Queue<W> {
         self.waiting.push_back(job);
     }
 
-    /// A job that has waited already goes to the front.
+    /// Puts an item that has waited already at the front.
     pub fn push_front(&mut self, job: QueueItem<W>) {
         self.waiting.push_front(job);
     }
 
-    /// A cell that runs waits again.
+    /// Makes a running cell wait again.
     pub fn put_back(&mut self, cell: CellNumber, patient: bool) {
         if let Some(start) = self.running.remove(&cell) {
             self.waiting.push_front(QueueItem::Cell { start, patient });
         }
     }
 
-    /// Whether the job that may start now is a cell; none if no job may.
+    /// Whether the item that may start now is a cell; none if no item may start.
     pub fn next_is_cell(&self) -> Option<bool> {
         self.waiting.get(self.next_place()?).map(|job| matches!(job, QueueItem::Cell { .. }))
     }
 
-    /// The first job that may start now. A cell counts as running from here on.
+    /// The first item that may start now. A cell counts as running from here on.
     pub fn next(&mut self) -> Option<Next<W>> {
         match self.waiting.remove(self.next_place()?)? {
             QueueItem::Cell { start, .. } => {
@@ -128,24 +128,25 @@ impl<W> Queue<W> {
                 main_waits = true;
                 return first && !main_runs;
             }
-            // A copy that came after a main cell sees that cell's work if it can.
+            // A copy does not pass a main cell that can start now, so that it sees that cell's work if
+            // possible.
             let behind_a_start = main_waits && !main_runs;
             let has_to_wait = job.is_patient() && main_runs;
             !behind_a_start && !has_to_wait && copies < COPIES
         })
     }
 
-    /// A cell that runs already.
+    /// Adds a cell that is running already.
     pub fn resume(&mut self, start: CellStart) {
         self.running.insert(start.cell, start);
     }
 
-    /// A cell that runs.
+    /// The start of a running cell.
     pub fn running(&mut self, cell: CellNumber) -> Option<&mut CellStart> {
         self.running.get_mut(&cell)
     }
 
-    /// All cells that run.
+    /// The numbers of all running cells.
     pub fn runs(&self) -> impl DoubleEndedIterator<Item = CellNumber> {
         self.running.keys().copied()
     }
@@ -163,12 +164,12 @@ impl<W> Queue<W> {
         }
     }
 
-    /// Everything that runs, when nobody is left to tell of its end.
+    /// Takes all running cells, when no executor is left to report their ends.
     pub fn take_running(&mut self) -> Vec<CellStart> {
         std::mem::take(&mut self.running).into_values().collect()
     }
 
-    /// The cells of an ask that wait, in their order.
+    /// Takes the waiting cells of an ask, in their order.
     pub fn take_waiting_of(&mut self, ask: AskNumber) -> Vec<CellStart> {
         let mut taken = Vec::new();
         for job in std::mem::take(&mut self.waiting) {
@@ -180,7 +181,7 @@ impl<W> Queue<W> {
         taken
     }
 
-    /// Cells of an ask that run.
+    /// The running cells of an ask.
     pub fn running_of(&self, ask: AskNumber) -> Vec<CellNumber> {
         self.running.values().filter(|start| start.ask == Some(ask)).map(|start| start.cell).collect()
     }

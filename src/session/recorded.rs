@@ -1,5 +1,5 @@
-//! A cell as it once was, read back from its events: what a replay runs, and what it compares with. Of what it printed,
-//! showed and raised only digests are kept, and of what it gave to tools.
+//! The record of an earlier cell, read from its events: what a replay runs, and what it compares with. Only
+//! digests are kept of its output, value and exception, and of the arguments of its tool calls.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,28 +13,28 @@ use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::result::{ExecutionResult, Status};
 use crate::protocol::values::parsed_bytes;
 
-/// What a recorded call takes beside its answer.
+/// The memory of a recorded call beside its answer.
 const CALL_BYTES: u64 = 256;
 
-/// Where all events of a cell are, those of others among them.
+/// The range that contains all events of a cell, and those of other cells between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub first: Seq,
     pub last: Seq,
 }
 
-/// A cell as it once was.
+/// The record of an earlier cell.
 #[derive(Debug)]
 pub struct RecordedCell {
     pub code: String,
     pub timeout: Duration,
     pub calls: Replay,
     pub result: Option<ResultDigest>,
-    /// The ask whose rules it kept to.
+    /// The ask whose rules bound the cell.
     pub ask: Option<AskNumber>,
 }
 
-/// What a person would compare of two results.
+/// The parts of a result that a person would compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultDigest {
     status: Status,
@@ -56,7 +56,7 @@ impl ResultDigest {
         }
     }
 
-    /// What a person would call different; times and addresses of objects in the text count too.
+    /// The differences that a person would see; times and object addresses in the text count too.
     #[must_use]
     pub fn differences(&self, after: &Self) -> Vec<String> {
         let checks = [
@@ -70,12 +70,12 @@ impl ResultDigest {
     }
 }
 
-/// Makes the record of one cell of the events in its span.
+/// Builds the record of one cell from the events in its span.
 #[derive(Debug)]
 pub struct Recording {
     cell: CellNumber,
     found: Option<RecordedCell>,
-    /// Places of the calls that have no answer yet.
+    /// The positions of the calls that have no answer yet.
     open: HashMap<u64, usize>,
     bytes: u64,
 }
@@ -86,7 +86,7 @@ impl Recording {
         Self { cell, found: None, open: HashMap::new(), bytes: 0 }
     }
 
-    /// What is kept so far takes so much memory.
+    /// The memory that the record takes so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -1,5 +1,5 @@
-//! What a session's events say about its present: the fold from which a session goes on after the
-//! daemon was started anew.
+//! The present state of a session, folded from its events: the state from which it continues after a restart
+//! of the daemon.
 
 mod fold;
 #[cfg(test)]
@@ -27,42 +27,43 @@ pub use fold::Fold;
 pub struct Restored {
     /// The number of the newest cell.
     pub cells: CellNumber,
-    /// When something last happened (RFC 3339).
+    /// When the session was last active (RFC 3339).
     pub active_at: Option<String>,
-    /// Cells that were to run and had not begun, in order.
+    /// Cells that were queued and had not begun, in order.
     pub queued: Vec<CellStart>,
-    /// Cells that ran.
+    /// Cells that were running.
     pub running: Vec<Begun>,
-    /// The sandbox that was last there, if it was not said to be gone.
+    /// The last sandbox, unless it was reported as gone.
     pub sandbox: Option<Receipt>,
-    /// The same, gone or not.
+    /// The last sandbox, even if it is gone.
     pub last_sandbox: Option<Receipt>,
-    /// What it began with.
+    /// The modules that the sandbox preloaded.
     pub preloaded: Option<Preloaded>,
-    /// Since when its processes are stopped (RFC 3339), if they are.
+    /// Since when the sandbox is frozen (RFC 3339), if it is.
     pub frozen_since: Option<String>,
     /// Tool calls without an answer.
     pub open_calls: Vec<OpenCall>,
-    /// Calls of cells that run whose answers are in the journal, and may not have come to the kernel: the number of each
-    /// and that of the event.
+    /// Calls of running cells whose answers are in the journal, but may not have reached the kernel: the
+    /// number of the call and that of the event.
     pub answered_calls: Vec<(u64, Seq)>,
-    /// What tools said to the sandbox, for which its code may hold markers.
+    /// The answers of tools in the sandbox, for which its code may hold markers.
     pub tool_responses: Responses,
-    /// A replay had begun and not ended.
+    /// Whether a replay had begun and not ended.
     pub replaying: bool,
-    /// A reset came last; the kernel may not have heard of it.
+    /// Whether the last reset may not have reached the kernel.
     pub reset: bool,
-    /// What became of the variables since the last cell: the next one has to tell.
+    /// What happened to the variables since the last cell: a note for the next one.
     pub pending_note: Option<String>,
-    /// Cells whose changes the variables hold, if nothing was lost since: what `replay` runs again.
+    /// Cells whose changes the variables hold, if no state was lost since: `replay` runs them again.
     pub replayable: Vec<CellNumber>,
-    /// Cells whose changes they hold too, and which are not run again, because somebody interrupted them.
+    /// Cells whose changes the variables hold as well, but which are not run again, because a user
+    /// interrupted them.
     pub interrupted: Vec<CellNumber>,
-    /// Where the events of the cells are that can be replayed, or have not ended.
+    /// The spans of the events of cells that can be replayed, or have not ended.
     pub spans: BTreeMap<CellNumber, Span>,
-    /// Of all code that has run in the sandbox since its last reset.
+    /// The rules of all code that has run in the sandbox since its last reset.
     pub sandbox_rules: SandboxRules,
-    /// Of the asks so far.
+    /// The rules of the asks so far.
     pub rules_of_asks: BTreeMap<AskNumber, Arc<CellRules>>,
 }
 
@@ -70,32 +71,32 @@ pub struct Restored {
 #[derive(Clone, Debug)]
 pub struct Begun {
     pub start: CellStart,
-    /// RFC 3339.
+    /// When it began (RFC 3339).
     pub at: String,
-    /// How long it was frozen since, without a freeze that lasts.
+    /// How long it has been paused since, without a freeze that still lasts.
     pub frozen: Duration,
-    /// Names of completed tool calls.
+    /// The names of completed tool calls.
     pub completed: Vec<String>,
-    /// A later cell had begun before it, or it had itself: that the kernel knows of later ones does not
-    /// mean that it knows of this one.
+    /// Whether a later cell, or this one itself, had begun before: then the kernel may not know this cell,
+    /// even if it knows later ones.
     pub passed: bool,
-    /// Why the daemon of before wanted it to end, as far as the journal knows.
+    /// Why the earlier daemon wanted to end the cell, if the journal has the reason.
     pub to_end: Option<EndedBy>,
     pub died: Option<Died>,
 }
 
-/// How the process of a cell ended that had no result yet.
+/// How the process of a cell ended that has no result yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Died {
     pub exit_code: i32,
-    /// What was left of the state.
+    /// What is left of the state.
     pub after: StateAfter,
-    /// The daemon had told the kernel to end it.
+    /// Whether the daemon had told the kernel to end the cell.
     pub killed: bool,
 }
 
 impl Begun {
-    /// How long it has run by now.
+    /// How long the cell has run by now, without pauses.
     pub fn ran(&self, frozen_since: Option<&str>) -> Duration {
         let frozen_now = frozen_since.map_or(Duration::ZERO, clock::since);
         clock::since(&self.at).saturating_sub(self.frozen + frozen_now)
@@ -105,9 +106,9 @@ impl Begun {
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenCall {
     pub call: u64,
-    /// In a replay, the answer that it once got.
+    /// In a replay, the recorded answer to the call.
     pub recorded: Option<Result<Value, ToolFailure>>,
-    /// A person has to allow it, or just has; it was not made.
+    /// Set if a person has to allow the call, or just has allowed it; it has not been made.
     pub waits: Option<WaitingCall>,
 }
 
@@ -120,7 +121,7 @@ pub struct WaitingCall {
 }
 
 impl Restored {
-    /// What the cells of an ask keep to; of one that is not known, as little as there is.
+    /// The rules for the cells of an ask; the strictest ones for an unknown ask.
     #[must_use]
     pub fn rules_of(&self, ask: AskNumber) -> Arc<CellRules> {
         self.rules_of_asks.get(&ask).map_or_else(|| Arc::new(CellRules::strictest()), Arc::clone)

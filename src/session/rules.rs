@@ -1,7 +1,7 @@
-//! What code in a sandbox may do outside of it. Rules belong to code, not to moments: those of every cell bind all
-//! that comes of it (threads, tasks, processes, asks within, the `repr` of its objects), and who of them speaks is
-//! the guest's word, which is not believed. So the rules of all code that ran in a sandbox since its last reset
-//! hold together for every call that comes out of it.
+//! The rules for what code in a sandbox may do outside of it. Rules belong to code, not to moments: those of
+//! a cell bind everything that comes of it (threads, tasks, processes, inner asks, the `repr` of its
+//! objects). Only the guest could say which code makes a call, and the guest is not trusted. So the rules of
+//! all code that has run in a sandbox since its last reset apply together to every call from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,24 +12,25 @@ use crate::protocol::ask::{ApprovalPolicy, AskNumber, AskSpec};
 use crate::protocol::ids::CellNumber;
 use crate::tools::{self, Registry};
 
-/// Asks of one sandbox whose rules are told apart. Of more, the oldest are held together as one.
+/// The most asks of one sandbox whose rules are kept separately. Beyond that, the rules of the oldest are
+/// merged.
 const ASKS_APART: usize = 256;
 
 /// The rules of one piece of code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CellRules {
-    /// Tools it may call; none: all that the session has.
+    /// The tools that the code may call; none for all tools of the session.
     pub allowed: Option<BTreeSet<String>>,
-    /// Tools that a person has to allow, each time.
+    /// The tools that a person has to allow, for every call.
     pub approve: BTreeSet<String>,
-    /// A person has to allow every tool that acts outside of the sandbox, each time.
+    /// Whether a person has to allow every call of a tool that acts outside of the sandbox.
     pub approve_outside: bool,
-    /// It runs only if it passes the check of the restricted policy.
+    /// Whether the code runs only if it passes the check of the restricted policy.
     pub restricted: bool,
 }
 
 impl CellRules {
-    /// Of cells that a model wrote.
+    /// The rules for cells that a model wrote.
     #[must_use]
     pub fn of_ask(spec: &AskSpec) -> Self {
         let mut rules = Self::of_policy(&spec.approval);
@@ -37,7 +38,7 @@ impl CellRules {
         Self { allowed: Some(spec.tools.iter().cloned().collect()), restricted: spec.restricted, ..rules }
     }
 
-    /// Of code of which nobody knows what it may do: nothing.
+    /// The rules for code whose rules are unknown: it may do nothing.
     #[must_use]
     pub fn strictest() -> Self {
         Self {
@@ -48,7 +49,7 @@ impl CellRules {
         }
     }
 
-    /// Of cells that a client sends. The configuration may call a tool by another name of it.
+    /// The rules for cells of clients. The configuration may use an alias of a tool's name.
     #[must_use]
     pub fn of_client(agent: &Agent, tools: &Registry) -> Self {
         let named = Self::of_policy(&agent.approval);
@@ -59,7 +60,7 @@ impl CellRules {
         Self { approve: named.approve.into_iter().map(right).collect(), ..named }
     }
 
-    /// Before a cell a person is asked by the machine; here it is only about its calls.
+    /// The rules for calls within a cell. Approval of the cell itself is up to the machine.
     #[must_use]
     pub fn of_policy(policy: &ApprovalPolicy) -> Self {
         let approve = match policy {
@@ -71,8 +72,7 @@ impl CellRules {
         Self { approve, approve_outside, ..Self::default() }
     }
 
-    /// What an ask is told that has to keep to these rules: its policy, and the tools that a person has to allow
-    /// besides.
+    /// The policy of an ask that is bound by these rules, and the tools that a person has to allow besides.
     #[must_use]
     pub fn policy(&self) -> (ApprovalPolicy, Vec<String>) {
         let names: Vec<String> = self.approve.iter().cloned().collect();
@@ -83,7 +83,7 @@ impl CellRules {
         }
     }
 
-    /// What code has to keep to that both were given for.
+    /// The rules for code that is bound by both.
     #[must_use]
     pub fn tightened(&self, other: &Self) -> Self {
         let allowed = match (&self.allowed, &other.allowed) {
@@ -107,20 +107,20 @@ impl CellRules {
     }
 }
 
-/// Whose code it is: of an ask, or of a client.
+/// Whose code it is: that of an ask, or of a client.
 pub type Source = Option<AskNumber>;
 
 /// A tool that code calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// As its definition has it.
+    /// The name in the tool's definition.
     pub name: &'a str,
-    /// It acts outside of the sandbox.
+    /// Whether the tool acts outside of the sandbox.
     pub outside: bool,
 }
 
 impl Call<'_> {
-    /// It begins an ask within.
+    /// Whether the call begins an inner ask.
     fn nests(self) -> bool {
         self.name == tools::ASK
     }
@@ -129,28 +129,29 @@ impl Call<'_> {
 /// In whose name a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOrigin {
-    /// No cell runs: something that one left behind calls.
+    /// No cell runs: the caller is something that an earlier cell left behind.
     Leftover,
     /// A cell of that source.
     Cell(Source),
 }
 
-/// What becomes of a call.
+/// The decision on a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallDecision {
     Free,
-    /// A person has to allow it; named is an ask whose rules want that and of which the cell that runs is not.
+    /// A person has to allow the call. `bound_by` is an ask whose rules require that, if the running cell is
+    /// not of that ask.
     Person {
         bound_by: Option<AskNumber>,
     },
-    /// Nobody can allow it, and why.
+    /// No person can allow the call; the text says why.
     Never(String),
 }
 
 /// The rules of all code that ran in a sandbox since its last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxRules {
-    /// Of code that no cell brought along, such as modules that the sandbox begins with.
+    /// The rules for code that no cell brought, such as preloaded modules.
     base: Arc<CellRules>,
     by_source: BTreeMap<Source, SourceRules>,
 }
@@ -158,20 +159,20 @@ pub struct SandboxRules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SourceRules {
     rules: CellRules,
-    /// The newest cell that brought it.
+    /// The newest cell of this source.
     newest: CellNumber,
-    /// It stands for later asks as well.
+    /// Whether the entry includes the rules of later asks.
     merged: bool,
 }
 
 impl SandboxRules {
-    /// Of a sandbox in which nothing has run yet.
+    /// The rules of a sandbox in which no cell has run yet.
     #[must_use]
     pub fn new(of_client: Arc<CellRules>) -> Self {
         Self { base: of_client, by_source: BTreeMap::new() }
     }
 
-    /// From now on the code of this cell may be what speaks.
+    /// Adds the rules of a cell, whose code may be the caller from now on.
     pub fn bind(&mut self, source: Source, rules: &CellRules, cell: CellNumber) {
         let before = self.by_source.remove(&source);
         let bound = match before {
@@ -188,7 +189,7 @@ impl SandboxRules {
         }
     }
 
-    /// The two oldest asks become one.
+    /// Merges the rules of the two oldest asks.
     fn merge(&mut self) {
         let mut asks = self.asks();
         let (Some(first), Some(second)) = (asks.next(), asks.next()) else { return };
@@ -202,35 +203,35 @@ impl SandboxRules {
         }
     }
 
-    /// A reset is done: nothing is left of the cells up to this one.
+    /// Drops the rules of the cells up to this one after a reset, which ended all their code.
     pub fn free(&mut self, up_to: CellNumber) {
         self.by_source.retain(|_, bound| bound.newest > up_to);
     }
 
-    /// The newest cell that is bound.
+    /// The newest cell with rules.
     #[must_use]
     pub fn newest(&self) -> CellNumber {
         self.by_source.values().map(|bound| bound.newest).max().unwrap_or_default()
     }
 
-    /// Asks whose code may speak.
+    /// The asks whose code may be the caller.
     pub fn asks(&self) -> impl Iterator<Item = AskNumber> {
         self.by_source.keys().copied().flatten()
     }
 
-    /// Those of them that stand for others, too, of which nothing else is known.
+    /// The asks whose entries include merged rules of other asks.
     pub fn merged(&self) -> impl Iterator<Item = AskNumber> {
         self.by_source.iter().filter(|(_, bound)| bound.merged).filter_map(|(source, _)| *source)
     }
 
-    /// Whether some code of an ask has to have a person allow a tool of this name.
+    /// Whether the rules of any ask require a person to allow a tool of this name.
     #[must_use]
     pub fn an_ask_names(&self, name: &str) -> bool {
         let of_asks = self.by_source.iter().filter(|(source, _)| source.is_some());
         of_asks.map(|(_, bound)| bound).any(|bound| bound.rules.approve.contains(name))
     }
 
-    /// What something keeps to that the code of a cell of this source begins: never wider than any of them.
+    /// The rules for anything that a cell of this source begins: never wider than any rules in the sandbox.
     #[must_use]
     pub fn combined(&self, runs: Source) -> CellRules {
         let base = if runs.is_none() { (*self.base).clone() } else { CellRules::default() };
@@ -238,8 +239,8 @@ impl SandboxRules {
         bound.fold(base, |rules, (_, bound)| rules.tightened(&bound.rules))
     }
 
-    /// Whether a call may be made. What the cell that runs may do by its own rules and those of earlier code
-    /// forbid, a person may allow; when no cell runs there is nobody to wait for that.
+    /// Decides on a call. If the rules of the running cell allow the call but those of earlier code forbid
+    /// it, a person may allow it; without a running cell, nothing could wait for that decision.
     #[must_use]
     pub fn judge(&self, call: Call<'_>, origin: CallOrigin) -> CallDecision {
         let base = Some((None, &*self.base))
@@ -280,7 +281,7 @@ impl SandboxRules {
     }
 }
 
-/// Whether rules of this source concern what is done in that name: all do.
+/// Whether the rules of this source apply to a call in that name: those of every source do.
 fn binds(source: Source, origin: CallOrigin) -> bool {
     origin == CallOrigin::Cell(source) || controls::holds("rules_of_all_code_hold")
 }

@@ -1,4 +1,4 @@
-//! The asks' actor: what it does with each message.
+//! The asks actor: how it handles each message.
 
 use super::approvals::CALLER_ENDED;
 use super::messages::{AsksMsg, AsksRef};
@@ -13,7 +13,7 @@ use ractor::{Actor, ActorProcessingErr, SpawnErr};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How often deadlines are looked at.
+/// The interval at which deadlines are checked.
 const TICK: Duration = Duration::from_millis(250);
 
 pub struct Asks;

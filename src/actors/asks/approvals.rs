@@ -1,5 +1,5 @@
-//! What a person has to decide. An approval is in the journal before anybody can see it, and its
-//! decision before anything follows from it.
+//! Approvals: the decisions that a person has to make. An approval is in the journal before any client can
+//! see it, and its decision before the daemon acts on it.
 
 use ractor::RpcReplyPort;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::{Code, Problem};
 
-/// Bytes of the words of a person.
+/// The most bytes of text that a person may send with a decision.
 const WORDS_BYTES: usize = 1024 * 1024;
 
-/// Why nobody is asked any more for a call within a cell.
+/// The reason recorded when an approval is withdrawn because its cell has ended.
 pub(super) const CALLER_ENDED: &str = "the cell that wanted it has ended";
 
 impl AsksState {
-    /// When they are in the journal; nobody is told of one that a restart would forget.
+    /// Answers once the approvals are in the journal: no client may see one that a restart would forget.
     pub(super) fn tell_approvals(&self, reply_to: RpcReplyPort<Vec<Approval>>) {
         let approvals = self.approvals.values().map(|pending| pending.approval.clone()).collect();
         let log = Arc::clone(&self.args.log);
@@ -34,7 +34,7 @@ impl AsksState {
         });
     }
 
-    /// A cell or tool call of the model waits for a person.
+    /// Asks a person to approve a cell or tool call of the model.
     pub(super) fn ask_person(&mut self, call: String, subject: Subject) {
         let Some(ask) = self.current.as_ref().map(|current| current.ask) else { return };
         let known = |pending: &PendingApproval| {
@@ -45,7 +45,7 @@ impl AsksState {
         }
     }
 
-    /// A tool call of a running cell waits for a person.
+    /// Asks a person to approve a tool call of a running cell.
     pub(super) fn want_permit(&mut self, wanted: PermitWanted, reply_to: RpcReplyPort<Decision>) {
         let PermitWanted { cell, ask, call, name, arguments, bound_by } = wanted;
         if let Some(decision) = self.early.remove(&(cell, call)) {
@@ -53,7 +53,7 @@ impl AsksState {
             return;
         }
         let call = Some(call.to_string());
-        // After a restart the call comes again; the approval is there already.
+        // After a restart the cell repeats its call, and the approval exists already.
         let known = |pending: &&mut PendingApproval| {
             pending.approval.cell == Some(cell) && pending.approval.call == call
         };
@@ -102,9 +102,9 @@ impl AsksState {
         }
     }
 
-    /// The cell that waited is gone.
+    /// Withdraws the approval of a call whose cell no longer waits for it.
     pub(super) fn permit_dropped(&mut self, cell: CellNumber, call: u64) {
-        // The next daemon will have the call again.
+        // When the daemon shuts down, the next one sees the call again, so its approval must stay.
         if self.leaving {
             return;
         }
@@ -112,7 +112,8 @@ impl AsksState {
         self.withdraw_all(|approval| approval.cell == Some(cell) && approval.call == call, CALLER_ENDED);
     }
 
-    /// Its calls may have waited in a sandbox that this daemon never had.
+    /// Withdraws all approvals of the cell. Its calls may have waited in a sandbox that this daemon never
+    /// took over.
     pub(super) fn cell_ended(&mut self, cell: CellNumber) {
         if !self.leaving {
             self.early.retain(|(of, _), _| *of != cell);
@@ -120,7 +121,7 @@ impl AsksState {
         }
     }
 
-    /// Nothing waits for it any more.
+    /// Withdraws an approval that no call waits for any more.
     pub(super) fn withdraw(&mut self, id: &str, reason: &str) {
         if self.approvals.remove(id).is_some() {
             let decision = Decision::Reject { reason: Some(reason.to_owned()) };
@@ -160,7 +161,7 @@ impl AsksState {
         }
         self.args.log.append(event);
         if let Some(cell) = approval.cell {
-            // After a restart the call has not come again yet.
+            // The daemon has restarted, and the cell has not repeated this call yet.
             let call = approval.call.and_then(|call| call.parse().ok());
             self.early.extend(call.map(|call| ((cell, call), decision)));
         } else if let Some(call) = approval.call

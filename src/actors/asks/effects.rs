@@ -1,6 +1,6 @@
-//! Carries out what the machine wants, and gives it what came of it. Every input is in the journal
-//! before the effects that follow from it: events are committed in the order they were appended, and
-//! what acts outside waits for its own.
+//! Carries out the effects that the machine requests, and feeds their results back to it. Every input is in
+//! the journal before its effects take place: events are committed in the order in which they were appended,
+//! and an effect outside the daemon waits until its own event is committed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +26,11 @@ use crate::session::rules::CellRules;
 use crate::store::Paid;
 use crate::tools::Caller;
 
-/// What the model says is told in pieces at least this far apart.
+/// The least time between two pieces of the model's streamed text.
 const TEXT_EVERY: Duration = Duration::from_millis(50);
 
 impl AsksState {
-    /// Gives the machine of the present ask an input that is in the journal.
+    /// Gives the machine of the present ask an input. The caller has put the input into the journal.
     pub(super) fn take(&mut self, myself: &AsksRef, input: Input) {
         if input.ends()
             && let Some(ask) = self.current.as_ref().map(|current| current.ask)
@@ -43,7 +43,8 @@ impl AsksState {
         }
     }
 
-    /// After a restart: what was not answered is begun, unless it had been begun already.
+    /// Carries on after a restart: starts the effects that have no answer yet, unless they had been started
+    /// already.
     pub(super) fn go_on(&mut self, myself: &AsksRef) {
         let Some(current) = &self.current else {
             self.next_ask(myself);
@@ -67,7 +68,7 @@ impl AsksState {
             }
             Effect::CallTool { id, name, .. } => {
                 if recalled.is_some_and(|recalled| recalled.called.contains(id)) {
-                    // It may have had its effect, so it is not made again.
+                    // The call may have had its effect before the restart, so it is not repeated.
                     let failure = ToolFailure {
                         code: "outcome_unknown".into(),
                         message: format!(
@@ -120,7 +121,8 @@ impl AsksState {
             Err(Short::Tokens) => return self.take(myself, Input::OutOfTokens),
             Err(Short::Steps) => return self.take(myself, Input::OutOfSteps),
         };
-        // What is kept for the reply of a model without a bound is a guess; the whole rest is the limit.
+        // For a model without a configured bound, the reserved reply size is a guess; the limit is all that
+        // is left.
         request.reply_tokens = Some(reserved.reply.saturating_add(current.budget.left().tokens));
         current.reserved = Some(reserved);
         (current.request_tokens, current.heard_tokens) = (tokens, 0);
@@ -128,7 +130,8 @@ impl AsksState {
         let asks = myself.clone();
         let tokens = self.args.quotas.may_spend(self.args.owner, clock::today());
         let tokens = tokens.map_err(|refusal| told(&Problem::from(refusal)));
-        // What the model says and what follows from it is written down.
+        // The reply and the events that follow from it go into the journal, so the journal needs room for
+        // them.
         let room = || self.args.log.has_room(ROOM_TO_BEGIN_BYTES).map_err(|exceeded| exceeded.to_string());
         let pool = self.args.quotas.memory(self.args.owner);
         let mut memory = || current.keep_in_memory(&pool, &request).map_err(|no_room| no_room.sentence());
@@ -148,7 +151,7 @@ impl AsksState {
                         let mut text = String::new();
                         let mut last = tokio::time::Instant::now();
                         while let Some(news) = told.recv().await {
-                            // More may be there already.
+                            // Pieces that have arrived meanwhile are sent together.
                             let mut next = Some(news);
                             while let Some(news) = next {
                                 match news {
@@ -187,7 +190,8 @@ impl AsksState {
         }));
     }
 
-    /// Spent as it comes: a provider wants to be paid also for what breaks off or is cancelled.
+    /// Spends tokens as the text arrives: a provider also charges for a reply that breaks off or is
+    /// cancelled.
     pub(super) fn heard(&mut self, ask: AskNumber, text: &str) {
         let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
         let request = if current.heard_tokens == 0 { current.request_tokens } else { 0 };
@@ -196,13 +200,13 @@ impl AsksState {
         self.args.quotas.spend(self.args.owner, clock::today(), self.args.name.as_str(), tokens);
     }
 
-    /// What was heard of a request of which no reply comes counts, and the journal knows.
+    /// Counts the tokens of a request that gets no reply, and puts them into the journal.
     pub(super) fn note_heard(&mut self, ask: AskNumber) {
         let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
         let (step, tokens) = (current.machine.steps(), std::mem::take(&mut current.heard_tokens));
         if tokens > 0 {
             self.args.log.append(EventBody::ModelSpent { ask, step, tokens });
-            // Nothing follows from it before the next request.
+            // The machine gives no effects for this input.
             let _ = current.machine.step(Input::Unanswered { tokens });
         }
     }
@@ -218,7 +222,7 @@ impl AsksState {
         current.model = None;
         let cost = outcome.as_ref().map_or_else(|_| Usage::default(), |reply| current.machine.cost(reply));
         if let Ok(reply) = &mut outcome {
-            // So that the next daemon counts the same.
+            // Recorded, so that the next daemon counts the same tokens.
             reply.usage = Some(cost);
         }
         let heard = current.heard_tokens;
@@ -249,7 +253,8 @@ impl AsksState {
         }
     }
 
-    /// Charges a reply before it is written, and looks for room for what follows from it: its calls, or the answer.
+    /// Charges a reply before it is written, and checks for room for the events that follow: its calls, or
+    /// the answer.
     fn pay_for_reply(
         &self,
         ask: AskNumber,
@@ -294,7 +299,7 @@ impl AsksState {
         current.tasks.insert(id, task);
     }
 
-    /// A cell that was queued by an earlier daemon: the session goes on with it by itself.
+    /// Waits for a cell that an earlier daemon queued: the session resumes the cell by itself.
     fn await_cell(&mut self, myself: &AsksRef, id: String, cell: CellNumber) {
         let Some(current) = &mut self.current else { return };
         let (ask, log) = (current.ask, Arc::clone(&self.args.log));
@@ -350,7 +355,7 @@ impl AsksState {
             name: name.clone(),
             arguments: arguments.clone(),
         };
-        // Before the act, and so that it survives a loss of power too.
+        // The event is on the disk before the tool is called, so that it survives a power failure as well.
         self.args.log.append_durably_then(called, None, None, move || {
             let _ = committed.send(());
         });
@@ -394,7 +399,7 @@ impl AsksState {
             let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
         }
         self.withdraw_all_of(ask);
-        // Its end is told when it is in the journal.
+        // The end becomes visible only when it is in the journal.
         if let Some(view) = self.asks.get_mut(&ask) {
             (view.state, view.steps, view.usage) = (AskState::Acting, end.steps, end.usage);
         }

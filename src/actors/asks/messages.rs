@@ -1,4 +1,4 @@
-//! What is asked of the asks of a session, and what their own tasks tell them.
+//! The messages to a session's asks actor: requests of other actors, and reports of its own tasks.
 
 use ractor::{ActorRef, RpcReplyPort};
 use serde_json::{Map, Value};
@@ -21,20 +21,20 @@ pub type AsksRef = ActorRef<AsksMsg>;
 /// A tool call of a running cell that a person has to allow.
 pub struct PermitWanted {
     pub cell: CellNumber,
-    /// The ask of that cell.
+    /// The ask that the cell belongs to.
     pub ask: Option<AskNumber>,
     pub call: u64,
     pub name: String,
     pub arguments: Map<String, Value>,
-    /// The ask whose rules want it, if it is another one.
+    /// The ask whose rules require the permit, if it is another one.
     pub bound_by: Option<AskNumber>,
 }
 
 pub enum AsksMsg {
-    /// Answered when the ask is in the journal.
+    /// Starts an ask. Answered when it is in the journal.
     Start {
         new: Box<NewAsk>,
-        /// The ask of whose cell or tool this one is.
+        /// The ask whose cell or tool starts this one.
         outer: Option<Box<Outer>>,
         reply_to: Reply<AskView>,
     },
@@ -45,7 +45,7 @@ pub enum AsksMsg {
     List {
         reply_to: RpcReplyPort<Vec<AskView>>,
     },
-    /// An ask that has ended stays as it is. Answered with its end.
+    /// Cancels an ask; one that has ended stays as it is. Answered with the ended ask.
     Cancel {
         ask: AskNumber,
         reply_to: Reply<AskView>,
@@ -61,7 +61,7 @@ pub enum AsksMsg {
         plan: Box<PlanTree>,
         reply_to: Reply<PlanVersion>,
     },
-    /// What an ask is bound to that the present one begins, or code.
+    /// The bounds of an ask that the present ask's model, or code in the sandbox, is about to start.
     Outer {
         caller: PortCaller,
         reply_to: Reply<Box<Outer>>,
@@ -75,44 +75,44 @@ pub enum AsksMsg {
         by: u32,
         reply_to: Reply<()>,
     },
-    /// A tool call of a running cell has to be allowed. Answered with the decision.
+    /// Requests a person's permit for a tool call of a running cell. Answered with the decision.
     Permit {
         wanted: PermitWanted,
         reply_to: RpcReplyPort<Decision>,
     },
-    /// The call that waited for it is gone.
+    /// The call no longer waits for its permit.
     PermitDropped {
         cell: CellNumber,
         call: u64,
     },
-    /// Nothing that its calls wait for is to be decided any more.
+    /// The cell has ended, so the approvals that its calls wait for are withdrawn.
     CellEnded {
         cell: CellNumber,
     },
-    /// An ask within this one used tokens and steps.
+    /// An inner ask of this one used tokens and steps.
     Spent {
         ask: AskNumber,
         usage: Usage,
         steps: u32,
     },
-    /// A nested ask took this long: it is taken off the time that is left for these asks, which have ended.
+    /// A nested ask took this long, which is deducted from the time left to these ended asks.
     Lasted {
         asks: Vec<AskNumber>,
         took: Duration,
     },
-    /// What waits for a person in an ask within this one, which has a session of its own.
+    /// The approvals that an inner ask of this one waits for; the inner ask has its own session.
     WaitsWithin {
         ask: AskNumber,
         within: SessionId,
         approvals: Vec<Approval>,
     },
-    /// The daemon ends: the next one goes on from the journal, in which nothing may come of that.
-    /// Answered when no program of the host runs any more and what came of them is noted.
+    /// The daemon shuts down. The next one resumes from the journal, so the shutdown must leave no effect in
+    /// it. Answered when no host program of an ask runs any more and their outcomes are in the journal.
     Leave {
         reply_to: RpcReplyPort<()>,
     },
 
-    /// A piece of what the model says.
+    /// A piece of the model's streamed text.
     ModelText {
         ask: AskNumber,
         step: u32,
@@ -144,7 +144,7 @@ pub enum AsksMsg {
     Begun {
         ask: AskNumber,
     },
-    /// Its end is.
+    /// The end of an ask is in the journal.
     AskEnded {
         ask: AskNumber,
         end: Box<AskEnd>,

@@ -1,5 +1,5 @@
-//! What an ask is bound to that is begun within another one, or by code of a session: the rules of all code that may
-//! be what begins it, and what these asks have left of their limits, also of those that have ended.
+//! The bounds of an ask that another ask, or code of a session, starts: the rules of all code that may have
+//! started it, and what the asks of that code have left of their limits, also those that have ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
 use crate::session::rules::{CellRules, SandboxRules};
 
-/// Asks that have ended of which it is known what they have left. Older ones have nothing.
+/// The number of ended asks whose remaining limits are kept. Older ones count as having nothing left.
 const REMAINS_KEPT: usize = 256;
 
 impl AsksState {
-    /// Keeps what an ask has left when it ends.
+    /// Keeps what an ask has left of its limits when it ends.
     pub(super) fn keep_remains(&mut self, ask: AskNumber, remains: Remains) {
         self.remains.insert(ask, remains);
         while self.remains.len() > REMAINS_KEPT {
@@ -41,7 +41,7 @@ impl AsksState {
                 let current = current.ok_or_else(has_ended)?;
                 self.within(myself, current, combined(&rules, Some(ask), &current.spec), &rules)
             }
-            // The owner's own code, or what the owner has allowed in the name of it.
+            // The owner's own code, or code that the owner has allowed to act in the owner's name.
             PortCaller::Code(Calling { by: None, rules }) => {
                 let depth = rules.asks().map(|ask| self.remains.get(&ask).map_or(0, |ended| ended.depth + 1));
                 let depth = depth.max().unwrap_or(0);
@@ -50,7 +50,8 @@ impl AsksState {
         }
     }
 
-    /// Within the present ask. All asks whose code may be what speaks pay for it, each from what it has left.
+    /// The bounds of an ask within the present one. All asks whose code may be the caller pay for it, each
+    /// from what it has left.
     fn within(
         &self,
         myself: &AsksRef,
@@ -94,7 +95,7 @@ impl AsksState {
         Ok(Outer { rules, spec, depth, left: Some(left), above: Some(above) })
     }
 
-    /// The present ask is over.
+    /// Keeps what the present ask has left when it ends.
     pub(super) fn current_ended(&mut self, current: &Current) {
         let remains = Remains::with(&current.spec, Arc::clone(&current.budget), current.clock.spent());
         self.keep_remains(current.ask, remains);
@@ -103,7 +104,8 @@ impl AsksState {
     pub(super) fn spent_within(&mut self, myself: &AsksRef, ask: AskNumber, usage: Usage, steps: u32) {
         let Some(current) = self.current.as_ref().filter(|current| current.ask == ask) else {
             if self.remains.contains_key(&ask) {
-                // Its account knows already; the next daemon reads it here.
+                // The ask's budget has been charged already; the event lets the next daemon charge it as
+                // well.
                 self.args.log.append(EventBody::AskSpentWithin { ask, usage, steps });
             }
             return;
@@ -115,7 +117,7 @@ impl AsksState {
         self.take(myself, Input::SpentWithin { usage, steps });
     }
 
-    /// Asks within took this long, at the cost of asks that have ended.
+    /// Deducts the duration of inner asks from the time of the ended asks that pay for them.
     pub(super) fn lasted(&mut self, asks: &[AskNumber], took: Duration) {
         for ask in asks {
             if let Some(remains) = self.remains.get_mut(ask) {

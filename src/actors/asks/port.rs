@@ -1,4 +1,4 @@
-//! What tools may do with the session they are called in.
+//! The operations that tools may perform on the session in which they are called.
 
 use parking_lot::Mutex;
 use std::io::Read as _;
@@ -30,13 +30,13 @@ use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::EventLog;
 use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanTree, PortFuture, SessionPort};
 
-/// Time for an expression that reads a variable.
+/// The time limit of an expression that reads a variable.
 const EVALUATE: Duration = Duration::from_secs(10);
 
-/// Time until the end of an ask is looked for again.
+/// The interval at which the end of an ask is checked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// For whom a tool works.
+/// On whose behalf a tool works.
 #[derive(Clone)]
 pub enum PortCaller {
     /// The model of the present ask.
@@ -45,16 +45,17 @@ pub enum PortCaller {
     Code(Calling),
 }
 
-/// Code that calls.
+/// Code in the sandbox that calls a tool.
 #[derive(Clone)]
 pub struct Calling {
-    /// The ask of the cell in whose name it does.
+    /// The ask of the cell in whose name the code calls.
     pub by: Option<AskNumber>,
     /// The rules of all code in the sandbox, because any of it may be the caller.
     pub rules: SandboxRules,
 }
 
-/// Hold one per session: what `compute_with_python` gave last lives in it.
+/// The access of a tool to its session. All ports of a session share `last_result`, the last result of
+/// `compute_with_python`.
 #[derive(Clone)]
 pub struct Port {
     pub session: OwnSession,
@@ -102,7 +103,7 @@ impl Port {
         timeout: Duration,
     ) -> PortFuture<ExecutionResult> {
         let session = self.session.clone();
-        // What it runs, the `repr` of a variable, say, keeps to the rules of whoever wants to see it.
+        // The code that this runs, such as the `repr` of a variable, obeys the rules of the caller.
         let (bound_by, rules) = match &self.caller {
             PortCaller::Model(Some((ask, rules))) => (Some(*ask), Some(Arc::clone(rules))),
             PortCaller::Model(None) => (None, None),
@@ -207,7 +208,7 @@ impl SessionPort for Port {
 }
 
 impl Port {
-    /// Never less isolated than the session around it, and with no more of the machine.
+    /// An inner session is never less isolated than the outer one, and gets no more resources.
     fn inner_session(&self, around: &SessionView) -> NewSession {
         let usual = NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() };
         if !controls::holds("inner_sessions_are_as_isolated") {
@@ -223,7 +224,7 @@ impl Port {
         }
     }
 
-    /// A session of its own, that sees only what it is given and goes when it has answered.
+    /// Runs the ask in its own session, which sees only the given values and is removed after the answer.
     async fn nested(self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
         let caller = self.caller.clone();
         let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
@@ -250,7 +251,7 @@ impl Port {
             schema: nested.schema,
             context: nested.context,
             model: outer.spec.as_ref().map(|spec| spec.model.clone()),
-            // A model that was chosen with a dialect may know no other.
+            // A model that was chosen together with a dialect may know no other dialect.
             dialect: outer.spec.as_ref().map(|spec| spec.dialect),
             language: outer.spec.as_ref().map(|spec| spec.language),
             ..NewAsk::default()
@@ -276,7 +277,7 @@ impl Port {
     }
 }
 
-/// The session of an inner ask. It goes with the call that made it.
+/// The session of an inner ask. It is removed when the call that created it ends.
 struct Inner(SessionRef);
 
 impl Drop for Inner {
@@ -285,13 +286,13 @@ impl Drop for Inner {
     }
 }
 
-/// While an inner ask waits for a person, no time passes for what is around it.
+/// While an inner ask waits for a person, the time of the outer ask stands still.
 struct Pause {
     on_waiting: Option<OnWaiting>,
     above: Option<ParentBudget>,
     /// The session of the inner ask.
     within: SessionId,
-    /// What waits there.
+    /// The approvals that wait in that session.
     approvals: Vec<Approval>,
     since: Instant,
 }
@@ -325,7 +326,8 @@ impl Drop for Pause {
     }
 }
 
-/// Waits until an ask has ended; whoever waits may leave. `look` is shown how it is, now and then.
+/// Waits until an ask has ended; dropping the future does not affect the ask. `look` gets its view on every
+/// check.
 pub async fn ended(
     asks: &AsksRef,
     log: &EventLog,
@@ -341,7 +343,7 @@ pub async fn ended(
         if view.end.is_some() {
             return Ok(view);
         }
-        // Its end is told a moment after the event of it, so it is looked for again soon.
+        // The view shows the end a moment after its event, so the view is checked again soon.
         if let Ok(Err(_)) = tokio::time::timeout(LOOK_AGAIN, watch.changed()).await {
             return Err(Problem::new(
                 Code::ShuttingDown,
@@ -366,7 +368,7 @@ fn read_file(root: &Root<'_>, path: &str, max_bytes: u64) -> Result<FileRead, Pr
         }
         Opened::File { file, .. } => {
             let mut content = Vec::new();
-            // It may grow while it is read.
+            // The file may grow while it is read.
             file.take(max_bytes).read_to_end(&mut content).map_err(failed)?;
             Ok(FileRead::Whole(content))
         }

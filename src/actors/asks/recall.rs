@@ -1,5 +1,5 @@
-//! The asks of a session as its journal tells them: what each was given, in which order, and what had
-//! been begun without an answer when the daemon ended.
+//! Rebuilds the asks of a session from its journal: the inputs of each in their order, and the calls that had
+//! begun but had no answer when the daemon ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,36 +10,36 @@ use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
 
-/// Code of a failure that stands for a cell which was not run.
+/// The code of a tool failure that stands for a cell that was not run.
 pub const CELL_REFUSED: &str = "cell_refused";
 
-/// One ask of before.
+/// An ask that was started before the daemon restarted.
 #[derive(Debug)]
 pub struct Recalled {
     pub ask: AskNumber,
     pub spec: AskSpec,
     pub events_after: Seq,
-    /// In the order in which they were taken.
+    /// The inputs in the order in which the machine took them.
     pub inputs: Vec<Input>,
     pub end: Option<AskEnd>,
-    /// Cells that were queued for a call of it and have not ended.
+    /// Cells that were queued for a call of the ask and have not ended.
     pub cells: HashMap<String, CellNumber>,
-    /// Calls that were begun, whatever became of them.
+    /// Tool calls that were begun, with or without an answer.
     pub called: BTreeSet<String>,
-    /// RFC 3339: when it was asked for.
+    /// RFC 3339: when the ask was started.
     pub began_at: String,
-    /// When it ended.
+    /// RFC 3339: when the ask ended.
     pub ended_at: Option<String>,
-    /// How long it waited for people, up to the last decision.
+    /// How long the ask waited for people, up to the last decision.
     pub waited: Duration,
-    /// The model was asked, so it did not end while it waited for its turn.
+    /// Whether the model was asked, that is, the ask did not end while it was still queued.
     pub worked: bool,
-    /// The newest step in which it was asked.
+    /// The newest step in which the model was asked.
     pub asked: u32,
 }
 
 impl Recalled {
-    /// The calls and cells of which something has happened.
+    /// The ids of the calls and cells that were begun, answered or decided.
     pub fn begun(&self) -> BTreeSet<String> {
         let answered = self.inputs.iter().filter_map(|input| match input {
             Input::CellFinished { id, .. }
@@ -60,7 +60,7 @@ impl Recalled {
         answered.chain(&self.called).chain(self.cells.keys()).cloned().collect()
     }
 
-    /// Time that it took of its own until it ended, or until now.
+    /// The ask's own time, without waiting for people, until its end or until now.
     pub fn took(&self) -> Duration {
         match &self.ended_at {
             Some(at) => clock::between(&self.began_at, at).saturating_sub(self.waited),
@@ -68,7 +68,8 @@ impl Recalled {
         }
     }
 
-    /// Time that it took of its own; `since` is when a person was asked who has not decided yet.
+    /// The ask's own time until now; `since` is when the oldest question without a decision was put to a
+    /// person.
     pub fn spent(&self, since: Option<&str>) -> Duration {
         let waits = since.map_or(Duration::ZERO, clock::since);
         clock::since(&self.began_at).saturating_sub(self.waited + waits)
@@ -80,23 +81,23 @@ pub struct RecalledAsks {
     pub asks: BTreeMap<AskNumber, Recalled>,
     /// Approvals without a decision.
     pub approvals: Vec<Approval>,
-    /// Ids of those of them whose call or cell has ended.
+    /// The ids of those approvals whose call or cell has ended.
     pub void: Vec<String>,
-    /// How many approvals there were in all.
+    /// The number of all approvals, decided ones included.
     pub approvals_wanted: u64,
     pub plans: Vec<PlanVersion>,
-    /// Decisions on calls of cells that nothing has come of yet.
+    /// Decisions on tool calls of cells that have neither begun nor been answered.
     pub early: BTreeMap<(CellNumber, u64), Decision>,
 }
 
-/// Takes the events of a session, one after the other. Of what cells showed and tools said, no more is kept than a model
-/// is told.
+/// Folds the events of a session, one by one. It keeps no more of cell and tool output than a model would be
+/// shown.
 #[derive(Debug, Default)]
 pub struct AsksFold {
     memory: RecalledAsks,
-    /// Which call of which ask a cell is for.
+    /// For each cell, the ask and the call that it runs for.
     origins: HashMap<CellNumber, (AskNumber, String)>,
-    /// Characters that a model is told of one result.
+    /// The most characters that a model is shown of one result.
     told_chars: usize,
 }
 
@@ -202,14 +203,14 @@ impl AsksFold {
         let others = approvals.iter().filter(|other| other.ask == approval.ask);
         let since = others.map(|other| other.asked_at.as_str()).min().unwrap_or(at);
         if let Some(recalled) = approval.ask.and_then(|ask| self.memory.asks.get_mut(&ask)) {
-            // Of questions that wait together, each counts up to where the next one begins.
+            // While several questions wait together, each counts only up to the start of the next one.
             recalled.waited += clock::between(&approval.asked_at, since.min(at));
         }
         if let (Some(cell), Some(Ok(call))) = (approval.cell, approval.call.as_ref().map(|call| call.parse()))
         {
             self.memory.early.insert((cell, call), decision.clone());
         }
-        // A call within a cell is no concern of the machine.
+        // The machine does not take part in calls within a cell.
         if let (Some(ask), Some(call), None) = (approval.ask, approval.call, approval.cell) {
             self.input(ask, Input::Decided { id: call, decision });
         }
@@ -221,7 +222,8 @@ impl AsksFold {
     }
 
     fn ended(&mut self, ask: AskNumber, end: AskEnd, at: String) {
-        // What ended it from outside left no event of its own.
+        // These ends come from outside the machine and have no input event of their own, so the input is made
+        // here.
         match end.outcome {
             AskOutcome::Cancelled => self.input(ask, Input::Cancel),
             AskOutcome::TimeLimit => self.input(ask, Input::TimeUp),

@@ -1,7 +1,7 @@
-//! The tokens and steps of a tree of asks. Every ask has an account. What it spends goes off its own
-//! and off those of all asks around it, and is taken before the request is sent, together with what
-//! the reply may cost: asks that run at once cannot spend the same tokens twice. The last step of an
-//! ask is its own, so that it can still say what came of those within it.
+//! The tokens and steps of a tree of asks. Every ask has a budget. A request is charged to the ask's own
+//! budget and to those of all asks around it before it is sent, together with what the reply may cost, so
+//! asks that run at the same time cannot spend the same tokens twice. The last step of an ask is reserved for
+//! itself, so that it can still answer with the results of its inner asks.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -11,26 +11,27 @@ use super::messages::AsksRef;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::chat::Usage;
 
-/// Tokens that are kept for a reply of a model whose configuration does not bound it.
+/// Tokens reserved for the reply of a model whose configuration does not bound it.
 pub const REPLY_TOKENS: u64 = 4_096;
-/// With fewer than this left for the reply a request is not worth sending.
+/// A request is not worth sending if fewer tokens than this are left for the reply.
 const LEAST_REPLY_TOKENS: u64 = 64;
 
 /// Steps that an ask keeps for itself.
 const OWN_STEPS: u32 = 1;
 
-/// The tokens and steps that one ask may spend, shared with asks within it.
+/// The tokens and steps that one ask may spend, shared with its inner asks.
 pub struct SharedBudget {
     left: Mutex<Left>,
-    /// The budgets that pay too: the outer ask's, and those of ended asks whose code may be the caller.
+    /// The budgets that are charged as well: the outer ask's, and those of ended asks whose code may be the
+    /// caller.
     above: Vec<Arc<SharedBudget>>,
 }
 
-/// What may still be spent.
+/// The tokens and steps that may still be spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
     pub tokens: u64,
-    /// Requests to a model.
+    /// The number of requests to a model.
     pub steps: u32,
 }
 
@@ -41,33 +42,34 @@ impl Left {
     }
 }
 
-/// What there is too little of for a request.
+/// Whether tokens or steps are too few for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Short {
     Tokens,
     Steps,
 }
 
-/// Tokens that a request may cost. If nobody says what it cost, they count as spent.
+/// Tokens that a request may cost. If `spent` is never called, all of them count as spent.
 pub struct Reserved {
     budget: Arc<SharedBudget>,
     tokens: u64,
-    /// Of these, for the reply.
+    /// The part of these tokens that is for the reply.
     pub reply: u64,
 }
 
-/// Where an ask that is part of another one accounts for what it spends.
+/// The budgets and the asks that an inner ask is charged to.
 #[derive(Clone)]
 pub struct ParentBudget {
     pub budgets: Vec<Arc<SharedBudget>>,
     pub asks: AsksRef,
     pub ask: AskNumber,
-    /// Asks of that session that have ended, and pay too.
+    /// Ended asks of that session, which are charged as well.
     pub ended: Vec<AskNumber>,
 }
 
 impl ParentBudget {
-    /// For the journal of the ask above. Its account knows already.
+    /// Reports the spending so that it goes into the journal of the outer asks. Their budgets are charged
+    /// already.
     pub fn tell(&self, usage: Usage, steps: u32) {
         for ask in std::iter::once(self.ask).chain(self.ended.iter().copied()) {
             let _ = self.asks.cast(AsksMsg::Spent { ask, usage, steps });
@@ -88,21 +90,21 @@ impl SharedBudget {
         self.above.iter().map(|above| above.left_within()).fold(own, Left::least)
     }
 
-    /// What one within it may.
+    /// What an inner ask may still spend.
     #[must_use]
     pub fn left_within(&self) -> Left {
         let left = self.left();
         Left { steps: left.steps.saturating_sub(OWN_STEPS), ..left }
     }
 
-    /// One step, the tokens of the request, and of those that the reply wants as many as there are.
+    /// Reserves one step, the tokens of the request, and as many of the reply's tokens as are left.
     pub fn reserve(self: &Arc<Self>, request: u64, reply: u64) -> Result<Reserved, Short> {
         let least = request.saturating_add(reply.min(LEAST_REPLY_TOKENS));
         let tokens = self.take(least, request.saturating_add(reply), 0)?;
         Ok(Reserved { budget: Arc::clone(self), tokens, reply: tokens.saturating_sub(request) })
     }
 
-    /// Accounts are locked on the way up, so that all of them change or none.
+    /// Locks the budgets from the inner to the outer ones, so that either all of them change or none.
     fn take(&self, least: u64, most: u64, own_steps: u32) -> Result<u64, Short> {
         let mut left = self.left.lock();
         let steps = left.steps.checked_sub(1).filter(|rest| *rest >= own_steps).ok_or(Short::Steps)?;
@@ -135,7 +137,7 @@ impl SharedBudget {
         self.above.iter().for_each(|above| above.settle(reserved, spent));
     }
 
-    /// What was taken for a request that is not sent.
+    /// Returns the tokens and the step of a request that is not sent.
     fn give_back(&self, tokens: u64) {
         let mut left = self.left.lock();
         *left = Left { tokens: left.tokens.saturating_add(tokens), steps: left.steps.saturating_add(1) };
@@ -145,7 +147,7 @@ impl SharedBudget {
 }
 
 impl Reserved {
-    /// What it did cost.
+    /// Replaces the reservation by the real cost.
     pub fn spent(self, tokens: u64) {
         self.budget.settle(self.tokens, tokens);
     }
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!((outer.left().tokens, inner[1].left().tokens), (300, 300));
         first.spent(100);
         let second = inner[1].reserve(600, 100).unwrap();
-        // Nobody says what became of it.
+        // The cost is never reported.
         drop(second);
         assert_eq!(inner[2].left(), Left { tokens: 200, steps: STEPS - 2 - OWN_STEPS });
     }
@@ -204,7 +206,7 @@ mod tests {
         assert_eq!(inner[0].left().steps, 2);
         inner[0].reserve(1, 0).unwrap().spent(1);
         inner[1].reserve(1, 0).unwrap().spent(1);
-        // One is left, for the ask around them.
+        // One step is left, for the outer ask.
         assert_eq!((inner[0].left().steps, outer.left_within().steps, outer.left().steps), (0, 0, 1));
         assert_eq!(inner[0].reserve(1, 0).err(), Some(Short::Steps));
         outer.reserve(1, 0).unwrap().spent(1);
@@ -212,7 +214,7 @@ mod tests {
         assert_eq!(outer.left().tokens, 996);
     }
 
-    /// Code of an ask that has ended may be what asks: both pay, or neither.
+    /// Code of an ended ask may be the caller, so both asks pay, or neither.
     #[test]
     fn several_asks_pay_together() {
         let (ended, present) = (budget(300, None), budget(1_000, None));
@@ -233,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// However asks nest and whatever each of them does: no account gives more than it had.
+        /// No budget gives more than it had, however asks nest and spend.
         #[test]
         fn no_account_is_overdrawn(
             accounts in prop::collection::vec((0u64..1_000, any::<prop::sample::Index>()), 1..6),

@@ -1,4 +1,4 @@
-//! From what a client asks for to an ask with every choice made.
+//! Turns a client's request into an ask specification in which every choice is made.
 
 use std::collections::BTreeSet;
 
@@ -13,36 +13,37 @@ use crate::protocol::values;
 use crate::session::rules::CellRules;
 use crate::tools::Registry;
 
-/// Characters of the text of an ask.
+/// The most characters in the text of an ask.
 const TEXT_CHARS: usize = 1_000_000;
-/// Bytes of all context values together.
+/// The most bytes of all context values together.
 const CONTEXT_BYTES: usize = 8 * 1024 * 1024;
 
-/// What is known beside the request itself.
+/// The facts that a request is resolved against.
 pub struct Circumstances<'a> {
     pub settings: &'a Settings,
     /// Tools that the session may use.
     pub tools: &'a Registry,
-    /// What is around it, if code or a model begins it.
+    /// The caller's bounds, if code or a model starts the ask.
     pub outer: Option<&'a Outer>,
-    /// The sandbox holds nothing back: code is shown to a person first, unless told otherwise.
+    /// Whether a container or a jail isolates the sandbox. If not, code is shown to a person first by
+    /// default.
     pub contained: bool,
 }
 
-/// What is around an ask that code or a model begins: what may not be done there, it may not do either.
+/// The bounds of an ask that code or a model starts: the ask may do nothing that its caller may not do.
 pub struct Outer {
     /// The rules of all code in the outer sandbox, because any of it may have begun this ask.
     pub rules: CellRules,
-    /// The ask that it is part of, if it is.
+    /// The specification of the outer ask, if there is one.
     pub spec: Option<AskSpec>,
-    /// How deep it is.
+    /// The nesting depth of the new ask.
     pub depth: u32,
     /// What the outer ask has left of its limits; an inner ask never gets more.
     pub left: Option<AskLimits>,
     pub above: Option<ParentBudget>,
 }
 
-/// How deep an ask within the other is, if there may be one.
+/// The nesting depth of an ask within `outer`, if nesting is allowed.
 pub fn may_nest(outer: Option<&Outer>, agent: &Agent) -> Result<u32, Problem> {
     let Some(outer) = outer else { return Ok(0) };
     let depth = outer.depth;
@@ -90,7 +91,8 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     let outer = around.outer.map(|outer| &outer.rules);
     let by_default = || checked(default_approval(agent, around.contained), around.tools);
     let (approval, also_approve) = match around.outer {
-        // It was checked when that one began; a tool that a client lent it is not known here.
+        // The outer ask's policy was checked when it began; a tool that a client lent to that session is
+        // unknown here.
         Some(Outer { rules, spec: Some(_), .. }) => rules.policy(),
         Some(Outer { rules, spec: None, .. }) => {
             rules.tightened(&CellRules::of_policy(&by_default()?)).policy()
@@ -102,7 +104,7 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     };
     let schema = new.schema.or_else(|| template.and_then(|template| template.schema.clone()));
     if let Some(schema) = &schema {
-        // The model decides what it is held against; a schema may not make that take for ever.
+        // The model controls the value that is validated, so the schema must not allow endless validation.
         crate::tools::check_schema(schema)
             .map_err(|problem| bad(format!("the schema of the answer cannot be used: {problem}")))?;
     }
@@ -126,7 +128,7 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     })
 }
 
-/// What the machine is told beside the ask.
+/// The machine's setup beside the ask itself.
 pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies: Vec<String>) -> Setup {
     let agent = &settings.agent;
     let model = settings.models.get(&spec.model);
@@ -137,7 +139,7 @@ pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies
     let mut described = tools.model_tools(spec.language);
     let gone = spec.tools.iter().filter(|name| described.iter().all(|tool| tool.name != **name));
     let gone: Vec<ModelTool> = gone.map(|name| gone_tool(name)).collect();
-    // What is gone was a client's, or in the configuration, and never one of Belljar's own.
+    // A missing tool was a client's or came from the configuration; Belljar's own tools are never missing.
     let mut outside: BTreeSet<String> = gone.iter().map(|tool| tool.name.clone()).collect();
     outside.extend(
         tools.names().into_iter().filter(|name| tools.definition(name).is_some_and(|tool| tool.outside)),
@@ -161,7 +163,8 @@ pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies
     }
 }
 
-/// The text that replaces the built-in prompt. It is read anew for each ask, so that it can be worked on.
+/// The text that replaces the built-in prompt. It is read again for each ask, so that it can be edited
+/// without a restart.
 pub fn prompt(agent: &Agent) -> Result<Option<String>, Problem> {
     let Some(path) = &agent.prompt else { return Ok(None) };
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -171,8 +174,8 @@ pub fn prompt(agent: &Agent) -> Result<Option<String>, Problem> {
     Ok(Some(text))
 }
 
-/// A tool that the ask may use and that is not there any more, such as one of a client that left.
-/// The conversation may know of it, and a call of it is answered.
+/// A placeholder for a tool that the ask may use but that is missing, such as one of a client that left. The
+/// conversation may mention the tool, and a call of it still gets an answer.
 fn gone_tool(name: &str) -> ModelTool {
     ModelTool {
         name: name.to_owned(),
@@ -200,7 +203,7 @@ fn template<'a>(new: &NewAsk, settings: &'a Settings) -> Result<Option<&'a Templ
     })
 }
 
-/// How a template is asked for.
+/// The command line that asks for a template.
 fn usage(new: &NewAsk, template: &Template) -> String {
     let name = new.template.as_deref().map(quotable).unwrap_or_default();
     let parameters = template.parameters.iter().map(|name| format!("{name}=…"));
@@ -232,7 +235,7 @@ fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Pro
     }))
 }
 
-/// The model of an ask that names none.
+/// The model of an ask that names no model.
 pub fn default_model(settings: &Settings) -> Option<&str> {
     let only = |models: &'_ crate::config::Named<Model>| models.len() == 1;
     settings
@@ -249,7 +252,7 @@ fn default_approval(agent: &Agent, contained: bool) -> ApprovalPolicy {
     }
 }
 
-/// A tool that is misspelt would run without anybody being asked.
+/// Rejects unknown tools: a misspelt name would let the tool run without approval.
 fn checked(policy: ApprovalPolicy, known: &Registry) -> Result<ApprovalPolicy, Problem> {
     match policy {
         ApprovalPolicy::Tools(names) => Ok(ApprovalPolicy::Tools(tools(Some(names), known)?)),
@@ -293,7 +296,7 @@ fn limits(
     })
 }
 
-/// What is wanted, if it is possible, or else what is usual.
+/// The wanted value if it is within the bounds, or else the usual one.
 fn limit<T: PartialOrd + Copy + std::fmt::Display>(
     name: &str,
     wanted: Option<T>,

@@ -1,4 +1,4 @@
-//! How an ask begins, how it is left to the next daemon, and how those of before are taken up again.
+//! How an ask begins, how it is left to the next daemon, and how asks of an earlier daemon are resumed.
 
 use ractor::RpcReplyPort;
 use serde_json::{Map, Value};
@@ -25,12 +25,12 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
 use crate::tools::Registry;
 
-/// Told of an ask that cannot be gone on with.
+/// The message of an ask that cannot be resumed.
 const STRAYED: &str = "the daemon was started anew, and the ask cannot go on from where it was: its tools or the configuration have changed";
 
 impl AsksState {
-    /// Programs may end and have their answers noted; the ask goes on with these in the next daemon.
-    /// All else is begun again there.
+    /// Lets host programs end and puts their answers into the journal, so that the ask resumes with them in
+    /// the next daemon. All other work is started again there.
     pub(super) fn leave(&mut self, reply_to: RpcReplyPort<()>) {
         self.leaving = true;
         self.waiting.clear();
@@ -126,7 +126,7 @@ impl AsksState {
         });
     }
 
-    /// What is asked is kept from when it is taken until it is no longer shown.
+    /// Charges the memory of an ask from its admission until it is no longer shown.
     fn ask_in_memory(&self, started: &EventBody) -> Result<Charge, NoRoom> {
         let text = serde_json::to_string(started).unwrap_or_default();
         let bytes = parsed_bytes(&text).saturating_mul(ASK_COPIES);
@@ -188,7 +188,7 @@ impl AsksState {
         let tools = (self.args.tools)();
         let machine = self.machine(&waiting.spec, &tools, self.history.clone());
         let clock = Clock::running(Duration::ZERO);
-        // Not before its turn: the ask before it has values of its own.
+        // The values are set only at the ask's turn: the ask before it has its own values.
         self.seed(waiting.spec.context.clone(), true);
         self.current = Some(Current::new(waiting, machine, clock, tools));
         self.take(myself, Input::Begin);
@@ -205,8 +205,8 @@ impl AsksState {
         Machine::new(spec.clone(), setup, history)
     }
 
-    /// Goes through the asks of before. Those that ended leave their conversation; one that had not
-    /// goes on from what it was waiting for.
+    /// Replays the asks of earlier daemons. An ended ask leaves its conversation; an unended one resumes with
+    /// the effects that it was waiting for.
     pub(super) fn recall(
         &mut self,
         myself: &AsksRef,
@@ -214,7 +214,7 @@ impl AsksState {
         mut approvals: Vec<Approval>,
     ) {
         if asks.values().any(|recalled| recalled.spec.depth > 0) {
-            // Whoever made this session for an ask within another one went with the daemon before.
+            // The caller that created this session for an inner ask ended with the earlier daemon.
             self.leaving = true;
             let _ = self.args.session.cast(SessionMsg::Remove { reply_to: None });
             return;
@@ -233,7 +233,8 @@ impl AsksState {
                 self.asks.insert(ask, view);
                 continue;
             }
-            // Of one that had begun, for sandboxes to come: in the present one its cells may have changed them.
+            // For an ask that had begun, the values are only for later sandboxes: its cells may have changed
+            // them in the present one.
             self.seed(recalled.spec.context.clone(), untouched);
             let mut machine = self.machine(&recalled.spec, &tools, self.history.clone());
             let begun = recalled.begun();
@@ -242,7 +243,7 @@ impl AsksState {
             let (mut used, mut steps) = (Usage::default(), 0);
             for input in inputs {
                 match input {
-                    // Its code has gone on without it.
+                    // The ask has ended, but its code in the sandbox went on and spent more.
                     Input::SpentWithin { usage, steps: more } if machine.has_ended() => {
                         used += usage;
                         steps += more;
@@ -258,7 +259,8 @@ impl AsksState {
             let wanted: BTreeSet<&str> = effects.iter().filter_map(Effect::id).collect();
             let strayed =
                 machine.steps() < recalled.asked || begun.iter().any(|id| !wanted.contains(id.as_str()));
-            // The daemon may have ended between the input that ended the ask and its end.
+            // The daemon may have ended after the input that ended the ask was written, but before its end
+            // was.
             let unwritten = effects.into_iter().find_map(Effect::into_end).filter(|_| recalled.end.is_none());
             if recalled.end.is_some() || unwritten.is_some() {
                 self.keep_history(machine.into_history());
@@ -270,8 +272,8 @@ impl AsksState {
                 continue;
             }
             if strayed {
-                // Tools or settings are not what they were, and with them it takes another way: what was done
-                // would be done again, or be told to have never been done.
+                // The tools or the settings have changed, and the machine takes another path with them: it
+                // would repeat work, or report finished work as never done.
                 let end = AskEnd {
                     outcome: AskOutcome::Cancelled,
                     answer: None,

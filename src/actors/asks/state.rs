@@ -1,4 +1,4 @@
-//! What is known of the asks of a session.
+//! The state of the asks actor.
 
 use super::messages::{AsksMsg, AsksRef};
 use super::recall::{Recalled, RecalledAsks};
@@ -32,13 +32,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Asks that wait for their turn.
+/// The most asks that wait for their turn.
 pub(super) const ASKS_WAITING: usize = 16;
-/// Copies of what is said in an ask: as it is shown, as it is worked on, in the conversation.
+/// The copies of an ask's text: in its view, in its specification, in the conversation.
 pub(super) const ASK_COPIES: u64 = 3;
-/// Ended asks that are still shown.
+/// The number of ended asks that are still shown.
 pub(super) const ASKS_SHOWN: usize = 100;
-/// What was said in an ask is in the machine, in the request, and in the request's body.
+/// The copies of a conversation: in the machine, in the request, and in the body of the request.
 const CONVERSATION_COPIES: u64 = 3;
 
 pub struct AsksArgs {
@@ -52,46 +52,46 @@ pub struct AsksArgs {
     pub log: Arc<EventLog>,
     pub settings: Arc<Settings>,
     pub models: Models,
-    /// The tools of the session, with those that clients lend it.
+    /// The tools of the session, including those that clients lend it.
     pub tools: Arc<dyn Fn() -> Arc<Registry> + Send + Sync>,
-    /// What `compute_with_python` gave last.
+    /// The last result of `compute_with_python`.
     pub last_result: Arc<Mutex<Option<String>>>,
-    /// Packages that the image of the sandbox has.
+    /// The packages of the sandbox image.
     pub packages: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
-    /// The image that the session asked for, if it did.
+    /// The image that the session asked for, if it named one.
     pub image: Option<String>,
-    /// Isolated by a container or a jail.
+    /// Whether a container or a jail isolates the sandbox.
     pub contained: bool,
-    /// What the journal has of asks, where the session was there before.
+    /// The asks in the journal, if the session existed before.
     pub before: RecalledAsks,
 }
 
 pub struct AsksState {
     pub(super) args: AsksArgs,
     pub(super) asks: BTreeMap<AskNumber, AskView>,
-    /// What each of them takes of its owner's part of the memory, with what is said in it.
+    /// The memory charged for each ask and its conversation to the owner's share.
     pub(super) memory: BTreeMap<AskNumber, Charge>,
     pub(super) newest: AskNumber,
     pub(super) waiting: VecDeque<Waiting>,
     pub(super) current: Option<Current>,
-    /// What is left of the limits of asks that have ended, for code of theirs that runs on.
+    /// What ended asks have left of their limits, because their code may still run.
     pub(super) remains: BTreeMap<AskNumber, Remains>,
-    /// What was said in asks that have ended.
+    /// The conversation of the ended asks.
     pub(super) history: Vec<Message>,
     /// What the history takes of the owner's part of the memory.
     pub(super) history_memory: Charge,
     pub(super) plans: Vec<PlanVersion>,
-    /// What they take of their owner's part of the memory.
+    /// The memory charged for the plans to the owner's share.
     pub(super) plans_memory: Charge,
     pub(super) plan: PlanHistory,
     pub(super) approvals: BTreeMap<String, PendingApproval>,
     pub(super) next_approval: u64,
-    /// Decisions on calls of cells that were not made, and have not come again since the daemon was
-    /// started anew.
+    /// Decisions on tool calls of cells that were not made yet, and that the cells have not repeated since
+    /// the daemon restarted.
     pub(super) early: BTreeMap<(CellNumber, u64), Decision>,
-    /// The daemon ends.
+    /// Whether the daemon is shutting down.
     pub(super) leaving: bool,
-    /// What it waits for.
+    /// The host programs that the shutdown waits for.
     pub(super) last_programs: Option<LastPrograms>,
 }
 
@@ -107,31 +107,31 @@ pub(super) struct Current {
     pub(super) ask: AskNumber,
     pub(super) spec: AskSpec,
     pub(super) machine: Machine,
-    /// What is under way, by the call's id; dropping it stops it.
+    /// The running calls by their id; dropping one stops it.
     pub(super) tasks: HashMap<String, Task>,
     pub(super) model: Option<Task>,
     pub(super) clock: Clock,
     pub(super) tools: Arc<Registry>,
     pub(super) budget: Arc<SharedBudget>,
-    /// For the request that is under way.
+    /// The reservation for the running request.
     pub(super) reserved: Option<Reserved>,
-    /// Tokens of that request, as estimated.
+    /// The estimated tokens of the running request.
     pub(super) request_tokens: u64,
-    /// Tokens of that request and its reply that were spent while the reply came.
+    /// The tokens of that request and its reply that have been spent so far, while the reply arrives.
     pub(super) heard_tokens: u64,
-    /// What is said in it is kept in memory.
+    /// The memory charged for the conversation.
     pub(super) conversation: Option<Charge>,
     pub(super) above: Option<ParentBudget>,
-    /// What waits for a person in asks within it, by their sessions.
+    /// The approvals that inner asks wait for, by the session of the inner ask.
     pub(super) waiting_within: BTreeMap<SessionId, Vec<Approval>>,
-    /// What an ask that goes on after a restart had begun before it.
+    /// For an ask resumed after a restart: what it had begun before.
     pub(super) recalled: Option<Recalled>,
 }
 
 impl Current {
     pub fn new(waiting: Waiting, machine: Machine, clock: Clock, tools: Arc<Registry>) -> Self {
         let Waiting { ask, spec, above } = waiting;
-        // A request that was under way when the daemon ended is sent again, and is the same step.
+        // A request that was running when the daemon ended is sent again, and counts as the same step.
         let is_asked = matches!(machine.outstanding().first(), Some(Effect::AskModel { .. }));
         let steps = machine.steps_in_all().saturating_sub(u32::from(is_asked));
         let left = Left {
@@ -160,15 +160,15 @@ impl Current {
     }
 }
 
-/// Ends with its owner.
+/// A running task. Dropping it stops the work.
 pub(super) struct Task {
     pub(super) handle: tokio::task::AbortHandle,
-    /// A program of the host runs for it.
+    /// Whether the task runs a program of the host.
     pub(super) is_program: bool,
 }
 
 impl Task {
-    /// What comes of the work is told; `lost` if it panicked. Nothing is if it was stopped.
+    /// Sends the message that the work results in, or `lost` if it panicked; a stopped task sends nothing.
     pub fn spawn(
         asks: &AsksRef,
         work: impl Future<Output = Option<AsksMsg>> + Send + 'static,
@@ -191,7 +191,7 @@ impl Drop for Task {
     }
 }
 
-/// Wall time of an ask, without the time that it waited for a person.
+/// The wall time of an ask, without the time that it waited for a person.
 pub(super) struct Clock {
     pub(super) spent: Duration,
     pub(super) since: Option<Instant>,
@@ -213,7 +213,7 @@ impl Clock {
 }
 
 impl Current {
-    /// Charges what was said so far, and the largest reply to it, before the model is asked.
+    /// Charges the conversation so far and the largest possible reply, before the model is asked.
     pub fn keep_in_memory(&mut self, pool: &Pool, request: &ChatRequest) -> Result<(), NoRoom> {
         let said = serde_json::to_string(request).map_or(0, |text| text.len() as u64);
         let reply = request.reply_tokens.map_or(u64::MAX, reply_bytes).min(REPLY_BYTES as u64);
@@ -226,7 +226,7 @@ impl Current {
         Ok(())
     }
 
-    /// Something of it may still be in the queue of the session.
+    /// Whether a call of the ask may still be in the session's queue.
     pub fn machine_ran_cell(&self) -> bool {
         !self.tasks.is_empty()
     }
@@ -235,7 +235,7 @@ impl Current {
 pub(super) struct PendingApproval {
     pub approval: Approval,
     pub asked: Instant,
-    /// A tool call in a cell that waits for it.
+    /// The waiting tool call of a cell, which gets the decision.
     pub permit: Option<RpcReplyPort<Decision>>,
 }
 
@@ -257,7 +257,7 @@ impl PendingApproval {
     }
 }
 
-/// What an ask that has ended has left.
+/// What an ended ask has left of its limits.
 pub(super) struct Remains {
     pub budget: Arc<SharedBudget>,
     pub limits: AskLimits,
@@ -281,7 +281,7 @@ impl Remains {
     }
 }
 
-/// Programs of the host that run when the daemon is to end, for the ask that was worked on.
+/// Host programs of the present ask that still run when the daemon shuts down.
 pub(super) struct LastPrograms {
     pub ask: AskNumber,
     pub tasks: HashMap<String, Task>,

@@ -1,4 +1,4 @@
-//! What is shown and kept of asks: their views, their plans, the time that they take.
+//! The views of asks, their plans, and the time that they take.
 
 use super::messages::AsksRef;
 use super::port::ended;
@@ -17,13 +17,13 @@ use crate::protocol::values::parsed_bytes;
 use crate::tools::PlanTree;
 use std::sync::Arc;
 
-/// What a version of a plan takes: as values, and as text for people.
+/// The memory of one version of a plan: as values, and as text for people.
 pub(super) fn plan_bytes(tree: &serde_json::Value) -> u64 {
     if controls::holds("plan_memory_charge") { parsed_bytes(&tree.to_string()).saturating_mul(2) } else { 0 }
 }
 
 impl AsksState {
-    /// What is known of an ask is kept in memory while it is shown, however large its answer is.
+    /// Charges the view of an ask, which stays in memory while it is shown, however large its answer is.
     pub(super) fn keeps(&mut self, ask: AskNumber) {
         let Some(view) = self.asks.get(&ask) else { return };
         let text = serde_json::to_string(view).unwrap_or_default();
@@ -67,7 +67,7 @@ impl AsksState {
         own.map(PendingApproval::approval).chain(current.waiting_within.values().flatten()).cloned().collect()
     }
 
-    /// Answered when the end is in the journal.
+    /// Cancels an ask. Answered when its end is in the journal.
     pub(super) fn cancel(&mut self, myself: &AsksRef, ask: AskNumber, reply_to: Reply<AskView>) {
         if self.current.as_ref().is_some_and(|current| current.ask == ask) {
             self.take(myself, Input::Cancel);

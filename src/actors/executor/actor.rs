@@ -1,4 +1,4 @@
-//! The executor's actor: how it begins, and what it does with each message.
+//! The executor's actor: how it starts, and how it handles each message.
 
 use ractor::{Actor, ActorProcessingErr, MessagingErr, SpawnErr};
 use std::collections::HashMap;
@@ -57,7 +57,8 @@ impl Actor for Executor {
         let arrive = async move {
             match adopted {
                 None => {
-                    // Before any cell runs, so that all that the first one writes is seen to grow.
+                    // Measured before any cell runs, so that everything the first cell writes counts as
+                    // growth.
                     if let Some((usage, _)) = measured(Arc::clone(&workspace), None, 0).await {
                         let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
                     }
@@ -72,7 +73,7 @@ impl Actor for Executor {
             }
         };
         let is_attached = args.attach.is_some();
-        // What is there is known before anything runs.
+        // The scan is sent before the sandbox is reported, so the files are known before any cell runs.
         let arrive = async { tokio::join!(arrive, look).0 };
         let arriving = spawn_reporting(arrive, move |message| {
             let undelivered = myself.cast(message.unwrap_or(ExecutorMsg::Closed(Closed::Fault)));
@@ -139,7 +140,8 @@ impl Actor for Executor {
 }
 
 impl ExecutorState {
-    /// An error ends the actor and leaves the sandbox: its session attaches to it anew.
+    /// Handles one message. An error ends the actor but leaves the sandbox, and the session attaches a new
+    /// executor.
     pub(super) fn act(
         &mut self,
         myself: &ExecutorRef,
@@ -169,7 +171,8 @@ impl ExecutorState {
             }
             ExecutorMsg::Reset { reply_to } => {
                 state.cancel_running(myself);
-                // Rules end when the kernel has said that nothing of that code is left, not before.
+                // The rules of the earlier code end only when the kernel confirms that none of that code is
+                // left.
                 let up_to = state.bound.newest();
                 let frame = |request| HostFrame::Reset { request };
                 let reset = Request::Reset { up_to, reply_to, cpu_boost: None };
@@ -181,7 +184,8 @@ impl ExecutorState {
             }
             ExecutorMsg::SendAgain(cell) => state.send_again(myself, cell),
             ExecutorMsg::AnswerAgain { call, outcome } => state.answer_again(myself, call, outcome),
-            // The watch on the workspace's size goes on: what a client sends has to fit, so it is not what makes it too large.
+            // The size check needs no new start: a client's upload is refused if it does not fit, so it never
+            // makes the workspace too large.
             ExecutorMsg::FilesChanged => state.snapshot_is_old = true,
             ExecutorMsg::Undo { cells, reply_to } => {
                 let frame = |request| HostFrame::Undo { request, cells };
@@ -193,7 +197,8 @@ impl ExecutorState {
             ExecutorMsg::EndPrograms { reply_to } => state.end_programs(reply_to),
             ExecutorMsg::Leave { reply_to } => state.leave(myself, reply_to),
             ExecutorMsg::Shutdown { reply_to } => state.shut_down(myself, reply_to),
-            // Not given back, so not acknowledged, either.
+            // The guard is kept, so the frame is not acknowledged either, and the kernel sends it to the next
+            // daemon.
             ExecutorMsg::Arrived(_, frame_guard) if state.last_programs.is_some() => {
                 state.kept_turn = Some(frame_guard);
             }
@@ -231,22 +236,24 @@ impl ExecutorState {
         Ok(())
     }
 
-    /// It dies, and the next one goes on: the kernel is hung up on, so that it connects again, and what waits for a
-    /// person goes on waiting.
+    /// Prepares for the next executor when this one ends or dies: drops the connection, so that the kernel
+    /// connects again, and leaves the approvals that calls wait for in place.
     pub(super) fn let_go(&mut self) {
         self.left.store(true, Ordering::Relaxed);
-        // The next one attaches, or starts a sandbox of its own, before this state is gone.
+        // Released now, because the next executor attaches, or starts a new sandbox, before this state is
+        // dropped.
         self.args.permit = None;
         self.connected = None;
         self.calls = Calls::default();
-        // Else it would give the sandbox up because the kernel has connected to another.
+        // The attaching task would otherwise remove the sandbox, because the kernel connects to the next
+        // executor instead.
         if let Some(attaching) = self.attaching.take() {
             attaching.abort();
         }
     }
 }
 
-/// Steps of a pull as events, a few a second.
+/// Reports the steps of a pull as events, a few per second.
 fn pull_progress(log: Arc<EventLog>) -> impl Fn(String) + Send + Sync {
     let last = parking_lot::Mutex::new(None::<Instant>);
     move |status| {

@@ -1,4 +1,4 @@
-//! Going on with a sandbox that an earlier daemon left running.
+//! Takes over a sandbox that an earlier daemon left running.
 
 use serde_json::Value;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::session::restore::{Died, OpenCall, WaitingCall};
 use crate::store::Overdraft;
 use crate::tools::ToolOutput;
 
-/// Longest time for the kernel to end a cell that is not in the journal, after this daemon told it to kill that cell.
-/// Until then the kernel may refuse other cells.
+/// The longest time for the kernel to end a cell that is not in the journal, after this daemon told it to
+/// kill that cell. Until then the kernel may refuse other cells.
 const UNRECORDED_PATIENCE: Duration = Duration::from_secs(10);
 
 impl ExecutorState {
@@ -43,7 +43,7 @@ impl ExecutorState {
         self.recall_notes(!known.is_empty());
         self.freezing.again = attach.frozen;
         self.bound = attach.bound;
-        // The tools may be others by now.
+        // The tools may have changed since.
         self.configure(myself);
         let mut fence = Fence { ended: Vec::new(), unclear: Vec::new(), state_of: hello.state_of };
         let mut dead = Vec::new();
@@ -73,11 +73,11 @@ impl ExecutorState {
         self.kill_unrecorded(myself, &hello.running);
         self.answer_open_calls(myself, attach.open_calls, &hello.running);
         self.read_answers(myself, attach.answered_calls);
-        // The journal knew of these before the kernel did.
+        // The journal has these cells, but the kernel never received them.
         for Resumed { start, .. } in unknown {
             self.run(myself, start);
         }
-        // When this is answered, all that the kernel had to tell again has been told.
+        // The kernel answers this after it has sent all unacknowledged frames again.
         let frame = |request| HostFrame::Names { request, code: String::new() };
         self.request(myself, Request::Fence(fence), frame, Duration::ZERO);
     }
@@ -94,19 +94,20 @@ impl ExecutorState {
         }
     }
 
-    /// Whether a cell of which the journal knows nothing may still be in the way of others.
+    /// Whether a cell that is missing in the journal may still block others.
     pub(super) fn waits_for_unrecorded(&self) -> bool {
         self.unrecorded.values().any(|killed| killed.elapsed() < UNRECORDED_PATIENCE)
     }
 
     fn not_attached(&mut self, myself: &ExecutorRef, why: &str) {
-        // Before the session hears of it, which may start another sandbox at once.
+        // Released before the session is told, because the session may start another sandbox at once.
         self.args.permit = None;
         self.tell(SessionMsg::NotAttached { reason: why.to_owned() });
         myself.stop(None);
     }
 
-    /// `running` are the cells of which the kernel says that they run: nobody is asked for the others.
+    /// Answers the calls that were open when the earlier daemon ended. `running` are the cells that the
+    /// kernel reports as running; no person is asked about calls of other cells.
     fn answer_open_calls(&mut self, myself: &ExecutorRef, calls: Vec<OpenCall>, running: &[CellNumber]) {
         for OpenCall { call, recorded, waits } in calls {
             match (waits, recorded) {
@@ -132,8 +133,9 @@ impl ExecutorState {
         }
     }
 
-    /// An answer gets into the journal and to the kernel at the same time, so that whatever ends in between may have done
-    /// only the first. The kernel drops what it has already.
+    /// Sends answers from the journal to the kernel again. An answer goes to the journal and to the kernel at
+    /// the same time, so a daemon that ended in between may have done only the former. The kernel drops
+    /// answers that it has already.
     fn read_answers(&self, myself: &ExecutorRef, answered: Vec<(u64, Seq)>) {
         let (executor, log) = (myself.clone(), Arc::clone(&self.args.log));
         tokio::spawn(async move {
@@ -166,8 +168,8 @@ impl ExecutorState {
         self.send(myself, &frame);
     }
 
-    /// A cell that neither runs nor was told to have ended died in the moment in which the daemon did; or the kernel
-    /// never received it. It counts as never received if nothing came of it.
+    /// A cell that neither runs nor was reported as ended died at the moment the daemon ended, or the kernel
+    /// never received it. It counts as never received if it has no output.
     pub(super) fn fence_passed(&mut self, myself: &ExecutorRef, fence: &Fence) {
         for cell in fence.unclear.iter().chain(&fence.ended) {
             let never_sent = fence.unclear.contains(cell) && !self.args.recorder.has_output(*cell);

@@ -1,4 +1,4 @@
-//! Tool calls that code in the sandbox makes. A call is in the journal before it is made.
+//! Tool calls that code in the sandbox makes. A call is in the journal before the tool is called.
 
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -25,10 +25,11 @@ use crate::session::rules::{Call, CallDecision, CallOrigin};
 use crate::store::{AppliedFrame, CellRecord};
 use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
 
-/// Copies of a call's arguments while it is worked on: for the tool, and for the person who has to allow it.
+/// The copies of a call's arguments while it is worked on: for the tool, and for the person who has to allow
+/// it.
 const ARGUMENT_COPIES: u64 = 2;
 
-/// What will be the answer.
+/// The known answer to a call, or the work that leads to one.
 enum Begun {
     Known(Result<ToolOutput, ToolFailure>),
     Works { work: ToolFuture, permit: Option<Permission>, is_program: bool },
@@ -68,7 +69,7 @@ impl ExecutorState {
             }
         };
         let shown: String = name.chars().filter(|c| !c.is_control()).take(TOOL_NAME_CHARS).collect();
-        // Checked and charged before anything of it is written.
+        // The call is checked and charged before any of it is written.
         let begun = match self.recorded(cell, name, &arguments) {
             Some(outcome) => Begun::Known(outcome),
             None => self.begin(myself, cell, call, name, arguments.clone(), memory.clone()),
@@ -95,7 +96,8 @@ impl ExecutorState {
         self.calls.begin(call, cell, shown, guard);
     }
 
-    /// Arguments are kept from when they are read until the call has its answer. A call without room is refused.
+    /// Charges the arguments, which stay in memory until the call has its answer. A call without room is
+    /// refused.
     fn arguments_in_memory(&self, frame_guard: &FrameGuard) -> Result<Option<Arc<Charge>>, NoRoom> {
         if let Some(no_room) = frame_guard.refused() {
             return Err(no_room.clone());
@@ -107,7 +109,7 @@ impl ExecutorState {
         self.args.memory.try_charge(MemoryPurpose::Calls, bytes).map(|charge| Some(Arc::new(charge)))
     }
 
-    /// A call that a person had to allow and that was not made yet when the daemon ended.
+    /// Makes a call that a person had to allow and that was not made yet when the earlier daemon ended.
     pub(super) fn tool_called_again(
         &mut self,
         myself: &ExecutorRef,
@@ -124,7 +126,7 @@ impl ExecutorState {
         self.calls.begin(call, Some(cell), name, guard);
     }
 
-    /// Whether it may be made, and by whom it has to be allowed.
+    /// Decides whether the call may be made, and whether a person has to allow it.
     fn begin(
         &self,
         myself: &ExecutorRef,
@@ -135,7 +137,7 @@ impl ExecutorState {
         memory: Option<Arc<Charge>>,
     ) -> Begun {
         let refused = |message| Begun::Known(Err(ToolFailure { code: "not_allowed".into(), message }));
-        // A call names the cell that runs, not the one whose code makes it.
+        // A call names the cell that is running, which may not be the cell whose code makes the call.
         let runs = cell.and_then(|cell| self.running.get(&cell));
         let runs = runs.map_or(CallOrigin::Leftover, |running| CallOrigin::Cell(running.start.ask));
         let definition = self.args.tools.definition(name);
@@ -146,7 +148,7 @@ impl ExecutorState {
         let wanted =
             definition.map(|definition| Call { name: &definition.name, outside: definition.outside });
         let permit = match wanted.map(|wanted| (wanted, self.bound.judge(wanted, runs))) {
-            // A tool that nobody knows needs no permission; the registry answers with those that there are.
+            // An unknown tool needs no permission; the registry answers with the known ones.
             None | Some((_, CallDecision::Free)) => None,
             Some((_, CallDecision::Never(why))) => return refused(why),
             Some((wanted, CallDecision::Person { .. })) if bytes_of(&arguments) > APPROVAL_BYTES => {
@@ -182,7 +184,7 @@ impl ExecutorState {
         match self.args.tools.call(name, arguments, Caller::Code, context) {
             Ok(work) => Begun::Works { work, permit, is_program },
             Err(mut failure) => {
-                // It may quote names that the guest chose.
+                // The message may quote names that the guest chose.
                 if let Some((end, _)) = failure.message.char_indices().nth(EXCEPTION_CHARS) {
                     failure.message.truncate(end);
                 }
@@ -191,7 +193,7 @@ impl ExecutorState {
         }
     }
 
-    /// What a tool does with the session it does for this code, and so within its rules.
+    /// The port for a tool: the tool acts on the session for this code, and so within the code's rules.
     fn port(&self, runs: CallOrigin) -> Port {
         let by = match runs {
             CallOrigin::Leftover => None,
@@ -200,8 +202,8 @@ impl ExecutorState {
         Port { caller: PortCaller::Code(Calling { by, rules: self.bound.clone() }), ..self.args.port.clone() }
     }
 
-    /// In a replay nothing outside happens again: the answer is the recorded one, and a call that is
-    /// not the recorded one fails.
+    /// In a replay no call has an outside effect again: the answer is the recorded one, and a call that
+    /// differs from the recorded one fails.
     fn recorded(
         &mut self,
         cell: Option<CellNumber>,
@@ -250,8 +252,8 @@ impl ExecutorState {
         self.last_program_done(sent);
     }
 
-    /// What a tool said is kept for its marker: charged in any case, as the code waits for it; while there is no room,
-    /// calls that bring much are refused.
+    /// Keeps the text of a tool for its marker. It is charged even without room, because the code waits for
+    /// it; while there is no room, large calls are refused.
     pub(super) fn answer(&mut self, call: u64, output: ToolOutput) -> Value {
         let mut said = self.responses.0.lock();
         let value = said.answer(call, output);
@@ -262,8 +264,9 @@ impl ExecutorState {
         value
     }
 
-    /// Calls of a cell that has ended, by their names. The journal says so of each, so that no later
-    /// daemon takes it for open, and a thread that the cell left behind does not wait for ever.
+    /// Cancels the calls of a cell that has ended, and gives their names. The journal gets an answer for
+    /// each, so that no later daemon considers it open, and a thread that the cell left behind does not wait
+    /// for ever.
     pub(super) fn cancel_calls(&mut self, cell: CellNumber) -> Vec<String> {
         let cancelled = self.calls.cancel_cell(cell);
         for (call, _) in &cancelled {
@@ -272,17 +275,17 @@ impl ExecutorState {
         cancelled.into_iter().map(|(_, call)| call.name).take(TOOL_CALLS_LISTED).collect()
     }
 
-    /// The answer to a call that is not made, or of which nobody knows how far it came.
+    /// Answers a call that is not made, or whose progress is unknown.
     pub(super) fn settle(&self, call: u64, error: ToolFailure) {
         let outcome = ToolOutcome::Failure(error.clone());
         self.args.log.append(EventBody::ToolAnswered { call, outcome });
         if let Some(connected) = &self.connected {
-            // A kernel that does not take it takes nothing else either, which is noticed elsewhere.
+            // A kernel that does not take this frame takes no other frame either, which is noticed elsewhere.
             let _ = connected.link.send(&HostFrame::ToolFailed { call, error });
         }
     }
 
-    /// Puts what tools said in place of their markers, in all that a cell printed and in its value.
+    /// Replaces the markers of tool answers by their text, in the whole output of a cell and in its value.
     pub(super) fn expand(&self, record: &mut CellRecord, value: Option<&mut ValueView>) {
         let responses = self.responses.0.lock();
         let mut calls = Vec::new();
@@ -309,8 +312,8 @@ impl ExecutorState {
     }
 }
 
-/// What a tool has said takes memory until it is a frame. It is there already, and the code waits for it: so it is charged
-/// whether there is room or not.
+/// Charges the answer of a tool until it is a frame. It is charged even without room, because it exists
+/// already and the code waits for it.
 fn answer_in_memory(pool: &Pool, outcome: &Result<ToolOutput, ToolFailure>) -> Option<Charge> {
     let bytes = match outcome {
         Ok(ToolOutput::Value(value)) => values::parsed_bytes(&value.to_string()),
@@ -329,7 +332,7 @@ pub(in super::super) fn bytes_of(arguments: &Map<String, Value>) -> u64 {
     serde_json::to_string(arguments).map_or(u64::MAX, |json| json.len() as u64)
 }
 
-/// A call as the journal has it. Of one that is refused nothing is kept but how much it brought.
+/// The journal's event for a call. Of the arguments of a refused call, only the size is kept.
 fn called(
     cell: Option<CellNumber>,
     call: u64,
@@ -348,7 +351,7 @@ pub(super) fn cell_ended() -> ToolFailure {
 }
 
 impl Begun {
-    /// Not before the call is in the journal.
+    /// Starts the work once the call is in the journal.
     fn spawn(
         self,
         executor: &ExecutorRef,

@@ -22,14 +22,14 @@ use crate::sandbox::workspace::artifacts::{self};
 use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending};
 use crate::store::{AppliedFrame, Exceeded};
 
-/// Time until a cell is sent again that found no worker.
+/// The pause until a cell that found no worker is sent again.
 const WORKER_PAUSE: Duration = Duration::from_millis(100);
-/// A guardian that has CPU time is done before, also where it lets a cell tidy up.
+/// A guardian that gets CPU time finishes sooner than this, even if it gives the cell time to clean up.
 const HURRY_AFTER: Duration = KILL_GRACE.saturating_mul(2);
-/// Characters of a name that a lost cell may have assigned.
+/// The most characters of a name that a lost cell may have assigned.
 const NAME_CHARS: usize = 100;
 
-/// Time for the guardian to do what it is told before it gets more CPU time for it.
+/// The time for the guardian to obey a command before the CPU limit is lifted.
 pub(super) fn hurry_after() -> Duration {
     period("hurry", HURRY_AFTER)
 }
@@ -38,7 +38,7 @@ impl ExecutorState {
     pub(super) fn run(&mut self, myself: &ExecutorRef, start: CellStart) {
         let cell = start.cell;
         if self.connected.is_none() {
-            // The session hears of the end of the sandbox next, and gives it to another one.
+            // The session is about to learn that the sandbox ended, and gives the cell to another one.
             return;
         }
         self.note_snapshot();
@@ -69,10 +69,10 @@ impl ExecutorState {
         }
     }
 
-    /// Starts the clocks of a cell.
+    /// Starts the deadline of a cell.
     pub(super) fn arm(&mut self, myself: &ExecutorRef, cell: CellNumber, timeout: Duration) {
         let Some(running) = self.running.get_mut(&cell) else { return };
-        // A person decides on a call of it: its time goes on when that is done.
+        // A person decides on a call of this cell: its time continues after the decision.
         if running.pending_approvals > 0 {
             return;
         }
@@ -98,7 +98,7 @@ impl ExecutorState {
             return;
         }
         if running.waits_for_worker {
-            // The kernel does not know it, so it would not say that it has ended.
+            // The kernel does not know this cell, so it would not report its end.
             self.cannot_run(myself, cell, why);
             return;
         }
@@ -108,7 +108,8 @@ impl ExecutorState {
         self.send(myself, &HostFrame::Kill { cell, grace_ms });
     }
 
-    /// More than its owner may have stored: what runs in this sandbox made it, or was about to.
+    /// Ends all cells, because the owner's stored bytes exceed the quota: code in this sandbox caused it, or
+    /// was about to.
     pub(super) fn over_quota(&mut self, myself: &ExecutorRef, why: &Exceeded) {
         if !controls::holds("cell_ends_over_quota") {
             return;
@@ -134,14 +135,16 @@ impl ExecutorState {
         running.timers.extend([overdue.abort_handle(), slow.abort_handle()]);
     }
 
-    /// The guardian does not get to it: it has as much CPU time as it can use until the cell has ended.
+    /// Lifts the CPU limit until the cell has ended, because the guardian gets too little CPU time to kill
+    /// it.
     pub(super) fn hurry_kill(&mut self, cell: CellNumber) {
         if let (Some(running), Some(connected)) = (self.running.get_mut(&cell), &self.connected) {
             running.cpu_boost.get_or_insert_with(|| connected.sandbox.lift_cpu_limit());
         }
     }
 
-    /// Before a reset, which ends the main line; copies of it have to be ended one by one.
+    /// Ends the running cells before a reset. The reset itself ends the main line; forks have to be ended one
+    /// by one.
     pub(super) fn cancel_running(&mut self, myself: &ExecutorRef) {
         let mut to_end = Vec::new();
         for (cell, running) in &mut self.running {
@@ -149,7 +152,8 @@ impl ExecutorState {
                 Mode::Main if !running.waits_for_worker => {
                     running.ended_by.get_or_insert(EndedBy::Cancel);
                 }
-                // The reset does not end a cell that the kernel does not know: it would run after it.
+                // The reset does not end a cell that the kernel does not know: that cell would run after the
+                // reset.
                 Mode::Main | Mode::Fork => to_end.push(*cell),
             }
         }
@@ -158,7 +162,7 @@ impl ExecutorState {
         }
     }
 
-    /// The kernel's word on the end of a cell.
+    /// Handles the kernel's report that a cell has ended.
     pub(super) fn cell_ended(&mut self, myself: &ExecutorRef, frame: KernelFrame, frame_guard: FrameGuard) {
         match frame {
             KernelFrame::CellDone {
@@ -212,7 +216,7 @@ impl ExecutorState {
         }
     }
 
-    /// A result for a cell that does not run is forged or late: it is dropped.
+    /// Ends a cell. A result for a cell that does not run is forged or late, and is dropped.
     pub(super) fn finish(
         &mut self,
         myself: &ExecutorRef,
@@ -259,9 +263,9 @@ impl ExecutorState {
         }
     }
 
-    /// Which names a lost cell may have assigned only a Python parser knows.
-    /// The frame guard has to be dropped for the answer to arrive, so that the kernel will not tell of the
-    /// end again: first the journal has it.
+    /// Asks the kernel which names a lost cell may have assigned, because only a Python parser knows. The
+    /// answer arrives only after the frame guard is dropped, and then the kernel does not repeat the end of
+    /// the cell; so the end goes into the journal first.
     fn ask_for_names(&mut self, myself: &ExecutorRef, mut finishing: Finishing) {
         if let (Some(frame_guard), Ending::Lost { exit_code, after, .. }, Some(connected)) =
             (finishing.frame_guard.take(), &finishing.ending, &self.connected)
@@ -289,7 +293,7 @@ impl ExecutorState {
         self.complete(myself, finishing);
     }
 
-    /// Nothing of it ran, so nothing but the cell is lost.
+    /// Ends a cell that could not run; the state of the session is unaffected.
     pub(super) fn cannot_run(&mut self, myself: &ExecutorRef, cell: CellNumber, why: EndedBy) {
         if let Some(running) = self.running.get_mut(&cell) {
             running.ended_by.get_or_insert(why);
@@ -311,7 +315,7 @@ impl ExecutorState {
             (snapshot, Changes { artifacts, cut })
         };
         spawn_reporting(look, move |seen| {
-            // The files of a guest must not keep the end of its cell from being told.
+            // A guest's files must not prevent the report of the end of its cell.
             let (snapshot, changes) =
                 seen.unwrap_or_else(|| (unchanged, Changes { artifacts: Vec::new(), cut: true }));
             let frame_guard = finishing.frame_guard.take();
@@ -320,8 +324,8 @@ impl ExecutorState {
         });
     }
 
-    /// After a fork bomb it takes the kernel a while until it can have a process again, and after a reset until it
-    /// has a worker. Nothing of the cell ran, so it is sent once more; its own deadline ends the waiting.
+    /// After a fork bomb the kernel needs a while until it can start a process again, and after a reset until
+    /// it has a worker. The cell has not run, so it is sent again; its own deadline bounds the waiting.
     pub(super) fn waits_for_worker(
         &mut self,
         myself: &ExecutorRef,
@@ -336,7 +340,8 @@ impl ExecutorState {
         let waiting = |running: &&mut Running| running.ended_by.is_none() && can_wait(running.start.mode);
         let Some(running) = self.running.get_mut(&cell).filter(waiting) else { return false };
         running.waits_for_worker = true;
-        // Not among its clocks, which a freeze stops: a frozen sandbox takes it when it is thawed.
+        // Not among the cell's timers, which a freeze stops: a frozen sandbox takes the cell when it is
+        // thawed.
         drop(myself.send_after(WORKER_PAUSE, move || ExecutorMsg::SendAgain(cell)));
         true
     }
@@ -352,7 +357,7 @@ impl ExecutorState {
         self.send(myself, &HostFrame::Cell { cell, code, mode, expression, restricted });
     }
 
-    /// The kernel could not take a cell now: it waits for the main line.
+    /// Returns a cell that the kernel could not take now to the session, where it waits for the main line.
     pub(super) fn put_back(&mut self, cell: CellNumber) {
         if self.running.remove(&cell).is_some() {
             let _ = self.args.recorder.finish(cell);

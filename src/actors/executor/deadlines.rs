@@ -1,16 +1,17 @@
-//! What took too long: a cell beyond its deadline, one that does not end, a request without an answer.
+//! Handles what took too long: a cell past its deadline, a cell that does not end, a request without an
+//! answer.
 
 use super::messages::{ExecutorMsg, ExecutorRef, Overdue};
 use super::state::ExecutorState;
 use crate::session::outcome::EndedBy;
 use std::time::Duration;
 
-/// Time until something is looked at again that was overdue while the sandbox stood still.
+/// The pause until a deadline that passed while the sandbox was frozen is checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl ExecutorState {
-    /// Something took too long; but a sandbox that stands still cannot help it. The clocks of its cells
-    /// are set anew when it goes on.
+    /// Handles a passed deadline, unless the sandbox is frozen: then it could not meet the deadline. The
+    /// timers of its cells are set again when it is thawed.
     pub(super) fn overdue(&mut self, myself: &ExecutorRef, what: Overdue) {
         self.look_for_pauses(myself);
         let frozen = self.freezing.at.is_some();

@@ -1,4 +1,4 @@
-//! Freezing and thawing: a frozen sandbox answers nothing, so nothing is held against it.
+//! Freezing and thawing: a frozen sandbox answers nothing, so its deadlines stand still.
 
 use ractor::ActorStatus;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::actors::calls::Reply;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 
-/// An engine that is being started anew does not answer for a while. Until then no time passes for frozen cells.
+/// An engine that restarts does not answer for a while. Until then no time passes for frozen cells.
 const THAW_TRIES: u32 = 60;
 const THAW_PAUSE: Duration = Duration::from_secs(1);
 
@@ -47,7 +47,7 @@ impl ExecutorState {
         }));
     }
 
-    /// It has not run since then, or since an earlier moment; until it does, no time passes for its cells.
+    /// Stops the cells' clocks, because the sandbox has not run since `since`, or since an earlier freeze.
     pub(super) fn stop_clocks(&mut self, since: Instant) {
         if let Some(connected) = &self.connected {
             connected.link.expect_silence(true);
@@ -83,7 +83,7 @@ impl ExecutorState {
         });
     }
 
-    /// Cells get back the time that they were frozen.
+    /// Gives the cells back the time during which they were frozen.
     pub(super) fn thawed(&mut self, myself: &ExecutorRef) {
         if self.freezing.wanted {
             return;
@@ -96,7 +96,7 @@ impl ExecutorState {
         let cells: Vec<CellNumber> = self.running.keys().copied().collect();
         for cell in cells {
             let Some(running) = self.running.get_mut(&cell) else { continue };
-            // From where a person was asked, it gets the time back with the answer.
+            // The time since a question to a person is given back with the answer.
             let asked = running.asked.as_ref().map(|asked| asked.since);
             let until = asked.unwrap_or_else(Instant::now);
             running.since += until.saturating_duration_since(frozen_at.max(running.since));

@@ -1,4 +1,4 @@
-//! The kernel of the sandbox: how it is greeted, what it is sent, and where what it says goes.
+//! The connection to the kernel of the sandbox: its configuration, and the frames in both directions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources};
 use crate::protocol::problem::{Code, Problem};
 use crate::store::EventLog;
 
-/// Time between two words about what was too much to be kept.
+/// The pause between two reports that something exceeded the quota.
 const EXCEEDED_APART: Duration = Duration::from_millis(100);
-/// Bits that a request's number does not have, so that every reader of JSON takes it for the same number.
+/// Bits that are left out of a request's number, so that every JSON parser reads it exactly.
 const REQUEST_NUMBER_SPARED: u32 = 12;
-/// The executor looks this often at the size of the workspace and at whether the sandbox was paused from outside.
+/// The interval at which the executor checks the size of the workspace and for pauses from outside.
 const QUOTA_LOOK: Duration = Duration::from_secs(1);
 
 impl ExecutorState {
@@ -27,7 +27,7 @@ impl ExecutorState {
         HostFrame::Configure { seed, tools, given: std::mem::take(&mut self.unassigned) }
     }
 
-    /// As soon as there is a kernel.
+    /// Sends the configuration, if a kernel is connected.
     pub(super) fn configure(&mut self, myself: &ExecutorRef) {
         if self.connected.is_some() {
             let configuration = self.configuration();
@@ -64,7 +64,7 @@ impl ExecutorState {
         }
     }
 
-    /// From here on the kernel is heard.
+    /// Connects to the kernel, whose frames arrive from here on.
     pub(super) fn take_in(&mut self, myself: &ExecutorRef, ready: Ready) {
         let sandbox = ready.receipt.sandbox.clone();
         self.args.recorder.attach(sandbox.clone());
@@ -115,7 +115,7 @@ impl ExecutorState {
         }
     }
 
-    /// A frame that cannot be sent ends the sandbox: the kernel does not read.
+    /// Sends a frame. A failure ends the sandbox, because the kernel does not read.
     pub(super) fn send(&mut self, myself: &ExecutorRef, frame: &HostFrame) {
         let sent = self.connected.as_ref().map(|connected| connected.link.send(frame));
         match sent {
@@ -130,7 +130,7 @@ impl ExecutorState {
     }
 }
 
-/// Tells of each time that something of the sandbox's was too much to be kept.
+/// Reports each time that data of the sandbox exceeds the quota and is not kept.
 fn tell_exceeded(executor: ExecutorRef, log: &EventLog) -> impl Future<Output = ()> + Send + use<> {
     let mut exceeded = log.watch_exceeded();
     async move {
@@ -144,8 +144,8 @@ fn tell_exceeded(executor: ExecutorRef, log: &EventLog) -> impl Future<Output = 
     }
 }
 
-/// The number of a new request, which nobody can guess. A kernel may still have an answer for the daemon before
-/// this one, too, whose requests had other numbers.
+/// The number of a new request. It is random, so that a guest cannot guess it, and so that a kernel's late
+/// answer to an earlier daemon matches no request of this one.
 pub(super) fn request_number() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0 >> REQUEST_NUMBER_SPARED
 }

@@ -1,4 +1,4 @@
-//! What the executor is told, and what it begins with if there was a sandbox before.
+//! The messages to the executor, and the state that it takes over from an earlier sandbox.
 
 use ractor::{ActorRef, RpcReplyPort};
 use serde_json::{Map, Value};
@@ -27,11 +27,11 @@ use crate::tools::{self, Responses, ToolOutput};
 
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
 
-/// Cells were undone.
+/// The outcome of undoing cells.
 #[derive(Debug)]
 pub struct Undoing {
     pub state_of: CellNumber,
-    /// What ran beside cells, and does not come back.
+    /// Resources that were running beside the cells and are gone.
     pub gone: LiveResources,
     pub frame_guard: FrameGuard,
 }
@@ -55,18 +55,18 @@ pub enum ExecutorMsg {
         timeout: Duration,
         reply_to: Reply<Computed>,
     },
-    /// The seed or the tools have changed; the names are those of new values.
+    /// The seed or the tools have changed; `given` names the new values.
     Configure {
         seed: Map<String, Value>,
         tools: Arc<tools::Registry>,
         given: Vec<String>,
     },
-    /// Not by a cell: the next one is not to be credited with it.
+    /// Files were changed by something other than a cell, so the next cell must not be credited with them.
     FilesChanged,
     Reset {
         reply_to: Reply<()>,
     },
-    /// Answered with the newest cell whose changes remain, and with the guard of the frame in which the kernel said so.
+    /// Answered with the newest cell whose changes remain, and with the guard of the kernel's frame.
     Undo {
         cells: u64,
         reply_to: Reply<Undoing>,
@@ -76,10 +76,10 @@ pub enum ExecutorMsg {
         reply_to: Reply<()>,
     },
     Thaw,
-    /// The engine has let them go on.
+    /// The engine has resumed the processes.
     Thawed,
-    /// The daemon ends: take no more frames from the kernel, which sends them to the next daemon. Answered when no
-    /// program of the host runs for a tool call any more and the kernel has the answers to all of them.
+    /// The daemon shuts down: take no more frames from the kernel, which sends them to the next daemon.
+    /// Answered when no host program runs for a tool call any more and the kernel has all their answers.
     EndPrograms {
         reply_to: RpcReplyPort<()>,
     },
@@ -92,31 +92,31 @@ pub enum ExecutorMsg {
         reply_to: RpcReplyPort<()>,
     },
 
-    /// The next frame comes when the frame guard is dropped.
+    /// A frame of the kernel. The next one arrives when the frame guard is dropped.
     Arrived(Box<KernelFrame>, FrameGuard),
-    /// The files of the workspace.
+    /// The files of the workspace have been scanned.
     Scanned(Snapshot),
-    /// A cell that came while its worker was being replaced.
+    /// Send a cell again for which the kernel had no worker or process.
     SendAgain(CellNumber),
-    /// The answer to a tool call, which the journal has and the kernel may not have.
+    /// An answer to a tool call that the journal has, but the kernel may not have.
     AnswerAgain {
         call: u64,
         outcome: ToolOutcome,
     },
     Closed(Closed),
     Overdue(Overdue),
-    /// The regular look at the sandbox: size of its workspace, CPU time while an approval waits, pauses by strangers.
+    /// The regular check: size of the workspace, CPU time while an approval waits, pauses from outside.
     Look,
-    /// Something that the sandbox sent was too much to be kept.
+    /// Data that the sandbox sent exceeded the quota and was not kept.
     OverQuota(Exceeded),
     QuotaLooked(Usage),
     ToolDone {
         call: u64,
         outcome: Result<ToolOutput, ToolFailure>,
-        /// What it takes of its owner's part of the memory.
+        /// The memory charged for the outcome to the owner's share.
         memory: Option<Charge>,
     },
-    /// A call of this cell waits for a person; no longer.
+    /// A call of this cell begins to wait for a person, or no longer does.
     PersonAsked(CellNumber),
     PersonAnswered(CellNumber),
     /// The workspace was compared; the cell is over.
@@ -125,7 +125,7 @@ pub enum ExecutorMsg {
         snapshot: Snapshot,
         frame_guard: Option<FrameGuard>,
     },
-    /// The engine said what became of a sandbox whose bridge closed.
+    /// The engine reported how a sandbox ended whose bridge closed.
     Ended {
         why: String,
         end: Option<SandboxEnd>,
@@ -133,7 +133,7 @@ pub enum ExecutorMsg {
 }
 
 impl ExecutorMsg {
-    /// The session wants something of what runs in the sandbox; these have to be done in their order.
+    /// Whether this is a command of the session; commands have to be carried out in their order.
     pub fn is_command(&self) -> bool {
         match self {
             Self::Run(_)
@@ -170,16 +170,16 @@ impl ExecutorMsg {
     }
 }
 
-/// What took too long.
+/// A cell or request that took too long.
 #[derive(Clone, Copy, Debug)]
 pub enum Overdue {
-    /// A cell.
+    /// A cell is past its deadline.
     Deadline(CellNumber),
-    /// A cell that was told to stop by itself.
+    /// An interrupted cell has not stopped by itself.
     Interrupt(CellNumber),
-    /// That a cell was killed has not been confirmed yet: the CPU limit of the sandbox is lifted until it is.
+    /// The kill of a cell has not been confirmed yet: the CPU limit of the sandbox is lifted until it is.
     SlowKill(CellNumber),
-    /// It has still not been confirmed: the sandbox is given up.
+    /// The kill has still not been confirmed: the sandbox is given up.
     Kill(CellNumber),
     /// A reset has not been confirmed yet: the CPU limit of the sandbox is lifted until it is.
     SlowReset(u64),
@@ -187,34 +187,34 @@ pub enum Overdue {
     Request(u64),
 }
 
-/// A sandbox that an earlier daemon left running, and what is known of it.
+/// A sandbox that an earlier daemon left running, with its recorded state.
 pub struct Attach {
     pub receipt: Receipt,
-    /// Frames of its kernel that had their effect.
+    /// The number of the kernel's frames that have been processed.
     pub received: u64,
     pub running: Vec<Resumed>,
-    /// Tool calls that wait for an answer which nobody works on any more.
+    /// Tool calls that wait for an answer, but whose tools ended with the earlier daemon.
     pub open_calls: Vec<OpenCall>,
-    /// Tool calls whose answers are in the journal, and where: the kernel may not have them.
+    /// Tool calls whose answers are in the journal, with their place there: the kernel may not have them.
     pub answered_calls: Vec<(u64, Seq)>,
-    /// What tools have said to it.
+    /// The answers of tools to code in this sandbox.
     pub responses: Responses,
     /// The rules of all code that has run in it since its last reset.
     pub bound: SandboxRules,
-    /// Freeze the sandbox again once the kernel has sent every frame anew that was not acknowledged.
+    /// Freeze the sandbox again once the kernel has sent all unacknowledged frames again.
     pub frozen: bool,
 }
 
-/// A cell that was running.
+/// A cell that was running when the earlier daemon ended.
 pub struct Resumed {
     pub start: CellStart,
-    /// How long it had been, without the time in which it was frozen.
+    /// How long it had run, without the time in which it was frozen.
     pub ran: Duration,
-    /// Names of completed tool calls.
+    /// The names of its completed tool calls.
     pub completed: Vec<String>,
-    /// A later cell was sent before it.
+    /// Whether a later cell was sent to the kernel before this one.
     pub passed: bool,
-    /// Why the daemon of before wanted it to end, as far as the journal knows.
+    /// Why the earlier daemon wanted to end the cell, if the journal has the reason.
     pub to_end: Option<EndedBy>,
     pub died: Option<Died>,
 }

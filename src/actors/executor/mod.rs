@@ -1,12 +1,13 @@
-//! The executor: one sandbox and its bridge. It owns the deadlines, interrupts and tool calls in
-//! flight, and tells the session how each cell ended. It ends with its sandbox; if it dies before, the sandbox stays
-//! and the session attaches another executor to it.
+//! The executor: one sandbox and its bridge. It owns the deadlines, interrupts and tool calls in flight, and
+//! reports the end of each cell to the session. It ends with its sandbox; if it dies earlier, the sandbox
+//! stays and the session attaches another executor to it.
 //!
-//! `actor` takes messages; `state` is what it knows, with `running` cells and `pending` requests. `kernel` is the way to
-//! the sandbox and back, `attach` goes on where an earlier daemon ended, with what `notes` kept; `cells` begins and ends
-//! cells, `deadlines` is what happens when they take too long, `requests` everything else that is asked of the kernel, `calls` the tool calls that the
-//! kernel makes, `permits` what a person has to allow, `responses` what tools said, `preload` what a sandbox begins with,
-//! `workspace` looks at its files, `freeze` and `pauses` are about sandboxes that stand still, `teardown` is the end of one.
+//! `actor` handles messages; `state` holds the state, with `running` cells and `pending` requests. `kernel`
+//! is the connection to the sandbox, `attach` takes over a sandbox of an earlier daemon, with the help of
+//! `notes`; `cells` begins and ends cells, `deadlines` handles those that take too long, `requests` are all
+//! other requests to the kernel, `calls` the tool calls of the kernel, `permits` asks people about them,
+//! `responses` keeps the answers of tools, `preload` imports modules into a new sandbox, `workspace` watches
+//! the files, `freeze` and `pauses` handle frozen sandboxes, `teardown` ends a sandbox.
 
 pub mod actor;
 mod attach;

@@ -1,5 +1,5 @@
-//! What the next daemon needs to know of a sandbox and the journal does not say, in the sandbox's own
-//! folder: how the workspace was before the cell that runs, and what earlier cells left running.
+//! Notes for the next daemon that are not in the journal, kept in the sandbox's folder: the state of the
+//! workspace before the running cell, and the resources that earlier cells left running.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,7 +12,7 @@ const SNAPSHOT: &str = "workspace.json";
 const LIVE: &str = "live.json";
 
 impl ExecutorState {
-    /// Before a cell runs, so that its changes are told also if another daemon tells them.
+    /// Saves the snapshot before a cell runs, so that another daemon can report the cell's changes as well.
     pub(super) fn note_snapshot(&mut self) {
         if let Some(connected) = &self.connected
             && std::mem::take(&mut self.snapshot_unnoted)
@@ -31,7 +31,7 @@ impl ExecutorState {
         }
     }
 
-    /// Where no cell runs, the workspace is taken as it is: its changes have been told.
+    /// Loads the notes. If no cell runs, all changes have been reported, so the saved snapshot is not used.
     pub(super) fn recall_notes(&mut self, a_cell_runs: bool) {
         let Some(connected) = &self.connected else { return };
         let folder = connected.sandbox.folder();
@@ -42,7 +42,8 @@ impl ExecutorState {
     }
 }
 
-/// Whole or not at all. Without it a report says less, which is no reason not to go on.
+/// Writes a file completely or not at all. A missing note only makes a report less complete, so a failure is
+/// logged and ignored.
 fn save(path: &Path, value: &impl Serialize) {
     let draft = path.with_extension("draft");
     let written = serde_json::to_vec(value)

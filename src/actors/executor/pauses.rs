@@ -1,5 +1,5 @@
-//! Somebody else with the engine's keys may pause a sandbox. It is let go on, and its cells do not pay
-//! for the time; only if it is paused again and again is it given up.
+//! Another client of the engine may pause a sandbox. The daemon resumes it, and its cells get the time back;
+//! a sandbox that is paused again and again is given up.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::messages::ExecutorRef;
 use super::state::ExecutorState;
 
-/// Looks in a row that find it paused, before it is given up.
+/// How many checks in a row may find the sandbox paused before it is given up.
 const PAUSED_LOOKS: u32 = 30;
 
 impl ExecutorState {

@@ -1,4 +1,4 @@
-//! What the kernel has been asked, and what it has asked, that has no answer yet.
+//! Requests to the kernel, and tool calls of the kernel, that have no answer yet.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,15 +19,15 @@ pub(super) enum Request {
     },
     Compute(Reply<Computed>),
     Reset {
-        /// The newest cell that ran before it.
+        /// The newest cell that ran before the reset.
         up_to: CellNumber,
         reply_to: Reply<()>,
-        /// Held until the kernel has ended all of before.
+        /// Held until the kernel has ended all earlier processes.
         cpu_boost: Option<CpuLimitLifted>,
     },
     Undo(Reply<Undoing>),
     Preload,
-    /// Answered when the kernel has told everything again that came before.
+    /// Answered when the kernel has sent all unacknowledged frames again.
     Fence(Fence),
 }
 
@@ -38,26 +38,26 @@ impl Request {
             Self::Compute(reply_to) => drop(reply_to.send(Err(problem))),
             Self::Reset { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Undo(reply_to) => drop(reply_to.send(Err(problem))),
-            // Whoever waits for the sandbox hears of it by another way.
+            // The session learns of these failures from another message.
             Self::Fence(_) | Self::Preload => {}
         }
     }
 }
 
-/// Cells that the kernel knew of and did not run any more when it said hello.
+/// Cells that the kernel knew of, but no longer ran when it said hello.
 pub(super) struct Fence {
     pub ended: Vec<CellNumber>,
-    /// Cells of which it may never have heard, because it was sent later ones before.
+    /// Cells that the kernel may never have received, because later ones were sent before them.
     pub unclear: Vec<CellNumber>,
     pub state_of: CellNumber,
 }
 
-/// A tool call that is being worked on. Dropping it stops the tool.
+/// A running tool call. Dropping it stops the tool.
 pub(super) struct CallGuard {
     task: JoinHandle<()>,
-    /// What its arguments take of their owner's part of the memory.
+    /// The memory charged for the arguments to the owner's share.
     _memory: Option<Arc<Charge>>,
-    /// A program of the host runs for it.
+    /// Whether a program of the host runs for the call.
     pub program_runs: Arc<AtomicBool>,
 }
 

@@ -1,5 +1,5 @@
-//! Tool calls that a person has to allow. The cell waits meanwhile, which costs it no time of its own; but what it
-//! computes meanwhile does, so that a question to a person is no way around a deadline.
+//! Tool calls that a person has to allow. The waiting does not count towards the cell's deadline, but CPU
+//! time that it uses meanwhile does, so that a question to a person is no way around a deadline.
 
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use crate::session::outcome::EndedBy;
 use crate::store::EventLog;
 use crate::tools::OnWaiting;
 
-/// Time for asks that drop a question because they die to be dead.
+/// How long to wait until an asks actor that dropped a question has stopped, if it is dying.
 const ASKS_END: Duration = Duration::from_millis(500);
 
 pub(super) struct Permission {
     pub asks: AsksRef,
     pub log: Arc<EventLog>,
     pub executor: ExecutorRef,
-    /// The executor goes, and the sandbox stays: another one asks the same question again.
+    /// Set when the executor ends and leaves the sandbox to the next one, which asks the same question again.
     pub left: Arc<AtomicBool>,
     pub cell: CellNumber,
-    /// The ask of that cell.
+    /// The ask that the cell belongs to.
     pub ask: Option<AskNumber>,
     pub call: u64,
     pub name: String,
     pub arguments: Map<String, Value>,
-    /// The ask whose rules want it, if it is another one.
+    /// The ask whose rules require the permit, if it is another one.
     pub bound_by: Option<AskNumber>,
 }
 
-/// Takes the question back when the call is gone.
+/// Withdraws the question when the call is dropped.
 struct Waiting {
     asks: AsksRef,
     executor: ExecutorRef,
@@ -59,7 +59,7 @@ impl Drop for Waiting {
 }
 
 impl Permission {
-    /// Waits for the decision; what is no acceptance is an error for the code.
+    /// Waits for the decision. Every decision but an acceptance becomes an error for the code.
     pub async fn given(self) -> Result<(), ToolFailure> {
         let Self { asks, log, executor, left, cell, ask, call, name, arguments, bound_by } = self;
         let _ = executor.cast(ExecutorMsg::PersonAsked(cell));
@@ -76,7 +76,8 @@ impl Permission {
             }
             Ok(Decision::Respond { text } | Decision::Edit { text }) => failure("responded", text),
             Err(problem) => {
-                // Asks that died over the question end this executor too, and the next ones ask it again.
+                // If the asks actor died, this executor ends too, and the next one asks the same question
+                // again.
                 if waiting.asks.wait(Some(ASKS_END)).await.is_ok() {
                     std::future::pending::<()>().await;
                 }
@@ -86,7 +87,7 @@ impl Permission {
     }
 }
 
-/// For a call that itself waits for a person now and then.
+/// The callback of a call that itself waits for a person now and then.
 pub(super) fn on_waiting(executor: &ExecutorRef, cell: CellNumber) -> OnWaiting {
     let executor = executor.clone();
     Arc::new(move |waits| {
@@ -98,7 +99,8 @@ pub(super) fn on_waiting(executor: &ExecutorRef, cell: CellNumber) -> OnWaiting 
     })
 }
 
-/// Before the act, so that the next daemon knows whether there may have been one.
+/// Puts the start of the call into the journal first, so that the next daemon knows that the call may have
+/// been made.
 async fn begun(log: &EventLog, cell: CellNumber, call: u64) -> Result<(), ToolFailure> {
     let (committed, written) = tokio::sync::oneshot::channel();
     log.append_durably_then(EventBody::ToolBegun { cell, call }, None, None, move || {
@@ -113,7 +115,7 @@ impl ExecutorState {
         self.connected.as_ref().and_then(|connected| connected.sandbox.cpu_time())
     }
 
-    /// While a person decides on a call of a cell, only what is computed counts as its time.
+    /// While a person decides on a call of a cell, only CPU time counts towards its deadline.
     pub(super) fn person_asked(&mut self, cell: CellNumber) {
         let cpu_time = self.cpu_time();
         let Some(running) = self.running.get_mut(&cell) else { return };
@@ -134,7 +136,7 @@ impl ExecutorState {
             return;
         }
         if let Some(asked) = running.asked.take() {
-            // From where it was frozen, it gets the time back when it is thawed.
+            // The time since a freeze is given back when the sandbox is thawed.
             let waited = frozen_at.unwrap_or_else(Instant::now).saturating_duration_since(asked.since);
             running.since += waited.saturating_sub(asked.computed(cpu_time));
         }
@@ -144,7 +146,7 @@ impl ExecutorState {
         }
     }
 
-    /// Ends cells that have computed for longer than they may while a person was asked about them.
+    /// Ends cells that exceeded their time by computing while a question to a person was open.
     pub(super) fn look_at_asked(&mut self, myself: &ExecutorRef) {
         if self.running.values().all(|running| running.asked.is_none()) {
             return;

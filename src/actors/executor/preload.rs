@@ -1,4 +1,4 @@
-//! Imports what a sandbox begins with. It is ready only after that.
+//! Imports the configured modules into a new sandbox, which is ready only after that.
 
 use super::messages::ExecutorRef;
 use super::pending::Request;
@@ -47,7 +47,7 @@ pub(super) fn problem(message: String) -> Problem {
     )
 }
 
-/// What a guest says is kept short, and on one line.
+/// Shortens text of the guest and removes control characters, so that it stays on one line.
 fn cut(told: NotImported) -> NotImported {
     let short =
         |text: String| text.chars().filter(|c| !c.is_control()).take(PRELOAD_CHARS).collect::<String>();

@@ -1,4 +1,4 @@
-//! What is asked of the kernel beside cells, and its answers.
+//! Requests to the kernel beside cells, and their answers.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::tools::Responses;
 
 /// Time a request without a cell (variables, reset, compute) may take on top of its own limit.
 const REQUEST_SLACK: Duration = Duration::from_secs(10);
-/// Characters of what a kernel says that reach a log or a client.
+/// The most characters of a kernel's message that reach a log or a client.
 const MESSAGE_CHARS: usize = 500;
 
 impl ExecutorState {
@@ -40,7 +40,7 @@ impl ExecutorState {
         self.send(myself, &frame(number));
     }
 
-    /// Likewise for a reset: all that ever ran has to end.
+    /// Lifts the CPU limit until the reset is done, because all processes of earlier cells have to end first.
     pub(super) fn hurry_reset(&mut self, request: u64) {
         if let (Some(Request::Reset { cpu_boost, .. }), Some(connected)) =
             (self.requests.get_mut(&request), &self.connected)
@@ -53,7 +53,7 @@ impl ExecutorState {
         if self.finishing.contains_key(&request) {
             self.names_arrived(myself, request, Vec::new());
         } else if matches!(self.requests.get(&request), Some(Request::Variables { .. })) {
-            // It runs in a copy, so the rest of the kernel is not concerned.
+            // The listing runs in a copy of the worker, so the rest of the kernel is unaffected.
             if let Some(listing) = self.requests.remove(&request) {
                 listing.fail(Problem::new(Code::TooSlow, "the variables could not be listed in time"));
             }
@@ -62,7 +62,7 @@ impl ExecutorState {
         }
     }
 
-    /// An answer to a request that nobody made is dropped.
+    /// Handles an answer of the kernel. An answer that matches no request is dropped.
     pub(super) fn answered(&mut self, myself: &ExecutorRef, frame: KernelFrame, frame_guard: FrameGuard) {
         match frame {
             KernelFrame::Variables { request, variables, total, as_before } => {
@@ -82,14 +82,14 @@ impl ExecutorState {
                 if let Some(Request::Reset { up_to, reply_to, cpu_boost }) = self.requests.remove(&request) {
                     drop(cpu_boost);
                     self.bound.free(up_to);
-                    // What tools said to that code is forgotten with it.
+                    // The answers of tools to the earlier code are forgotten with it.
                     *self.responses.0.lock() = Responses::default();
                     self.args.log.append(EventBody::ResetDone { cells: up_to });
                     let _ = reply_to.send(Ok(()));
                 }
             }
             KernelFrame::Preloaded { request, names, failed, skipped } => {
-                // Later workers answer to the same request; nobody waits for those.
+                // Later workers answer the same request again; those answers are ignored.
                 if let Some(Request::Preload) = self.requests.remove(&request) {
                     self.preloaded(myself, names, failed, skipped);
                 }
@@ -100,7 +100,7 @@ impl ExecutorState {
                     self.set_live(LiveResources::default());
                     let _ = reply_to.send(Ok(back));
                 }
-                // The kernel tells again what the daemon before this one did not write down.
+                // The kernel repeats a frame that the earlier daemon did not put into the journal.
                 None if self.is_catching_up() => {
                     self.tell(SessionMsg::UndoneBefore { state_of, frame_guard });
                 }
@@ -167,7 +167,7 @@ impl ExecutorState {
         }
     }
 
-    /// The sandbox is gone, so nothing of it is left to be reset.
+    /// Fails all requests, because the sandbox is gone. A reset succeeds: nothing is left to reset.
     pub(super) fn fail_requests(&mut self, problem: &Problem) {
         for (_, request) in self.requests.drain() {
             match request {
@@ -177,7 +177,7 @@ impl ExecutorState {
         }
     }
 
-    /// The kernel may still have something to tell that happened before this daemon did.
+    /// Whether the kernel may still repeat frames from before this daemon attached.
     fn is_catching_up(&self) -> bool {
         self.requests.values().any(|request| matches!(request, Request::Fence(_)))
     }

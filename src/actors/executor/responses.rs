@@ -1,4 +1,4 @@
-//! What tools said to the code of a sandbox, where its output is recorded, too.
+//! The answers of tools to code in a sandbox, which the recorder puts in place of their markers.
 
 use crate::store::Placeholders;
 use crate::tools::{Responses, before_begun_marker, replace_markers};

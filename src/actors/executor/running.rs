@@ -1,4 +1,4 @@
-//! A cell that runs, and one that has ended and is not told of yet.
+//! A running cell, and an ended cell that has not been reported yet.
 
 use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
@@ -9,7 +9,7 @@ use crate::sandbox::launch::CpuLimitLifted;
 use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use crate::store::CellRecord;
 
-/// What is said of a cell that the daemon of before had ended, for a reason that only that daemon knew.
+/// The note on a cell that the earlier daemon ended for a reason that is not in the journal.
 const ENDED_BEFORE: &str =
     "The daemon ended the cell, because of a quota or a policy, and was then itself started anew.";
 
@@ -17,28 +17,28 @@ const ENDED_BEFORE: &str =
 pub(super) struct Running {
     pub start: CellStart,
     pub since: Instant,
-    /// It began before the daemon did; the kernel says how long it took.
+    /// Whether the cell began under an earlier daemon; then the kernel reports how long it took.
     pub resumed: bool,
     pub reported: Option<Duration>,
     pub interrupted: bool,
     pub ended_by: Option<EndedBy>,
-    /// Why the daemon of before wanted it to end, as far as the journal knows.
+    /// Why the earlier daemon wanted to end the cell, if the journal has the reason.
     pub to_end: Option<EndedBy>,
-    /// The guardian says that it took too much memory.
+    /// Whether the guardian reports that the cell ran out of memory.
     pub out_of_memory: bool,
-    /// Names of completed tool calls.
+    /// The names of completed tool calls.
     pub completed: Vec<String>,
     pub timers: Vec<AbortHandle>,
-    /// Ends it when its time is over.
+    /// Ends the cell when its time is over.
     pub deadline: Option<AbortHandle>,
-    /// The kernel could not begin with it for want of a process; it is sent once more.
+    /// Whether the kernel had no process or worker for the cell, so that it is sent again.
     pub waits_for_worker: bool,
     /// Whether the frame that brought the cell to the kernel has been sent.
     pub delivery: Delivery,
-    /// Calls of it that wait for a person, and since when one does.
+    /// The number of the cell's calls that wait for a person, and since when.
     pub pending_approvals: u32,
     pub asked: Option<ApprovalWait>,
-    /// The kernel was told to kill it, and did not do so soon.
+    /// Held while the kernel is slow to kill the cell.
     pub cpu_boost: Option<CpuLimitLifted>,
 }
 
@@ -75,8 +75,8 @@ impl Running {
         running
     }
 
-    /// The kernel ended it because it was told to. If this daemon did not tell it, the one before did, whose reason is
-    /// in the journal, or is that its time was over.
+    /// Records why the kernel killed a resumed cell on command. If this daemon gave no command, the earlier
+    /// one did: its reason is in the journal, or else the cell's time was over.
     pub fn was_killed(&mut self) {
         if self.ended_by.is_some() || !self.resumed {
             return;
@@ -86,7 +86,7 @@ impl Running {
         self.ended_by = Some(reason.unwrap_or_else(|| EndedBy::Policy(ENDED_BEFORE.into())));
     }
 
-    /// How long the cell has run; for one that ended while no daemon ran, what the kernel reported.
+    /// How long the cell has run; for one that ended while no daemon was connected, the kernel's report.
     pub fn elapsed(&self) -> Duration {
         let elapsed = self.since.elapsed();
         self.reported.filter(|_| self.resumed).map_or(elapsed, |reported| reported.min(elapsed))
@@ -103,14 +103,15 @@ impl Drop for Running {
     }
 }
 
-/// A cell that has ended, with all that its result is made of.
+/// An ended cell, with everything that its result is built from.
 pub(super) struct Finishing {
     pub start: CellStart,
     pub ending: Ending,
     pub cause: Cause,
     pub record: CellRecord,
     pub elapsed: Duration,
-    /// Held until the result is in the journal, so that the kernel keeps the frame until then.
+    /// Held until the session has appended the result to the journal, so that the frame is not acknowledged
+    /// before.
     pub frame_guard: Option<FrameGuard>,
     /// Held until the kernel has ended all that the cell started.
     pub cpu_boost: Option<CpuLimitLifted>,
@@ -122,14 +123,14 @@ impl Finishing {
     }
 }
 
-/// How long a person has been asked, and what the sandbox had computed until then.
+/// Since when a person has been asked, and the sandbox's CPU time at that moment.
 pub(super) struct ApprovalWait {
     pub since: Instant,
     pub cpu_time: Option<Duration>,
 }
 
 impl ApprovalWait {
-    /// The CPU time that the sandbox took since. Where that is not counted it is taken for none.
+    /// The CPU time that the sandbox has used since; zero if it cannot be measured.
     pub fn computed(&self, now: Option<Duration>) -> Duration {
         match (self.cpu_time, now) {
             (Some(before), Some(now)) if controls::holds("computing_takes_time") => {

@@ -1,4 +1,4 @@
-//! What an executor knows of its sandbox.
+//! The state of an executor.
 
 use ractor::RpcReplyPort;
 use serde_json::{Map, Value};
@@ -39,72 +39,73 @@ pub struct ExecutorArgs {
     pub preload: Preload,
     pub tools: Arc<tools::Registry>,
     pub context: tools::Context,
-    /// What tools may do with the session that its code calls.
+    /// What tools may do with the session of the code that calls them.
     pub port: Port,
     pub asks: AsksRef,
-    /// The rules that code of clients keeps to.
+    /// The rules for the code of clients.
     pub client_rules: Arc<CellRules>,
     pub recorder: Arc<Recorder>,
     pub log: Arc<EventLog>,
-    /// The sandbox to take over, instead of a new one.
+    /// The sandbox to take over, instead of starting a new one.
     pub attach: Option<Attach>,
-    /// What the sandbox may have; given back before anybody hears that it is gone.
+    /// The sandbox's resources, released before any other actor learns that the sandbox is gone.
     pub permit: Option<Permit>,
-    /// For the size of a workspace that counts.
+    /// The quota gauge for the workspace, if its size counts.
     pub gauge: Option<Gauge>,
-    /// The owner's part of the daemon's memory.
+    /// The owner's share of the daemon's memory.
     pub memory: Pool,
 }
 
 pub struct ExecutorState {
     pub(super) args: ExecutorArgs,
     pub(super) connected: Option<Connected>,
-    /// While the sandbox is being launched or attached to: who waits for its removal.
+    /// While the sandbox is being launched or attached to: the callers that wait for its removal.
     pub(super) arriving: Option<Vec<RpcReplyPort<()>>>,
     pub(super) running: HashMap<CellNumber, Running>,
-    /// Cells that ran when this daemon attached and of which the journal knows nothing, and when each was killed.
+    /// Cells that ran when this daemon attached but are not in the journal, and when each was killed.
     pub(super) unrecorded: HashMap<CellNumber, Instant>,
-    /// Lost cells that wait to hear which names they may have assigned, by request.
+    /// Lost cells for which the kernel still has to name the variables that they may have assigned, by
+    /// request.
     pub(super) finishing: HashMap<u64, Finishing>,
     pub(super) requests: HashMap<u64, Request>,
-    /// The sandbox is ready when it has imported what it begins with.
+    /// Set while the sandbox imports the preloaded modules; it is ready after that.
     pub(super) preloading: Option<Box<Receipt>>,
     pub(super) calls: Calls<CallGuard>,
-    /// Names of the seed that the kernel has not been told of.
+    /// Names of the seed that have not been sent to the kernel yet.
     pub(super) unassigned: Vec<String>,
     /// The rules of all code that has run in the sandbox since its last reset.
     pub(super) bound: SandboxRules,
-    /// What tools said that gives no value.
+    /// Answers of tools that give text instead of a value.
     pub(super) responses: Arc<ToolResponses>,
-    /// What that takes of its owner's part of the memory.
+    /// The memory charged for those answers to the owner's share.
     pub(super) responses_memory: Charge,
     /// The workspace as the last cell left it.
     pub(super) snapshot: Snapshot,
-    /// What the session wants of it while the workspace is looked at before a cell.
+    /// Commands of the session that wait while the workspace is scanned before a cell.
     pub(super) stashed: Option<Vec<ExecutorMsg>>,
-    /// Somebody else has changed files since.
+    /// Whether something other than a cell has changed files since.
     pub(super) snapshot_is_old: bool,
-    /// The next daemon would not know of it.
+    /// Whether the snapshot has not been saved for the next daemon yet.
     pub(super) snapshot_unnoted: bool,
-    /// The size of the workspace when it was last looked at.
+    /// The last measured size of the workspace.
     pub(super) usage: Option<Usage>,
     pub(super) quota_look: Option<tokio::task::JoinHandle<()>>,
     pub(super) cell_ended_since_look: bool,
     pub(super) growing_looks: u32,
     pub(super) freezing: Freezing,
-    /// What the last cell of the main line left running in the worker.
+    /// The resources that the last cell of the main line left running in the worker.
     pub(super) live: LiveResources,
-    /// Cells that have ended and whose files are being compared.
+    /// The number of ended cells whose files are being compared.
     pub(super) concluding: usize,
-    /// Why there is no sandbox any more.
+    /// Why the sandbox is gone, once it is.
     pub(super) gone: Option<String>,
-    /// The daemon ends: who waits for the programs that run for calls.
+    /// Set when the daemon shuts down: the caller that waits for the running host programs.
     pub(super) last_programs: Option<LastPrograms>,
-    /// The frame that the next daemon is to hear: while its guard is held, the kernel keeps it.
+    /// The guard of a frame for the next daemon: while it is held, the kernel keeps the frame.
     pub(super) kept_turn: Option<FrameGuard>,
-    /// The sandbox is left to another executor, with the questions that its calls wait for.
+    /// Set when the sandbox is left to another executor, together with the open questions of its calls.
     pub(super) left: Arc<AtomicBool>,
-    /// Attaches to the sandbox of before.
+    /// The task that attaches to the earlier sandbox.
     pub(super) attaching: Option<tokio::task::AbortHandle>,
 }
 
@@ -115,7 +116,7 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// `tasks` work for as long as there is this sandbox.
+    /// `tasks` are aborted when the connection is dropped.
     pub fn new(sandbox: Sandbox, link: Link, tasks: [tokio::task::AbortHandle; 2]) -> Self {
         Self { sandbox: Arc::new(sandbox), link, _tasks: tasks.map(AbortOnDrop) }
     }
@@ -129,19 +130,19 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Whether the sandbox stands still, and why.
+/// Whether the sandbox is frozen, and why.
 pub(super) struct Freezing {
-    /// Since when no time passes for its cells.
+    /// Since when no time passes for the cells.
     pub at: Option<Instant>,
-    /// It was frozen when the daemon ended, and will be again.
+    /// Whether the sandbox was frozen when the earlier daemon ended, and is to be frozen again.
     pub again: bool,
-    /// Whether it is to stand still; what was asked for last counts.
+    /// Whether the sandbox is to be frozen; the last request counts.
     pub wanted: bool,
-    /// What was last asked of the backend. The next waits for it, so that they take effect in their order.
+    /// The last freeze or thaw. The next one waits for it, so that they take effect in their order.
     pub under_way: Option<JoinHandle<()>>,
-    /// When it was last seen to run, for the case that a stranger pauses it.
+    /// When the sandbox was last seen running, in case it is paused from outside.
     pub seen_running: Instant,
-    /// Looks in a row that found it paused by a stranger.
+    /// The number of checks in a row that found the sandbox paused from outside.
     pub looks: u32,
 }
 
@@ -158,10 +159,10 @@ impl Default for Freezing {
     }
 }
 
-/// What a daemon that ends waits for.
+/// What the shutdown of the daemon waits for.
 pub(super) struct LastPrograms {
     /// Answers on their way to the kernel.
     pub unsent: Vec<Delivery>,
-    /// None if who waits has been told.
+    /// None once the caller has its answer.
     pub reply_to: Option<RpcReplyPort<()>>,
 }

@@ -1,4 +1,4 @@
-//! The end of a sandbox: by itself, by a fault, or because it is no longer wanted.
+//! The end of a sandbox: on its own, by a fault, or because it is no longer wanted.
 
 use ractor::RpcReplyPort;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::SandboxEnd;
 use crate::session::outcome::{Cause, Ending};
 
-/// Time until it is looked again whether the last answers have got into the kernel's socket.
+/// The interval at which the delivery of the last answers to the kernel's socket is checked.
 const LOOK_AT_SOCKET: Duration = Duration::from_millis(5);
 
 impl ExecutorState {
@@ -32,12 +32,13 @@ impl ExecutorState {
         self.give_up(myself, why);
     }
 
-    /// Ends the sandbox for good; what ran in it is reported as lost.
+    /// Removes the sandbox; its running cells are reported as lost.
     pub(super) fn give_up(&mut self, myself: &ExecutorRef, why: String) {
         let Some(connected) = self.connected.take() else { return };
         tracing::warn!(why, "a sandbox is given up");
         drop(connected.link);
-        // As long as its group is there: the engine is slow to say that memory was short, or does not.
+        // Read while the sandbox's control group exists, because the engine reports a lack of memory late or
+        // never.
         let oom_kills = connected.sandbox.counters().oom_kills;
         for running in self.running.values_mut() {
             running.out_of_memory |= oom_kills > running.start.before.oom_kills;
@@ -58,7 +59,7 @@ impl ExecutorState {
         });
     }
 
-    /// The limit of the CPU time is put back while there is something to limit.
+    /// Restores the CPU limit while the sandbox still exists.
     fn hurry_no_more(&mut self) {
         let running = self.running.values_mut().map(|running| &mut running.cpu_boost);
         let finishing = self.finishing.values_mut().map(|finishing| &mut finishing.cpu_boost);
@@ -75,7 +76,8 @@ impl ExecutorState {
         let mut over: Vec<Finishing> = self.finishing.drain().map(|(_, finishing)| finishing).collect();
         for (cell, mut running) in std::mem::take(&mut self.running) {
             let record = self.args.recorder.finish(cell);
-            // What the kernel never saw is not reported: the session gives it to the next one.
+            // A cell that the kernel never received is not reported: the session gives it to the next
+            // sandbox.
             if !running.resumed && !running.delivery.is_made() {
                 continue;
             }
@@ -96,7 +98,7 @@ impl ExecutorState {
             });
         }
         for mut finishing in over {
-            // A lost cell whose state was restored lost it after all.
+            // This includes lost cells whose state had been restored: it is gone with the sandbox.
             finishing.ending = Ending::SandboxGone { end: end.clone() };
             self.complete(myself, finishing);
         }
@@ -106,7 +108,7 @@ impl ExecutorState {
         self.end_if_done(myself);
     }
 
-    /// When the sandbox is gone and every cell that ran in it is reported.
+    /// Ends the executor once the sandbox is gone and every cell that ran in it has been reported.
     pub(super) fn end_if_done(&mut self, myself: &ExecutorRef) {
         if self.concluding == 0
             && let Some(reason) = self.gone.take()
@@ -126,7 +128,8 @@ impl ExecutorState {
         self.last_program_done(None);
     }
 
-    /// A call was answered. When no other one waits for a program, who waits for that is told.
+    /// Called after each answer. When no call runs a host program any more, the waiting caller gets its
+    /// answer.
     pub(super) fn last_program_done(&mut self, sent: Option<Delivery>) {
         let Some(last) = &mut self.last_programs else { return };
         last.unsent.extend(sent);
@@ -136,7 +139,7 @@ impl ExecutorState {
         let Some(reply_to) = last.reply_to.take() else { return };
         let unsent = std::mem::take(&mut last.unsent);
         tokio::spawn(async move {
-            // What the journal has as answered, nobody answers again.
+            // The journal has these answers already, so they get time to reach the kernel, too.
             while !unsent.iter().all(Delivery::is_made) && !reply_to.is_closed() {
                 tokio::time::sleep(LOOK_AT_SOCKET).await;
             }
@@ -144,7 +147,7 @@ impl ExecutorState {
         });
     }
 
-    /// The kernel goes on alone; the next daemon finds it.
+    /// Ends the executor without its sandbox, which runs on for the next daemon.
     pub(super) fn leave(&mut self, myself: &ExecutorRef, reply_to: RpcReplyPort<()>) {
         self.unstash(myself);
         self.let_go();
@@ -152,7 +155,7 @@ impl ExecutorState {
         myself.stop(None);
     }
 
-    /// Nobody was told of the sandbox yet, and nobody will be.
+    /// Removes a sandbox that was never reported to the session.
     pub(super) fn remove_sandbox(&mut self) {
         let Some(Connected { sandbox, link, .. }) = self.connected.take() else { return };
         drop(link);
@@ -163,7 +166,7 @@ impl ExecutorState {
         });
     }
 
-    /// Whether a sandbox that is there now was not to be removed meanwhile.
+    /// Whether a sandbox that has just arrived is still wanted, that is, no caller waits for its removal.
     pub(super) fn is_wanted(&mut self) -> bool {
         self.arriving.take_if(|removers| removers.is_empty()).is_some()
     }

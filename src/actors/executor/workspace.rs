@@ -1,4 +1,4 @@
-//! Looks at the workspace: what a cell changed in it, and whether it grows beyond what it may hold.
+//! Watches the workspace: what a cell changed in it, and whether it grows beyond its limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,15 @@ use crate::sandbox::workspace::owner::WorkKind;
 use crate::sandbox::workspace::usage::{self, Hidden, Usage};
 use crate::session::outcome::EndedBy;
 
-/// Looks in a row that find a too large workspace growing, with no cell to blame.
+/// How many checks in a row may find an oversized workspace growing while no cell can be blamed.
 const GROWING_LOOKS: u32 = 3;
-/// Why what writes is ended where others need the space.
+/// The reason for ending a cell that writes while the shared disk is nearly full.
 const DISK_SHORT: &str = "The disk that all workspaces share is nearly full, and this one still grew.";
 
 impl ExecutorState {
-    /// Looks at the workspace before a cell, if other hands changed it: that is not the cell's doing. Until then the
-    /// cell waits, and whatever the session wants after it. None if the message waits.
+    /// Scans the workspace before a cell if something else has changed it, so that the cell is not credited
+    /// with that change. Until then the cell and all later commands of the session wait. None if the message
+    /// waits.
     pub(super) fn stash(&mut self, myself: &ExecutorRef, message: ExecutorMsg) -> Option<ExecutorMsg> {
         if !message.is_command() {
             return Some(message);
@@ -39,16 +40,16 @@ impl ExecutorState {
         None
     }
 
-    /// Does what waited.
+    /// Carries out the commands that waited.
     pub(super) fn unstash(&mut self, myself: &ExecutorRef) {
         for message in self.stashed.take().into_iter().flatten() {
-            // No command ends the actor.
+            // No command makes `act` return an error.
             let _ = self.act(myself, message);
         }
     }
 
-    /// One look at a time: a guest decides how long it takes. The longer it took, the later is the next, and
-    /// until then this one counts as going on.
+    /// Starts a measurement, unless one is running: the guest's files determine how long it takes. The longer
+    /// it took, the later is the next one; the pause counts as part of the measurement.
     pub(super) fn look_at_quota(&mut self, myself: &ExecutorRef) {
         if self.quota_look.as_ref().is_some_and(|look| !look.is_finished()) {
             return;
@@ -63,15 +64,15 @@ impl ExecutorState {
         }));
     }
 
-    /// Only growth is held against anybody: a workspace that is too large and stays as it is may still
-    /// be read and tidied up. A cell under which it grew is ended. Growth that no running cell can be
-    /// blamed for ends the sandbox if it goes on: something that an earlier cell left behind writes.
-    /// What cannot be seen grows; but a folder of the caller's is the caller's disk, and what the caller has there
-    /// may be more than is looked at. Folders that a guest closes to the watch are never so.
+    /// Only growth has consequences: an oversized workspace that does not grow may still be read and cleaned
+    /// up. A cell under which it grew is ended. Continued growth without a running cell to blame ends the
+    /// sandbox, because something that an earlier cell left behind writes. Files that cannot be measured
+    /// count as growth, except in a folder of the caller: it is on the caller's disk, and may hold more than
+    /// is measured. Folders that a guest makes inaccessible always count.
     pub(super) fn quota_looked(&mut self, myself: &ExecutorRef, usage: Usage) {
         let before = self.usage.replace(usage);
         let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
-        // What is written and not to be seen matters when the disk is full.
+        // Written data that the measurement does not see matters when the disk is nearly full.
         let seen = |before: Usage| {
             usage.bytes > before.bytes
                 || usage.entries > before.entries
@@ -103,8 +104,8 @@ impl ExecutorState {
     }
 }
 
-/// How large the workspace is, with what the sandbox of that first process holds, and how long it took to see;
-/// nothing if the machine has trouble of its own.
+/// The size of the workspace, including data that the sandbox with the first process `first` holds, and how
+/// long the measurement took; none if the measurement fails.
 pub(super) async fn measured(
     workspace: Arc<Workspace>,
     first: Option<i32>,
@@ -115,7 +116,7 @@ pub(super) async fn measured(
     measured.inspect_err(|error| tracing::warn!(error, "a workspace cannot be measured")).ok()
 }
 
-/// The files of the workspace. Of a folder that does not answer nothing is known.
+/// The files of the workspace; unseen if the folder does not answer.
 pub(super) async fn scanned(workspace: &Workspace) -> Snapshot {
     let scanned = workspace.access(WorkKind::Look, artifacts::scan).await;
     scanned.unwrap_or_else(|problem| {

@@ -1,4 +1,4 @@
-//! Whether a job can be taken, before anything exists of it.
+//! Checks whether a job can be accepted, before anything of it is created.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::protocol::text::quotable;
 use crate::protocol::timeout::Timeouts;
 use crate::sandbox::workspace::gather::Manifest;
 
-/// Gives the time that it may run.
+/// Checks a job and gives its time limit.
 pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<Duration, Problem> {
     isolated(job.backend.unwrap_or(settings.sandbox.backend))?;
     if !manifest.files.contains_key(&job.script) {
@@ -53,7 +53,7 @@ pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<D
     Timeouts { default: settings.jobs.timeout, ..settings.cells.timeouts() }.checked(job.timeout_s)
 }
 
-/// Code that nobody has read does not run beside everything else.
+/// A job's code is unreviewed, so it never runs without isolation.
 fn isolated(backend: Backend) -> Result<(), Problem> {
     if backend.isolation() > Isolation::None {
         return Ok(());

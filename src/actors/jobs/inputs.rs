@@ -1,5 +1,5 @@
-//! Files that were sent for jobs: kept on disk until the last job that wants them has ended, or none
-//! has asked for them in time.
+//! Files that were sent for jobs: kept on the disk until the last job that uses them has ended, or until they
+//! have been unused for too long.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::workspace::gather::Manifest;
 
-/// Ends of the names of files in the folder of jobs.
+/// The suffix of input files in the folder of jobs.
 const INPUT: &str = ".input";
-/// How they stand among what uses a quota.
+/// The name of these files in a user's quota.
 const NAME: &str = "files sent for jobs";
 
 #[derive(Clone)]
@@ -32,19 +32,19 @@ struct Shared {
 
 struct Input {
     owner: u32,
-    /// None while it is being received, and after a restart, when nobody else can ask for it.
+    /// None while the input is being received, and after a restart, when no new job can use it.
     manifest: Option<Arc<Manifest>>,
-    /// On disk, or as much as it may become.
+    /// The size on the disk, or the largest possible one during the upload.
     bytes: u64,
-    /// What is on the disk of it, charged before it was written.
+    /// The charge for the bytes on the disk, made before they were written.
     permit: Permit,
     jobs: usize,
-    /// By a job that has come, if not gone.
+    /// Whether any job has used it, even if that job has ended.
     used: bool,
     since: Instant,
 }
 
-/// One job that needs an input.
+/// The use of an input by one job.
 pub struct InputRef {
     inputs: Inputs,
     id: InputId,
@@ -54,13 +54,13 @@ impl Drop for InputRef {
     fn drop(&mut self) {
         if let Some(input) = self.inputs.0.inputs.lock().get_mut(&self.id) {
             input.jobs = input.jobs.saturating_sub(1);
-            // Its time begins anew: another job may be about to use the same input.
+            // The unused time begins again: another job may be about to use the same input.
             input.since = Instant::now();
         }
     }
 }
 
-/// Room for an input that is being received. It is given back unless that comes to a good end.
+/// The place of an input that is being received. It is released unless the upload succeeds.
 pub struct Reserved {
     inputs: Inputs,
     id: InputId,
@@ -82,7 +82,7 @@ impl Reserved {
         self.inputs.path(self.id)
     }
 
-    /// Before so many bytes of it are written. What is kept only in case that another job wants it makes room.
+    /// Charges bytes before they are written. Inputs that are only kept for possible later jobs make room.
     pub fn charge(&self, bytes: u64) -> Result<(), Problem> {
         if !controls::holds("job_input_charge") {
             return Ok(());
@@ -123,7 +123,7 @@ impl Inputs {
         Self(Arc::new(Shared { folder, ledger, inputs: Mutex::default() }))
     }
 
-    /// Removes the oldest that is kept only in case that another job of the owner wants it; false if there is none.
+    /// Removes the owner's oldest input that is only kept for possible later jobs; false if there is none.
     fn drop_spare(&self, inputs: &mut BTreeMap<InputId, Input>, owner: u32) -> bool {
         let spare = inputs.iter().filter(|(_, input)| input.owner == owner && input.used && input.jobs == 0);
         let Some(oldest) = spare.min_by_key(|(_, input)| input.since).map(|(id, _)| *id) else {
@@ -143,7 +143,7 @@ impl Inputs {
         self.0.folder.join(format!("{id}{INPUT}"))
     }
 
-    /// Before a byte is received.
+    /// Reserves a place before the first byte is received.
     pub fn reserve(&self, owner: u32) -> Result<Reserved, Problem> {
         let mut inputs = self.0.inputs.lock();
         loop {
@@ -169,7 +169,7 @@ impl Inputs {
         Ok(Reserved { inputs: self.clone(), id, whole: false })
     }
 
-    /// For one more job; none if there is no such input of this owner.
+    /// Uses an input for one more job; none if the owner has no such input.
     pub fn take(&self, owner: u32, id: InputId) -> Option<(Arc<Manifest>, InputRef)> {
         let mut inputs = self.0.inputs.lock();
         let input = inputs.get_mut(&id).filter(|input| input.owner == owner)?;
@@ -179,7 +179,7 @@ impl Inputs {
         Some((manifest, InputRef { inputs: self.clone(), id }))
     }
 
-    /// For a job that was taken before.
+    /// Uses the input of a job that an earlier daemon accepted.
     #[must_use]
     pub fn take_again(&self, owner: u32, id: InputId, bytes: u64) -> InputRef {
         let fresh = || {
@@ -191,9 +191,9 @@ impl Inputs {
         InputRef { inputs: self.clone(), id }
     }
 
-    /// Removes what no job has asked for in time, and files that belong to nothing.
+    /// Removes inputs that were unused for too long, and files that belong to no input.
     pub fn sweep(&self) {
-        // Looked at first: what is sent from here on is not among them.
+        // Listed first, so that files of later uploads are not among them.
         let found: Vec<PathBuf> = std::fs::read_dir(&self.0.folder)
             .into_iter()
             .flatten()
@@ -213,7 +213,7 @@ impl Inputs {
         }
     }
 
-    /// What nobody but one ended job can want.
+    /// Removes an input that only one ended job could use.
     pub fn forget_unused(&self, id: InputId) {
         let mut inputs = self.0.inputs.lock();
         if inputs.get(&id).is_some_and(|input| input.jobs == 0 && input.manifest.is_none()) {

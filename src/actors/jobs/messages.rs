@@ -1,4 +1,4 @@
-//! What the actor of jobs is told.
+//! The messages to the jobs actor.
 
 use ractor::{ActorRef, RpcReplyPort};
 use std::sync::Arc;
@@ -18,51 +18,51 @@ use crate::store::Journal;
 
 pub type JobsRef = ActorRef<JobsMsg>;
 
-/// Who may see a job or end it was asked before.
+/// The sender has checked that the client may see or end the job.
 pub enum JobsMsg {
-    /// Answered as soon as it is in the journal.
+    /// Answered as soon as the job is in the journal.
     Submit {
         owner: u32,
         job: Box<NewJob>,
         reply_to: Reply<JobView>,
     },
-    /// A job that waits or runs. None if it has ended already, or never was.
+    /// Watch a job that waits or runs. None if it has ended already, or never existed.
     Watch {
         id: JobId,
         reply_to: RpcReplyPort<Option<Watched>>,
     },
-    /// False if there is nothing to cancel.
+    /// False if there is no job to cancel.
     Cancel {
         id: JobId,
         reply_to: RpcReplyPort<bool>,
     },
 
-    /// Somebody does not watch it any more.
+    /// A client stopped watching the job.
     Released(JobId),
-    /// It is in the journal, or could not be put there.
+    /// The job is in the journal, or could not be put there.
     Noted {
         id: JobId,
         noted: Result<(), Problem>,
         reply_to: Reply<JobView>,
     },
-    /// Its sandbox is ready. Answered when that is in the journal, and the script may run.
+    /// The job's sandbox is ready. Answered when that is in the journal, and the script may run.
     Started {
         id: JobId,
         started: Box<Started>,
         reply_to: Reply<()>,
     },
-    /// How it ended, while its sandbox is still there. Answered when that is in the journal.
+    /// How the job ended, while its sandbox still exists. Answered when that is in the journal.
     Judged {
         id: JobId,
         end: Box<JobEnd>,
         reply_to: Reply<()>,
     },
-    /// Nothing is left of its sandbox, and its slot is free. Without an end the next daemon goes on with it.
+    /// The job's sandbox is removed, and its slot is free. Without an end, the next daemon resumes the job.
     Done {
         id: JobId,
         end: Option<JobEnd>,
     },
-    /// Nothing of an earlier daemon's is left of it, so it waits for a slot.
+    /// The earlier daemon's sandbox of the job is removed, so the job waits for a slot.
     Waits {
         id: JobId,
     },
@@ -71,13 +71,13 @@ pub enum JobsMsg {
         id: JobId,
     },
     Tidy,
-    /// Room may have come from elsewhere, and who watched may have gone.
+    /// Quota may have been freed elsewhere, and clients that watched jobs may have left.
     Pump,
 }
 
-/// A job of which somebody wants to know the end. An ephemeral one lives as long as there is one of these.
+/// A job whose end a client waits for. An ephemeral job exists as long as it has one of these.
 pub struct Watched {
-    /// Ends when the verdict is in the journal.
+    /// Closed when the verdict is in the journal.
     pub state: watch::Receiver<JobState>,
     pub hold: Hold,
 }

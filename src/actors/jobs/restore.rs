@@ -1,5 +1,5 @@
-//! What is there from before: jobs that an earlier daemon, or an earlier life of the actor, took; and
-//! files that nobody needs any more.
+//! Restores the jobs that an earlier daemon, or an earlier run of the actor, accepted; and removes files that
+//! are no longer needed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::store::{Journal, JournalError};
 const ARTIFACTS: &str = ".artifacts";
 
 impl JobsState {
-    /// Those that waited wait again, those that ran go on, or are told to be lost.
+    /// Queues jobs again that waited; resumes those that ran, or concludes them as lost.
     pub(super) async fn restore(&mut self) -> Result<(), JournalError> {
         let open = self.args.journal.open_jobs()?;
         remove_unfinished(&self.args.launcher);
@@ -33,7 +33,7 @@ impl JobsState {
             let memory = memory.charge_anyway(MemoryPurpose::Jobs, description_bytes(&record.job));
             self.insert(record, (permit, memory), input);
             match (state, judged, sessions.contains_key(&id)) {
-                // Nobody hears of it before its sandbox is gone.
+                // The verdict stays hidden from clients until the sandbox is removed.
                 (_, Some(end), true) => {
                     sessions.remove(&id);
                     self.running += 1;
@@ -50,8 +50,8 @@ impl JobsState {
                     let result = log.and_then(|log| run::result_in(&log));
                     self.conclude(id, result.map_or_else(verdict::lost, |r| verdict::of_result(&r, true)));
                 }
-                // Its script has not begun. The sandbox that was made for it goes first: the job finds the next one by
-                // its own number.
+                // The script has not begun. The job's old session is removed first, because the job finds its
+                // session by the job's id.
                 (JobState::Queued | JobState::Ended, None, true) => {
                     sessions.remove(&id);
                     let (jobs, supervisor) = (self.myself.clone(), self.args.supervisor.clone());
@@ -87,13 +87,13 @@ impl JobsState {
     }
 }
 
-/// Where the artifacts of a job are.
+/// The file with the artifacts of a job.
 #[must_use]
 pub fn artifacts_of(launcher: &Launcher, id: JobId) -> PathBuf {
     launcher.paths.jobs_dir().join(format!("{id}{ARTIFACTS}"))
 }
 
-/// Those that are there, with their sizes, the oldest first.
+/// All stored artifact files with their sizes, the oldest first.
 #[must_use]
 pub fn artifacts(launcher: &Launcher) -> Vec<(JobId, PathBuf, u64)> {
     let mut found = Vec::new();
@@ -108,7 +108,7 @@ pub fn artifacts(launcher: &Launcher) -> Vec<(JobId, PathBuf, u64)> {
     found.into_iter().map(|(_, id, path, size)| (id, path, size)).collect()
 }
 
-/// What an earlier daemon was writing when it died.
+/// Removes files that an earlier daemon was writing when it ended.
 fn remove_unfinished(launcher: &Launcher) {
     for entry in std::fs::read_dir(launcher.paths.jobs_dir()).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().ends_with(run::UNFINISHED) {
@@ -117,7 +117,7 @@ fn remove_unfinished(launcher: &Launcher) {
     }
 }
 
-/// Those of jobs that are forgotten.
+/// Removes the artifacts of forgotten jobs.
 fn sweep_artifacts(launcher: &Launcher, journal: &Journal) {
     for (id, path, _) in artifacts(launcher) {
         if journal.has_job(id).is_ok_and(|known| !known) {

@@ -1,4 +1,4 @@
-//! One job from its sandbox to its verdict.
+//! Runs one job from its sandbox to its verdict.
 
 use ractor::ActorStatus;
 use std::io::{BufReader, Write};
@@ -31,10 +31,11 @@ use crate::store::{EventLog, JobRecord};
 
 /// The one cell of a job.
 pub const CELL: CellNumber = 1;
-/// An end that the disk does not take is found by looking again.
+/// The interval at which the result is looked for, because an end that the disk does not take causes no
+/// notification.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How the name of a file ends that is still being written.
+/// The suffix of a file that is still being written.
 pub const UNFINISHED: &str = ".unfinished";
 
 pub struct JobRun {
@@ -46,19 +47,19 @@ pub struct JobRun {
     pub input: PathBuf,
     pub artifacts: PathBuf,
     pub cancel: CancellationToken,
-    /// Of the actor that this works for; the next one does it again.
+    /// Cancelled when the actor that this works for ends; the next actor repeats the work.
     pub life: CancellationToken,
-    /// The daemon goes down; the next one goes on.
+    /// Cancelled when the daemon shuts down; the next one resumes the job.
     pub shutdown: CancellationToken,
-    /// The sandbox that an earlier daemon made for it.
+    /// The session that an earlier daemon made for the job.
     pub resume: Option<SessionRef>,
 }
 
-/// Internal errors over one job until it is given up.
+/// The number of internal errors after which a job is given up.
 const TRIES: usize = 3;
 
 impl JobRun {
-    /// `room` is held for its sandbox.
+    /// Runs the job; `room` is reserved for its sandbox.
     pub async fn go(self, room: Option<Permit>) {
         let life = self.life.clone();
         tokio::select! {
@@ -81,8 +82,8 @@ impl JobRun {
             Ok(end) => Some(end),
         };
         if let Some(end) = &end {
-            // Nothing else knows it when the sandbox is gone. On a full disk it is noted later; an actor
-            // that has died is followed by one that finds out again.
+            // Written before the sandbox, the only other source, is removed. With a full disk it is written
+            // later; if the actor has died, its successor finds the end again.
             let end = Box::new(end.clone());
             match ask(&self.jobs, |reply_to| JobsMsg::Judged { id, end, reply_to }).await {
                 Err(problem) if problem.code != Code::Storage => return,
@@ -93,7 +94,8 @@ impl JobRun {
         let _ = self.jobs.cast(JobsMsg::Done { id, end });
     }
 
-    /// A session that dies over a request of ours lives on: what was asked is asked again, as far as it was not done.
+    /// Retries after internal errors: a session that panics over a request carries on, so the steps that were
+    /// not done are requested again.
     async fn run_to_the_end(&self, room: Option<Permit>) -> Result<JobEnd, Problem> {
         let mut outcome = self.run(self.resume.clone(), room).await;
         for _ in 1..TRIES {
@@ -134,7 +136,7 @@ impl JobRun {
         Ok(end)
     }
 
-    /// A fresh sandbox that nobody else is told of.
+    /// Makes a fresh session that clients cannot see.
     async fn make(&self, room: Option<Permit>) -> Result<SessionRef, Problem> {
         let (job, view) = (&self.record.job, &self.record.view);
         let request = Box::new(request(job));
@@ -163,7 +165,8 @@ impl JobRun {
         });
         brought.await??;
         let _ = session.cast(SessionMsg::FilesChanged);
-        // In the journal first: a job that is noted as waiting is run by the next daemon from the start.
+        // In the journal first: a job that the journal shows as waiting is run from the start by the next
+        // daemon.
         let started = Started { session: handles.log.session(), receipt: self.receipt(&receipt) };
         let id = self.record.view.id;
         ask(&self.jobs, |reply_to| JobsMsg::Started { id, started: Box::new(started), reply_to }).await?;
@@ -215,13 +218,13 @@ impl JobRun {
         if patterns.is_empty() {
             return Ok(Gathered::default());
         }
-        // The daemon's own file, which the folder's owner could not make. It gets its name when it is whole; if this is
-        // cancelled before, it goes.
+        // The daemon creates this file, because the owner of the workspace could not. It gets its final name
+        // when it is complete, and is deleted if this is cancelled before.
         let folder = self.artifacts.parent().unwrap_or(&self.artifacts);
         let (out, unfinished) = tempfile::Builder::new().suffix(UNFINISHED).tempfile_in(folder)?.into_parts();
         let (owner, name) = (self.record.view.owner, format!("job {}", self.record.view.id));
-        // Its bytes count from now on, and not only when all that is kept is looked at again, for as long as the thread
-        // writes that cannot be ended.
+        // The bytes count from now on, not only after the next look over the stored files, and for as long as
+        // the thread, which cannot be cancelled, writes.
         let kept = self.ledger.keep(owner, &name, Amounts::default());
         let gathered = handles.workspace.access(WorkKind::Transfer, move |root| {
             let gathered = gather::gather(root, &patterns, Charged { out, gauge: kept.gauge() });
@@ -237,7 +240,7 @@ impl JobRun {
     }
 }
 
-/// A file of the daemon's that grows at a user's expense: what is too much is not written.
+/// A file of the daemon that is charged to a user: bytes above the quota are not written.
 struct Charged<W> {
     out: W,
     gauge: Gauge,
@@ -249,7 +252,7 @@ impl<W: Write> Write for Charged<W> {
             let charged = self.gauge.grow(Kind::Journal, bytes.len() as u64);
             charged.map_err(|refusal| std::io::Error::other(refusal.sentence()))?;
         }
-        // What is charged is written, whole.
+        // All charged bytes are written.
         self.out.write_all(bytes).map(|()| bytes.len())
     }
 
@@ -258,7 +261,7 @@ impl<W: Write> Write for Charged<W> {
     }
 }
 
-/// The sandbox that a job runs in.
+/// The session request for a job.
 pub fn request(job: &NewJob) -> NewSession {
     NewSession {
         backend: job.backend,
@@ -284,13 +287,13 @@ pub async fn session_of(supervisor: &SupervisorRef, job: JobId) -> Option<Sessio
     sessions.into_iter().find(|(of, _)| *of == job).map(|(_, session)| session)
 }
 
-/// The work on a job panicked: it ends, instead of running for ever.
+/// Ends a job whose task panicked, which would otherwise run for ever.
 pub async fn given_up(jobs: JobsRef, supervisor: SupervisorRef, id: JobId) {
     remove(&supervisor, id).await;
     let _ = jobs.cast(JobsMsg::Done { id, end: Some(verdict::of_problem(&lost())) });
 }
 
-/// Takes away what a job's sandbox was, if it is there.
+/// Removes the session of a job, if it exists.
 pub async fn remove(supervisor: &SupervisorRef, job: JobId) {
     if let Some(session) = session_of(supervisor, job).await {
         let removed = ask(&session, |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await;

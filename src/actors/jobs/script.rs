@@ -1,8 +1,8 @@
-//! The cell of a job: it replaces its process by the script.
+//! The cell of a job, which replaces its own process by the script.
 //!
-//! The descriptors that a worker speaks on are closed by that, so nothing of the script can answer for
-//! the cell; the guardian tells how the process ended. That it got so far can be seen from the order,
-//! which is the last thing to go: a process that ended before is no verdict of the script.
+//! This closes the descriptors of the worker's protocol, so the script cannot answer for the cell; the
+//! guardian reports how the process ended. The order file, which is deleted last, shows whether the process
+//! got that far: if it ended earlier, its end is no verdict of the script.
 
 use serde_json::json;
 
@@ -10,11 +10,12 @@ use crate::protocol::job::NewJob;
 use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files;
 
-/// Where the cell finds what it is to run. Not in its code, which the journal keeps: variables may be
-/// secrets. A script that puts one there again is taken for one that was not begun.
+/// The order file, which says what the cell has to run. The order is not in the cell's code, which the
+/// journal keeps, because variables may be secrets. A script that creates this file again is considered as
+/// not begun.
 pub const ORDER: &str = ".belljar-job";
 
-/// The modules that it imports are the kernel's own, loaded before any file of the input was there.
+/// The code of the cell. It imports modules that the kernel loaded before any file of the input existed.
 pub const CODE: &str = r#"import json, os, sys
 with open(".belljar-job", encoding="utf-8") as file:
     job = json.load(file)
@@ -34,20 +35,20 @@ os.unlink(".belljar-job")
 os.execve(sys.executable, [sys.executable, *job["argv"]], {**os.environ, **job["env"]})
 "#;
 
-/// Whether the process became the script.
+/// Whether the process has become the script.
 #[must_use]
 pub fn has_begun(workspace: &Root<'_>) -> bool {
     !files::is_there(workspace, ORDER)
 }
 
-/// What is written there.
+/// The content of the order file.
 #[must_use]
 pub fn order(job: &NewJob) -> String {
-    // A name that begins with `-` would be an option of Python.
+    // Python would take a name that begins with `-` for an option.
     let script = if job.script.starts_with('-') { format!("./{}", job.script) } else { job.script.clone() };
     let argv: Vec<&str> = std::iter::once(&script).chain(&job.args).map(String::as_str).collect();
     let mut env = job.env.clone();
-    // What a script printed before it was killed is not lost in its buffer.
+    // Unbuffered, so that the output of a killed script is not lost in its buffer.
     env.entry("PYTHONUNBUFFERED".into()).or_insert_with(|| "1".into());
     json!({"argv": argv, "env": env, "require": job.require}).to_string()
 }

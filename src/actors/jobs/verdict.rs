@@ -1,15 +1,15 @@
-//! How a job ended, from how its cell did.
+//! Derives the end of a job from the end of its cell.
 //!
-//! A job's cell never answers: it replaces its process by the script, so that the script's own end is
-//! all there is, told by the guardian, which is the script's parent. A cell that does answer has not
-//! got that far, or somebody speaks for it; neither is a verdict of the script.
+//! A job's cell never answers: it replaces its process by the script, so only the script's own end counts, as
+//! reported by the guardian, which is the script's parent. A cell that does answer has not got that far, or
+//! the answer is forged; neither is a verdict of the script.
 
 use crate::protocol::exit_codes::{INTERRUPTED as CANCELLED, KILLED, OWN, TIMEOUT as TIMED_OUT};
 use crate::protocol::job::{JobEnd, Verdict};
 use crate::protocol::problem::Problem;
 use crate::protocol::result::{ExecutionResult, Reason, Status};
 
-/// Without its artifacts, which are gathered later. `begun` says whether the cell became the script.
+/// The end without artifacts, which are gathered later. `begun` says whether the cell became the script.
 #[must_use]
 pub fn of_result(result: &ExecutionResult, begun: bool) -> JobEnd {
     let (verdict, exit_code, reason) = match (result.status, result.reason, result.exit_code) {
@@ -57,7 +57,7 @@ pub fn of_result(result: &ExecutionResult, begun: bool) -> JobEnd {
     ended(verdict, exit_code, reason, result.duration_ms)
 }
 
-/// The rest of a note is for sessions, which go on.
+/// The first sentence of a note; the rest only concerns sessions, which continue.
 fn first_sentence(result: &ExecutionResult) -> String {
     let note = note(result);
     let end = note.find(". ").unwrap_or(note.len());
@@ -68,7 +68,7 @@ fn note(result: &ExecutionResult) -> String {
     result.state.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default()
 }
 
-/// It did not even come to a cell.
+/// The end of a job that never ran a cell.
 #[must_use]
 pub fn of_problem(problem: &Problem) -> JobEnd {
     let hint = problem.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
@@ -101,7 +101,7 @@ mod tests {
         let changes = Changes { artifacts: Vec::new(), cut: false };
         let result =
             conclude(CellStart::default(), ending, cause, CellRecord::default(), changes, Duration::ZERO);
-        // Whatever a process ends with that has not become the script, it is not the script's.
+        // No exit code of a process that has not become the script counts as the script's.
         let early = of_result(&result, false);
         assert!(early.exit_code >= TIMED_OUT && early.verdict != Verdict::Passed, "{early:?}");
         if result.status == Status::Crashed {
@@ -128,7 +128,7 @@ mod tests {
             (exited(-11), none(), (Verdict::Crashed, 139)),
             (exited(-9), oom, (Verdict::OutOfMemory, 137)),
             (exited(-15), by(EndedBy::Deadline), (Verdict::TimedOut, 124)),
-            // Whoever takes the request to end for a reason to succeed has still run out of time.
+            // A script that exits with 0 when it is told to end has still run out of time.
             (exited(0), by(EndedBy::Deadline), (Verdict::TimedOut, 124)),
             (exited(0), by(EndedBy::Policy("disk".into())), (Verdict::Error, 125)),
             (exited(-9), by(EndedBy::Policy("disk".into())), (Verdict::Crashed, 137)),

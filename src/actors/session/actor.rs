@@ -1,4 +1,4 @@
-//! The session's actor: what it does with each message.
+//! The session's actor: how it handles each message.
 
 use super::generations::{Generations, Inheritance};
 use super::messages::{SessionMsg, SessionRef};
@@ -12,9 +12,9 @@ use crate::session::machine::Input;
 use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
 use std::time::Duration;
 
-/// How often idleness and age are looked at.
+/// The interval at which idleness and age are checked.
 const TICK: Duration = Duration::from_secs(1);
-/// Computations that wait for a sandbox.
+/// The most computations that wait for a sandbox.
 const COMPUTATIONS_WAITING: usize = 16;
 
 pub struct Session;
@@ -144,7 +144,7 @@ impl SessionActorState {
                 Some(executor) => drop(executor.cast(ExecutorMsg::FilesChanged)),
                 None => state.measure_workspace(),
             },
-            // Unwrapped before, where it is of this life.
+            // `Generations` has unwrapped the messages of this generation before.
             SessionMsg::Own { .. } => {}
             SessionMsg::MayRun(permit) => state.may_run(permit).await,
             SessionMsg::ActedOn { admin, act } => {

@@ -1,4 +1,4 @@
-//! The session's part in asks: its tools, and the variables that an ask brings along.
+//! The session's part in asks: its tools, and the variables that an ask provides.
 
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::sandbox::kernel::files as kernel_files;
 use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry, RegistryError};
 
-/// The tools of a session with those that clients lend it.
+/// The tools of a session, including those that clients lend it.
 pub(super) fn registry(own: &Arc<Registry>, clients: &ClientTools) -> Arc<Registry> {
     let lent = clients.tools();
     if lent.is_empty() {
@@ -69,14 +69,14 @@ pub(super) async fn spawn_asks(
         last_result: Arc::clone(&common.last_result),
         packages: Arc::new(packages),
         image: args.wanted.image.clone(),
-        // The one that does not is never chosen, only named.
+        // `Backend::Process`, the only backend without isolation, is used only if the request names it.
         contained: args.backend != Backend::Process,
         before,
     })
     .await
 }
 
-/// Tells the session whenever a client comes or goes.
+/// Notifies the session whenever a client starts or stops lending tools.
 pub(super) fn watch_clients(myself: &SessionRef, clients: &ClientTools) {
     let (session, mut changes) = (myself.clone(), clients.changes());
     tokio::spawn(async move {
@@ -88,7 +88,7 @@ pub(super) fn watch_clients(myself: &SessionRef, clients: &ClientTools) {
     });
 }
 
-/// The result of a cell of before, when it has ended.
+/// Waits for the result of a cell that an earlier daemon queued.
 pub async fn result_of(log: &EventLog, cell: CellNumber) -> Result<ExecutionResult, Problem> {
     let mut watch = log.watch();
     loop {
@@ -144,8 +144,8 @@ impl SessionActorState {
         self.configure(names);
     }
 
-    /// Tells the kernel of the seed and the tools as they are now; the present worker gets the values of
-    /// these names.
+    /// Sends the present seed and tools to the kernel; its present worker assigns the variables named in
+    /// `given`.
     pub(super) fn configure(&self, given: Vec<String>) {
         if let Some(executor) = &self.executor {
             let (seed, tools) = (self.args.seed.clone(), self.tools());
@@ -153,8 +153,8 @@ impl SessionActorState {
         }
     }
 
-    /// Until the sandbox of before is attached to or found gone, nothing can be said about it: what is
-    /// asked of it waits. Bounded by the connections of the owner.
+    /// Defers requests about the sandbox until the earlier sandbox is attached or found to be gone, because
+    /// its state is unknown until then. The owner's connections bound their number.
     pub(super) fn ready_for(&mut self, message: SessionMsg) -> Option<SessionMsg> {
         let about_sandbox = matches!(
             message,
@@ -170,7 +170,7 @@ impl SessionActorState {
         Some(message)
     }
 
-    /// What waited for a sandbox goes on.
+    /// Handles the requests that waited for a sandbox.
     pub(super) fn resume_deferred(&mut self) {
         for message in std::mem::take(&mut self.deferred) {
             let _ = self.myself.any_generation().cast(message);

@@ -1,4 +1,4 @@
-//! The beginning of a session: its first one, or another after it panicked or the daemon was started anew.
+//! The start of a session's state: for a new session, after a panic, or after a restart of the daemon.
 
 use super::generations::Inheritance;
 use super::messages::OwnSession;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl SessionActorState {
-    /// Begins a life: the first one, or another from what the journal says and the one before left.
+    /// Starts a generation: the first one, or another from the journal and what the previous one left.
     pub(super) async fn begin(
         myself: OwnSession,
         inheritance: Inheritance,
@@ -60,7 +60,7 @@ impl SessionActorState {
             let spill = Spill::open(recorded.spill_folder(), most)?;
             Ok::<_, ActorProcessingErr>(Recorder::recover(recorded, spill, caps, sandbox, &running)?)
         };
-        // What running cells have printed is read again for it.
+        // The recorder reads the output of running cells again, which blocks.
         let recorder = Arc::new(tokio::task::spawn_blocking(recover).await??);
         let held_by = past.sandbox.as_ref().map(|receipt| receipt.backend);
         let making = place.is_none().then(|| make_workspace(&myself, &args, held_by));

@@ -1,5 +1,5 @@
-//! A cell runs when its owner may run one more: it waits in turn with those of other users. What a
-//! cell holds comes back with its end, of whatever kind.
+//! Permits for cells: a cell runs when its owner may run one more, and waits in turn with those of other
+//! users. Its permit is released when it ends in any way.
 
 use tokio_util::task::AbortOnDropHandle;
 
@@ -18,11 +18,11 @@ fn a_cell() -> Amounts {
 }
 
 impl SessionActorState {
-    /// Asks for one more cell. None: the answer comes with a message.
+    /// Requests a permit for one more cell. None if the permit comes later, as a message.
     pub(super) fn request_cell_permit(&mut self) -> Result<Option<Input<Reply<VariableList>>>, Problem> {
         let (owner, name) = (self.args.owner, self.args.name.as_str());
         if self.args.nested {
-            // The cell that wants it holds one already and does nothing but wait.
+            // The cell that requested this session holds a permit already and only waits.
             self.cell_permits.spare = Some(self.args.ledger.keep(owner, name, a_cell()));
             return Ok(Some(Input::MayRun));
         }
@@ -46,7 +46,7 @@ impl SessionActorState {
         self.apply(Input::MayRun).await;
     }
 
-    /// Runs since an earlier daemon.
+    /// Holds a permit for a cell that has been running since an earlier daemon.
     pub(super) fn keep_cell_permit(&mut self, cell: CellNumber) {
         let permit = self.args.ledger.keep(self.args.owner, self.args.name.as_str(), a_cell());
         self.cell_permits.held.insert(cell, permit);

@@ -1,4 +1,4 @@
-//! Cells of a session: into the queue, to the executor, to their end.
+//! The cells of a session: into the queue, to the executor, to their end.
 
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -22,7 +22,7 @@ use crate::session::machine::Input;
 use crate::session::outcome::CellStart;
 use crate::store::AppliedFrame;
 
-/// Copies of a cell's code while it runs: in the queue, in the executor.
+/// The copies of a cell's code while it runs: in the queue, in the executor.
 const CODE_COPIES: u64 = 2;
 
 impl SessionActorState {
@@ -90,7 +90,7 @@ impl SessionActorState {
         self.apply(Input::Cell(start)).await;
     }
 
-    /// Code is kept from when it is taken into the queue until its cell has ended.
+    /// Charges the code, which stays in memory from when it is queued until its cell has ended.
     fn code_in_memory(&self, code: &str) -> Result<Option<Arc<Charge>>, NoRoom> {
         let bytes = (code.len() as u64).saturating_mul(CODE_COPIES);
         if bytes <= SMALL_BYTES || !controls::holds("cell_memory_charge") {
@@ -108,9 +108,10 @@ impl SessionActorState {
         self.has_disk()
     }
 
-    /// A cell that grows what is too large already is ended, but each could add what it writes until then.
+    /// Refuses a cell while far too much is on the disk. A cell that grows an oversized workspace is ended,
+    /// but each cell could add what it writes until then.
     fn has_disk(&self) -> Result<(), Problem> {
-        // A folder of the caller's is the caller's disk.
+        // A folder of the caller is on the caller's own disk.
         if self.args.workspace.is_some() {
             return Ok(());
         }
@@ -132,7 +133,7 @@ impl SessionActorState {
         })
     }
 
-    /// Nobody was told of the cell, so it does not run, unless it does already.
+    /// Drops a cell that no client was told of, unless it runs already.
     pub(super) async fn unwritten(&mut self, ticket: Ticket, reply_to: Reply<Ticket>) {
         if self.machine.runs(ticket.cell) {
             let _ = reply_to.send(Ok(ticket));
@@ -150,18 +151,18 @@ impl SessionActorState {
         self.apply(Input::Finished(cell)).await;
     }
 
-    /// The end of a cell, for everybody who waits for it.
+    /// Reports the end of a cell to all who wait for it.
     pub(super) fn tell_end(&mut self, result: ExecutionResult, frame_guard: Option<FrameGuard>) {
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
         let _ = self.asks.cast(AsksMsg::CellEnded { cell: result.cell });
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
         let applied = frame_guard.as_ref().and_then(|frame_guard| self.applied(frame_guard));
-        // Nobody hears of a result that a death of the daemon could undo.
+        // Sent after the commit: a client must not see a result that a crash of the daemon could undo.
         self.log.append_then(finished, applied, move || drop(ticket.done.send(result)));
     }
 
-    /// The frame of the present sandbox whose effect an event is.
+    /// The frame of the present sandbox that an event is the effect of.
     pub(super) fn applied(&self, frame_guard: &FrameGuard) -> Option<AppliedFrame> {
         let sandbox = self.receipt.as_ref()?.sandbox.clone();
         Some(AppliedFrame { sandbox, received: frame_guard.number })

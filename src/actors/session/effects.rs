@@ -1,4 +1,4 @@
-//! Carries out what the machine of a session wants.
+//! Carries out the effects that the machine of a session requests.
 
 use ractor::MessagingErr;
 use std::collections::VecDeque;
@@ -22,8 +22,8 @@ impl SessionActorState {
     pub(super) async fn apply(&mut self, input: Input<Waiting>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
-            // The cell that a permit was for may be gone, and other users wait for a permit: then it is given back. What is
-            // carried out may get the permit for the next input.
+            // The permit is released if its cell is gone, because other users wait for one. An effect may get
+            // the permit for the next input.
             let mut permit = matches!(input, Input::MayRun).then(|| self.cell_permits.spare.take()).flatten();
             for effect in self.machine.step(input, Instant::now()) {
                 inputs.extend(self.carry_out(effect, &mut permit).await);
@@ -33,7 +33,7 @@ impl SessionActorState {
         self.cell_permits.held.retain(|cell, _| queue.is_running(*cell));
     }
 
-    /// Carries out one effect. Gives the input that follows from it at once, if any does.
+    /// Carries out one effect. Gives the input that follows at once, if there is one.
     async fn carry_out(
         &mut self,
         effect: Effect<Waiting>,
@@ -55,8 +55,8 @@ impl SessionActorState {
                 let before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
                 self.machine.counted(cell, before);
                 let session = self.myself.clone();
-                // The journal has the start first: a kernel that ran a cell which the journal does not know would give
-                // its result to the next cell of that number.
+                // The journal has the start first: if a kernel ran a cell that the journal does not know, its
+                // result would be taken for that of the next cell with the same number.
                 self.append_and(EventBody::CellStarted { cell, before }, move |written| {
                     let _ = session.cast(SessionMsg::Started { begin, written });
                 });
@@ -64,7 +64,8 @@ impl SessionActorState {
             Effect::Run(start) => self.tell_executor(ExecutorMsg::Run(start)),
             Effect::Show { which, reply_to } => {
                 let executor = self.executor.as_ref()?;
-                // An executor that does not take the message has ended, and the session is about to be told.
+                // An executor that does not take the message has ended, and the session is about to learn of
+                // it.
                 if let Err(MessagingErr::SendErr(ExecutorMsg::Variables { which, reply_to })) =
                     executor.cast(ExecutorMsg::Variables { which, reply_to })
                 {

@@ -1,4 +1,4 @@
-//! Starting afresh, and the end of a session.
+//! The reset and the removal of a session.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::{Workspace, remove_tree};
 use crate::session::machine::Input;
 
-/// A guest may have left a million files; other actors go on meanwhile.
+/// Removes a workspace in a task, because a guest may have left a million files.
 pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
     if let Err(error) = workspace.remove().await {
         let path = workspace.path.display();
@@ -25,7 +25,7 @@ pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
     }
 }
 
-/// The managed folder of a session that has not begun, so that it has no workspace to remove.
+/// Removes the managed folder of a session that never started in this daemon and so has no `Workspace`.
 pub(super) async fn remove_folder(launcher: &Launcher, id: SessionId) {
     let path = launcher.paths.workspaces_dir().join(id.to_string());
     let removed = tokio::task::spawn_blocking(move || remove_tree(&path)).await;
@@ -37,7 +37,8 @@ pub(super) async fn remove_folder(launcher: &Launcher, id: SessionId) {
 }
 
 impl SessionActorState {
-    /// Before anything is read for it, and so that nobody else's is read for meanwhile.
+    /// Reserves the session for a replay before any data is read for it, so that no second replay starts
+    /// meanwhile.
     pub(super) async fn prepare_replay(&mut self, reply_to: Reply<()>) {
         self.touch();
         let may = self.machine.may_replay().and_then(|()| self.can_write());
@@ -70,10 +71,10 @@ impl SessionActorState {
 
     pub(super) async fn reset_noted(&mut self, reply_to: Reply<()>) {
         if let Some(executor) = self.ready() {
-            // Before any cell that has waited for it.
+            // Sent at once, so that it precedes any cell that has waited for the reset.
             let done = send_now(&executor, |reply_to| ExecutorMsg::Reset { reply_to });
             tokio::spawn(async move {
-                // If the sandbox ended meanwhile, the next one is as fresh as can be.
+                // If the sandbox ended meanwhile, the next one is fresh anyway.
                 let _ = reply_to.send(done.await.unwrap_or(Ok(())));
             });
         } else {
@@ -82,7 +83,7 @@ impl SessionActorState {
         self.apply(Input::ResetNoted).await;
     }
 
-    /// Whoever else wants that while it is under way is told when it is done: its sandbox is gone only then.
+    /// Removes the session. A further caller is answered together with the first, when the sandbox is gone.
     pub(super) async fn remove(&mut self, myself: &OwnSession, reply_to: Option<Reply<()>>) {
         if let Some(removers) = &self.removers {
             removers.lock().extend(reply_to);
@@ -99,11 +100,12 @@ impl SessionActorState {
         let making = self.making.take();
         tokio::spawn(async move {
             if let Some(making) = making {
-                // A workspace that came to be after the end would be nobody's.
+                // A workspace created after the removal would belong to no session, so its creation is
+                // awaited.
                 let _ = making.await;
             }
-            // First in the journal: should the daemon die over it, the next one finds no session whose sandbox is half gone,
-            // and clears away what is left.
+            // First in the journal: if the daemon ends here, the next one finds no session with a
+            // half-removed sandbox, and removes the leftovers.
             let mut noted = RemovalRecord::begin(&journal, id);
             noted.is_written().await;
             if let Some(executor) = executor {
@@ -113,13 +115,13 @@ impl SessionActorState {
         });
     }
 
-    /// The last of it goes, and whoever asked is told, but not before the journal knows.
+    /// Removes the rest of the session and answers the callers, but not before the journal has the removal.
     pub(super) fn removed(&mut self, reply_to: Option<Reply<()>>, mut noted: RemovalRecord) {
         self.log.append(EventBody::SessionRemoved);
         self.log.close();
         self.forgo_sandbox();
         let unwritable = self.unwritable("the session was removed, but may come back with the next daemon");
-        // Nobody can ask what became of one that was never made.
+        // No client can know a session that was never made, so its record is not kept.
         let never_made = self.args.before.is_none() && self.receipt.is_none();
         let (workspace, journal, id) = (self.workspace.clone(), self.args.journal.clone(), self.args.id);
         let removers = Arc::clone(self.removers.get_or_insert_default());
@@ -143,7 +145,7 @@ impl SessionActorState {
         self.end_after(last);
     }
 
-    /// The daemon ends: all that the session has to say is in the journal.
+    /// Ends the actor when the daemon shuts down, after all events of the session are in the journal.
     pub(super) fn left(&self) {
         let log = Arc::clone(&self.log);
         self.end_after(async move {
@@ -153,7 +155,7 @@ impl SessionActorState {
         });
     }
 
-    /// Ends the session when that is done, whose outcome is who waits for it.
+    /// Ends the session when `last` is done; it gives the callers that wait for the end.
     fn end_after(&self, last: impl Future<Output = Vec<Reply<()>>> + Send + 'static) {
         let (supervisor, session, id) = (self.args.supervisor.clone(), self.myself.clone(), self.args.id);
         spawn_reporting(last, move |removers| {

@@ -1,4 +1,4 @@
-//! A session whose sandbox is frozen, also over a restart of the daemon.
+//! Freezing the sandbox of a session, also over a restart of the daemon.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ pub(super) fn ended_meanwhile() -> Problem {
 }
 
 impl SessionActorState {
-    /// First in the journal: the next daemon has to know why nothing answers.
+    /// Freezes the sandbox. The event goes into the journal first, so that the next daemon knows why the
+    /// sandbox does not answer.
     pub(super) async fn freeze(&mut self, myself: &OwnSession, reply_to: Reply<()>) {
         let may = self.machine.may_freeze().and_then(|()| self.can_write());
         let executor = match (may, self.ready()) {

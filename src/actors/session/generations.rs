@@ -1,10 +1,10 @@
-//! A session that panics goes on: its next life begins with what the journal says, and attaches to the sandbox that
-//! the one before let go of. The actor itself stays, and with it its mailbox and everybody's reference to it; only the
-//! message over which it died is lost, and whoever waits for the answer is told.
+//! A session survives its own panic: the next generation starts from the journal and attaches to the sandbox
+//! that the previous one released. The actor stays, with its mailbox and all references to it; only the
+//! message over which it panicked is lost, and the caller that waits for its answer gets an error.
 //!
-//! A part of the session that dies, its executor or its asks, ends the life as well: there is one way to begin anew.
-//! A session that dies too often is parked, and one of before that cannot begin. It keeps its sandbox, and takes a reset
-//! or its removal.
+//! If the executor or the asks actor of a session dies, the generation ends as well, so that there is only
+//! one way to start again. A session is parked if it dies too often, or if it cannot start again after a
+//! restart of the daemon. A parked session keeps its sandbox, and accepts a reset or its removal.
 
 use futures_util::FutureExt;
 use ractor::{ActorCell, ActorProcessingErr};
@@ -33,24 +33,25 @@ use crate::session::machine::Input;
 use crate::session::queue::QueueItem;
 use crate::tools::ClientTools;
 
-/// Time for the parts of a life to end. They never wait for anything, so this is never needed.
+/// The time for the executor and the asks actor to end. They never wait for slow work, so it is never used
+/// up.
 const PARTS_END: Duration = Duration::from_secs(10);
 
-/// What one life leaves to the next, beside the journal.
+/// What one generation leaves to the next, beside the journal.
 pub(super) struct Inheritance {
     pub args: SessionArgs,
     pub clients: ClientTools,
     pub common: Common,
     pub holders: Holders,
-    /// Who waits for the ends of cells.
+    /// The callers that wait for the ends of cells.
     pub tickets: HashMap<CellNumber, CellWaiter>,
-    /// Who waits for the workspace.
+    /// The callers that wait for the workspace.
     pub unanswered: Vec<Reply<Handles>>,
     pub deferred: Vec<SessionMsg>,
-    /// Lists of variables that wait.
+    /// The waiting requests for lists of variables.
     pub views: Vec<Input<Reply<VariableList>>>,
     pub place: Option<(Arc<Workspace>, Option<UserSlot>)>,
-    /// Somebody runs the cells of before again, and goes on with it.
+    /// Whether a replay of earlier cells is under way and continues in the next generation.
     pub replaying: bool,
 }
 
@@ -72,7 +73,7 @@ impl Inheritance {
 }
 
 pub struct Generations {
-    /// Of the present life; what parts of an earlier one say does not count.
+    /// The number of the present generation; messages of an earlier one are ignored.
     number: u64,
     deaths: CrashCounter,
     current: Generation,
@@ -81,17 +82,17 @@ pub struct Generations {
 enum Generation {
     Living(Box<SessionActorState>),
     Parked(Box<Parked>),
-    /// The session has ended; so will the actor.
+    /// The session has ended, and the actor is about to end.
     Stopped,
 }
 
 struct Parked {
     inheritance: Inheritance,
-    /// As it was last seen.
+    /// The last known view.
     view: SessionView,
-    /// Which it keeps.
+    /// The sandboxes that the session keeps.
     sandboxes: Vec<SandboxId>,
-    /// So that nobody else gets the user id of its guests.
+    /// Held so that no other session gets the user id of this one's guests.
     slot: Option<UserSlot>,
     why: String,
 }
@@ -104,7 +105,7 @@ impl Parked {
         Self { inheritance, view, sandboxes, slot, why }
     }
 
-    /// A session that was there before this daemon was.
+    /// Parks a session of an earlier daemon.
     fn of_before(inheritance: Inheritance) -> Self {
         let args = &inheritance.args;
         let sandboxes = args.journal.sandboxes(args.id).unwrap_or_default();
@@ -124,14 +125,14 @@ impl Parked {
     }
 }
 
-/// How a life ended.
+/// The outcome of a generation's end.
 struct Ended {
     inheritance: Inheritance,
     view: SessionView,
     sandboxes: Vec<SandboxId>,
     removing: bool,
     leaving: bool,
-    /// Of a session that is being made: it has a sandbox that nobody knows of.
+    /// Only for a session that is still being made: its executor, whose sandbox has to be removed.
     executor: Option<ExecutorRef>,
 }
 
@@ -192,14 +193,14 @@ impl Generations {
         };
         tracing::error!(session = %state.args.id, why, "a life of a session ended; the next one goes on");
         let too_often = self.deaths.one_more() && controls::holds("session_is_parked");
-        // From here on nothing counts that its parts have said.
+        // Messages of the previous executor and asks actor are ignored from here on.
         self.number += 1;
         let Ended { mut inheritance, view, sandboxes, removing, leaving, executor } = state.end().await;
         if leaving {
             return leave(myself, &inheritance);
         }
         if let Some(created) = inheritance.args.created.take() {
-            // Nobody was told of it, so it is not to be.
+            // No client was told of this session, so it must not come into being.
             not_created(&inheritance.args, executor, created);
             return self.park(Parked::new(inheritance, view, sandboxes));
         }
@@ -214,9 +215,9 @@ impl Generations {
         }
     }
 
-    /// False if it cannot live; it is parked then.
+    /// Starts the next generation. False if that fails; the session is parked then.
     async fn revive(&mut self, myself: &SessionRef, parked: Parked) -> bool {
-        // The user id is its own also while it tries.
+        // `slot` keeps the user id reserved during the attempt.
         let Parked { inheritance, view, sandboxes, slot, .. } = parked;
         let spare = inheritance.spare();
         let own = OwnSession::new(myself.clone(), self.number);
@@ -240,7 +241,7 @@ impl Generations {
         parked.view.state = SessionState::Parked;
         let problem = parked.problem();
         let inheritance = &mut parked.inheritance;
-        // Whoever waits for a cell hears of it by the end of its ticket.
+        // Dropping a ticket tells the caller that waits for the cell.
         inheritance.tickets.clear();
         for reply_to in inheritance.unanswered.drain(..) {
             let _ = reply_to.send(Err(problem.clone()));
@@ -268,7 +269,7 @@ impl Generations {
                 let _ = reply_to.send(handles.ok_or_else(|| parked.problem()));
             }
             SessionMsg::CellStatus { cell, reply_to } => {
-                // Of one that has not ended nobody knows when it will.
+                // There is no answer for a cell that has not ended, because nothing tells when it will end.
                 if args.journal.log(args.id).is_ok_and(|log| log.finished(cell).is_some()) {
                     let _ = reply_to.send(CellStatus::Ended);
                 }
@@ -289,7 +290,7 @@ impl Generations {
         }
     }
 
-    /// Somebody wants it to begin afresh, or to end.
+    /// Starts a parked session again, for a client that wants to reset or remove it.
     async fn try_again(&mut self, myself: &SessionRef, message: SessionMsg) {
         let Generation::Parked(parked) = std::mem::replace(&mut self.current, Generation::Stopped) else {
             return;
@@ -313,7 +314,7 @@ impl Generations {
     }
 }
 
-/// The daemon ends; the next one finds the session in the journal.
+/// Ends the actor when the daemon shuts down; the next daemon finds the session in the journal.
 fn leave(myself: &SessionRef, inheritance: &Inheritance) {
     let (id, supervisor) = (inheritance.args.id, inheritance.args.supervisor.clone());
     if let Ok(log) = inheritance.args.journal.log(id) {
@@ -324,7 +325,7 @@ fn leave(myself: &SessionRef, inheritance: &Inheritance) {
 }
 
 impl Inheritance {
-    /// What has to stay if the rest is lost over an attempt to live on.
+    /// The part that has to survive if the attempt to start again loses the rest.
     fn spare(&self) -> Self {
         let launcher = &self.args.launcher;
         let place = self.place.as_ref().map(|(workspace, slot)| {
@@ -336,16 +337,17 @@ impl Inheritance {
 }
 
 impl SessionActorState {
-    /// Ends this life. Its parts end first, so that nothing is written any more that the next one would not see.
+    /// Ends this generation. Its executor and asks actor end first, so that no event is written that the next
+    /// generation would miss.
     async fn end(mut self) -> Ended {
         let view = self.view();
-        // Before the executor, whose open calls would take their questions back.
+        // Stopped before the executor, whose open calls would otherwise withdraw their questions.
         stopped(self.asks.kill_and_wait(Some(PARTS_END)).await.is_ok());
         let executor = self.executor.take();
         let is_new = self.args.created.is_some();
         if let Some(executor) = executor.as_ref().filter(|_| !is_new) {
             let left = executor.call(|reply_to| ExecutorMsg::Leave { reply_to }, Some(PARTS_END)).await;
-            // One that has died itself has let go of the sandbox, too.
+            // An executor that has died has released the sandbox as well.
             let _ = left;
             stopped(executor.wait(Some(PARTS_END)).await.is_ok());
         }
@@ -391,7 +393,7 @@ fn stopped(in_time: bool) {
     }
 }
 
-/// Takes back what there is of a session that died over its making, and tells whoever wanted it.
+/// Removes what exists of a session that panicked while it was being made, and answers its caller.
 fn not_created(args: &SessionArgs, executor: Option<ExecutorRef>, created: Reply<SessionView>) {
     let problem = Problem::new(Code::Internal, "the session could not be made: an internal error")
         .hint("the daemon's log says more; ask again");
@@ -405,7 +407,7 @@ fn not_created(args: &SessionArgs, executor: Option<ExecutorRef>, created: Reply
     });
 }
 
-/// The end of a session that cannot even be brought to live for it. What there is of it is removed as if it were left over.
+/// Removes a session that cannot even be started for its removal. Its remains are removed like leftovers.
 fn discard(myself: &SessionRef, parked: Parked, reply_to: Option<Reply<()>>) {
     let Parked { inheritance: Inheritance { args, place, .. }, sandboxes, slot, .. } = parked;
     let (supervisor, session, id) = (args.supervisor.clone(), myself.clone(), args.id);
@@ -417,7 +419,8 @@ fn discard(myself: &SessionRef, parked: Parked, reply_to: Option<Reply<()>>) {
         if let Ok(log) = args.journal.log(id) {
             log.close();
         }
-        // Sandboxes first: nothing may still write into a folder that is being removed, nor have its user id.
+        // Sandboxes first: no process may still write into a folder that is being removed, or keep the user
+        // id in use.
         args.launcher.reap().await;
         match place {
             Some((workspace, _)) => remove_workspace(workspace).await,

@@ -1,4 +1,4 @@
-//! Ephemeral sessions: they go when nobody holds them any more.
+//! Ephemeral sessions: they are removed when no client holds them any more.
 
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
@@ -11,7 +11,7 @@ impl SessionActorState {
         Hold::new(move || drop(session.cast(SessionMsg::Released)))
     }
 
-    /// Whether it is time for it to go. While it is being made nobody can hold it.
+    /// Whether an ephemeral session has to be removed. While it is being made, no client can hold it yet.
     pub(super) fn is_forsaken(&mut self) -> bool {
         if self.args.created.is_some() {
             self.holders.renew();

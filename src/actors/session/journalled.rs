@@ -1,4 +1,4 @@
-//! How long the journal is waited for: a disk that hangs must not hold a session or a client.
+//! Bounds the waiting for the journal: a disk that hangs must not block a session or a client.
 
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
@@ -8,11 +8,11 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::store::Journal;
 
-/// Time for a removal to get into the journal before it goes on without.
+/// How long a removal waits for the journal before it continues without.
 const REMOVAL_NOTED: Duration = Duration::from_secs(2);
 
-/// A removal on its way into the journal. A full disk must not hold up a removal that may free it: the
-/// note stays queued, and waiting for it ends.
+/// A removal on its way into the journal. A full disk must not hold up a removal that may free it: the record
+/// stays queued, and the waiting ends.
 pub struct RemovalRecord(watch::Receiver<bool>);
 
 impl RemovalRecord {
@@ -28,14 +28,14 @@ impl RemovalRecord {
         Self(receiver)
     }
 
-    /// Whether the journal has it by now, or within a short time.
+    /// Whether the journal has the removal by now, or within a short time.
     pub async fn is_written(&mut self) -> bool {
         let written = self.0.wait_for(|written| *written);
         matches!(tokio::time::timeout(REMOVAL_NOTED, written).await, Ok(Ok(_)))
     }
 }
 
-/// Takes all that is kept of a session that was never made, its seed among it.
+/// Deletes the whole record of a session that was never made, including its seed.
 pub fn forget(journal: &Journal, id: SessionId) {
     if !controls::holds("failed_creations_forgotten") {
         return;
@@ -48,7 +48,7 @@ pub fn forget(journal: &Journal, id: SessionId) {
     });
 }
 
-/// To be called when something is committed. `then` hears whether that was in time.
+/// Gives a callback for the commit of an event. `then` learns whether the commit was in time.
 pub(super) fn when_written(then: impl FnOnce(bool) + Send + 'static) -> impl FnOnce() + Send + 'static {
     let (committed, written) = oneshot::channel();
     tokio::spawn(async move {

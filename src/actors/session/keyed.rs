@@ -1,4 +1,4 @@
-//! A cell that was asked for with an idempotency key: what the key leads to if the daemon dies over it.
+//! A cell that was requested with an idempotency key: what the key refers to if the daemon ends meanwhile.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -14,24 +14,24 @@ pub struct Keyed {
     pub wants: Wants,
 }
 
-/// What the client of a cell is answered with.
+/// What the client gets as the answer to its request for a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// That it was taken into the queue.
+    /// The number of the queued cell.
     Number,
     Result,
-    /// The events until its end.
+    /// The events until the cell's end.
     Events,
 }
 
-/// By the session's id, because its name may be another's by the time somebody asks.
+/// The cell of a key, by the session's id: the name may belong to another session when the key is used again.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CellTarget {
     pub session: String,
     pub cell: CellNumber,
     #[serde(default = "yes")]
     pub result: bool,
-    /// Its client wants the events after this one, until the cell has ended.
+    /// The client wants the events after this one, until the cell has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events_after: Option<Seq>,
 }

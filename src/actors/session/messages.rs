@@ -1,4 +1,4 @@
-//! What is asked of a session, and what its own parts tell it.
+//! The messages to a session: requests of clients, and reports of its own parts.
 
 use ractor::{ActorCell, ActorRef, MessagingErr, RpcReplyPort};
 use serde_json::{Map, Value};
@@ -38,9 +38,9 @@ use crate::tools::Lease;
 
 pub type SessionRef = ActorRef<SessionMsg>;
 
-/// A session as its own parts know it: its executor, its asks, and the tasks that work for it. What they say counts
-/// only in the life of the session to which they belong. The next one knows from the journal what there was, and
-/// has parts of its own.
+/// The session as its own parts see it: its executor, its asks actor, and its tasks. Their messages count
+/// only in the generation that they belong to. The next generation starts from the journal and has its own
+/// parts.
 #[derive(Clone)]
 pub struct OwnSession {
     session: SessionRef,
@@ -67,7 +67,7 @@ impl OwnSession {
         calls::call(&self.session, |reply_to| Self::own(self.generation, message(reply_to))).await
     }
 
-    /// Asks it something that it may refuse.
+    /// Calls the session with a request that it may refuse.
     pub async fn ask<T: Send + 'static>(
         &self,
         message: impl FnOnce(Reply<T>) -> SessionMsg,
@@ -75,7 +75,7 @@ impl OwnSession {
         self.call(message).await?
     }
 
-    /// Whatever life it is in.
+    /// The session in any generation.
     pub fn any_generation(&self) -> &SessionRef {
         &self.session
     }
@@ -85,32 +85,32 @@ impl OwnSession {
     }
 }
 
-/// A cell as a client asks for it, checked.
+/// A checked request for a cell.
 #[derive(Clone, Debug)]
 pub struct CellRequest {
     pub code: String,
     pub mode: Mode,
     pub expression: bool,
     pub timeout: Duration,
-    /// Tool calls are answered from this record instead of being made.
+    /// The record that tool calls are answered from, instead of being made.
     pub replay: Option<ReplayOf>,
-    /// The ask that wants it.
+    /// The ask that wants the cell.
     pub origin: Option<CellOrigin>,
-    /// The ask whose rules it keeps to, without being wanted by it.
+    /// The ask whose rules bind the cell, although it did not request the cell.
     pub bound_by: Option<AskNumber>,
-    /// What its code may do with tools; none: what the settings say.
+    /// What the code may do with tools; without it, the settings decide.
     pub rules: Option<Arc<CellRules>>,
     pub keyed: Option<Keyed>,
 }
 
-/// A cell that once ran, and the tool calls that it made.
+/// A cell that ran before, with the tool calls that it made.
 #[derive(Clone, Debug)]
 pub struct ReplayOf {
     pub cell: CellNumber,
     pub calls: Replay,
 }
 
-/// A cell that was taken into the queue. Dropping `done` does not stop the cell.
+/// A queued cell. Dropping `done` does not stop the cell.
 #[derive(Debug)]
 pub struct Ticket {
     pub session: SessionId,
@@ -120,7 +120,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The result, when it is in the journal; a problem if the disk does not take it, or the session ends.
+    /// The result, once it is in the journal; a problem if the disk does not take it, or the session ends.
     pub async fn result(mut self, session: &SessionRef) -> Result<Arc<ExecutionResult>, Problem> {
         let cell = self.cell;
         let mut ended = false;
@@ -140,25 +140,25 @@ impl Ticket {
                 Err(_) if ended => return Err(unwritten(cell)),
                 Err(_) => {}
             }
-            // It is in no event, so it is found by looking.
+            // No event announces a result that cannot be written, so the status of the cell is queried.
             let standing = calls::call(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await;
             ended = matches!(standing, Ok(CellStatus::Ended));
         }
     }
 }
 
-/// A cell whose end the journal does not have.
+/// The problem for an ended cell whose end is not in the journal.
 pub fn unwritten(cell: CellNumber) -> Problem {
     let message = format!("cell {cell} has ended, but its result cannot be written into the journal");
     Problem::new(Code::Storage, message).hint("free some space where the daemon's home is, and ask again")
 }
 
-/// What other parts may use directly, without asking the actor: files and events.
+/// What other parts of the daemon use directly, without asking the actor: files and events.
 #[derive(Clone)]
 pub struct Handles {
     pub log: Arc<EventLog>,
     pub workspace: Arc<Workspace>,
-    /// What the workspace is measured by; none for a folder of the owner's own.
+    /// The gauge that the workspace's size is charged to; none for the owner's own folder.
     pub gauge: Option<Gauge>,
 }
 
@@ -175,7 +175,7 @@ impl Handles {
     }
 }
 
-/// A user pays for what is put into workspaces.
+/// Charges uploads into workspaces to the user.
 impl Payer for Gauge {
     fn measured(&self, bytes: u64) -> Result<(), Problem> {
         Ok(self.measure(Kind::Workspace, bytes)?)
@@ -198,7 +198,7 @@ pub enum SessionMsg {
     },
     /// The owner may run one more cell.
     MayRun(Permit),
-    /// An administrator does something with somebody else's session.
+    /// An administrator acts on the session of another user.
     ActedOn {
         admin: u32,
         act: String,
@@ -208,7 +208,7 @@ pub enum SessionMsg {
         request: CellRequest,
         reply_to: Reply<Ticket>,
     },
-    /// Where a cell stands.
+    /// Asks for the status of a cell.
     CellStatus {
         cell: CellNumber,
         reply_to: RpcReplyPort<CellStatus>,
@@ -216,45 +216,47 @@ pub enum SessionMsg {
     Interrupt {
         reply_to: Reply<Interrupted>,
     },
-    /// Shows the state before the cell that runs, if one does. `patient` ones wait until the main line is idle.
+    /// Shows the state before the running cell, if there is one. `patient` requests wait until the main line
+    /// is idle.
     Variables {
         which: VariablesFilter,
         patient: bool,
         reply_to: Reply<VariableList>,
     },
-    /// Does not wait: it sees no state of the session.
+    /// Does not wait for cells, because it does not see the state of the session.
     Compute {
         expression: String,
         values: Map<String, Value>,
         timeout: Duration,
         reply_to: Reply<Computed>,
     },
-    /// Take back the last cells of the main line; `busy` while something runs or waits. Cells that
-    /// come meanwhile wait.
+    /// Undo the last cells of the main line; `busy` while something runs or waits. Cells that arrive
+    /// meanwhile wait.
     Undo {
         cells: u64,
         reply_to: Reply<Undone>,
     },
-    /// Stop all processes of the sandbox; a running cell's clock stops too. The next request, or
-    /// `Thaw`, lets them go on.
+    /// Stop all processes of the sandbox and the clock of a running cell. The next request, or `Thaw`,
+    /// resumes them.
     Freeze {
         reply_to: Reply<()>,
     },
     Thaw {
         reply_to: Reply<()>,
     },
-    /// Somebody wants to run the cells of before again: `busy` while anything runs or waits, or another replay goes on.
-    /// From here on it goes on itself, until `ReplayEnded`.
+    /// Reserve the session for a replay of its earlier cells: `busy` while anything runs or waits, or another
+    /// replay is under way. The replay then counts as under way until `ReplayEnded`.
     PrepareReplay {
         reply_to: Reply<()>,
     },
-    /// Drops queued cells, ends the running one, starts afresh; the cells that are about to be replayed
-    /// are not forgotten.
+    /// Drop queued cells, end the running one, start afresh; with `replay`, these cells stay recorded,
+    /// because they are about to be replayed.
     Reset {
         replay: Option<Vec<CellNumber>>,
         reply_to: Reply<()>,
     },
-    /// It is in the journal, so that the next daemon would do it if this one died now.
+    /// The reset is in the journal, so that the next daemon repeats it if this one ends now; or the journal
+    /// is too slow, and the reset continues without it.
     ResetNoted {
         reply_to: Reply<()>,
     },
@@ -264,31 +266,31 @@ pub enum SessionMsg {
     Receipt {
         reply_to: Reply<Arc<Receipt>>,
     },
-    /// Counts as activity.
+    /// Gives access to files and events. Counts as activity.
     Handles {
         reply_to: Reply<Handles>,
     },
-    /// The actor of the session's asks.
+    /// Asks for the asks actor of the session.
     Asks {
         reply_to: Reply<AsksRef>,
     },
-    /// Variables that an ask brings along; every later sandbox has them too.
-    /// `anew`: also where a cell may have changed them.
+    /// Adds variables of an ask to the seed, so that every later sandbox has them, too. With `anew` they are
+    /// also assigned in the present sandbox, where a cell may have changed them.
     Seed {
         values: Map<String, Value>,
         anew: bool,
     },
-    /// What it began with and what asks brought along.
+    /// Asks for the seed, including the variables that asks provided.
     Given {
         reply_to: RpcReplyPort<Map<String, Value>>,
     },
-    /// Something of the session is being used.
+    /// Counts as activity.
     Touch,
-    /// An ask has ended: its cells are not wanted any more.
+    /// An ask has ended, so its cells are no longer wanted.
     CancelCells {
         ask: AskNumber,
     },
-    /// A client lends its tools, as long as it holds the lease.
+    /// A client lends its tools for as long as it holds the lease.
     Lend {
         tools: Vec<ClientTool>,
         reply_to: Reply<Lease>,
@@ -299,18 +301,18 @@ pub enum SessionMsg {
         reply_to: Reply<()>,
     },
     ToolsChanged,
-    /// Files of the workspace were changed from outside.
+    /// Files of the workspace were changed from outside of the sandbox.
     FilesChanged,
-    /// End for good: sandbox, workspace (if managed) and events go. Answered by the supervisor,
-    /// when the name is free again.
+    /// Remove the session: its sandbox, its workspace (if managed) and its events. Answered by the
+    /// supervisor, when the name is free again.
     Remove {
         reply_to: Option<Reply<()>>,
     },
-    /// An ephemeral session lives as long as somebody has such a thing.
+    /// Take a hold on the session. An ephemeral session exists as long as a client has a hold.
     Hold {
         reply_to: Reply<Hold>,
     },
-    /// One of them is gone.
+    /// A hold was dropped.
     Released,
 
     WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
@@ -318,29 +320,30 @@ pub enum SessionMsg {
         receipt: Box<Receipt>,
         preloaded: Option<Preloaded>,
     },
-    /// The sandbox of before is there, with its variables.
+    /// The executor has attached to the earlier sandbox, whose variables are intact.
     SandboxAttached(Box<Receipt>),
-    /// End, and leave the sandbox running for the next daemon. The session itself stays. Programs of
-    /// the host that run for it may end within this time.
+    /// End the actor, and leave the session and its sandbox to the next daemon. Host programs that run for
+    /// the session may end within this time.
     Leave {
         within: Duration,
     },
-    /// The executor has let go; the actor can end.
+    /// The executor has released the sandbox, so the actor can end.
     Left,
     SandboxFailed(Problem),
-    /// All that ran in it was reported before. What was not never reached the kernel.
+    /// The sandbox is gone. All cells that ran in it were reported before; any other cell never reached the
+    /// kernel.
     SandboxGone {
         reason: String,
     },
-    /// The sandbox of before is gone, with what ran in it.
+    /// The earlier sandbox is gone, with all cells that ran in it.
     NotAttached {
         reason: String,
     },
-    /// The process with the variables died between cells; a fresh one is in its place.
+    /// The process with the variables died between cells, and a fresh one has replaced it.
     WorkerReplaced {
         exit_code: i32,
         after: StateAfter,
-        /// What ran beside cells, and does not come back.
+        /// Resources that were running beside the cells and are gone.
         gone: LiveResources,
         frame_guard: FrameGuard,
     },
@@ -358,26 +361,26 @@ pub enum SessionMsg {
         begin: u64,
         written: bool,
     },
-    /// The kernel cannot run this copy now.
+    /// The kernel cannot run this cell now, so it goes back into the queue.
     PutBack(CellNumber),
-    /// The frame guard is dropped when the journal has been told.
+    /// The undo has ended. The frame guard is held until the outcome is appended to the journal.
     UndoDone {
         outcome: Result<Undoing, Problem>,
         files_changed: Vec<String>,
         reply_to: Reply<Undone>,
     },
-    /// The daemon before this one had cells undone, and did not live to write it down.
+    /// The earlier daemon had cells undone, but ended before the journal had it.
     UndoneBefore {
         state_of: CellNumber,
         frame_guard: FrameGuard,
     },
-    /// The replay that was prepared is over; not `finished` if cells are left that did not run.
+    /// The replay is over; not `finished` if some of its cells did not run.
     ReplayEnded {
         finished: bool,
     },
-    /// The frame guard is dropped when the result is in the journal.
+    /// The frame guard is held until the result is appended to the journal.
     CellFinished(Box<ExecutionResult>, Option<FrameGuard>),
-    /// The sandbox is removed; the rest can go. `noted` tells when the journal has it.
+    /// The sandbox is removed, and the rest can follow. `noted` tells whether the journal has the removal.
     Removed {
         reply_to: Option<Reply<()>>,
         noted: RemovalRecord,
@@ -386,8 +389,8 @@ pub enum SessionMsg {
 }
 
 impl SessionMsg {
-    /// Tells whoever waits for an answer that there will be none. Where only an answer without a reason could be given,
-    /// the port is dropped, which says as much.
+    /// Answers the request with a problem. If the answer type has no room for a problem, the port is dropped,
+    /// which also tells the caller.
     pub(super) fn refuse(self, problem: Problem) {
         match self {
             Self::Own { message, .. } => message.refuse(problem),
@@ -450,7 +453,7 @@ impl SessionMsg {
 pub enum CellStatus {
     Queued(Seq),
     Running(Seq),
-    /// Its result is in the journal, or on its way.
+    /// The result is in the journal, or on its way there.
     Ended,
     Unknown,
 }

@@ -1,9 +1,10 @@
-//! The session: one user's Python world. It holds the queue of cells, starts a sandbox when it
-//! needs one, lets it go after a time without use, and writes every step into its events.
+//! The session: one user's Python environment. It holds the queue of cells, starts a sandbox when it needs
+//! one, removes it after a time without use, and writes every step into its events.
 //!
-//! `crate::session::machine` decides what it does next. `actor` takes messages, `begin` makes its `state`, `effects` carries
-//! out what the machine wants; `cells`, `cell_permits`, `undo`, `freeze` and `view` serve clients, `sandbox` is about its sandbox,
-//! `agent` about its asks, `restore` goes on after a restart and `generations` after a panic, `ending` is its end.
+//! `crate::session::machine` decides what the session does next. `actor` handles messages, `begin` creates
+//! its `state`, `effects` carries out the machine's effects; `cells`, `cell_permits`, `undo`, `freeze` and
+//! `view` serve clients, `sandbox` manages its sandbox, `agent` its asks, `restore` resumes after a restart
+//! and `generations` after a panic, `ending` ends the session.
 
 pub mod actor;
 pub(in crate::actors) mod agent;

@@ -1,5 +1,5 @@
-//! A session after the daemon was started anew, or in its next life after a panic: what the journal says, and going
-//! on from there.
+//! Restores a session from the journal, after a restart of the daemon or in the next generation after a
+//! panic.
 
 use tokio::sync::oneshot;
 
@@ -27,11 +27,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Copies of what a cell is to run with: in the queue, in the executor.
+/// The copies of a cell's data: in the queue, in the executor.
 const COPIES: u64 = 2;
 
-/// Takes told events of a session, between two numbers, one by one. Reading and parsing them blocks, so that is done on
-/// a thread for it.
+/// Folds the events of a session between two numbers, without output and displays. Reading and parsing them
+/// blocks, so it runs on a blocking thread.
 pub(in crate::actors) async fn fold<T: Send + 'static>(
     log: &Arc<EventLog>,
     between: (Seq, Seq),
@@ -50,7 +50,7 @@ pub(in crate::actors) async fn fold<T: Send + 'static>(
     })
 }
 
-/// Reads one cell back, as it once was. What is kept of it is charged for as long as the charge lives.
+/// Reads the record of one cell. It is charged to memory as long as the charge exists.
 pub(in crate::actors) async fn recorded(
     log: &Arc<EventLog>,
     (cell, span): (CellNumber, Span),
@@ -72,7 +72,7 @@ pub(in crate::actors) async fn recorded(
     Ok((recording.end(), charge))
 }
 
-/// What the journal says of a session that was there before, and of its asks.
+/// Reads the past of an earlier session and of its asks from the journal.
 pub(super) async fn past(
     args: &SessionArgs,
     log: &Arc<EventLog>,
@@ -106,7 +106,7 @@ pub(super) async fn past(
     Ok((past, of_asks.end()))
 }
 
-/// What a session does next that was there before. `replays`: somebody goes on with the replay.
+/// The machine of a restored session. `replays`: the replay that was under way continues.
 pub(super) fn machine(args: &SessionArgs, past: &Restored, replays: bool) -> Machine<Reply<VariableList>> {
     let before = Unfinished {
         cells: past.cells,
@@ -123,8 +123,8 @@ pub(super) fn machine(args: &SessionArgs, past: &Restored, replays: bool) -> Mac
 }
 
 impl SessionActorState {
-    /// Takes up what waits for cells that had not ended. Of those that wait since an earlier life, some wait for cells
-    /// that never got into the journal.
+    /// Restores the waiters of cells that had not ended. A waiter of the previous generation is dropped if
+    /// its cell never got into the journal.
     pub(super) fn recall(&mut self, past: Restored, mut waiting: HashMap<CellNumber, CellWaiter>) {
         let events_after = self.log.newest();
         let running = past.running.iter().map(|begun| begun.start.cell);
@@ -172,7 +172,7 @@ impl SessionActorState {
         if self.machine.takes_reset_again()
             && let Some(executor) = &self.executor
         {
-            // A fresh state can be made fresh once more, so nobody has to know how far it came.
+            // It is unknown how far the earlier reset came, but resetting a fresh state again is harmless.
             let (reply_to, _) = oneshot::channel();
             let _ = executor.cast(ExecutorMsg::Reset { reply_to: reply_to.into() });
         }
@@ -181,7 +181,7 @@ impl SessionActorState {
         self.apply(Input::SandboxAttached).await;
     }
 
-    /// Ends the actor and leaves everything else as it is.
+    /// Ends the actor and leaves the session and its sandbox as they are.
     pub(super) async fn leave(&mut self, myself: &OwnSession, within: Duration) {
         self.leaving = true;
         self.apply(Input::Leave).await;
@@ -194,7 +194,8 @@ impl SessionActorState {
                     let _ = executor.call(|reply_to| ExecutorMsg::EndPrograms { reply_to }, None).await;
                 }
             };
-            // The asks are told before the executor leaves, whose open calls would take their questions back.
+            // The asks actor is told before the executor leaves, whose open calls would otherwise withdraw
+            // their questions.
             let programs = async { tokio::join!(of_asks, of_cells) };
             if tokio::time::timeout(within, programs).await.is_err() {
                 tracing::warn!("programs of tools were still running at the end of the drain");

@@ -1,4 +1,4 @@
-//! The sandbox of a session: from the workspace to the end, with everything that is told about it.
+//! The sandbox of a session, from its workspace to its end, and the events about it.
 
 use std::sync::Arc;
 use tokio::task::JoinHandle;
@@ -35,19 +35,19 @@ use crate::session::notices;
 use crate::session::outcome;
 use crate::store::SessionRecord;
 
-/// What a sandbox can take at most.
+/// The most resources that a sandbox can use.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
 pub fn a_sandbox(wanted: &SandboxRequest, settings: &crate::config::Sandbox) -> Amounts {
     Amounts::of([
         (Kind::Memory, wanted.memory_in_all(settings)),
         (Kind::Cpus, (wanted.cpus * 1000.0).ceil() as u64),
-        // A host has no more process ids than `kernel.pid_max`, and nobody can log in without one.
+        // The host has only `kernel.pid_max` process ids, and without a free one no user can log in.
         (Kind::Processes, if controls::holds("process_quota") { wanted.pids } else { 0 }),
     ])
 }
 
-/// The workspace needs to know how the engine maps users, and the engine may be slow.
-/// `held_by` is the backend of a sandbox that may run still: it is not chosen anew.
+/// Creates the workspace in a task, because that depends on how the engine maps users, and the engine may be
+/// slow. `held_by` is the backend of a sandbox that may still run: then no other backend is chosen.
 pub(super) fn make_workspace(
     myself: &OwnSession,
     args: &SessionArgs,
@@ -57,7 +57,7 @@ pub(super) fn make_workspace(
     let (folder, owner, id) = (args.workspace.clone(), args.owner, args.id);
     let (wish, image) = (args.backend, args.wanted.image.clone());
     let (journal, mut record, before) = (args.journal.clone(), args.record(), args.before);
-    // An id of before is taken at once, so that nobody else gets it meanwhile.
+    // The earlier user id is reserved at once, so that no other session gets it meanwhile.
     let kept = before.and_then(|before| before.slot).map(|uid| launcher.slots.keep(uid));
     let make = async move {
         let make = async {
@@ -70,7 +70,7 @@ pub(super) fn make_workspace(
             if before.is_none() {
                 let (workspaces, reserve) = (launcher.paths.workspaces_dir(), &launcher.settings.sandbox);
                 disk::check_at(&workspaces, reserve.disk_reserve_bytes)?;
-                // First in the journal: nothing may exist that the next start would not find.
+                // First in the journal: nothing may exist that the next daemon would not find.
                 journal.create_session(&record).await.map_err(Problem::from)?;
             }
             let choice = match held_by {
@@ -109,7 +109,7 @@ pub(super) fn make_workspace(
 }
 
 impl SessionArgs {
-    /// The same, for another life of the session: nobody waits for its making any more.
+    /// The arguments of the next generation, in which no caller waits for the creation any more.
     pub(super) fn again(&self) -> Self {
         Self {
             id: self.id,
@@ -191,7 +191,7 @@ impl SessionActorState {
         Ok(())
     }
 
-    /// Memory and CPUs of a sandbox, for as long as it is there. One of an earlier daemon has them.
+    /// The memory and CPUs of a sandbox while it exists. A sandbox of an earlier daemon has them already.
     fn sandbox_permit(&mut self, attached: bool) -> Result<Permit, Problem> {
         if let Some(permit) = self.args.permit.take() {
             return Ok(permit);
@@ -204,7 +204,7 @@ impl SessionActorState {
         Ok(self.args.ledger.take(owner, name, amounts)?)
     }
 
-    /// Notes how large the workspace is while no sandbox is there that would do so.
+    /// Measures the workspace while there is no sandbox whose executor would do so.
     pub(super) fn measure_workspace(&self) {
         let Some(workspace) = self.workspace.clone().filter(|_| self.args.workspace.is_none()) else {
             return;
@@ -241,7 +241,7 @@ impl SessionActorState {
                 }
                 self.refuse_deferred(&problem);
                 if self.args.before.is_some() {
-                    // The engine may not be there yet. Until it is, nothing of the past is given up.
+                    // The engine may not be reachable yet. Until it is, the session keeps its past.
                     tracing::warn!(session = %self.args.id, problem = problem.message, "a session cannot go on yet");
                 } else {
                     let failed = self.sandbox_failed(problem);
@@ -251,7 +251,7 @@ impl SessionActorState {
         }
     }
 
-    /// The workspace of a session of before is there, so it can go on.
+    /// The workspace of a restored session is ready, so the session can continue.
     pub(super) async fn is_placed(&mut self) {
         self.measure_workspace();
         self.give_handles();
@@ -310,21 +310,21 @@ impl SessionActorState {
         self.apply(Input::SandboxReady).await;
     }
 
-    /// Answers the request that made the session: its sandbox is there.
+    /// Answers the request that created the session, because its sandbox is ready.
     fn is_made(&self, myself: &OwnSession, ready: EventBody, created: Reply<SessionView>) {
         let view = SessionView { state: SessionState::Idle, ..self.view() };
         let session = myself.any_generation().clone();
         let late = self.unwritable("the session was not made");
         let (journal, id) = (self.args.journal.clone(), self.args.id);
-        // Without this event the next daemon takes the session for one that nobody was told of.
+        // Without this event the next daemon considers the session as never made, and removes it.
         self.append_and(ready, move |written| {
             if written {
                 let _ = created.send(Ok(view));
                 return;
             }
-            // The event comes into the journal yet, when the disk is back. So that it is taken back there is noted
-            // before anybody hears that there is no session: its name, and the key that it was asked for with, are
-            // free for the next try only after that.
+            // The event still gets into the journal when the disk works again. So the removal is recorded
+            // before the client learns that there is no session: only then are its name and its idempotency
+            // key free for the next attempt.
             let mut noted = RemovalRecord::begin(&journal, id);
             tokio::spawn(async move {
                 noted.is_written().await;
@@ -334,7 +334,7 @@ impl SessionActorState {
         });
     }
 
-    /// What is the default may change; the image of a session does not.
+    /// Fixes the image of the session, because the default image may change.
     pub(super) fn keep_image(&mut self) {
         if let Some(receipt) = &self.receipt
             && receipt.backend == Backend::Docker
@@ -344,12 +344,13 @@ impl SessionActorState {
         }
     }
 
-    /// There is no sandbox, and there will be none. What it means for the session.
+    /// Handles that the sandbox could not be started, and gives the machine's input for it.
     pub(super) fn sandbox_failed(&mut self, problem: Problem) -> Input<Reply<VariableList>> {
         self.executor = None;
         self.refuse_deferred(&problem);
         if let Some(created) = self.args.created.take() {
-            // It never lived: its name and its room are free before the caller hears of it.
+            // The session never existed for a client: its name and its resources are free before the caller
+            // learns of it.
             self.args.permit = None;
             let (id, problem) = (self.args.id, problem);
             let (supervisor, journal) = (self.args.supervisor.clone(), self.args.journal.clone());
@@ -362,7 +363,7 @@ impl SessionActorState {
         Input::SandboxFailed(problem)
     }
 
-    /// It is nobody's from now on; what is left of it goes to the reaper.
+    /// Gives up the session's claim to the sandbox; its remains are left to the reaper.
     pub(super) fn forgo_sandbox(&mut self) {
         self.executor = None;
         if let Some(receipt) = &self.receipt {
@@ -411,7 +412,7 @@ impl SessionActorState {
         self.apply(Input::Tick).await;
     }
 
-    /// Nobody uses it any more.
+    /// Removes a sandbox that is no longer used.
     pub(super) fn end_sandbox(&mut self) {
         let executor = self.executor.take();
         self.forgo_sandbox();

@@ -1,4 +1,4 @@
-//! What a session knows, beside what its machine decides.
+//! The state of a session beside its machine.
 
 use super::messages::{Handles, OwnSession, SessionMsg};
 use crate::actors::asks::messages::AsksRef;
@@ -36,40 +36,40 @@ pub struct SessionArgs {
     pub name: SessionName,
     pub owner: u32,
     pub journal: Journal,
-    /// What was asked for, as the journal keeps it.
+    /// The request for the session, as the journal keeps it.
     pub request: Value,
     pub created_at: String,
     pub ledger: Ledger,
-    /// For what the session is found to have on disk.
+    /// The gauge for the measured disk usage of the session.
     pub gauge: Gauge,
-    /// What the first sandbox may take, reserved before the session is made.
+    /// The resources of the first sandbox, reserved before the session is made.
     pub permit: Option<Permit>,
-    /// A cell of another session wants it and waits for it.
+    /// Whether a cell of another session requested this one and waits for it.
     pub nested: bool,
     pub supervisor: SupervisorRef,
-    /// Where an ask finds the session that it makes for an ask within it.
+    /// Where an ask finds the session that it creates for an inner ask.
     pub directory: Directory,
     pub launcher: Arc<Launcher>,
     pub tools: Arc<tools::Registry>,
     pub models: Models,
     pub wanted: SandboxRequest,
     pub backend: Backend,
-    /// A folder of the owner's; none for a managed one.
+    /// The owner's own folder; none for a managed workspace.
     pub workspace: Option<String>,
     pub idle: Duration,
     pub seed: Map<String, Value>,
-    /// The job that it serves.
+    /// The job that the session serves.
     pub job: Option<JobId>,
     pub preload: Preload,
     /// The session is removed as soon as no client holds it.
     pub ephemeral: bool,
     /// Answered when the first sandbox is ready, or could not be made.
     pub created: Option<Reply<SessionView>>,
-    /// It was there before the daemon was started anew, with this user id of the range.
+    /// Set for a session that existed before: in an earlier daemon, or in an earlier generation.
     pub before: Option<PriorSession>,
 }
 
-/// What the record of an earlier session says beside its request.
+/// What the record of an earlier session contains beside its request: its user id of the range.
 #[derive(Clone, Copy, Debug)]
 pub struct PriorSession {
     pub slot: Option<u32>,
@@ -81,35 +81,35 @@ pub struct SessionActorState {
     pub(super) asks: AsksRef,
     pub(super) clients: tools::ClientTools,
     pub(super) common: Common,
-    /// The rules of cells that clients send.
+    /// The rules for cells that clients send.
     pub(super) client_rules: Arc<CellRules>,
-    /// What it does next.
+    /// Decides what the session does next.
     pub(super) machine: Machine<Reply<VariableList>>,
     /// The executor of the sandbox that runs, or that is being started.
     pub(super) executor: Option<ExecutorRef>,
-    /// Requests that need a sandbox and came while there was none.
+    /// Requests that need a sandbox and arrived while there was none.
     pub(super) deferred: Vec<SessionMsg>,
     pub(super) log: Arc<EventLog>,
     pub(super) recorder: Arc<Recorder>,
-    /// Makes the workspace.
+    /// The task that creates the workspace.
     pub(super) making: Option<JoinHandle<()>>,
-    /// It is being removed, and these want that too.
+    /// Set while the session is being removed: the callers that wait for that.
     pub(super) removers: Option<Arc<Mutex<Vec<Reply<()>>>>>,
     pub(super) workspace: Option<Arc<Workspace>>,
-    /// Held for the life of the session, so that nobody else gets its user id.
+    /// Held as long as the session exists, so that no other session gets its user id.
     pub(super) slot: Option<UserSlot>,
     pub(super) receipt: Option<Arc<Receipt>>,
     pub(super) preloaded: Option<Preloaded>,
     pub(super) tickets: HashMap<CellNumber, CellWaiter>,
     pub(super) holders: Holders,
-    /// The daemon ends.
+    /// Whether the daemon is shutting down.
     pub(super) leaving: bool,
-    /// Of the sandbox, for what it counts.
+    /// The control group of the sandbox, for its counters.
     pub(super) cgroup: Option<Cgroup>,
     pub(super) cell_permits: CellPermits,
-    /// Requests that came before the workspace was there; bounded by the connections of the owner.
+    /// Requests that arrived before the workspace was ready; the owner's connections bound their number.
     pub(super) waiting_for_handles: Vec<Reply<Handles>>,
-    /// What was going on when the daemon ended, until the sandbox is attached or gone.
+    /// The state that was recorded when the earlier daemon ended, until the sandbox is attached or gone.
     pub(super) restored: Option<Restored>,
 }
 
@@ -118,7 +118,7 @@ pub(super) struct CellWaiter {
     pub(super) done: oneshot::Sender<Arc<ExecutionResult>>,
 }
 
-/// When the sandboxes of a session are let go.
+/// When the sandboxes of a session are removed.
 pub(super) fn expiry(args: &SessionArgs) -> Expiry {
     Expiry { idle: args.idle, life: args.launcher.settings.sandbox.life }
 }
@@ -128,7 +128,7 @@ impl SessionActorState {
         self.machine.touch(Instant::now());
     }
 
-    /// The executor, if its sandbox can be asked something.
+    /// The executor, if its sandbox is ready for requests.
     pub(super) fn ready(&self) -> Option<ExecutorRef> {
         self.executor.clone().filter(|_| self.machine.is_ready())
     }
@@ -136,9 +136,9 @@ impl SessionActorState {
 
 #[derive(Default)]
 pub(super) struct CellPermits {
-    /// Of the cells that run.
+    /// The permits of the running cells.
     pub held: HashMap<CellNumber, Permit>,
-    /// For whichever cell is first by now.
+    /// A granted permit for the cell that is first in the queue when it is used.
     pub spare: Option<Permit>,
     pub waiting: Option<AbortOnDropHandle<()>>,
 }
@@ -146,9 +146,9 @@ pub(super) struct CellPermits {
 /// What the session, its asks and its tools share.
 #[derive(Clone, Default)]
 pub(super) struct Common {
-    /// What `compute_with_python` gave last.
+    /// The last result of `compute_with_python`.
     pub last_result: Arc<Mutex<Option<String>>>,
-    /// Of the present sandbox, or the last.
+    /// The image of the present sandbox, or of the last one.
     pub image_id: Arc<Mutex<Option<String>>>,
 }
 

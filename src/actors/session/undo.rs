@@ -1,4 +1,4 @@
-//! Back again: the last cells of the main line are taken back in the kernel, then in the journal.
+//! Undo: the last cells of the main line are undone in the kernel, then in the journal.
 
 use super::freeze::ended_meanwhile;
 use super::messages::{OwnSession, SessionMsg};
@@ -36,7 +36,7 @@ impl SessionActorState {
             let files_changed = match &outcome {
                 Ok(done) => {
                     let gone = done.state_of.saturating_add(1)..=newest;
-                    // Results may be large, and there may be many.
+                    // The results may be large and numerous, so they are read on a blocking thread.
                     tokio::task::spawn_blocking(move || files_changed_by(&log, gone))
                         .await
                         .unwrap_or_default()
@@ -47,8 +47,8 @@ impl SessionActorState {
         });
     }
 
-    /// The kernel keeps its word on it until the journal has it, and tells the next daemon if this one
-    /// dies before.
+    /// Records the undo. The kernel keeps its frame until the journal has the event, and sends it to the next
+    /// daemon if this one ends before.
     pub(super) fn undo_done(
         &self,
         outcome: Result<Undoing, Problem>,
@@ -71,7 +71,7 @@ impl SessionActorState {
     }
 }
 
-/// Of the event with which a cell ended: the rest of it is not even parsed into memory.
+/// The needed part of a cell's final event; the rest is not parsed into memory.
 #[derive(Deserialize)]
 struct Finished {
     result: Changed,
@@ -82,7 +82,8 @@ struct Changed {
     artifacts: Vec<Artifact>,
 }
 
-/// Names of files that these cells changed. One result is read at a time, and no more names are kept than are told.
+/// The names of files that these cells changed. One result is read at a time, and no more names are kept than
+/// are shown.
 fn files_changed_by(log: &EventLog, cells: RangeInclusive<CellNumber>) -> Vec<String> {
     let mut files = BTreeSet::new();
     for cell in cells {

@@ -41,7 +41,7 @@ impl SessionActorState {
 }
 
 impl SessionArgs {
-    /// A session of before that has not begun in this daemon: what its record says of it.
+    /// The view of an earlier session that has not started in this daemon, from its record.
     pub(super) fn parked_view(&self) -> SessionView {
         SessionView {
             id: self.id,

@@ -1,4 +1,4 @@
-//! What the supervisor is asked and told.
+//! The messages to the supervisor.
 
 use ractor::{ActorRef, RpcReplyPort};
 use std::time::Duration;
@@ -14,7 +14,8 @@ pub type SupervisorRef = ActorRef<SupervisorMsg>;
 
 pub struct ForJob {
     pub id: JobId,
-    /// For its sandbox. None if it could never be had, which is then the answer.
+    /// The resources for the job's sandbox. Without them the supervisor tries to reserve them, and its
+    /// refusal is the answer.
     pub room: Option<Permit>,
 }
 
@@ -24,7 +25,7 @@ pub enum SupervisorMsg {
         id: SessionId,
         peer: u32,
         request: Box<NewSession>,
-        /// A cell of the owner's wants it and waits for it.
+        /// Whether a cell of the owner requested the session and waits for it.
         nested: bool,
         /// The job that the session serves. Lists of sessions leave such a session out; only its job uses it.
         job: Option<ForJob>,
@@ -46,7 +47,7 @@ pub enum SupervisorMsg {
     /// A session has ended; its name is free from now on.
     Ended {
         id: SessionId,
-        /// Who waits for that.
+        /// The callers that wait for the end.
         removers: Vec<Reply<()>>,
     },
     /// Take no more sessions; remove all there are, or leave them to the next daemon. Answered when

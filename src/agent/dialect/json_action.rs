@@ -1,5 +1,5 @@
-//! One JSON object per reply: `thought`, `action`, `code`, `final_answer`. Results return as a
-//! system message `EXECUTION_RESULT: …`. Other tools are functions in Python.
+//! One JSON object per reply: `thought`, `action`, `code`, `final_answer`. Results return as a system message
+//! `EXECUTION_RESULT: …`. Other tools are called as functions in Python.
 
 use serde_json::{Map, Value, json};
 

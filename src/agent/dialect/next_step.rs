@@ -1,8 +1,8 @@
 //! Structured steps: each reply is a `NextStep`, an object with `current_state` and one `function`,
 //! which is a union on its field `tool`.
 //!
-//! In the history a step is an assistant's `Thought: …` with one call that never was on the wire,
-//! and a tool message that answers it. Its name is the one the union's member has there.
+//! In the history a step is an assistant message `Thought: …` with one call that was never sent by the
+//! provider, and a tool message that answers it. The call has the name of the union's member.
 
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ use crate::protocol::limits::TOOL_NAME_CHARS;
 
 /// The member of the union that ends the ask.
 pub(in crate::agent) const COMPLETION: &str = "report_task_completion";
-/// The parameter in which calls of the other dialects say why they are made.
+/// The parameter in which calls of the other dialects give their purpose.
 const PURPOSE: &str = "tool_call_purpose";
 
 pub(super) struct NextStep;
@@ -58,7 +58,7 @@ impl Speech for NextStep {
         if tool == COMPLETION {
             return completed(reply, fields, thought, scene);
         }
-        // The state says already why it is called.
+        // `current_state` already says why the tool is called.
         if wants_purpose(scene, tool) {
             fields.entry(PURPOSE).or_insert_with(|| Value::String(thought.to_owned()));
         }
@@ -91,7 +91,7 @@ fn wants_purpose(scene: Scene, name: &str) -> bool {
     scene.setup.tools.iter().filter(|tool| tool.name == name).any(|tool| described(&tool))
 }
 
-/// A completion without an answer of its own is answered by what is known in the end.
+/// A completion without an answer takes `current_state` as its answer.
 fn completed(reply: &ChatReply, mut fields: Map<String, Value>, thought: &str, scene: Scene) -> ParsedReply {
     let intent = match fields.remove("answer") {
         Some(Value::Null) | None if scene.spec.schema.is_none() && !thought.trim().is_empty() => {
@@ -104,7 +104,7 @@ fn completed(reply: &ChatReply, mut fields: Map<String, Value>, thought: &str, s
     ParsedReply::new(only_text(reply), intent)
 }
 
-/// `compute_with_python` is `Req_ComputeWithPython`.
+/// The name of a tool's member of the union: `compute_with_python` becomes `Req_ComputeWithPython`.
 fn member_name(tool: &str) -> String {
     let mut name = "Req_".to_owned();
     for word in tool.split(|c: char| !c.is_ascii_alphanumeric()) {
@@ -171,8 +171,8 @@ fn member(name: &str, description: &str, parameters: &Value, definitions: &mut M
     })
 }
 
-/// Moves the definitions of a schema to those of the one around it, where references look for them. Each
-/// gets its owner's name in front, so that two may use the same one.
+/// Moves the definitions of a schema to those of the outer schema, where references look for them. Each name
+/// is prefixed with its owner, so that two schemas may use the same name.
 pub(super) fn hoisted(mut schema: Value, owner: &str, definitions: &mut Map<String, Value>) -> Value {
     let Some(map) = schema.as_object_mut() else { return schema };
     let mut own = Map::new();

@@ -1,4 +1,4 @@
-//! Calls as chat completions have them: `tool_calls`, and the older `function_call`.
+//! Calls as in chat completions: `tool_calls`, and the older `function_call`.
 //!
 //! A reply without calls is the final answer. Each call is answered by a message of role `tool`
 //! under its id, a `function_call` by one of role `function`; a reply with both becomes two in the
@@ -11,14 +11,14 @@ use crate::agent::history::{NO_ARGUMENTS, function_result, tool_result};
 use crate::agent::turn::Answered;
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, FunctionCall, Message, Role, ToolCall};
 
-/// Calls of one reply that are carried out.
+/// The most calls of one reply that are carried out.
 const CALLS_PER_REPLY: usize = 32;
 
 pub(super) struct ToolCalls;
 
 impl Speech for ToolCalls {
-    /// The schema of the answer goes along only if there are no tools: many servers let it win over
-    /// the tools, so that the model could never call one. With tools the prompt asks for it.
+    /// The schema of the answer is sent only if there are no tools: many servers give it priority over the
+    /// tools, so that the model could never call one. With tools, the prompt asks for the schema.
     fn format(&self, scene: Scene) -> Format {
         let tools: Vec<_> = scene.setup.allowed(scene.spec).cloned().collect();
         let schema = scene.spec.schema.clone().filter(|_| tools.is_empty());
@@ -58,7 +58,7 @@ impl Speech for ToolCalls {
                 let id = format!("function_{step}");
                 calls.push(Call { id, name: call.name.clone(), wish, legacy: true });
             }
-            // The model should see what it did, but as a call nobody would answer it.
+            // The model should see its call, but as text, because a call would need an answer.
             Some(call) if calls.is_empty() => {
                 let shown = format!("[function_call {} {}]", call.name, call.arguments);
                 message.content.push_str(&shown);
@@ -102,8 +102,8 @@ impl Speech for ToolCalls {
     }
 }
 
-/// Some servers parse the arguments of earlier calls and refuse the whole request if they cannot.
-/// The answer to such a call quotes them.
+/// Replaces invalid arguments: some servers parse the arguments of earlier calls and refuse the whole request
+/// if they cannot. The answer to such a call quotes the original.
 fn tame_arguments(arguments: &str) -> String {
     match serde_json::from_str::<Map<String, Value>>(arguments) {
         Ok(_) => arguments.to_owned(),

@@ -1,8 +1,8 @@
-//! Text with tags: `<pip-dependencies-to-install>` names packages, `<execution-code>` holds Python.
-//! A reply without code is the final answer. Other tools are functions in Python.
+//! Text with tags: `<pip-dependencies-to-install>` names packages, `<execution-code>` holds Python. A reply
+//! without code is the final answer. Other tools are called as functions in Python.
 //!
-//! Several blocks of code are one program, in their order. Results return as tool messages, as
-//! answers to a call that stands for the tag.
+//! Several blocks of code form one program, in their order. Results return as tool messages that answer a
+//! call which stands for the tag.
 
 use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
 use crate::agent::arguments::CELL_TOOL;
@@ -15,7 +15,7 @@ const DEPENDENCIES: &str = "pip-dependencies-to-install";
 const CODE: &str = "execution-code";
 const CALL_NAME: &str = "execution_code";
 
-/// Modules of Python itself that models like to list as if they had to be installed.
+/// Modules of the standard library that models often list as packages to install.
 const STANDARD: [&str; 24] = [
     "collections",
     "csv",
@@ -61,7 +61,7 @@ impl Speech for XmlTags {
             return malformed(why);
         }
         let text = &reply.message.content;
-        // A tag that is not closed would run half of a program.
+        // In a truncated reply the tag may be unclosed, and only half of a program would run.
         if reply.finish == Finish::Length {
             return malformed(words.cut_reply());
         }
@@ -105,8 +105,8 @@ impl Speech for XmlTags {
     }
 }
 
-/// What stands in each tag of this name. A block goes to the last closing tag before the next
-/// opening one, so that code may speak of the tag; a tag that is never closed goes to the end.
+/// The contents of all tags of this name. A block extends to the last closing tag before the next opening
+/// one, so that code may contain the closing tag; an unclosed tag extends to the end.
 fn contents<'a>(text: &'a str, tag: &str) -> Vec<&'a str> {
     let lower = text.to_ascii_lowercase();
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
@@ -124,7 +124,7 @@ fn contents<'a>(text: &'a str, tag: &str) -> Vec<&'a str> {
 fn dependencies(text: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for name in contents(text, DEPENDENCIES).iter().flat_map(|list| {
-        // An unclosed list must not swallow the code behind it.
+        // An unclosed list must not include the code after it.
         list.split('<').next().unwrap_or_default().split([',', '\n'])
     }) {
         let name = name.trim().to_owned();
@@ -135,7 +135,7 @@ fn dependencies(text: &str) -> Vec<String> {
     names
 }
 
-/// As `pip` compares names, without versions and extras.
+/// The name as `pip` compares it, without versions and extras.
 fn normal(name: &str) -> String {
     let bare = name.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-' | '.')).next();
     bare.unwrap_or_default().to_ascii_lowercase().replace(['_', '.'], "-")
@@ -146,7 +146,7 @@ fn has(scene: Scene, name: &str) -> bool {
     STANDARD.contains(&name.as_str()) || scene.setup.dependencies.iter().any(|known| normal(known) == name)
 }
 
-/// Models put fences into the tag.
+/// Removes a code fence, which models sometimes put into the tag.
 fn unfenced(block: &str) -> &str {
     let trimmed = block.trim();
     let inside = trimmed.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));

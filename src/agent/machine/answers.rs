@@ -1,4 +1,4 @@
-//! What came of the calls of a turn, in the words that the model is told.
+//! Turns the outcomes of a turn's calls into the answers for the model.
 
 use super::{Machine, Phase};
 use crate::agent::arguments::Work;
@@ -69,7 +69,7 @@ impl Machine {
         }
     }
 
-    /// Within the characters that a model is told of one result.
+    /// Cuts a text to the characters that a model is shown of one result.
     fn told(&self, text: &str) -> String {
         self.words.told(text, self.setup.told_chars)
     }

@@ -1,7 +1,7 @@
-//! Fixed and elastic text, put together within a number of characters.
+//! Assembles fixed and elastic text within a number of characters.
 
-/// Longest run of backticks that is shown as it is. A fence is one longer than any run in its text,
-/// so this also bounds what a fence can cost.
+/// The longest run of backticks that is shown as it is. A fence is one longer than any run in its text, so
+/// this also bounds the length of a fence.
 const BACKTICKS: usize = 32;
 
 /// Lines of the report in order.
@@ -21,7 +21,7 @@ impl Draft {
         self.parts.push(Part::Fixed(line.to_owned()));
     }
 
-    /// Text of the guest.
+    /// Adds text of the guest in a fence.
     pub fn fenced(&mut self, text: &str) {
         let text = tamed(text);
         let fence = "`".repeat(longest_run(&text).saturating_add(1).max(3));
@@ -29,7 +29,7 @@ impl Draft {
         self.parts.push(Part::Fenced { fence, text, chars });
     }
 
-    /// `notice` words how many characters were left out.
+    /// Renders the report; `notice` gives the text for the number of omitted characters.
     pub fn render(self, limit: usize, notice: impl Fn(usize) -> String) -> String {
         let fixed: usize = self.parts.iter().map(Part::fixed_chars).sum();
         let wanted = self.parts.iter().map(Part::elastic_chars).collect::<Vec<_>>();
@@ -48,7 +48,7 @@ impl Draft {
             }
             report.push('\n');
         }
-        // Only if not even the fixed lines fit.
+        // Needed only if even the fixed lines do not fit.
         match report.char_indices().nth(limit) {
             Some((end, _)) => report[..end].to_owned(),
             None => report,
@@ -72,8 +72,8 @@ impl Part {
     }
 }
 
-/// The most each text may have, so that all together stay within `budget`: short texts are kept
-/// whole, and what they leave goes to the long ones.
+/// The most characters for each text, so that all together stay within `budget`: short texts stay whole, and
+/// the space that they leave goes to the long ones.
 fn fair_share(wanted: &[usize], budget: usize) -> usize {
     let mut sorted = wanted.to_vec();
     sorted.sort_unstable();
@@ -88,7 +88,7 @@ fn fair_share(wanted: &[usize], budget: usize) -> usize {
     usize::MAX
 }
 
-/// At most `limit` characters: the head, a notice on a line of its own, the tail.
+/// The text in at most `limit` characters: the head, a notice on its own line, the tail.
 pub(in crate::agent) fn shortened(
     text: &str,
     chars: usize,
@@ -98,7 +98,7 @@ pub(in crate::agent) fn shortened(
     if chars <= limit {
         return text.to_owned();
     }
-    // The number in the notice is at most as long as that of all characters.
+    // The number of omitted characters has at most as many digits as the number of all characters.
     let reserved = notice(chars).chars().count() + 2;
     let Some(room) = limit.checked_sub(reserved) else {
         return String::new();
@@ -123,7 +123,7 @@ fn longest_run(text: &str) -> usize {
     longest
 }
 
-/// Without a last line break, and without runs of backticks that no sensible fence could hold.
+/// The text without a final line break, and without runs of backticks that would need a huge fence.
 fn tamed(text: &str) -> String {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let mut run = 0;
@@ -135,7 +135,7 @@ fn tamed(text: &str) -> String {
         .collect()
 }
 
-/// One line, whatever the guest called it.
+/// Escapes control characters, so that a name chosen by the guest stays on one line.
 pub(super) fn escaped(name: &str) -> String {
     name.chars()
         .flat_map(|c| if c.is_control() { c.escape_debug().collect::<Vec<_>>() } else { vec![c] })

@@ -1,5 +1,5 @@
-//! The report's wording in each language. The Chinese titles are the ones that existing prompts
-//! refer to, so they are kept to the letter.
+//! The report's wording in each language. Existing prompts refer to the Chinese titles, so these must not
+//! change.
 
 use super::Language;
 use crate::protocol::exit_codes::signal_name;

@@ -1,4 +1,4 @@
-//! Order of calls, and persons who decide about them.
+//! The order of calls, and the decisions of people about them.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The error catalogue: what a model does wrong, and what it is told.
+//! The error catalogue: the mistakes of a model, and the answers to them.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ fn tool_calls() -> (Machine, Vec<Effect>) {
     started(spec(Dialect::ToolCalls), setup())
 }
 
-/// What the model is told about a call with these arguments.
+/// The answer to a call with these arguments.
 fn told(name: &str, arguments: &str) -> String {
     let (mut machine, _) = tool_calls();
     let effects = reply(&mut machine, calls("", &[("a", name, arguments)]));
@@ -271,7 +271,7 @@ fn e11_calls_of_one_reply_fail_together_and_the_model_hears_of_it() {
     let effects = reply(&mut machine, calls("", &unknown));
     assert_eq!(request(&effects).messages.iter().filter(|told| told.role == Role::Tool).count(), 5);
     assert!(last_told(&effects).content.contains("Mark this sub-task as skipped"), "{effects:#?}");
-    // One that worked is progress, whatever became of the others.
+    // One successful call is progress, even if the others failed.
     reply(&mut machine, calls("", &[("f", "get_secret", "{}"), ("g", "telepathy", "{}")]));
     gave(&mut machine, "f", json!(1));
     let code = json!({"python_code_snippet": "open('x')"}).to_string();

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::protocol::ask::AskOutcome;
 
-/// The messages after the system prompt, as they go over the wire.
+/// The messages after the system prompt, as they are sent.
 fn history(effects: &[Effect]) -> String {
     serde_json::to_string_pretty(&request(effects).messages[1..]).unwrap()
 }
@@ -84,7 +84,7 @@ fn compound_interest_by_xml_tags() {
     answered(&reply(&mut machine, text("It grows to $21,386.41.")));
 }
 
-/// The task of the source of this dialect, with its own tools.
+/// The original task of this dialect, with its own tools.
 #[test]
 fn a_secret_backwards_by_next_step() {
     let (mut machine, _) = started(spec(Dialect::NextStep), setup());

@@ -1,4 +1,4 @@
-//! The machine as a whole. Each file plays the model, the sandbox and the person by itself.
+//! Tests of the whole machine. Each file plays the model, the sandbox and the person itself.
 
 mod approval;
 mod catalogue;

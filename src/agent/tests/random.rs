@@ -1,4 +1,4 @@
-//! Random models, sandboxes and persons: nothing they do breaks a promise of the machine.
+//! Random models, sandboxes and people: no behaviour of theirs breaks a guarantee of the machine.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -8,13 +8,13 @@ use super::*;
 use crate::protocol::ask::Decision;
 use crate::protocol::chat::{ModelFailure, ModelFailureKind};
 
-/// One thing that happens; numbers choose among what is outstanding.
+/// An event; the numbers choose among the outstanding effects.
 #[derive(Clone, Debug)]
 enum Event {
     Reply(Box<ChatReply>),
     /// Answers one of the outstanding effects.
     Answer(usize, u8),
-    /// An answer to nothing.
+    /// An answer to no outstanding effect.
     Junk(u8),
     Stop(u8),
 }
@@ -148,7 +148,7 @@ fn junk(how: u8) -> Input {
     }
 }
 
-/// Written apart from `history`, so that it cannot make the same mistake.
+/// Written independently of `history`, so that it cannot share a mistake with it.
 fn assert_valid(request: &ChatRequest) {
     let mut open: BTreeSet<&str> = BTreeSet::new();
     let mut function = false;
@@ -177,7 +177,7 @@ fn is_cell(effect: &Effect) -> bool {
     }
 }
 
-/// What has to hold after each input.
+/// Checks what has to hold after each input.
 fn check(machine: &Machine, spec: &AskSpec, effects: &[Effect], ended: bool) {
     if ended {
         assert_eq!(effects, [], "an ended ask stays ended");
@@ -252,7 +252,7 @@ proptest! {
         assert_valid(&ChatRequest { messages: history, tools: Vec::new(), answer: None, reply_tokens: None });
     }
 
-    /// A model that never answers is stopped by a limit.
+    /// A limit stops a model that never gives a final answer.
     #[test]
     fn every_ask_comes_to_its_end((spec, setup) in asks(), reply in replies(), how in any::<u8>()) {
         let mut machine = Machine::new(spec.clone(), setup, Vec::new());

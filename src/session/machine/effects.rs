@@ -1,4 +1,4 @@
-//! The words between the machine and the actor that carries its wishes out.
+//! The inputs and effects between the machine and the actor that carries the effects out.
 
 use std::time::Duration;
 
@@ -9,67 +9,67 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
 use crate::session::outcome::{CellStart, EndedBy};
 
-/// What happened. `W` is whoever waits for a list of variables.
+/// What happened. `W` is the reply port of a list of variables.
 pub enum Input<W> {
-    /// The workspace is there, so a sandbox can be.
+    /// The workspace is ready, so a sandbox can be started.
     Placed,
-    /// Something needs a sandbox that is no cell.
+    /// A request other than a cell needs a sandbox.
     SandboxWanted,
     SandboxReady,
-    /// The sandbox of before is there, with its variables.
+    /// The earlier sandbox is attached, with its variables.
     SandboxAttached,
-    /// There is no sandbox, and the next try is for the next cell.
+    /// No sandbox could be started; the next cell causes the next attempt.
     SandboxFailed(Problem),
-    /// What ran in it and is not reported never reached it.
+    /// The sandbox is gone. Cells that were not reported never reached it.
     SandboxGone {
         reason: String,
     },
-    /// The sandbox of before is gone, with what ran in it.
+    /// The earlier sandbox is gone, with all cells that ran in it.
     NotAttached {
         reason: String,
     },
-    /// The variables changed between cells, of which the next one tells.
+    /// The variables changed between cells, which the next cell reports.
     Changed {
         note: String,
     },
     /// A cell that `may_run` allowed.
     Cell(CellStart),
-    /// The journal did not take that cell in time.
+    /// The journal did not commit that cell in time.
     CellUnwritten(CellNumber),
     Variables {
         which: VariablesFilter,
         patient: bool,
         reply_to: W,
     },
-    /// The sandbox did not take the request; it is about to be said to be gone.
+    /// The sandbox did not take the request, because it is ending; `SandboxGone` follows.
     NotShown {
         which: VariablesFilter,
         reply_to: W,
     },
     /// The owner may run one more cell.
     MayRun,
-    /// The owner may not, whatever ends.
+    /// The owner may not run the cell, and no end of another cell would change that.
     MayNotRun(Problem),
     /// Whether the start of a cell got into the journal in time.
     Started {
         begin: u64,
         written: bool,
     },
-    /// The kernel cannot run this copy now.
+    /// The kernel cannot run this cell now.
     PutBack(CellNumber),
     Finished(CellNumber),
     Interrupt,
-    /// An ask has ended: its cells are not wanted any more.
+    /// An ask has ended, so its cells are no longer wanted.
     CancelCells(AskNumber),
     /// An undo that `may_undo` allowed begins, and ends.
     Undo,
     UndoDone,
-    /// A reset that `may_reset` allowed is on its way into the journal, and there.
+    /// A reset that `may_reset` allowed is on its way into the journal, and has arrived there.
     Reset {
         replay: bool,
     },
     ResetNoted,
-    /// A replay that `may_replay` allowed: until it has ended, nothing else changes the variables.
+    /// A replay that `may_replay` allowed begins: until it has ended, no other cell changes the variables.
     ReplayWanted,
     ReplayEnded {
         finished: bool,
@@ -79,7 +79,7 @@ pub enum Input<W> {
     FreezeFailed,
     Thaw,
     Remove,
-    /// The daemon ends; what waits and runs is left to the next one.
+    /// The daemon shuts down; waiting and running cells are left to the next one.
     Leave,
     Tick,
 }
@@ -89,7 +89,7 @@ pub enum Input<W> {
 pub enum Effect<W> {
     /// Answered by `SandboxReady`, `SandboxAttached`, `SandboxFailed`, `SandboxGone` or `NotAttached`.
     StartSandbox,
-    /// Let the sandbox go, which is not used any more.
+    /// Remove the sandbox, which is no longer used.
     EndSandbox,
     /// Answered by `MayRun` or `MayNotRun`.
     WantPermit,
@@ -113,37 +113,37 @@ pub enum Effect<W> {
     Refuse(W, Problem),
 }
 
-/// Whether somebody runs the cells of before again.
+/// Whether a replay of earlier cells is under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ReplayPhase {
     #[default]
     None,
-    /// Somebody looks up what there is to run.
+    /// The replay reads which cells it has to run.
     Prepared,
     Running,
 }
 
-/// When a sandbox is let go.
+/// When a sandbox is removed: after a time without use, or at an age.
 #[derive(Clone, Copy, Debug)]
 pub struct Expiry {
     pub idle: Duration,
     pub life: Duration,
 }
 
-/// What a session has that was there before.
+/// The unfinished work of a session that existed before.
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Unfinished {
     pub cells: CellNumber,
-    /// In the order in which they came.
+    /// The queued cells in the order of their arrival.
     pub queued: Vec<CellStart>,
     pub running: Vec<CellStart>,
     pub note: Option<String>,
-    /// For how long nothing has happened.
+    /// How long the session has been idle.
     pub idle: Duration,
     pub frozen: bool,
     pub replaying: bool,
-    /// There may be a sandbox.
+    /// Whether a sandbox may exist.
     pub sandbox: bool,
-    /// It may not have heard of the last reset.
+    /// Whether the sandbox may not have received the last reset.
     pub reset: bool,
 }

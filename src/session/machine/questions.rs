@@ -1,4 +1,4 @@
-//! What a session is asked that changes nothing, or hardly anything.
+//! Queries of the machine's state, which change nothing, or hardly anything.
 
 use std::time::{Duration, Instant};
 
@@ -42,12 +42,12 @@ impl<W> Machine<W> {
         self.attaching
     }
 
-    /// Whether the kernel has to hear of a reset once more; asked when it is there.
+    /// Whether the kernel has to get the last reset again; asked once, when its sandbox is attached.
     pub fn takes_reset_again(&mut self) -> bool {
         std::mem::take(&mut self.reset_again)
     }
 
-    /// Whether it has not ended.
+    /// Whether the cell has not ended.
     pub fn is_open(&self, cell: CellNumber) -> bool {
         self.open.contains(&cell)
     }
@@ -60,24 +60,25 @@ impl<W> Machine<W> {
         self.active_at = now;
     }
 
-    /// What the sandbox had counted when a cell began.
+    /// Records the sandbox's counters from when a cell began.
     pub fn counted(&mut self, cell: CellNumber, before: Counters) {
         if let Some(start) = self.queue.running(cell) {
             start.before = before;
         }
     }
 
-    /// What waits, when a session ends over it.
+    /// Takes all waiting items, when a generation of the session ends.
     pub fn take_waiting(&mut self) -> Vec<QueueItem<W>> {
         self.queue.take_waiting()
     }
 
-    /// Whether a cell may be queued, of which at most this many may wait.
+    /// Whether a cell may be queued; at most `limit` cells may wait.
     pub fn may_run(&self, mode: Mode, replays: bool, limit: usize) -> Result<(), Problem> {
         if replays && !self.is_replaying() {
             return Err(was_reset());
         }
-        // In between, it would find variables half rebuilt, and what it changes would be overwritten.
+        // A main cell during a replay would find half-rebuilt variables, and the replay would overwrite its
+        // changes.
         if !replays && self.replay != ReplayPhase::None && mode == Mode::Main {
             return Err(a_replay_goes_on());
         }
@@ -106,7 +107,7 @@ impl<W> Machine<W> {
         Ok(())
     }
 
-    /// Whether a replay may be prepared: asked before anything is read for it.
+    /// Whether a replay may be prepared, before any data is read for it.
     pub fn may_replay(&self) -> Result<(), Problem> {
         if self.replay != ReplayPhase::None {
             return Err(busy("a replay goes on already"));
@@ -114,7 +115,7 @@ impl<W> Machine<W> {
         self.may_go_back()
     }
 
-    /// The reset of a replay is that of the one which is being prepared.
+    /// Whether a reset is allowed. The reset of a replay needs the replay to be prepared.
     pub fn may_reset(&self, replay: bool) -> Result<(), Problem> {
         match replay {
             true if self.replay != ReplayPhase::Prepared => Err(was_reset()),
@@ -141,18 +142,18 @@ impl<W> Machine<W> {
             .hint("there is nothing to freeze"))
     }
 
-    /// The cell that an interrupt is meant for. Without a sandbox nothing is told, so nothing is claimed either.
+    /// The cell that an interrupt applies to; none without a sandbox, because no interrupt would be sent.
     pub fn interruptible(&self) -> Option<CellNumber> {
         self.queue.foremost().filter(|_| self.is_ready())
     }
 
-    /// Whether it has been sent to the sandbox.
+    /// Whether the cell has been sent to the sandbox.
     pub fn runs(&self, cell: CellNumber) -> bool {
         self.queue.is_running(cell) && !self.beginning.values().any(|beginning| beginning.cell == cell)
     }
 }
 
-/// It owns the main line until it is over.
+/// A replay owns the main line until it is over.
 fn a_replay_goes_on() -> Problem {
     Problem::new(Code::Busy, "a replay goes on").hint("wait until it has ended, or interrupt it")
 }

@@ -1,5 +1,5 @@
-//! Whatever happens in whatever order: every cell ends once, every list of variables is answered once, the sandbox
-//! never gets what it must not, and from everywhere a way leads on.
+//! For any inputs in any order: every cell ends once, every list of variables is answered once, the sandbox
+//! never gets a forbidden request, and no state is a dead end.
 
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,9 +22,9 @@ enum Op {
         taken: bool,
     },
     Place,
-    /// The sandbox is there, or cannot be.
+    /// The sandbox is ready, or could not be started.
     Ready(bool),
-    /// What it ran is reported, or never came to it.
+    /// The sandbox dies; its cells are reported, or never reached it.
     Dies {
         reported: bool,
     },
@@ -77,19 +77,19 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// All that the machine is not: what was asked of it, and what it may rely on.
+/// Everything around the machine: the requests to it, and the facts that it relies on.
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 struct World {
     machine: Machine<u32>,
     now: Instant,
-    /// Who waits, and how often each was answered.
+    /// The requested cells, and how often each has ended.
     cells: BTreeMap<CellNumber, u32>,
-    /// Cells that run since before, if their sandbox is found.
+    /// Cells that were running before, if their sandbox is found.
     resumed: BTreeMap<CellNumber, Mode>,
     views: BTreeMap<u32, u32>,
     starting: bool,
     there: bool,
-    /// False: it is about to end, and takes nothing any more.
+    /// False while the sandbox is about to end and takes no more requests.
     takes: bool,
     frozen: bool,
     wants_permit: bool,
@@ -101,7 +101,7 @@ struct World {
     resetting: usize,
 }
 
-/// A session that begins, or one that a daemon left with so many cells that wait, and that ran.
+/// The unfinished work of an earlier daemon: the numbers of waiting and of running cells.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 struct Left {
@@ -259,7 +259,7 @@ impl World {
     fn written(&mut self, place: usize, in_time: bool) {
         let (begin, _) = self.begins[place];
         if in_time {
-            // The journal keeps the order of what it is given.
+            // The journal keeps the order of its events.
             let before = self.begins.iter().filter(|(other, _)| *other <= begin);
             self.written.extend(before.map(|(_, cell)| *cell));
         }
@@ -302,7 +302,7 @@ impl World {
             Op::View { patient, taken } => {
                 let view = u32::try_from(self.views.len()).unwrap();
                 self.views.insert(view, 0);
-                // One that is about to end stays so until it dies.
+                // A sandbox that is about to end stays so until it dies.
                 self.takes &= taken || !self.there;
                 self.take(Input::Variables { which: VariablesFilter::default(), patient, reply_to: view });
             }
@@ -362,7 +362,7 @@ impl World {
             }
             Op::ResetNoted if self.resetting > 0 => {
                 self.resetting -= 1;
-                // The sandbox ends what runs.
+                // The sandbox ends all running cells.
                 for cell in self.in_sandbox.keys().copied().collect::<Vec<_>>() {
                     self.finish(cell);
                 }
@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// Everything that was begun comes to its end, and nothing new is asked for.
+    /// Lets everything that was begun come to its end, without new requests.
     fn calms_down(&mut self) {
         let ways = [
             Op::Place,
@@ -476,11 +476,11 @@ fn a_replay_that_is_being_prepared_is_the_only_one() {
     machine.step(Input::ReplayWanted, now);
     assert!(machine.may_replay().is_err() && machine.may_run(Mode::Main, false, 8).is_err());
     assert!(machine.may_run(Mode::Main, true, 8).is_err(), "its reset comes first");
-    // What it was to run could not be read.
+    // The events of the cells to replay could not be read.
     machine.step(Input::ReplayEnded { finished: false }, now);
     machine.may_replay().unwrap();
     machine.step(Input::ReplayWanted, now);
-    // A reset of somebody else's ends it.
+    // A plain reset by another client ends the replay.
     machine.step(Input::Reset { replay: false }, now);
     assert!(machine.may_reset(true).is_err());
 }

@@ -1,4 +1,4 @@
-//! One event after the other, until the present is reached.
+//! The fold of a session's events into its present state.
 
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,21 +26,21 @@ struct Open {
     start: CellStart,
     replays: Option<CellNumber>,
     began: Option<String>,
-    /// How long it was frozen, or waited for a person, until the pause that lasts.
+    /// How long the cell was frozen or waited for a person, without a pause that still lasts.
     frozen: Duration,
-    /// What it waits for now: a thaw, and decisions of persons; and since when.
+    /// The number of present pauses (a freeze, decisions of persons), and since when.
     pauses: u32,
     paused_since: Option<String>,
     completed: Vec<String>,
     passed: bool,
     to_end: Option<EndedBy>,
     died: Option<Died>,
-    /// Tool calls that it has made.
+    /// The number of tool calls that the cell has made.
     calls: usize,
 }
 
 impl Open {
-    /// What overlaps counts once.
+    /// Begins a pause. Overlapping pauses count once.
     fn pause(&mut self, at: &str) {
         self.pauses += 1;
         self.paused_since.get_or_insert_with(|| at.to_owned());
@@ -61,33 +61,34 @@ impl Open {
 struct Call {
     cell: Option<CellNumber>,
     name: String,
-    /// If it waits; nobody needs those of the others.
+    /// The arguments, if the call waits for a person; otherwise they are not needed.
     arguments: Map<String, Value>,
-    /// Which call of the cell it is.
+    /// The position among the calls of the cell.
     place: usize,
-    /// It is made only when a person has allowed it, of which `tool_begun` tells.
+    /// Whether the call waits for a person's permission; `ToolBegun` ends the waiting.
     waits: bool,
 }
 
-/// Takes events in their order. The journal knows the rules of asks; those of clients' cells are as given. What it holds
-/// does not grow with what cells print, show or give to tools.
+/// Takes the events in their order. The journal contains the rules of asks; those for clients' cells are
+/// given. The size of the fold does not grow with the output of cells or the arguments of tools.
 #[derive(Debug, Default)]
 pub struct Fold {
     restored: Restored,
     open: BTreeMap<CellNumber, Open>,
     calls: BTreeMap<u64, Call>,
-    /// What a person has not decided on yet, by the id of the approval.
+    /// The approvals without a decision, by their id.
     permits: BTreeMap<String, WaitingPermit>,
     client_rules: Arc<CellRules>,
     /// The newest cell that has begun.
     newest_begun: CellNumber,
-    /// The newest cell when the worker was last a fresh one: an undo cannot reach behind it.
+    /// The newest cell at the time when the worker was last fresh: an undo cannot reach behind it.
     fresh_since: CellNumber,
-    /// The last answers to calls of cells, with the numbers of call and event: no more than can be on their way.
+    /// The last answers to calls of cells, with the numbers of call and event: at most as many as can be in
+    /// flight.
     answered: VecDeque<(CellNumber, u64, Seq)>,
-    /// Resets that the kernel was or is to be told of, and has not confirmed.
+    /// The number of resets that the kernel got or has to get, and has not confirmed.
     open_resets: u32,
-    /// Cells of a replay that is not over, with those whose places they have taken.
+    /// Finished cells of an unfinished replay, with the cells that they replace.
     replayed: BTreeMap<CellNumber, CellNumber>,
 }
 
@@ -112,14 +113,13 @@ impl Fold {
         fold
     }
 
-    /// Cells that run again in cells which have not ended, and where their events are: their records are needed for
-    /// the end.
+    /// The cells that open cells replay, and the spans of their events: `end` needs their records.
     pub fn replayed(&self) -> impl Iterator<Item = (CellNumber, Span)> {
         let replayed = self.open.values().filter_map(|open| open.replays);
         replayed.filter_map(|cell| Some((cell, *self.restored.spans.get(&cell)?)))
     }
 
-    /// What is left open when all events were taken.
+    /// Gives the state after the last event.
     #[must_use]
     pub fn end(self, recorded: &BTreeMap<CellNumber, RecordedCell>) -> Restored {
         let Self { mut restored, mut open, calls, answered, .. } = self;
@@ -127,7 +127,7 @@ impl Fold {
         restored.answered_calls = of_open.map(|(_, call, seq)| (call, seq)).collect();
         for open in open.values_mut() {
             let Some(since) = open.paused_since.take() else { continue };
-            // From where a freeze that lasts began, it is counted when that ends.
+            // The time since the start of a lasting freeze is counted when that freeze ends.
             let frozen = restored.frozen_since.as_deref();
             open.frozen +=
                 frozen.map_or_else(|| clock::since(&since), |frozen| clock::between(&since, frozen));
@@ -145,7 +145,7 @@ impl Fold {
         for open in open.values_mut() {
             let Some(cell) = open.replays else { continue };
             let calls = recorded.get(&cell).map(|recorded| recorded.calls.iter().skip(open.calls).cloned());
-            // Without a record, too, nothing outside happens again.
+            // Even without a record, a replayed cell makes no real calls.
             open.start.replay = Some(calls.map(Iterator::collect).unwrap_or_default());
         }
         for (_, Open { start, began, frozen, completed, passed, to_end, died, .. }) in open {
@@ -161,7 +161,7 @@ impl Fold {
 
     pub fn take(&mut self, event: &Event) {
         let restored = &mut self.restored;
-        // That a daemon found the sandbox is nothing that the session did.
+        // Attaching to the sandbox is an action of a daemon, not an activity of the session.
         if !matches!(event.body, EventBody::SandboxAttached) {
             restored.active_at = Some(event.at.clone());
         }
@@ -205,7 +205,7 @@ impl Fold {
                 restored.preloaded.clone_from(preloaded);
                 self.sandbox_ready(receipt);
             }
-            // Whoever attached to it tells it of the last reset once more, if at all.
+            // The daemon that attached sends at most the last reset again.
             EventBody::SandboxAttached => self.open_resets = u32::from(restored.reset),
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
             EventBody::ToolCalled { call, cell, name, arguments, .. } => {
@@ -230,7 +230,7 @@ impl Fold {
                 restored.replaying = false;
                 self.replayed.clear();
             }
-            // Each stays in its place until its new run has ended.
+            // Each replayed cell keeps its place in the list until its new run has ended.
             EventBody::ReplayStarted { cells } => self.afresh(cells.clone(), true),
             EventBody::Frozen => self.frozen(&event.at),
             EventBody::Thawed => self.thawed(&event.at),
@@ -291,10 +291,10 @@ impl Fold {
 
     fn called(&mut self, call: u64, cell: Option<CellNumber>, name: &str, arguments: &Map<String, Value>) {
         let open = cell.and_then(|cell| self.open.get_mut(&cell));
-        // The policy of an ask is in the journal; that of the configuration may have changed. What a
-        // replay calls is answered from the record.
+        // The policy of an ask is in the journal; that of the configuration may have changed. Calls of a
+        // replay are answered from the record.
         let is_made = open.as_ref().is_some_and(|open| open.replays.is_none());
-        // Nobody is asked about one that is too large to be looked at.
+        // No person is asked about a call that is too large to be reviewed.
         let waits = is_made
             && self.restored.sandbox_rules.an_ask_names(name)
             && serde_json::to_string(arguments).is_ok_and(|text| text.len() as u64 <= APPROVAL_BYTES);
@@ -320,7 +320,7 @@ impl Fold {
         self.permits.insert(approval.id.clone(), permit);
     }
 
-    /// The time that a person took is not the cell's.
+    /// The time that a person took does not count as the cell's.
     fn decided(&mut self, approval: &str, at: &str) {
         let Some(permit) = self.permits.remove(approval) else { return };
         if let Some(open) = self.open.get_mut(&permit.cell) {
@@ -328,7 +328,7 @@ impl Fold {
         }
     }
 
-    /// An event of a cell is here.
+    /// Extends the span of a cell to this event.
     fn reaches(&mut self, cell: Option<CellNumber>, seq: Seq) {
         if let Some(span) = cell.and_then(|cell| self.restored.spans.get_mut(&cell)) {
             span.last = seq;
@@ -341,7 +341,7 @@ impl Fold {
         if result.state.kind == StateKind::Lost {
             self.fresh_since = self.restored.cells;
         }
-        // What somebody interrupted is not meant to run again, to its end.
+        // A cell that a user interrupted must not be replayed to its end.
         let changed = matches!(result.status, Status::Success | Status::Failure);
         if result.mode == Mode::Main && result.reason != Reason::ByCancel {
             self.restored.pending_note = None;
@@ -366,7 +366,8 @@ impl Fold {
         }
     }
 
-    /// What an unfinished replay had rebuilt is not forgotten with it: the next one rebuilds it.
+    /// Removes undone cells. Those that an unfinished replay had rebuilt are replaced by their originals, so
+    /// that the next replay rebuilds them.
     fn undone(&mut self, state_of: CellNumber) {
         let reach = state_of.max(self.fresh_since);
         self.restored.interrupted.retain(|cell| *cell <= reach);
@@ -378,7 +379,7 @@ impl Fold {
         });
     }
 
-    /// A fresh worker; these cells are to be run in it, if any.
+    /// The worker is fresh; `kept` are the cells to run in it, if any.
     fn afresh(&mut self, kept: Vec<CellNumber>, replaying: bool) {
         for open in self.open.values_mut() {
             open.to_end.get_or_insert(EndedBy::Cancel);
@@ -430,7 +431,7 @@ impl Fold {
         }
         self.restored.frozen_since = None;
         self.calls.clear();
-        // What ran in it was said to have ended; what was not had never come so far.
+        // Cells that ran in the sandbox were reported as ended; all others never reached it.
         for open in self.open.values_mut() {
             (open.began, open.frozen, open.pauses, open.paused_since) = (None, Duration::ZERO, 0, None);
         }

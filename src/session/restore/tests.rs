@@ -1,4 +1,4 @@
-//! Events in, the present out.
+//! Tests of the fold: events in, the present state out.
 
 use super::*;
 use crate::protocol::ask::Decision;
@@ -165,7 +165,7 @@ fn a_cell_that_a_later_one_passed_is_marked() {
     bodies.extend([started(1), started(3), started(2)]);
     let passed = |bodies: &[EventBody]| past(bodies).running.iter().map(|b| b.passed).collect::<Vec<_>>();
     assert_eq!(passed(&bodies), [false, true, false]);
-    // It was put back and begins once more.
+    // Cell 3 was put back and begins again.
     bodies.push(started(3));
     assert_eq!(passed(&bodies), [false, true, true]);
 }
@@ -205,7 +205,7 @@ fn what_tools_said_is_known_for_markers_to_come() {
     assert_eq!(past(&bodies).tool_responses.text(1), None);
 }
 
-/// It would end what came after it.
+/// A repeated reset would end cells that came after it.
 #[test]
 fn a_reset_that_the_kernel_has_confirmed_is_not_repeated() {
     let (reset, done) = (|| EventBody::Reset, || EventBody::ResetDone { cells: 1 });
@@ -218,7 +218,8 @@ fn a_reset_that_the_kernel_has_confirmed_is_not_repeated() {
     assert!(is_repeated(&[reset(), reset(), done()]));
     assert!(!is_repeated(&[reset(), reset(), done(), done()]));
     assert!(is_repeated(&[reset(), queued(2, Mode::Main), started(2), reset(), done()]));
-    // A daemon that died in between was not told whether it is done, and told the kernel again.
+    // A daemon that ended in between did not learn whether the reset was done, and the next one sent it
+    // again.
     let again = [reset(), EventBody::SandboxAttached];
     assert!(is_repeated(&again));
     assert!(!is_repeated(&[&again[..], &[done()]].concat()));
@@ -226,7 +227,7 @@ fn a_reset_that_the_kernel_has_confirmed_is_not_repeated() {
     assert!(!is_repeated(&forgotten));
 }
 
-/// What ends between the journal and the kernel may have told only the first.
+/// If the daemon ends between the two, an answer may be in the journal but not in the kernel.
 #[test]
 fn answers_to_cells_that_run_are_known_by_their_events() {
     let bodies =
@@ -264,7 +265,7 @@ fn the_time_in_which_a_cell_was_frozen_is_not_its_own() {
     assert_eq!((past.frozen_since, past.running[0].frozen), (None, Duration::from_secs(4)));
 }
 
-/// Calls that wait together, and a freeze meanwhile.
+/// Calls that wait at the same time, and a freeze meanwhile.
 #[test]
 fn pauses_of_a_cell_that_overlap_count_once() {
     let moment = |second: u64| format!("2026-01-01T00:00:{second:02}.000Z");
@@ -371,7 +372,7 @@ fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
         vec![EventBody::AskStarted { ask: 1, spec: Box::new(spec) }, of_ask, started(1), kept(1)];
     let bound = |bodies: &[EventBody]| past(bodies).sandbox_rules.combined(None);
     assert_eq!(bound(&bodies), rules);
-    // Neither that it is wanted, nor that cells come after it, nor an undo tells that it is done.
+    // Neither the request for a reset, nor later cells, nor an undo proves that the reset is done.
     let unclear =
         [EventBody::Reset, EventBody::ReplayStarted { cells: vec![] }, EventBody::Undone { state_of: 0 }];
     for fresh in unclear {
@@ -422,7 +423,7 @@ fn what_cells_showed_printed_and_gave_to_tools_is_not_kept() {
             mime: [("text/plain".to_owned(), large())].into_iter().collect(),
         }];
         let called = EventBody::ToolCalled { cell: by, call, name, arguments, refused_bytes: None };
-        // None of the calls has an answer.
+        // No call has an answer.
         for body in [queued(cell, Mode::Main), started(cell), called, EventBody::CellFinished { result }] {
             happens(body);
         }

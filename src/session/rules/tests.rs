@@ -1,4 +1,4 @@
-//! Whatever ran before in a sandbox: what is added to its rules takes away, and only a reset gives back.
+//! Adding rules to a sandbox only restricts it, and only a reset lifts rules.
 
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ fn runs() -> impl Strategy<Value = CallOrigin> {
     prop::option::of(source()).prop_map(|source| source.map_or(CallOrigin::Leftover, CallOrigin::Cell))
 }
 
-/// The less, the more it lets through.
+/// The lower, the more is allowed.
 fn strictness(verdict: &CallDecision) -> u8 {
     match verdict {
         CallDecision::Free => 0,
@@ -43,7 +43,8 @@ fn strictness(verdict: &CallDecision) -> u8 {
 }
 
 proptest! {
-    /// Never wider than any: what one of two forbids or has a person allow, so does what both come to.
+    /// The combination is never wider than either: it forbids, or has a person allow, every call for which
+    /// one of the two does.
     #[test]
     fn tightened_is_never_wider_than_either(one in rules(), other in rules(), (name, outside) in calls()) {
         let (both, call) = (one.tightened(&other), Call { name, outside });
@@ -54,7 +55,7 @@ proptest! {
         prop_assert_eq!(&both.tightened(&one), &both);
     }
 
-    /// More code in a sandbox never lets more through.
+    /// More code in a sandbox never allows more.
     #[test]
     fn what_is_bound_only_takes_away(
         before in prop::collection::vec((source(), rules()), 0..6),
@@ -72,7 +73,7 @@ proptest! {
         prop_assert!(strictness(&sandbox.judge(call, runs)) >= strictness(&verdict));
         let after = sandbox.combined(None);
         prop_assert_eq!(after.tightened(&combined), after);
-        // What anybody is forbidden is free for nobody; what somebody has to ask for everybody asks for.
+        // A call that any of the rules forbid, or have a person allow, is never free.
         for (_, rules) in before.iter().chain([&more]) {
             if !rules.allows(call) || rules.wants_person(call) {
                 prop_assert_ne!(sandbox.judge(call, runs), CallDecision::Free);
@@ -80,7 +81,7 @@ proptest! {
         }
     }
 
-    /// What a reset is said to have ended is free, and nothing that came after it.
+    /// A reset frees the rules of the cells before it, and none of the later ones.
     #[test]
     fn a_reset_frees_what_was_before_it(
         before in prop::collection::vec((source(), rules()), 0..6),
@@ -96,7 +97,7 @@ proptest! {
             fresh.bind(*source, rules, cell);
         }
         sandbox.free(reset);
-        // The same ask before and after keeps what it was bound to: never wider.
+        // An ask with cells before and after the reset keeps its earlier rules: never wider.
         for (source, bound) in &fresh.by_source {
             let kept = &sandbox.by_source[source].rules;
             prop_assert_eq!(&kept.tightened(&bound.rules), kept);
@@ -104,7 +105,7 @@ proptest! {
         prop_assert_eq!(sandbox.by_source.keys().collect::<Vec<_>>(), fresh.by_source.keys().collect::<Vec<_>>());
     }
 
-    /// However many asks there were: none of their rules is forgotten.
+    /// No matter how many asks there were, none of their rules is forgotten.
     #[test]
     fn many_asks_are_held_together(asks in 1u64..(3 * ASKS_APART as u64), odd in 0u64..600) {
         let mut sandbox = SandboxRules::default();
