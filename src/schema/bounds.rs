@@ -24,7 +24,7 @@ const UNEVALUATED_TIMES: u64 = 3;
 /// The product of a schema's and a value's parts beyond which problems are not reported in detail.
 const DETAIL_STEPS: u64 = 1_000_000;
 
-/// Keywords that refer to something by other means than its place in this schema.
+/// Keywords that refer to something by other means than its place in this schema. In draft 4, `id` is one of them.
 const REFUSED: [&str; 5] = ["$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"];
 
 /// The cost of checking a value against a schema.
@@ -132,6 +132,11 @@ impl<'a> Counted<'a> {
                 if let Some(keyword) = REFUSED.iter().find(|keyword| map.contains_key(**keyword)) {
                     return Err(format!("`{keyword}` is not supported in a schema"));
                 }
+                if let Some(Value::String(draft)) = map.get("$schema")
+                    && draft.contains("draft-04")
+                {
+                    return Err(format!("`$schema` {draft:?} is not supported; draft 6 or a later one is"));
+                }
                 if let Some(Value::Object(patterns)) = map.get("patternProperties") {
                     self.has_name_patterns = true;
                     sum = sum.saturating_add(NAME_PATTERN_PARTS.saturating_mul(patterns.len() as u64));
@@ -200,6 +205,23 @@ mod tests {
         definitions.insert("s20".into(), json!({}));
         let doubling = json!({"$defs": definitions, "properties": {"x": {"$ref": "#/$defs/s0"}}});
         assert!(check(&doubling).unwrap_err().contains("parts"));
+        // The validator decodes `%62` as `b`, so this reference leads back to where it stands.
+        let encoded = json!({
+            "$defs": {"a%62": {}, "ab": {"anyOf": [{"$ref": "#/$defs/a%62"}]}},
+            "properties": {"x": {"$ref": "#/$defs/ab"}},
+        });
+        assert!(crate::schema::check(&encoded).unwrap_err().contains("leads back to itself"));
+        let draft_4 = json!({
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "definitions": {"a": {}},
+            "properties": {"x": {
+                "id": "http://127.0.0.1/other",
+                "definitions": {"a": {"anyOf": [{"$ref": "#/definitions/a"}]}},
+                "allOf": [{"$ref": "#/definitions/a"}],
+            }},
+        });
+        let refusal = crate::schema::Checker::new(&draft_4).map(|checker| checker.fits(&json!({"x": 1})));
+        assert!(refusal.unwrap_err().contains("draft"));
         let mut deep = json!({});
         for _ in 0..200 {
             deep = json!({"items": deep});

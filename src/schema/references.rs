@@ -1,13 +1,21 @@
 //! References within a schema; references that lead outside are not resolved.
 
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 /// The most references in a row before they count as a circle.
 const STEPS: usize = 32;
 
-/// The target of a reference; `None` if it is not in this schema.
+/// The target of a reference; `None` if it is not in this schema. It is decoded as the validator does it, because a
+/// check of another definition than the one that the validator visits would prove nothing.
 pub(super) fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
-    root.pointer(reference.strip_prefix('#')?)
+    match reference.strip_prefix('#')? {
+        "" => Some(root),
+        pointer => {
+            let pointer = percent_decode_str(pointer.strip_prefix('/')?).decode_utf8().ok()?;
+            root.pointer(&format!("/{pointer}"))
+        }
+    }
 }
 
 /// Follows references until there is a schema without one; `None` for a circle or a broken reference.
