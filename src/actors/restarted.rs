@@ -46,11 +46,12 @@ impl<M: ractor::Message> Restarted<M> {
                 current.send_replace(None);
                 life.cancel();
                 (life, ended) = loop {
-                    if end.is_cancelled() {
+                    if !end.is_cancelled() {
+                        tracing::error!(name, "an actor died and is started anew");
+                    }
+                    if end.run_until_cancelled(tokio::time::sleep(PAUSE)).await.is_none() {
                         return;
                     }
-                    tracing::error!(name, "an actor died and is started anew");
-                    tokio::time::sleep(PAUSE).await;
                     let life = CancellationToken::new();
                     match live(life.clone()).await {
                         Ok((actor, ended)) => {

@@ -92,6 +92,10 @@ const MIGRATIONS: &[&str] = &[
     "
     -- At every start the last sandbox of each session is looked up; without this its whole journal is read.
     CREATE INDEX sandbox_changes ON events (session, seq) WHERE name IN ('sandbox_ready', 'sandbox_gone');
+
+    -- All that models have cost; `model_replies` left out what was spent without a reply.
+    DROP INDEX model_replies;
+    CREATE INDEX model_costs ON events (at) WHERE name IN ('model_replied', 'model_spent');
 ",
 ];
 

@@ -30,7 +30,7 @@ impl Journal {
         let day: String = at.chars().take("2026-01-01".len()).collect();
         Ok(self.core.read(|file, blobs| {
             let query = "SELECT sessions.owner, sessions.name, events.json, events.blob
-                FROM events JOIN sessions ON sessions.id = events.session
+                FROM events INDEXED BY model_costs JOIN sessions ON sessions.id = events.session
                 WHERE events.name IN ('model_replied', 'model_spent') AND events.at >= ?1";
             let mut statement = file.prepare(query)?;
             let spent = statement.query_map([day], |row| {

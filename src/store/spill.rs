@@ -90,6 +90,7 @@ impl Spill {
         let Some(length) = self.files.get(&cell).copied() else {
             if end > 0 {
                 self.files.insert(cell, end);
+                self.bytes += end;
             }
             return Ok(());
         };

@@ -237,10 +237,10 @@ impl AsksState {
         let written = outcome.and_then(|reply| Ok((self.pay_for_reply(ask, step, &reply)?, reply)));
         match written {
             Ok(((paid, event), reply)) => {
+                // The reply names its cost itself.
                 if let Some(current) = &mut self.current {
                     current.heard_tokens = 0;
                 }
-                self.note_heard(ask);
                 self.args.log.append_keyed_then(event, paid, None, || {});
                 self.take(myself, Input::ModelReplied { step, reply: Box::new(reply) });
             }

@@ -110,7 +110,7 @@ impl ExecutorState {
             | KernelFrame::Names { .. }
             | KernelFrame::Refused { .. } => self.answered(myself, frame, frame_guard),
             KernelFrame::Hello { .. } | KernelFrame::Display { .. } | KernelFrame::OutputGap { .. } => {
-                self.give_up(myself, "the kernel sent a frame out of frame_guard".into());
+                self.give_up(myself, "the kernel sent a frame out of turn".into());
             }
         }
     }

@@ -1,16 +1,16 @@
 //! The files of a workspace that a cell made, changed or removed: found by a bounded scan before and after, from the
 //! host's side, so that it also works for a cell that died.
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::convert::Infallible;
 
 use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES, ARTIFACTS};
 use crate::protocol::result::{Artifact, Change};
-use crate::sandbox::workspace::files::{beneath, size, stat_at};
+use crate::sandbox::workspace::files::size;
 use crate::sandbox::workspace::root::Root;
-use crate::sandbox::workspace::walk::{Folders, names};
+use crate::sandbox::workspace::walk::{Met, Walk};
 
 /// The properties that distinguish one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,36 +39,32 @@ impl Snapshot {
 #[must_use]
 pub fn scan(root: &Root<'_>) -> Snapshot {
     let mut snapshot = Snapshot::default();
-    let mut looked_at = 0_usize;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let mut folders = Folders::from_root();
-    while folders.advance() {
-        let Ok(folder) = beneath(root.folder(), folders.path(), flags, Mode::empty()) else { continue };
-        let Ok(names) = names(folder.as_fd()) else { continue };
-        for name in names.flatten() {
-            looked_at += 1;
-            if looked_at > ARTIFACT_SCAN_ENTRIES {
-                snapshot.cut = true;
-                return snapshot;
+    let walk = Walk { entries: ARTIFACT_SCAN_ENTRIES, sorted: false };
+    let walked = walk.run(root.folder(), |met| {
+        match met {
+            Met::Entry(entry) if entry.kind() == FileType::Directory => {
+                let enters = entry.depth() + 1 < ARTIFACT_SCAN_DEPTH;
+                snapshot.cut |= !enters;
+                return Ok::<_, Infallible>(enters);
             }
-            let Ok(found) = stat_at(folder.as_fd(), &name) else { continue };
-            match FileType::from_raw_mode(found.st_mode) {
-                FileType::Directory if folders.depth() + 1 >= ARTIFACT_SCAN_DEPTH => snapshot.cut = true,
-                FileType::Directory => snapshot.cut |= folders.later(name).is_err(),
-                FileType::RegularFile => {
-                    let version = Version {
-                        bytes: size(&found),
-                        inode: found.st_ino,
-                        modified: (found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or(0)),
-                    };
-                    // Bytes that are not UTF-8 become U+FFFD, as in the list of a folder.
-                    snapshot.files.insert(folders.join(&name).to_string_lossy().into_owned(), version);
-                }
-                _ => {}
+            Met::Entry(entry) if entry.kind() == FileType::RegularFile => {
+                let stat = &entry.stat;
+                let version = Version {
+                    bytes: size(stat),
+                    inode: stat.st_ino,
+                    modified: (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+                };
+                // Bytes that are not UTF-8 become U+FFFD, as in the list of a folder.
+                snapshot.files.insert(entry.path().to_string_lossy().into_owned(), version);
             }
+            Met::TooMany => snapshot.cut = true,
+            Met::Entry(_) | Met::Unread { .. } => {}
         }
+        Ok(false)
+    });
+    match walked {
+        Ok(()) => snapshot,
     }
-    snapshot
 }
 
 /// The differences between two snapshots; true if the list or one of the scans was cut.

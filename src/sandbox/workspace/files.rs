@@ -24,7 +24,7 @@ use crate::sandbox::workspace::removal;
 use crate::sandbox::workspace::room::{BLOCK, UploadRoom};
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage;
-use crate::sandbox::workspace::walk::{Folders, TooMany, names};
+use crate::sandbox::workspace::walk::{Met, Walk, names};
 
 /// What a path leads to.
 #[derive(Debug)]
@@ -303,69 +303,57 @@ impl<W: Write> Write for Cut<W> {
 }
 
 fn write_folders<W: Write>(root: &OwnedFd, builder: &mut tar::Builder<W>) -> std::io::Result<usize> {
-    use rustix::io::Errno;
-    /// The entry is gone meanwhile, or something of another kind took its place.
-    fn gone(error: Errno) -> bool {
-        matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO)
-    }
-    /// The entry belongs to another user, is closed to its owner, or is on another file system.
-    fn foreign(error: Errno) -> bool {
-        matches!(error, Errno::ACCESS | Errno::PERM | Errno::XDEV)
-    }
-    let (mut folders, mut left_out) = (Folders::from_root(), 0);
-    while folders.advance() {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let folder = match beneath(root.as_fd(), folders.path(), flags, Mode::empty()) {
-            Err(error) if gone(error) => continue,
-            Err(error) if foreign(error) => {
-                left_out += 1;
-                continue;
+    let mut left_out = 0;
+    let walk = Walk { entries: usize::MAX, sorted: false };
+    walk.run(root.as_fd(), |met| {
+        let entry = match met {
+            Met::Entry(entry) => entry,
+            Met::Unread { folder, error } => {
+                left_out += left_out_by(error).ok_or_else(|| unsent(folder, error))?;
+                return Ok(false);
             }
-            opened => opened.map_err(|error| unsent(folders.path(), error))?,
+            Met::TooMany => return Err(std::io::Error::other("there are too many folders")),
         };
-        for name in names(folder.as_fd()).map_err(|error| unsent(folders.path(), error))? {
-            let name = name.map_err(|error| unsent(folders.path(), error))?;
-            let path = folders.join(&name);
-            let found = match stat_at(folder.as_fd(), name.as_c_str()) {
-                Err(error) if gone(error) => continue,
-                Err(error) if foreign(error) => {
-                    left_out += 1;
-                    continue;
-                }
-                found => found.map_err(|error| unsent(&path, error))?,
-            };
-            match FileType::from_raw_mode(found.st_mode) {
-                FileType::Directory => {
-                    append(builder, &path, tar::EntryType::Directory, &found, 0, std::io::empty())?;
-                    folders
-                        .later(name)
-                        .map_err(|TooMany| std::io::Error::other("there are too many folders"))?;
-                }
-                FileType::RegularFile => {
-                    let fd = match beneath(folder.as_fd(), name.as_c_str(), OFlags::RDONLY, Mode::empty()) {
-                        Err(error) if gone(error) => continue,
-                        Err(error) if foreign(error) => {
-                            left_out += 1;
-                            continue;
-                        }
-                        opened => opened.map_err(|error| unsent(&path, error))?,
-                    };
-                    let opened = rustix::fs::fstat(&fd)?;
-                    if FileType::from_raw_mode(opened.st_mode) != FileType::RegularFile {
-                        left_out += 1;
-                        continue;
-                    }
-                    // The guest may shorten or lengthen the file meanwhile: exactly the announced
-                    // number of bytes has to follow the header.
-                    let bytes = size(&opened);
-                    let data = File::from(fd).chain(std::io::repeat(0)).take(bytes);
-                    append(builder, &path, tar::EntryType::Regular, &opened, bytes, data)?;
-                }
-                _ => left_out += 1,
+        match entry.kind() {
+            FileType::Directory => {
+                let path = entry.path();
+                append(builder, &path, tar::EntryType::Directory, &entry.stat, 0, std::io::empty())?;
             }
+            FileType::RegularFile => match beneath(entry.folder, entry.name, OFlags::RDONLY, Mode::empty()) {
+                Ok(fd) => left_out += append_file(builder, &entry.path(), fd)?,
+                Err(error) => left_out += left_out_by(error).ok_or_else(|| unsent(&entry.path(), error))?,
+            },
+            _ => left_out += 1,
         }
-    }
+        Ok(true)
+    })?;
     Ok(left_out)
+}
+
+/// How many entries of an archive are missing because of an error: none if the entry is gone meanwhile, or something of
+/// another kind took its place; one if it belongs to another user, is closed to its owner, or is on another file
+/// system. `None` for an error of this machine.
+fn left_out_by(error: rustix::io::Errno) -> Option<usize> {
+    use rustix::io::Errno;
+    match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO => Some(0),
+        Errno::ACCESS | Errno::PERM | Errno::XDEV => Some(1),
+        _ => None,
+    }
+}
+
+/// Appends an open file; the number of entries that are missing because it is no regular file any more.
+fn append_file<W: Write>(builder: &mut tar::Builder<W>, path: &Path, fd: OwnedFd) -> std::io::Result<usize> {
+    let opened = rustix::fs::fstat(&fd)?;
+    if FileType::from_raw_mode(opened.st_mode) != FileType::RegularFile {
+        return Ok(1);
+    }
+    // The guest may shorten or lengthen the file meanwhile: exactly the announced number of bytes has to follow the
+    // header.
+    let bytes = size(&opened);
+    let data = File::from(fd).chain(std::io::repeat(0)).take(bytes);
+    append(builder, path, tar::EntryType::Regular, &opened, bytes, data)?;
+    Ok(0)
 }
 
 fn unsent(path: &Path, error: rustix::io::Errno) -> std::io::Error {

@@ -6,7 +6,6 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
 
 use crate::protocol::glob;
 use crate::protocol::job::JobArtifact;
@@ -16,9 +15,9 @@ use crate::protocol::limits::{
 };
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::archive;
-use crate::sandbox::workspace::files::{beneath, clean, size, stat_at};
+use crate::sandbox::workspace::files::{beneath, clean, size};
 use crate::sandbox::workspace::root::Root;
-use crate::sandbox::workspace::walk::{Folders, names};
+use crate::sandbox::workspace::walk::{Met, Walk};
 
 /// Mode of every file that leaves a sandbox, without the right to execute, so that none is run by accident.
 const MODE: u32 = 0o644;
@@ -87,60 +86,37 @@ pub struct Gathered {
 pub fn gather(root: &Root<'_>, patterns: &[String], out: impl Write) -> std::io::Result<Gathered> {
     let mut gathered = Gathered::default();
     let mut builder = tar::Builder::new(out);
-    let (mut looked_at, mut bytes) = (0_usize, 0_u64);
-    let mut folders = Folders::from_root();
-    while folders.advance() {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let opened = beneath(root.folder(), folders.path(), flags, Mode::empty());
-        let found = opened.and_then(|folder| {
-            let names = names(folder.as_fd())?.take(ARTIFACT_SCAN_ENTRIES + 1);
-            Ok((names.collect::<Result<Vec<_>, _>>()?, folder))
-        });
-        let Ok((mut names, folder)) = found else {
+    let mut bytes = 0_u64;
+    // In order, so that the same files are taken each time if not all can be.
+    let walk = Walk { entries: ARTIFACT_SCAN_ENTRIES, sorted: true };
+    walk.run(root.folder(), |met| {
+        let Met::Entry(entry) = met else {
             gathered.cut = true;
-            continue;
+            return Ok::<_, std::io::Error>(false);
         };
-        names.sort();
-        for name in names {
-            looked_at += 1;
-            if looked_at > ARTIFACT_SCAN_ENTRIES {
-                gathered.cut = true;
-                return finish(builder, gathered);
-            }
-            let Ok(stat) = stat_at(folder.as_fd(), &name) else { continue };
-            let kind = FileType::from_raw_mode(stat.st_mode);
-            let usable = name.to_str().ok().filter(|name| !name.chars().any(char::is_control));
-            let path = usable.and_then(|_| folders.join(&name).into_os_string().into_string().ok());
-            match (kind, path) {
-                (FileType::Directory, Some(_)) if folders.depth() + 1 < ARTIFACT_SCAN_DEPTH => {
-                    gathered.cut |= folders.later(name).is_err();
+        let usable = entry.name.to_str().ok().filter(|name| !name.chars().any(char::is_control));
+        let path = usable.and_then(|_| entry.path().into_os_string().into_string().ok());
+        match (entry.kind(), path) {
+            (FileType::Directory, Some(_)) if entry.depth() + 1 < ARTIFACT_SCAN_DEPTH => return Ok(true),
+            (FileType::Directory, _) | (FileType::RegularFile, None) => gathered.cut = true,
+            (FileType::RegularFile, Some(path)) => {
+                if !patterns.iter().any(|pattern| glob::matches(pattern, &path)) {
+                    return Ok(false);
                 }
-                (FileType::Directory, _) | (FileType::RegularFile, None) => gathered.cut = true,
-                (FileType::RegularFile, Some(path)) => {
-                    if !patterns.iter().any(|pattern| glob::matches(pattern, &path)) {
-                        continue;
+                let room = JOB_ARTIFACT_BYTES.saturating_sub(bytes);
+                let fits = gathered.files.len() < JOB_ARTIFACTS && size(&entry.stat) <= room;
+                match if fits { append(&mut builder, root, &path, room)? } else { None } {
+                    Some(artifact) => {
+                        bytes += artifact.bytes;
+                        gathered.files.push(artifact);
                     }
-                    let room = JOB_ARTIFACT_BYTES.saturating_sub(bytes);
-                    if gathered.files.len() >= JOB_ARTIFACTS || size(&stat) > room {
-                        gathered.cut = true;
-                        continue;
-                    }
-                    match append(&mut builder, root, &path, room)? {
-                        Some(artifact) => {
-                            bytes += artifact.bytes;
-                            gathered.files.push(artifact);
-                        }
-                        None => gathered.cut = true,
-                    }
+                    None => gathered.cut = true,
                 }
-                _ => {}
             }
+            _ => {}
         }
-    }
-    finish(builder, gathered)
-}
-
-fn finish<W: Write>(builder: tar::Builder<W>, mut gathered: Gathered) -> std::io::Result<Gathered> {
+        Ok(false)
+    })?;
     builder.into_inner()?.flush()?;
     gathered.files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(gathered)

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use crate::controls;
 use crate::protocol::limits::DISK_TOLERANCE;
-use crate::sandbox::workspace::files::{beneath, stat_at};
+use crate::sandbox::workspace::files::beneath;
 use crate::sandbox::workspace::root::Root;
-use crate::sandbox::workspace::walk::{Folders, TooMany, names};
+use crate::sandbox::workspace::walk::{Met, Walk};
 
 /// Maximum number of files and folders in a workspace.
 pub const ENTRIES: usize = 200_000;
@@ -98,46 +98,25 @@ impl Usage {
 pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
     let mut usage = Usage::default();
     let mut linked = HashSet::new();
-    let mut folders = Folders::from_root();
-    while folders.advance() {
-        let opened = open(root, folders.path()).and_then(|folder| Ok((names(folder.as_fd())?, folder)));
-        let (names, folder) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                usage.note(error, || is_guests(root, folders.path()))?;
-                continue;
-            }
-        };
-        for name in names {
-            let name = match name {
-                Ok(name) => name,
-                Err(error) => {
-                    usage.note(error, || is_guests(root, folders.path()))?;
-                    break;
+    let walk = Walk { entries: ENTRIES_LOOKED_AT, sorted: false };
+    walk.run_with(
+        |path| open(root, path),
+        |met| {
+            match met {
+                Met::Entry(entry) => {
+                    usage.entries += 1;
+                    // A file with several hard links takes its space once.
+                    let once = entry.stat.st_nlink < 2 || entry.kind() == FileType::Directory;
+                    if once || linked.insert(entry.stat.st_ino) {
+                        usage.bytes += u64::try_from(entry.stat.st_blocks).unwrap_or(0) * 512;
+                    }
                 }
-            };
-            usage.entries += 1;
-            if usage.entries > ENTRIES_LOOKED_AT {
-                usage.hidden = Some(Hidden::TooMany);
-                return Ok(usage);
+                Met::Unread { folder, error } => usage.note(error, || is_guests(root, folder))?,
+                Met::TooMany => usage.hidden = Some(Hidden::TooMany),
             }
-            let found = match stat_at(folder.as_fd(), &name) {
-                Ok(found) => found,
-                Err(error) => {
-                    usage.note(error, || is_guests(root, folders.path()))?;
-                    continue;
-                }
-            };
-            let is_folder = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
-            // A file with several hard links takes its space once.
-            if found.st_nlink < 2 || is_folder || linked.insert(found.st_ino) {
-                usage.bytes += u64::try_from(found.st_blocks).unwrap_or(0) * 512;
-            }
-            if is_folder && folders.later(name) == Err(TooMany) {
-                usage.hidden = Some(Hidden::TooMany);
-            }
-        }
-    }
+            Ok(true)
+        },
+    )?;
     Ok(usage)
 }
 

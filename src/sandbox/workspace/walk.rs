@@ -1,11 +1,14 @@
 //! Walks a tree that a guest made. Names are bytes, because a name need not be UTF-8. Pending folders are kept by name
 //! and not open, because a guest can make more folders than the daemon may have descriptors.
 
-use rustix::fs::Dir;
+use rustix::fs::{Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 use std::ffi::{CStr, CString, OsStr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use crate::sandbox::workspace::files::{beneath, stat_at};
 
 /// Maximum memory for the names of pending folders. It is enough for more folders than a workspace may hold, unless
 /// their names are long on purpose.
@@ -63,7 +66,7 @@ impl Folders {
     }
 
     /// The path of an entry of the current folder.
-    pub fn join(&self, name: &CStr) -> std::path::PathBuf {
+    pub fn join(&self, name: &CStr) -> PathBuf {
         self.path().join(OsStr::from_bytes(name.to_bytes()))
     }
 
@@ -89,6 +92,117 @@ fn push(path: &mut Vec<u8>, name: &CStr) {
     }
     path.extend_from_slice(name.to_bytes());
 }
+
+/// An entry of a tree.
+pub(super) struct Entry<'a> {
+    /// The folder that the entry is in.
+    pub folder: BorrowedFd<'a>,
+    pub name: &'a CStr,
+    pub stat: Stat,
+    folders: &'a Folders,
+}
+
+impl Entry<'_> {
+    pub fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    /// The entry's path, relative to the root.
+    pub fn path(&self) -> PathBuf {
+        self.folders.join(self.name)
+    }
+
+    /// The number of folders above the entry's folder.
+    pub fn depth(&self) -> usize {
+        self.folders.depth()
+    }
+}
+
+/// What a walk comes to.
+pub(super) enum Met<'a> {
+    Entry(Entry<'a>),
+    /// A folder that cannot be read, or an entry in it; it is passed over.
+    Unread {
+        folder: &'a Path,
+        error: Errno,
+    },
+    /// The tree has more entries than the walk may visit, which ends it, or more folders than it can remember, some of
+    /// which are passed over.
+    TooMany,
+}
+
+/// The bounds and the manner of a walk.
+pub(super) struct Walk {
+    /// The most entries that are visited.
+    pub entries: usize,
+    /// Whether the names of each folder come in order. They are then all in memory at once.
+    pub sorted: bool,
+}
+
+impl Walk {
+    /// Walks a tree without following links. `visit` returns whether to go into the entry, if it is a folder; its error
+    /// ends the walk.
+    pub fn run<E>(
+        &self,
+        top: BorrowedFd<'_>,
+        visit: impl FnMut(Met<'_>) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        let open = |path: &Path| beneath(top, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        self.run_with(open, visit)
+    }
+
+    /// The same, with a way of its own to open folders.
+    pub fn run_with<E>(
+        &self,
+        open: impl Fn(&Path) -> rustix::io::Result<OwnedFd>,
+        mut visit: impl FnMut(Met<'_>) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        let (mut folders, mut visited) = (Folders::from_root(), 0);
+        while folders.advance() {
+            let opened = open(folders.path()).and_then(|folder| Ok((self.names(folder.as_fd())?, folder)));
+            let (names, folder) = match opened {
+                Ok(opened) => opened,
+                Err(error) => {
+                    visit(Met::Unread { folder: folders.path(), error })?;
+                    continue;
+                }
+            };
+            for name in names {
+                visited += 1;
+                if visited > self.entries {
+                    visit(Met::TooMany)?;
+                    return Ok(());
+                }
+                let found = name.and_then(|name| Ok((stat_at(folder.as_fd(), &name)?, name)));
+                let (stat, name) = match found {
+                    Ok(found) => found,
+                    Err(error) => {
+                        visit(Met::Unread { folder: folders.path(), error })?;
+                        continue;
+                    }
+                };
+                let entry = Entry { folder: folder.as_fd(), name: &name, stat, folders: &folders };
+                let is_folder = entry.kind() == FileType::Directory;
+                if visit(Met::Entry(entry))? && is_folder && folders.later(name).is_err() {
+                    visit(Met::TooMany)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self, folder: BorrowedFd<'_>) -> rustix::io::Result<Names> {
+        let names = names(folder)?;
+        if !self.sorted {
+            return Ok(Box::new(names));
+        }
+        let mut all = names.take(self.entries.saturating_add(1)).collect::<Result<Vec<_>, _>>()?;
+        all.sort();
+        Ok(Box::new(all.into_iter().map(Ok)))
+    }
+}
+
+type Names = Box<dyn Iterator<Item = rustix::io::Result<CString>>>;
 
 /// The names in a folder, without `.` and `..`, one by one: a guest can make any number of them, so they are never all
 /// in memory. They are read through a separate descriptor, so that the position in the folder is not shared.
