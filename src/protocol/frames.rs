@@ -170,7 +170,7 @@ pub enum KernelFrame {
         exit_code: i32,
         /// A `kill` frame ended the process.
         killed: bool,
-        /// The guardian ended the process, because it took more memory than the session has and no cgroup enforces it.
+        /// The guardian ended the process, because memory was used up and the system itself did not end one.
         #[serde(default)]
         out_of_memory: bool,
         /// The restored state is older than the state right before this cell.
