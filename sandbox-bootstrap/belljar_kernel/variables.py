@@ -1,4 +1,4 @@
-"""The list of a session's variables: cheap to make, whatever they hold."""
+"""The list of a session's variables: cheap to make, no matter what they hold."""
 
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
 import sys

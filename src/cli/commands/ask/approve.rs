@@ -30,7 +30,7 @@ const SUMMARY_CHARS: usize = 80;
 pub(in crate::cli) struct Approve {
     /// The start of an id is enough if there is no other like it.
     id: Option<String>,
-    /// Of all users, for administrators; their look at it is in the events of the session.
+    /// List those of all users, for administrators; the events of each session record that they looked.
     #[arg(long)]
     all: bool,
     #[command(flatten)]

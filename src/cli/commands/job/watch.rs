@@ -95,7 +95,7 @@ impl Follower {
         let mut tries = 0;
         loop {
             let before = self.last;
-            // For whatever reason the stream ended, the state of the job decides what to do.
+            // The stream may end for many reasons, so the state of the job decides what to do.
             let _ = self.events(true).await;
             if self.last > before {
                 tries = 0;

@@ -10,7 +10,7 @@ use crate::protocol::api::{SessionList, SessionState, SessionView};
 /// List your sessions.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Ps {
-    /// Of all users, for administrators. They name somebody else's session as `NAME@USER`, or by its id.
+    /// List the sessions of all users, for administrators. They name one of another user as `NAME@USER`, or by its id.
     #[arg(long)]
     all: bool,
 }
