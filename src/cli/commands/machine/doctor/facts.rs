@@ -43,7 +43,7 @@ pub struct Namespaces {
     pub max: Option<u64>,
     /// Debian's setting: 0 is off.
     pub clone: Option<u64>,
-    /// Ubuntu's setting: 1 allows them only to programs with an AppArmor profile.
+    /// Ubuntu's setting: 1 allows them only to programs with a security profile.
     pub apparmor_restricts: Option<u64>,
 }
 
