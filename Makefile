@@ -8,7 +8,7 @@ SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 # Absolute, as an example runs in a folder of its own.
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release/belljar
-# What is installed; another one can be named that was built before.
+# The binary to install; one that was built before can be named instead.
 BINARY ?= $(RELEASE)
 # rustup puts cargo where a shell without a login does not look.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -47,7 +47,7 @@ demo: ## show what Belljar does
 	$(call heading,an agent)
 	@BELLJAR=$(RELEASE) examples/spec2/run.sh
 
-# One for each example: demo-outliers, demo-emergency-response, …
+# One target for each example: demo-outliers, demo-emergency-response, …
 EXAMPLES := $(notdir $(patsubst %/,%,$(wildcard examples/*/)))
 .PHONY: $(addprefix demo-,$(EXAMPLES))
 $(addprefix demo-,$(EXAMPLES)): demo-%:
@@ -156,7 +156,7 @@ install: $(BINARY) ## install binary, completions, manual pages, units and confi
 	umask 022; sed 's|@BINDIR@|$(PREFIX)/bin|' config/systemd/belljar.service > "$(DESTDIR)$(UNITDIR)/belljar.service"
 	install -m 644 config/systemd/belljar.socket "$(DESTDIR)$(UNITDIR)/belljar.socket"
 	install -d -m 755 "$(DESTDIR)$(SYSCONFDIR)/belljar"
-	@# A configuration that somebody wrote stays; all lines of a new one are comments, so that defaults hold.
+	@# An existing configuration stays; all lines of a new one are comments, so that the defaults apply.
 	@umask 022; test -e "$(DESTDIR)$(SYSCONFDIR)/belljar/config.toml" || \
 		sed 's/^[^#]/# &/' config/default.toml > "$(DESTDIR)$(SYSCONFDIR)/belljar/config.toml"
 

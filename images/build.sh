@@ -45,7 +45,7 @@ tag=belljar/$kind:latest
 source=${BELLJAR_IMAGE_SOURCE:-auto}
 python_image=${BELLJAR_PYTHON_IMAGE:-python:3.12-slim}
 debian_suite=trixie
-# /tmp is memory on many machines, and a whole root file system passes through here.
+# /tmp is in memory on many hosts, and a whole root file system passes through here.
 export TMPDIR=${TMPDIR:-/var/tmp}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -58,7 +58,7 @@ elif command -v docker >/dev/null; then
     engine_answers() { docker version >/dev/null 2>"$scratch/error"; }
     image_id() { docker image inspect --format '{{.Id}}' "$1" 2>/dev/null; }
     tag_image() { docker tag "$1" "$tag"; }
-    # A registry that is not there must not cost minutes.
+    # A registry that does not answer must not cost minutes.
     registry_answers() { timeout 20 docker manifest inspect "$python_image" >/dev/null 2>&1; }
 
     # import_root CHANGE...: reads a tar of a root file system, prints the id
@@ -99,7 +99,7 @@ else
             case $char in [a-zA-Z0-9._~-]) printf %s "$char" ;; *) printf '%%%02X' "'$char" ;; esac
         done
     }
-    # The engine answers 200 before it starts to work and tells of failures in the stream.
+    # The engine answers 200 before it starts to work, and reports failures in the stream.
     last_id() {
         tee "$scratch/answer" | sed -u 's/^{"stream":"\(.*\)"}\r*$/\1/; s/\\n$//; /^$/d' >&2
         ! grep -q '"error"' "$scratch/answer" || return 1
@@ -150,7 +150,7 @@ need_mmdebstrap() {
         "run \`apt-get install mmdebstrap debian-archive-keyring\` as root, or make \`$python_image\` available with \`docker pull\`"
 }
 
-# Files of packages belong to several users, so whoever is not root needs user ids to give away.
+# Files of packages belong to several users, so a user other than root needs a range of further user ids.
 need_user_ids() {
     local me
     me=$(id -un 2>/dev/null) || me=$(id -u)
@@ -168,7 +168,7 @@ unpack_debian() {
     [ "$kind" = base ] || packages+=,$(grep -v '^#' "$here/science-packages.txt" | paste -sd,)
 
     step 2/4 "unpacking Debian's Python ($kind)"
-    # The hooks get the new root as $1. Its resolv.conf and hostname are copies of this machine's.
+    # The hooks get the new root as $1. Its resolv.conf and hostname are copies of the host's.
     # shellcheck disable=SC2016
     mmdebstrap --quiet --variant=essential --include="$packages" \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
@@ -205,7 +205,7 @@ if [ -n "$rootfs" ]; then
     # Devices are not needed, and only root could make them.
     tar -x -C "$draft" --exclude='./dev/*' --no-same-owner -f "$scratch/root.tar"
     chmod 755 "$draft"
-    # The old one goes only now, so that a build that fails leaves it in place.
+    # The old folder is removed only now, so that a build that fails leaves it in place.
     step 4/4 "putting it in place"
     rm -rf "$rootfs"
     mv "$draft" "$rootfs"

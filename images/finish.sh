@@ -1,25 +1,25 @@
 #!/bin/sh
-# Runs once inside a new image, as its last step: makes it fast to start and small, and leaves nothing in it
-# that code in a sandbox has no need of. Usage: finish.sh base|science
+# Runs once inside a new image, as its last step: makes it fast to start and small, and removes what code in a
+# sandbox does not need. Usage: finish.sh base|science
 set -eu
 kind=$1
 
 command -v python >/dev/null || ln -s python3 /usr/bin/python
 
-# Where Belljar mounts the session's files and its own kernel; a read-only root cannot make them later.
+# Belljar mounts the session's files and its own kernel here; a read-only root cannot make the folders later.
 mkdir -p /workspace /belljar
 
-# pip and its bundled wheels go before compiling, the font cache comes before the fonts' tools are gone.
+# pip and its bundled wheels are removed before compiling, so that no bytecode is made for them.
 rm -rf /usr/local/lib/python3.*/site-packages/pip* /usr/lib/python3*/ensurepip /usr/local/lib/python3.*/ensurepip
 rm -f /usr/local/bin/pip* /usr/local/bin/idle* /usr/local/bin/2to3*
 
-# The libraries' own tests are a quarter of the science image. numpy.testing needs a file of numpy's.
+# The libraries' own tests are a quarter of the science image. numpy's stay: numpy.testing needs one of the files.
 find /usr/lib/python3/dist-packages /usr/local/lib/python3.*/site-packages -type d -name tests ! -path '*/numpy/*' \
     -prune -exec rm -rf {} + 2>/dev/null || true
 
 if [ "$kind" = science ]; then
-    # Looking for fonts takes seconds, and nothing in a sandbox outlives it: do it here. Belljar copies this folder to
-    # a writable MPLCONFIGDIR, where matplotlib finds its settings and the list of fonts.
+    # Searching for fonts takes seconds, and a sandbox leaves no cache for the next one, so it is done here. Belljar
+    # copies this folder to a writable MPLCONFIGDIR, where matplotlib finds its settings and the list of fonts.
     MPLCONFIGDIR=/usr/share/belljar/matplotlib MPLBACKEND=Agg python3 -c 'import matplotlib.font_manager'
     rm -f /usr/share/belljar/matplotlib/*.matplotlib-lock
     chmod -R a+rX /usr/share/belljar
@@ -42,5 +42,5 @@ rm -rf /usr/share/man /usr/share/info /usr/share/locale /usr/share/lintian /usr/
     /usr/share/unicode /var/log/* /var/cache/ldconfig /root/.cache
 find /tmp /var/tmp -mindepth 1 -delete
 
-# Last, so that nothing above can bring one back.
+# Setuid and setgid bits are removed last, so that nothing above can bring one back.
 find / -xdev \( -type f -o -type d \) -perm /6000 -exec chmod ug-s {} +

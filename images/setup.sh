@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sees to what a fresh Debian or Ubuntu machine lacks: system packages, a running container engine, the images.
-# As root it installs what is missing; else it says what is missing and stops. With --or-jail a machine without an engine
-# is good enough, if bubblewrap is there. Usage: setup.sh [--or-jail] [base] [science]
+# Installs what a fresh Debian or Ubuntu system lacks: system packages, a running container engine, the images. A user
+# other than root is only told what is missing. With --or-jail no engine is needed if there is bubblewrap.
+# Usage: setup.sh [--or-jail] [base] [science]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -35,7 +35,7 @@ command -v curl >/dev/null || missing+=(curl ca-certificates)
 command -v python3 >/dev/null || missing+=(python3)
 command -v bwrap >/dev/null || missing+=(bubblewrap)
 if [ "${BELLJAR_TEST_NO_DOCKER:-}" != 1 ] && [ $or_jail = no ] && ! engine_answers; then
-    # One that is there but stopped, or not ours to use, is a matter for the message below.
+    # An engine that is stopped, or that this user may not use, is reported by the message below.
     command -v docker >/dev/null || [ -x /usr/sbin/dockerd ] || [ -n "${DOCKER_HOST:-}" ] || missing+=(docker.io)
 fi
 

@@ -1,9 +1,9 @@
-"""The guardian's connection to the daemon: connects, is upgraded, carries frames, reconnects.
+"""The guardian's connection to the daemon: connecting, the websocket upgrade, frames, and reconnecting.
 
 Frames to the daemon are numbered from 1 in the order they were made; hellos are not counted. They
 wait in a queue, also while no daemon is there, and once sent they are kept until the daemon says
-that it has dealt with them. After a reconnect those that it has not are sent again. So none is lost
-and none comes twice. `on_pressure` tells the owner to stop or go on making frames.
+that it has dealt with them. After a reconnect, frames that it has not dealt with are sent again. So
+none is lost and none comes twice. `on_pressure` tells the owner to stop or resume making frames.
 """
 
 import socket
@@ -31,7 +31,7 @@ class Bridge:
         self._on_pressure = on_pressure
         self._socket = None
         self._reader = None  # after the upgrade
-        self._head = bytearray()  # before it
+        self._head = bytearray()  # received bytes before the upgrade
         self._open = False  # hellos are exchanged
         self._retry_s = CONNECT_RETRY_FIRST_S
         self._urgent = deque()  # upgrade answer and hello: before all else, never kept
@@ -52,7 +52,7 @@ class Bridge:
         try:
             attempt.connect(self._path)
         except OSError:
-            # Nobody is there, or too many wait: a unix socket never says «in progress».
+            # No daemon listens, or its queue is full: connecting a unix socket is never «in progress».
             attempt.close()
             self._poller.after("connect", self._retry_s, self.connect)
             self._retry_s = min(self._retry_s * 2, CONNECT_RETRY_MAX_S)
@@ -64,10 +64,10 @@ class Bridge:
         self._poller.after("handshake", HANDSHAKE_S, self._lose)
 
     def acknowledge(self, received):
-        """The daemon has dealt with that many frames for good. False if that cannot be.
+        """The daemon has dealt with that many frames for good. False if so many were never sent.
 
-        A daemon that was started anew may know of fewer than it once acknowledged: frames without an
-        effect leave no trace with it.
+        A restarted daemon may know of fewer frames than were once acknowledged: frames without an effect
+        leave no trace in its journal.
         """
         if received > self._sent_count:
             return False
@@ -81,7 +81,7 @@ class Bridge:
         return self._sent_count - len(self._sent)
 
     def open(self, hello):
-        """The daemon's hello was good: answer, then send what it has not dealt with, and the rest."""
+        """Accept the daemon's hello: answer it, then send the frames that it has not dealt with, and the queue."""
         self._poller.cancel("handshake")
         self._queue.extendleft(reversed(self._sent))
         self._sent_count -= len(self._sent)
@@ -101,12 +101,12 @@ class Bridge:
         self._push(websocket.encode(websocket.BINARY, header, data))
 
     def send_said(self, own, said):
-        """Queue what a runner said, below what the guardian says of it: two JSON objects, the second unread."""
+        """Queue a message of a runner behind the guardian's part: two JSON objects, the second is passed on unread."""
         head = wire.encode_json(own)
         self._push(websocket.encode(websocket.BINARY, wire.SAID.pack(wire.SAID_KIND, len(head)) + head, said))
 
     def close(self, code, reason):
-        """Say why and hang up; connect again later."""
+        """Close the connection with a reason, and connect again later."""
         if self._socket is None:
             return
         if self._reader is not None and self._sending is None:
@@ -117,7 +117,7 @@ class Bridge:
         self._lose()
 
     def finish(self):
-        """Send what can be sent at once; for the guardian's own end."""
+        """Send what can be sent without waiting, before the guardian ends."""
         if self._socket is not None:
             self._flush()
 
@@ -235,7 +235,7 @@ class Bridge:
             self._urgent.append(answer)
             self._flush()
         self._reader.feed(data)
-        # A callback may have hung up meanwhile.
+        # A callback may have closed the connection meanwhile.
         while self._socket is connection:
             message = self._reader.next()
             if message is None:

@@ -1,12 +1,12 @@
-"""Tool calls of a runner that have no answer yet, under numbers of the guardian's own.
+"""Tool calls of a runner that have no answer yet, numbered by the guardian itself.
 
-The number that a runner gives a call is user code's word as much as the kernel's: an earlier call may have had it, or a
-later one may be about to. So the daemon hears a number that the guardian made. The answer goes back with the runner's
-number, and with the newest cell that the runner had been given when it sent the call, so that the runner does not
-take it for the answer to a call of a later cell.
+A runner's own number of a call cannot be trusted, because user code can write to the channel: an earlier or a later
+call may have the same number. So the daemon gets a number that the guardian made. The answer goes back with the
+runner's number, and with the newest cell that the runner had been given when it sent the call, so that the runner does
+not take it for the answer to a call of a later cell.
 
-A runner of the kernel has only so many calls in flight. Code that writes calls to the descriptor itself may send any
-number of them; what is too much is answered here, and the daemon does not hear of it.
+The kernel's code in a runner limits its calls in flight. User code that writes calls to the descriptor itself may send
+any number of them; excess calls are answered here, and the daemon does not see them.
 """
 
 from . import wire
@@ -23,7 +23,7 @@ class _Flight:
         self.since = since  # bytes that the runner had sent before
         self.count = 0
         self.size = 0
-        self.is_flood = False  # one of them was too much
+        self.is_flood = False  # a call was refused
 
 
 class _Call:
@@ -31,12 +31,12 @@ class _Call:
 
     def __init__(self, flight, number, size):
         self.flight = flight
-        self.number = number  # the runner's
+        self.number = number  # the runner's own number
         self.size = size
 
 
 class Calls:
-    """Those of one runner, which come and are answered on that channel. `numbers` are for the calls of all runners."""
+    """The calls of one runner, which are received and answered on `channel`. All runners share `numbers`."""
 
     def __init__(self, channel, numbers):
         self._channel = channel
@@ -45,13 +45,13 @@ class Calls:
         self._flight = self._flight_before = _Flight(0, 0)
 
     def begin_cell(self, cell):
-        """What the runner has sent up to now it has sent before this cell, also where that was not read yet."""
+        """Begin a cell: what the runner has sent up to now, read or not, belongs to the time before it."""
         self._flight_before, self._flight = self._flight, _Flight(cell, self._channel.sent())
         self._channel.read_while(None)
 
     def begin(self, payload, most):
-        """The guardian's number of a call that was just received, and whether it is of the present cell. None if it was
-        refused: then it is answered."""
+        """The guardian's number of a call that was just received, and whether it belongs to the present cell. The
+        number is None if the call was refused, and thereby answered."""
         number, is_present = wire.CALL.unpack_from(payload)[0], self._channel.handled() > self._flight.since
         flight, why = self._flight if is_present else self._flight_before, None
         why = self._too_much(flight, len(payload), most)  # control: calls_in_flight_are_bounded
@@ -63,7 +63,7 @@ class Calls:
         flight.count += 1
         flight.size += len(payload)
         if len(self._open) > CALLS_REMEMBERED:
-            # The daemon does not answer what is no call at all.
+            # The daemon does not answer malformed calls, so their entries would pile up.
             del self._open[next(iter(self._open))]
         return call, is_present
 
@@ -90,7 +90,7 @@ class Calls:
         return None
 
     def _refuse(self, flight, number, why):
-        """An ordinary failure. Who does not read those is not read from any more, as long as the cell runs."""
+        """Answer with an ordinary failure. A runner that does not read these is not read from until the next cell."""
         flight.is_flood = True
         if flight is self._flight:
             self._channel.read_while(REFUSALS_BYTES)

@@ -15,7 +15,7 @@ from .limits import CELL_SOURCES_KEPT, NAMES_BYTES, RECURSION_LIMIT_FLOOR, cut
 _CO_COROUTINE = 0x80
 _AST_FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _CODE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-# What only works while a loop runs, and what only works while none does.
+# Names of `asyncio` that need a running loop; those in `_OWN_LOOP` need that none is running.
 _IN_LOOP = frozenset(("all_tasks", "create_task", "current_task", "ensure_future", "get_running_loop"))
 _COMPREHENSIONS = frozenset(("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"))
 _LOOP_METHODS = frozenset(("run_forever", "run_until_complete"))
@@ -28,7 +28,7 @@ _collects, _stop_collecting, _go_on_collecting = gc.isenabled, gc.disable, gc.en
 
 
 def _wants_loop(codes):
-    """A cell that waits for something, or that only begins it for a later one to wait for."""
+    """Whether the code needs an event loop: it awaits something, or starts a task that a later cell may await."""
     if any(code.co_flags & _CO_COROUTINE for code in codes):
         return True
     run_now = list(codes)
@@ -41,7 +41,7 @@ def _wants_loop(codes):
 
 
 def _asyncio_names(code):
-    """What it uses of `asyncio`, also of what it imports from there, and what it does with any loop."""
+    """Names of `asyncio` that the code uses, also those that it imports from there, and methods of any loop."""
     before, imported = None, set()
     for each in from_stdlib("dis").get_instructions(code):
         if each.opname == "IMPORT_FROM" and before == "asyncio":
@@ -66,10 +66,10 @@ class CellRunner:
         self._trace = self._profile = None
         self.current = None
         self._restricted = False  # the policy of the present cell, or of the last
-        self._snippets = 0  # run nested by the present cell
+        self._snippets = 0  # number of snippets that the present cell has run nested
 
     def run(self, frame):
-        """Run it and tell the guardian. Whatever the code did, an answer is sent."""
+        """Run the cell and report to the guardian. An answer is sent no matter what the code did."""
         cell = frame["cell"]
         self._streams.mend()
         self._interrupts.install()
@@ -82,7 +82,7 @@ class CellRunner:
         outcome = self._outcome(frame)
         duration_ms = (_now() - started) * 1000
         if not self._runner.is_own_process():
-            # A child that the cell forked and that ran to the cell's end.
+            # This is a child that the cell forked and that ran to the end of the cell.
             posix._exit(outcome["exit_code"] or (outcome["status"] != "success"))
         self.current = None
         outcome["duration_ms"] = duration_ms
@@ -95,10 +95,10 @@ class CellRunner:
         self._runner.send(wire.CELL_DONE, wire.CELL.pack(cell) + answer)
 
     def rehearse(self):
-        """Go through the motions of a cell.
+        """Run a dummy cell.
 
-        After a fork the first write to each page has to copy it. What every cell writes to is
-        copied here, while nobody waits, rather than when the next one is to be answered.
+        After a fork the first write to each page has to copy it. The pages that every cell writes to are
+        copied here, while no client waits, rather than during the next cell.
         """
         reader = wire.MessageReader()
         reader.feed(wire.pack(wire.HOST_FRAME, _REHEARSAL))
@@ -163,7 +163,7 @@ class CellRunner:
         return value
 
     def _begin(self, tree):
-        """From here on the code may have effects. Should it die of them, these names may be among them."""
+        """Report that the code may have effects from here on, and which names it may assign, should the process die."""
         found = b""
         try:
             found = wire.encode_json(names.assigned_in(tree, self._runner.limits.names))
@@ -177,7 +177,7 @@ class CellRunner:
         return f"<cell {self.current or 0}.{self._snippets}>"
 
     def run_snippet(self, source, name):
-        """Code that runs nested, under the policy of its cell. The value of its last expression."""
+        """Run code nested in a cell, under the policy of that cell. Returns the value of its last expression."""
         self._keep_source(name, source)
         return self._run_code(*self._compiled(source, name, False))
 
@@ -188,7 +188,7 @@ class CellRunner:
 
     def _compiled(self, source, name, expression, on_parsed=None):
         namespace = self._runner.namespace if self._restricted else None
-        # Python 3.11 takes it amiss when code of a cell that is past runs while a tree is built.
+        # Python 3.11 fails if code of an earlier cell, such as a finalizer, runs while a tree is built.
         collects = _collects()
         _stop_collecting()
         try:
@@ -201,7 +201,7 @@ class CellRunner:
 
     def _run_code(self, body, last):
         if _wants_loop([code for code in (body, last) if code is not None]):
-            # All of it in the loop, so that tasks can be made by statements without an `await`.
+            # Both parts run in the loop, so that statements without an `await` can create tasks.
             return self._loop.run(self._run_code_async(body, last))
         if body is not None:
             eval(body, self._runner.namespace)
@@ -232,7 +232,7 @@ class CellRunner:
         return _outcome("failure", "exception", exception=described)
 
     def _flush_figures_after(self, error):
-        """Figures drawn before the exception are worth seeing; trouble with them is not."""
+        """Show figures that were drawn before the exception; errors in doing so are ignored."""
         if isinstance(error, KeyboardInterrupt):
             return
         try:
@@ -253,11 +253,11 @@ class CellRunner:
             code = 1
         code = int(code)
         if not -(2**31) <= code < 2**31:
-            code = 1  # no exit code anywhere
+            code = 1  # no system has such an exit code
         return _outcome("failure", "exit", code) if code else _outcome("success", "exit0")
 
     def _keep_source(self, name, source):
-        """For tracebacks, also those of later cells. No time stamp: not to be checked on disk."""
+        """Keep the source for tracebacks, also those of later cells. Without a time stamp it is not checked on disk."""
         # Python 3.11 marks the wrong place in a last line without an end.
         linecache.cache[name] = (len(source), None, (source + "\n").splitlines(True), name)
         self._sources.append(name)
@@ -265,7 +265,7 @@ class CellRunner:
             linecache.cache.pop(self._sources.popleft(), None)
 
     def _refresh_workspace_imports(self):
-        """So that a module written by the cell before is found, however short ago that was."""
+        """Make sure that a module that the previous cell wrote is found, even if it was written just now."""
         try:
             finder = sys.path_importer_cache.get(posix.getcwd())
             if finder is not None:
@@ -318,7 +318,7 @@ def _compile(source, name, expression, restricted_namespace=None, on_parsed=None
 
 
 def _is_hushed(statement, source):
-    """A semicolon behind the last expression says that nobody wants its value, as in notebooks."""
+    """Whether a semicolon follows the last expression, which suppresses its value, as in notebooks."""
     lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     behind = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :]
     return behind.lstrip().startswith(b";")

@@ -1,8 +1,8 @@
-"""The guardian's ends of what it and a runner speak on; never blocks.
+"""The guardian's ends of the connections with a runner; never blocks.
 
-The guardian speaks on a socket, with which it can pass descriptors on. Nothing can be sent back on it: a descriptor
-that lies in a socket's queue is closed by whoever owns the queue, and to close one can take as long as its sender
-likes. So a runner speaks on a pipe, which carries bytes only.
+The guardian sends on a socket, which can also carry descriptors. The runner cannot send on it: a descriptor in the
+queue of a socket is closed by the process that owns the queue, and closing it can take as long as its sender likes. So
+a runner sends on a pipe, which carries bytes only.
 """
 
 import array
@@ -43,7 +43,7 @@ class Channel:
         self._most_waiting = None
 
     def runner_ends(self):
-        """Descriptors: the one that the runner speaks on, and the one that it listens to."""
+        """The runner's descriptors: the one that it sends on, and the one that it receives on."""
         return self._runner_pipe, self._runner_socket.fileno()
 
     def read(self, on):
@@ -53,7 +53,7 @@ class Channel:
     def read_while(self, most_waiting):
         """Read only while no more bytes than that wait to be sent; None: always.
 
-        Never for a runner that keeps to the rules: it may send before it reads, and would wait for us.
+        Not for a well-behaved runner: it may send before it reads, and both would wait for each other.
         """
         if self._most_waiting != most_waiting:
             self._most_waiting = most_waiting
@@ -64,11 +64,11 @@ class Channel:
         return self._received if self._ended else self._received + bytes_waiting(self._pipe)
 
     def handled(self):
-        """Bytes that it had sent by the end of the message that is being handled, or was last."""
+        """Bytes that the runner had sent by the end of the message that is being handled, or was handled last."""
         return self._received - self._reader.unread()
 
     def is_whole_by(self, deadline):
-        """Whether the message that the runner has begun to send is whole by then; what follows it does not count."""
+        """Whether the message that the runner has begun to send is complete by then; later messages do not count."""
         if not self._reader.unread():
             return True
         begun = self.handled()
@@ -80,9 +80,9 @@ class Channel:
         return True
 
     def send(self, message, descriptors=None):
-        """Queue a message; descriptors go with its first byte and stay the caller's to close.
+        """Queue a message; descriptors go with its first byte, and the caller still has to close them.
 
-        Those are rare enough to be refused, by an OSError, where the runner does not read.
+        Descriptors are rare, so such a message is refused with an OSError if the runner does not read.
         """
         if self._ended:
             return
@@ -97,7 +97,7 @@ class Channel:
             except BlockingIOError:
                 pass
             except OSError:
-                return  # the runner is gone, which its pid tells
+                return  # the runner is gone, which the end of its process reports
         self._queue += message
         if len(self._queue) > RUNNER_QUEUE_BYTES:
             self._on_broken()
@@ -105,7 +105,7 @@ class Channel:
         self._watch()
 
     def wait(self, seconds):
-        """Like `receive`, but for that long if nothing is there yet."""
+        """Like `receive`, but wait that long if nothing is there yet."""
         if self._ended:
             return False
         waiting = select.poll()
@@ -131,7 +131,7 @@ class Channel:
         return self.handle_read()
 
     def receive_rest(self):
-        """Handle what has been sent up to now; processes that the runner left behind may go on to send."""
+        """Handle only what has been sent up to now; processes that the runner left behind may continue to send."""
         if self._ended:
             return
         end = float("inf")
@@ -140,7 +140,7 @@ class Channel:
             pass
 
     def handle_read(self):
-        """Handle the messages that were read and are whole. False if it has ended."""
+        """Handle the messages that were read and are complete. False if the channel has ended."""
         try:
             while not self._ended:  # a callback may close
                 message = self._reader.next()
@@ -186,7 +186,7 @@ class Channel:
 
 
 def bytes_waiting(descriptor):
-    """How many bytes wait to be read from a pipe; either end of it tells."""
+    """How many bytes wait to be read from a pipe; works with either end of it."""
     count = array.array("i", [0])
     fcntl.ioctl(descriptor, termios.FIONREAD, count)
     return count[0]

@@ -1,4 +1,4 @@
-"""Looks at code in processes of their own, forked from the guardian, which has no user data."""
+"""Checks and evaluates code in separate processes, forked from the guardian, which has no user data."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ class CodeChecks:
         return frozenset(self._jobs)
 
     def ended(self, pid, exit_code):
-        """A child has ended. False if it was none of ours."""
+        """A child of the guardian has ended. False if it was none of these processes."""
         job = self._jobs.get(pid)
         if job is None:
             return False
@@ -70,7 +70,7 @@ class CodeChecks:
 
     def _receive(self, pid, job):
         if job.receive() is None:
-            # It has answered or died; either way it need not live on.
+            # The process has answered or died; either way it is not needed any more.
             process.send_signal(pid, signal.SIGKILL)
             status = os.waitpid(pid, 0)[1]
             job.exit_code = process.exit_code(status)
@@ -100,7 +100,7 @@ class _Job:
         self._answer = bytearray()
 
     def receive(self):
-        """Bytes that came; None at the end."""
+        """Number of bytes that came; None at the end."""
         try:
             data = os.read(self.descriptor, _READ_BYTES)
         except BlockingIOError:

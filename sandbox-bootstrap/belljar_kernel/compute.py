@@ -73,7 +73,7 @@ def preload():
 
 
 def _import_for_big_integers(name, *_arguments):
-    """Python itself imports this one, in the name of the expression, to print big integers."""
+    """The `__import__` of expressions, for one module only: Python itself imports it to print big integers."""
     if name != "_pylong":
         raise ImportError("there is no import in an expression")
     return sys.modules[name]
@@ -84,7 +84,7 @@ def error_text(kind, message):
 
 
 class Forbidden(Exception):
-    """The expression holds something that is not allowed; the name of the error to show goes first."""
+    """The expression contains something that is not allowed; the first argument is the name of the error to show."""
 
 
 def check(tree, names):

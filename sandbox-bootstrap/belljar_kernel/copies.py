@@ -7,19 +7,19 @@ import warnings
 
 COPY, ORIGINAL, FAILED = "copy", "original", "failed"
 
-# Since then Python warns of a fork while there are threads. Nobody can act on it: the fork is ours,
-# and the threads are the user's.
+# Since Python 3.12 a fork while there are threads causes a warning. The user cannot act on it: the fork is the
+# kernel's, and the threads are the user's.
 _WARNS = sys.version_info >= (3, 12)
 _SILENCE = [("ignore", None, Warning, None, 0)]
 
 
 def make(part, arrive):
-    """Fork a copy. Returns COPY in it; in the original ORIGINAL, or FAILED if there is none.
+    """Fork a copy. Returns COPY in the copy; in the original ORIGINAL, or FAILED if there is no copy.
 
-    It is forked twice, so that it becomes a child of the guardian and `os.wait()` of user code
-    never sees it. `part()` is called in between: it is done when the original goes on, so that the
-    original finds nothing of its own held by the copy. So is `arrive()`, which the copy calls: what the
-    original does next may leave the copy no CPU time to say that it is there.
+    The copy is forked twice, so that it becomes a child of the guardian and `os.wait()` of user code
+    never sees it. `part()` is called between the two forks, and `arrive()` in the copy; both are done
+    before the original continues. So the copy holds nothing of the original by then, and has reported
+    to the guardian even if the original then leaves it no CPU time.
     """
     handler = _user_handler()
     random_state = _random_state()
@@ -34,11 +34,11 @@ def make(part, arrive):
         try:
             arrive()
         except BaseException:
-            posix._exit(1)  # nobody waits for it any more
+            posix._exit(1)  # the guardian does not wait for this copy any more
         try:
             posix.write(here, b"1")
         except OSError:
-            pass  # what was in between was killed as a stray, when the original had ended
+            pass  # the process between the forks was killed as a stray, after the original had ended
         posix.close(here)
         return COPY
     failed = child is None or not _has_parted(child)
@@ -49,14 +49,14 @@ def make(part, arrive):
 
 
 def _become_copy(part):
-    """In the first child; returns in the second, with what it writes to when it is there."""
+    """Runs in the first child; returns in the second, with the descriptor on which it reports its arrival."""
     try:
         posix.setsid()  # out of reach for a `killpg` of the original
         part()
         waits, here = posix.pipe()
         if _fork():
             posix.close(here)
-            posix.read(waits, 1)  # a word or the end: the copy is there, or has ended
+            posix.read(waits, 1)  # a byte or the end: the copy has arrived, or has ended
             posix._exit(0)
         posix.close(waits)
         posix.setsid()
@@ -66,7 +66,7 @@ def _become_copy(part):
 
 
 def _fork():
-    """Without a word: what handlers of a fork, of user code or of modules, raise is not for the user."""
+    """Fork silently: errors in the fork handlers of user code or of modules are not shown to the user."""
     hook, sys.unraisablehook = sys.unraisablehook, _ignore
     if _WARNS:
         filters, warnings.filters = warnings.filters, _SILENCE
@@ -86,11 +86,11 @@ def _has_parted(child):
     try:
         return posix.waitpid(child, 0)[1] == 0
     except ChildProcessError:
-        return True  # user code ignores SIGCHLD, so the kernel has reaped it; the guardian will see
+        return True  # user code ignores SIGCHLD, so the kernel has reaped it; the guardian notices a missing copy
 
 
 def _user_handler():
-    """User code's handler of SIGCHLD, put aside: it must not be called for a child of ours."""
+    """Put aside user code's handler of SIGCHLD: it must not be called for a child of the kernel."""
     handler = _signal.getsignal(_signal.SIGCHLD)
     if not callable(handler):
         return None
@@ -104,7 +104,7 @@ def _restore_handler(handler):
 
 
 def _signal_again():
-    """If a child of user code has ended, its signal may have been lost meanwhile."""
+    """Send SIGCHLD again if a child of user code has ended, because its signal may have been lost meanwhile."""
     try:
         ended = posix.waitid(posix.P_ALL, 0, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
     except ChildProcessError:
@@ -114,7 +114,7 @@ def _signal_again():
 
 
 def _random_state():
-    """Python seeds `random` anew in every fork; a copy shall go on as the original would have."""
+    """Python seeds `random` anew in every fork; a copy shall continue as the original would have."""
     random = sys.modules.get("random")
     try:
         return random.Random.getstate(random._inst)

@@ -1,7 +1,7 @@
-"""A runner's descriptors, whatever user code made of their flags.
+"""I/O on a runner's descriptors that works no matter how user code changed their flags.
 
-Code that goes over all descriptors, to make them non-blocking for example, meets these too. That is
-no reason for the worker to die of it.
+Code that changes all descriptors, to make them non-blocking for example, also changes these. The
+worker must not die of that.
 """
 
 import posix  # not `os`, whose functions user code may replace

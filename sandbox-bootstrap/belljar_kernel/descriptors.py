@@ -14,7 +14,7 @@ _fcntl = fcntl.fcntl
 _socketpair = _socket.socketpair
 
 _LISTING = "/proc/self/fd"
-# What of a file's flags can be given when it is opened again. Not `O_TMPFILE`, which would make a
+# The flags of a file that can be passed when it is opened again. Not `O_TMPFILE`, which would make a
 # new file.
 _FLAGS = (
     posix.O_ACCMODE
@@ -30,10 +30,10 @@ _FLAGS = (
 
 
 def part_with_original(kept):
-    """Leave the original alone with what can only be had once; `kept` are the kernel's own.
+    """Give up what only the original may hold; `kept` are the kernel's own descriptors.
 
-    Regular files and directories are opened anew, at the same position: the position is then ours
-    and locks stay with the original. Devices are shared. All else (pipes, sockets, epoll sets and
+    Regular files and directories are opened anew, at the same position: the position is then the copy's
+    own, and locks stay with the original. Devices are shared. All else (pipes, sockets, epoll sets and
     their kind) becomes a dead descriptor of the same number: reading gives the end, writing EPIPE.
     """
     dead, peer = _socketpair()
@@ -56,12 +56,12 @@ def part_with_original(kept):
 
 
 def _open_anew(descriptor):
-    """True if the descriptor can stay: it is our own now, or at least holds no lock."""
+    """True if the descriptor can stay: it was opened anew, or at least holds no lock."""
     try:
         flags = _fcntl(descriptor, fcntl.F_GETFL) & _FLAGS
         anew = posix.open(f"{_LISTING}/{descriptor}", flags | posix.O_CLOEXEC)
     except OSError:
-        # Say, its permissions were taken away since. Shared, its position is the original's too.
+        # For example, its permissions were removed since. It stays shared, so its position is the original's, too.
         return not _holds_lock(descriptor)
     if not flags & posix.O_PATH:
         _same_position(descriptor, anew)
@@ -86,5 +86,5 @@ def _holds_lock(descriptor):
 
 
 def _put(descriptor, number):
-    """In place of what has that number, which keeps whether programs that are started inherit it."""
+    """Replace the descriptor of that number; whether started programs inherit it stays unchanged."""
     posix.dup2(descriptor, number, inheritable=posix.get_inheritable(number))

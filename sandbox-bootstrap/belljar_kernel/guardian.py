@@ -1,7 +1,7 @@
 """The guardian: pid 1 of the sandbox.
 
-It starts runners, passes on what they say to the daemon without reading it, but with its own word on what
-it is about, carries their output, and tells how they ended. It runs no user code, imports nothing once runners exist, and has
+It starts runners, forwards their messages to the daemon unread, but with its own statement of what each is about,
+carries their output, and reports how they ended. It runs no user code, imports nothing once runners exist, and has
 no signal handlers, because a pid namespace protects its init only from signals without one.
 """
 
@@ -160,7 +160,7 @@ class Guardian:
         grace_s = int(frame["grace_ms"]) / 1000
         handle.killed = True
         if process.is_crowded():
-            # They would take the time in which it might tidy up, and more of ours.
+            # The other processes would take the CPU time in which the runner could clean up, and the guardian's, too.
             self._runners.end_late(handle)
             return
         handle.signal(signal.SIGTERM)
@@ -175,7 +175,7 @@ class Guardian:
         known = self._line.names_of_lost(frame["code"])
         if known is not None:
             self._send({"type": "names", "request": int(frame["request"]), "names": known})
-        self._runners.kill_condemned()  # all is told
+        self._runners.kill_condemned()  # the daemon has all that it needs to report the end of the cell
         if known is None and not self._code_checks.start_names(frame, self._runners.limits):
             self._refuse("busy", "too many expressions are being evaluated", frame)
 
@@ -243,7 +243,7 @@ def _announce():
     try:
         os.write(1, b"INITIALIZED SERVER\n")
     except OSError:
-        pass  # nobody may be listening
+        pass  # the reader of stdout may be gone
 
 
 def main(arguments):
@@ -261,6 +261,6 @@ def main(arguments):
     process.adopt_orphans()
     findings = probe()
     gc.collect()
-    gc.freeze()  # keeps the pages that runners share with us untouched by their collector
+    gc.freeze()  # so that the collector of runners does not touch the pages that they share with the guardian
     Guardian(options["--bridge"], options["--workspace"], findings).run()
     return 0

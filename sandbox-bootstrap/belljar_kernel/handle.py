@@ -1,4 +1,4 @@
-"""What the guardian knows and holds of one runner."""
+"""What the guardian knows about one runner, and the descriptors that it holds for it."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from .output import STDERR, STDOUT, OutputMeter
 from .poller import READ
 
 
-# What a runner is for.
+# The roles of a runner.
 WORKER = "worker"  # the main line
 CHECKPOINT = "checkpoint"  # waits to become the worker
 FORK = "fork"  # one cell, on a copy of the state
@@ -24,8 +24,8 @@ RETIRED = "retired"  # was a worker or checkpoint and is about to end
 class RunnerHandle:
     """A runner's channels and output pipes, and the cell it works on.
 
-    The owner has `runner_message(handle, kind, payload)`, `runner_called(handle, kind, payload)`, `runner_broken(handle)`,
-    `runner_hung_up(handle)`, `limits`, `bridge` and `call_numbers`.
+    The owner has `runner_message(handle, kind, payload)`, `runner_called(handle, kind, payload)`,
+    `runner_broken(handle)`, `runner_hung_up(handle)`, `limits`, `bridge` and `call_numbers`.
     """
 
     def __init__(self, owner, poller, index, role):
@@ -35,10 +35,10 @@ class RunnerHandle:
         self.pid = None
         self._pidfd = None
         self.cell = self.newest_cell = 0
-        self.begun = False  # its code runs
-        self.names = b""  # that it may assign, as the runner says
+        self.begun = False  # the code of the cell runs
+        self.names = b""  # names that the cell may assign, as the runner reports
         self.killed = False
-        self.out_of_memory = False  # killed, because nobody else holds the sandbox to its memory
+        self.out_of_memory = False  # the guardian killed it for its memory, because the system did not
         self.interrupted = False
         self.role = role
         self.has_spoken = False
@@ -48,9 +48,9 @@ class RunnerHandle:
         self.as_before = None  # the cell that ran when it was copied
         self.promoted = False
         self.back_from = 0  # the last cell after which its first thread said that it is free
-        self.last_cell = 0  # of the main line that it ran
-        self.asked_back = 0  # the last cell after which it was asked
-        self.displays = 0  # of the present cell
+        self.last_cell = 0  # the last cell of the main line that it ran
+        self.asked_back = 0  # the last cell after which the guardian asked
+        self.displays = 0  # number of displays of the present cell
         self._closed = False
         self.variables_request = None
         self.preload_request = None  # until it has imported what it begins with
@@ -76,14 +76,14 @@ class RunnerHandle:
             _grow_pipe(self._pipes[stream])
 
     def runner_descriptors(self, inbox):
-        """What the runner lives on: to speak on control and tools, stdout, stderr, to listen on the first two, and the
-        one on which the guardian can be sent descriptors."""
+        """The runner's descriptors: for sending on control and tools, stdout, stderr, for receiving on control and
+        tools, and the one for sending descriptors to the guardian."""
         channels = self.control.runner_ends(), self.tools.runner_ends()
         speaks, listens = zip(*channels)
         return [*speaks, *self._runner_pipe_ends, *listens, inbox]
 
     def close_runner_ends(self):
-        """After they were handed over."""
+        """Close the guardian's copies of them, after they were handed over."""
         for channel in self._channels():
             channel.close_runner_ends()
         for descriptor in self._runner_pipe_ends:
@@ -101,14 +101,14 @@ class RunnerHandle:
         return True
 
     def read(self, on):
-        """Take in what the runner sends, or let it wait."""
+        """Read what the runner sends, or let it wait."""
         self.control.read(on)
         self.tools.read(on)
         for stream, descriptor in self._pipes.items():
             self._poller.watch(descriptor, READ if on else 0, self._pipe_callback(stream, descriptor))
 
     def begin_cell(self, cell):
-        self.finish_output()  # what was held back of the time without a cell
+        self.finish_output()  # output held back from the time without a cell
         self.cell = self.newest_cell = cell
         self.calls.begin_cell(cell)
         self.displays = 0
@@ -116,7 +116,7 @@ class RunnerHandle:
         self.names = b""
 
     def lost(self, cell, exit_code, after):
-        """The frame that tells that it ended over a cell."""
+        """The frame that reports that the runner ended during a cell."""
         frame = {"type": "cell_lost", "cell": cell, "exit_code": exit_code, "killed": self.killed, "after": after}
         return {**frame, "out_of_memory": True} if self.out_of_memory else frame
 
@@ -127,7 +127,7 @@ class RunnerHandle:
     def finish_output(self):
         """Forward what is in the pipes now and what the meter held back; the count starts anew.
 
-        The amount is looked up first, so that an endless writer cannot hold us here.
+        The amount is looked up first, so that an endless writer cannot keep the guardian here.
         """
         self.drain()
         gap, tail = self.meter.finish(self.cell)
@@ -151,18 +151,18 @@ class RunnerHandle:
         self.control.send(wire.pack(wire.HOST_FRAME, text.encode()))
 
     def look_no_more(self):
-        """It has ended, and its pidfd would say so for ever."""
+        """Stop watching the pidfd: the runner has ended, and the pidfd would report that for ever."""
         if self._pidfd is not None:
             self._poller.forget(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
 
     def is_watched(self):
-        """Whether its end will be noticed at once."""
+        """Whether the end of the runner is noticed at once."""
         return self._pidfd is not None
 
     def signal(self, number):
-        # Once it has been reaped, its pid may be somebody else's.
+        # After the runner has been reaped, its pid may belong to another process.
         if self.pid is not None and not self._closed:
             process.send_signal(self.pid, number)
 
@@ -170,24 +170,24 @@ class RunnerHandle:
         self.signal(signal.SIGKILL)
 
     def wait_for(self, condition, seconds):
-        """Take in its messages until the condition holds. False if it ended or time is up."""
+        """Handle messages of the runner until the condition holds. False if the runner ended or time is up."""
         deadline = time.monotonic() + seconds
         while not condition():
             left = deadline - time.monotonic()
-            # Who holds the runner's end may send for ever, so that something always comes.
+            # A process that holds the runner's end may send for ever, so that data always comes.
             if not self.control.wait(left) or left <= 0:
                 return condition()
         return True
 
     def is_whole_within(self, seconds):
-        """False if it has begun to send something, and that is not whole after so long."""
+        """False if the runner has begun to send a message that is not complete after so many seconds."""
         deadline = time.monotonic() + seconds
         return all(channel.is_whole_by(deadline) for channel in self._channels())
 
     def take_last_words(self):
-        """After its end: messages that it had sent."""
+        """Handle messages that the runner had sent before its end."""
         for channel in (self.tools, self.control):
-            channel.handle_read()  # its end may have been found while the first of them was handled
+            channel.handle_read()  # the end may have been noticed while the first of them was handled
             channel.receive_rest()
 
     def close(self):
@@ -243,4 +243,4 @@ def _grow_pipe(descriptor):
     try:
         fcntl.fcntl(descriptor, getattr(fcntl, "F_SETPIPE_SZ", 1031), PIPE_BYTES)
     except OSError:
-        pass  # the user has used up what unprivileged pipes may take: the default does too
+        pass  # the user's quota for pipes is used up; the default size works, too

@@ -1,9 +1,10 @@
 """A process that takes descriptors from runners in the guardian's place.
 
-A checkpoint hides its memory from all others, but lets the guardian look at its size, by a descriptor that only it can
-open. Code of the session can send any other in its place, and whoever receives that one has to close it: a connection
-that lingers, a huge file without a name. So the guardian does not receive from runners. This process does, and passes
-on to the guardian what it waits for and nothing else. If it is held up or killed, checkpoints only seem larger.
+A checkpoint hides its memory from all others, but lets the guardian read its size, through a descriptor that only the
+checkpoint can open. Code of the session can send any other descriptor instead, and the receiver has to close it, which
+can take long: a connection that lingers, a huge file without a name. So the guardian receives no descriptors from
+runners. This process does, and passes on to the guardian only those that it waits for. If this process is blocked or
+killed, checkpoints only seem larger.
 """
 
 import os
@@ -25,7 +26,7 @@ class Inbox:
         self._socket = self._runner_end = None
 
     def runner_end(self):
-        """What runners send descriptors on; raises OSError where there is no process for it."""
+        """The descriptor on which runners send; raises OSError if the process cannot be started."""
         if self._pid is None:
             self._open()
         return self._runner_end.fileno()
@@ -34,7 +35,7 @@ class Inbox:
         return set() if self._pid is None else {self._pid}
 
     def ended(self, pid):
-        """A child has ended. False if it was not ours."""
+        """A child of the guardian has ended. False if it was not the inbox."""
         if pid != self._pid:
             return False
         self._poller.forget(self._socket.fileno())
@@ -44,7 +45,7 @@ class Inbox:
         return True
 
     def _open(self):
-        # Messages of their own, so that none can be held back by a part of another.
+        # Datagrams, so that an incomplete message cannot hold back another one.
         receives, sends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         guardian = os.getpid()
@@ -69,7 +70,7 @@ class Inbox:
 def _serve(guardian, receives, passes_on):
     """In a fork of the guardian; does not return."""
     try:
-        # A socket of messages has no end that would tell of the guardian's.
+        # A datagram socket does not report that the guardian has closed its end.
         process.end_with_parent(guardian)
         kept = sorted((receives.fileno(), passes_on.fileno()))
         for first, last in zip((0, kept[0] + 1, kept[1] + 1), (*kept, _DESCRIPTORS)):
@@ -87,6 +88,6 @@ def _serve(guardian, receives, passes_on):
 
 
 def _rollup_of(descriptor):
-    """The pid of the process whose size it tells; None if it is something else."""
+    """The pid of the process whose size the descriptor shows; None if it is something else."""
     found = _ROLLUP.fullmatch(os.readlink(f"/proc/self/fd/{descriptor}"))
     return found and int(found[1])

@@ -3,8 +3,8 @@
 A message to the guardian must not be torn by it, so an interrupt that comes while one is being sent
 is raised right after. The same holds for alarms, which end code that runs nested and takes too long.
 
-Handlers run on the main thread. To another thread an alarm is thrown by the interpreter, before its next
-instruction: what blocks outside of Python is ended when it comes back.
+Signal handlers run on the main thread. In another thread, the interpreter raises the alarm before the next
+instruction: a call that blocks outside of Python is ended when it returns.
 """
 
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
@@ -15,23 +15,23 @@ from .late_imports import from_stdlib
 _get_ident = _thread.get_ident
 _ALARM = _signal.SIGRTMAX  # one that user code has no use for
 _ALARM_AGAIN_S = 1.0  # for code that catches everything
-_ALARM_HELD_S = 0.02  # for code that must not be hit just now
+_ALARM_HELD_S = 0.02  # for code that must not be interrupted just now
 
 
 class Interrupts:
     def __init__(self):
         self.active = False
-        self.early = False  # one came while no cell ran: perhaps for one that is on its way
-        self.divert = None  # says of what would be raised whether it was seen to in another way
+        self.early = False  # an interrupt came while no cell ran: perhaps for a cell that is on its way
+        self.divert = None  # called with what would be raised; True if it was handled in another way
         self._held = 0
         self._pending = False
         self._main_thread = None
         self._armed = []
-        self._alarms = []  # that have gone off and not been raised
+        self._alarms = []  # alarms that have gone off and were not raised yet
         self._of_threads = {}  # armed alarms of other threads than the main one
 
     def install(self):
-        """Also after user code has put a handler of its own."""
+        """Install the handlers, also after user code has installed its own."""
         self._main_thread = _get_ident()
         if _signal.getsignal(_signal.SIGINT) != self._on_signal:
             _signal.signal(_signal.SIGINT, self._on_signal)
@@ -41,7 +41,7 @@ class Interrupts:
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_ALARM,))
 
     def alarm(self, seconds):
-        """For code that may take so long; None may take longer."""
+        """An alarm for code that may run that long; None for code without a limit."""
         if seconds is None:
             return _NoAlarm
         if _get_ident() != self._main_thread:
@@ -49,7 +49,7 @@ class Interrupts:
         return _Alarm(self, self._armed, self._main_thread, seconds)
 
     def stop_alarms(self):
-        """Those that an interrupt kept from being stopped."""
+        """Stop the alarms that an interrupt kept from being stopped."""
         with self:
             for alarm in tuple(self._armed):
                 alarm.stop()
@@ -149,7 +149,7 @@ class _Alarm:
         self._left.release()
 
     def stop(self):
-        """Call it with interrupts held back. Its thread is gone when this returns: a checkpoint may follow."""
+        """Call this with interrupts held back. The thread is gone when this returns: a checkpoint may follow."""
         if self not in self._armed:
             return
         self._armed.remove(self)
@@ -159,7 +159,7 @@ class _Alarm:
 
 
 class _ThreadAlarm:
-    """The same for a thread that gets no signals. It may hit `stop`, which then has to be called again."""
+    """The same for a thread that gets no signals. It may interrupt `stop`, which then has to be called again."""
 
     def __init__(self, armed, thread, seconds):
         self.Expired = type("Expired", (Expired,), {})
@@ -168,11 +168,11 @@ class _ThreadAlarm:
         self._seconds = seconds
         self._held = 0
         self._is_over = False
-        self._turn = _thread.allocate_lock()  # of whoever throws, holds or stops
+        self._turn = _thread.allocate_lock()  # held while an exception is thrown or the alarm is held or stopped
         self._stopped = _thread.allocate_lock()
 
     def start(self):
-        from_stdlib("ctypes")  # not when time is short
+        from_stdlib("ctypes")  # loaded now, not when time is short
         self._stopped.acquire()
         _thread.start_new_thread(self._watch, ())
         self._armed.setdefault(self._thread, []).append(self)
@@ -190,7 +190,7 @@ class _ThreadAlarm:
     def hold(self):
         with self._turn:
             self._held += 1
-            self._throw(None)  # one that has not hit yet comes again
+            self._throw(None)  # an exception that was not raised yet is thrown again later
 
     def let_go(self):
         with self._turn:

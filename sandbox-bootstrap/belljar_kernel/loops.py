@@ -18,17 +18,17 @@ class EventLoop:
     def __init__(self, is_own_process, interrupts):
         self._is_own_process = is_own_process
         self._interrupts = interrupts
-        self._interrupt = None  # what the cell that runs was cancelled for
+        self._interrupt = None  # the exception for which the running cell was cancelled
         self._watches_forks = False
         self._loop = None
-        self._forgotten = None  # the original's, in a copy
+        self._forgotten = None  # in a copy, the loop of the original
         self._forgotten_tasks = []
 
     def run(self, coroutine):
-        """Run to the end, whatever other tasks do to the loop meanwhile.
+        """Run the coroutine to its end, no matter what other tasks do to the loop meanwhile.
 
-        An interrupt cancels it. If it takes no notice it goes on, as code without `await` does that
-        catches everything: nothing that was said to have ended runs on.
+        An interrupt cancels it. If the coroutine ignores that, it continues, as code without `await` does that
+        catches everything: a cell must not continue after it was reported as ended.
         """
         asyncio = from_stdlib("asyncio")
         if asyncio._get_running_loop() is not None or not self._interrupts.on_main_thread():
@@ -53,13 +53,13 @@ class EventLoop:
                 if task.done():
                     if not task.cancelled() and task.exception() is error:
                         raise
-                    return  # it has ended together with another
+                    return  # the task has ended at the same time as another
                 if loop.is_closed() or not self._is_own_process():
                     raise
                 if isinstance(error, (KeyboardInterrupt, Expired)):
                     self._interrupt = error
                     task.cancel()
-                elif not isinstance(error, RuntimeError):  # that is what a stop of the loop comes as
+                elif not isinstance(error, RuntimeError):  # a stop of the loop is raised as one
                     _tell_end(error)
             if task.done():
                 return
@@ -67,30 +67,30 @@ class EventLoop:
         raise RuntimeError("the event loop was stopped again and again")
 
     def _cancel(self, task, error, frame):
-        """An interrupt or an alarm in code of the loop itself would break it: a step of a task that was to come
-        would never come. True if the task is cancelled instead.
+        """Cancel the task instead of raising in the loop's own code, where an interrupt or an alarm would break the
+        loop: the next step of some task would never run. True if the task was cancelled.
         """
         if task.done() or not (from_stdlib("asyncio").current_task(self._loop) is None or _is_of_asyncio(frame)):
             return False
         self._interrupt = error
         task.cancel()
-        self._loop.call_soon_threadsafe(int)  # so that it looks
+        self._loop.call_soon_threadsafe(int)  # wakes the loop
         return True
 
     def idle(self, control):
-        """Let tasks, servers and timers of earlier cells go on until the guardian has something to say."""
+        """Let tasks, servers and timers of earlier cells continue until the guardian sends something."""
         for _ in range(LOOP_STARTS):
             if self._loop is None or self._loop.is_closed() or self._loop.is_running() or _is_readable(control):
                 return
             self._run_for_a_while(control)
 
     def _run_for_a_while(self, control):
-        """Any of the tasks may stop the loop, or end it with an exception that is none of its own."""
+        """Run the loop; any task may stop it, or end it with an exception of its own."""
         try:
             self._run_until_readable(control)
         except BaseException as error:
-            # A task raised SystemExit, or user code broke something that asyncio stands on. The
-            # task has ended; the runner has not.
+            # A task raised SystemExit, or user code broke something that asyncio depends on. The
+            # task has ended; the runner continues.
             _tell_end(error)
 
     def _run_until_readable(self, control):
@@ -100,14 +100,14 @@ class EventLoop:
             loop.run_forever()
         finally:
             if not self._is_own_process():
-                posix._exit(0)  # a child that a task forked; it shares the loop's descriptors with us
+                posix._exit(0)  # a child that a task forked; it shares the loop's descriptors with the runner
             if not loop.is_closed():
                 loop.remove_reader(control.fileno())
 
     def forget(self):
-        """In a copy of the process: the loop's descriptors are dead there, and its tasks with them.
+        """In a copy of the process, give up the loop: its descriptors and its tasks are dead there.
 
-        The tasks are kept, untouched: being collected they would complain, and their `finally`
+        The tasks are kept untouched: if they were collected, they would print warnings, and their `finally`
         clauses would run.
         """
         if self._loop is not None:
@@ -115,7 +115,7 @@ class EventLoop:
             self._forgotten, self._loop = self._loop, None
 
     def renew(self):
-        """In a copy that is the main line now: a loop in place of the one that was forgotten."""
+        """In a copy that is the main line now, make a loop in place of the forgotten one."""
         loop, self._forgotten = self._forgotten, None
         if loop is not None:
             try:
@@ -123,7 +123,7 @@ class EventLoop:
                 loop.close()
                 self._ready_loop()
             except BaseException:
-                pass  # user code broke something that asyncio stands on; then it is made when needed
+                pass  # user code broke something that asyncio depends on; the loop is then made when needed
 
     def pending(self):
         """How many tasks there are that are not done."""
@@ -148,13 +148,13 @@ class EventLoop:
         return self._loop
 
     def _stop_in_child(self):
-        """A child goes on to the next `await`, and no further: it would take from the loop what is its parent's."""
+        """A forked child runs to the next `await` and no further: it would take events of its parent from the loop."""
         if self._loop is not None and self._loop.is_running():
             self._loop.stop()
 
 
 def _run_within(coroutine):
-    """Code that runs nested in a task, or on another thread: it gets a loop of its own."""
+    """Run code that is nested in a task, or on another thread, in a loop of its own."""
     asyncio = from_stdlib("asyncio")
     outer = asyncio._get_running_loop()
     outer_task = None if outer is None else asyncio.current_task(outer)

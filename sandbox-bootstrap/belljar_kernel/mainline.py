@@ -36,8 +36,8 @@ LOST = "lost"
 class MainLine:
     """`worker` is None only while a fresh one cannot be started.
 
-    `hello`, `configure` and `imports` are the daemon's latest frames of these kinds, for workers to
-    come; `imports` with its request.
+    `hello`, `configure` and `imports` are the daemon's latest frames of these kinds, for future workers;
+    `imports` with its request.
     """
 
     def __init__(self, runners, poller, workspace, on_hopeless):
@@ -54,7 +54,7 @@ class MainLine:
         self._started = None  # the newest cell, as the daemon sent it
         self._code = None  # of that cell
         self._lost = (None, b"")  # the code of the last cell that was lost, and names that it may have assigned
-        self._at_worker_start = []  # frames that tell of it
+        self._at_worker_start = []  # functions that send the frames which wait for a worker
         self._failed_starts = 0  # in a row
         self._failed_checkpoints = 0  # of the present state
 
@@ -76,14 +76,14 @@ class MainLine:
         return first
 
     def set_up(self, text):
-        """Seed and tools, also for checkpoints: going back does not bring back the old ones."""
+        """Pass on seed and tools, also to checkpoints: going back does not bring back the old ones."""
         self.configure = text
         for handle in (self.worker, *self.ring):
             if handle is not None:
                 handle.forward(text)
 
     def preload(self, request, text):
-        """Checkpoints come after it, so that what was imported is there once and shared by all."""
+        """Import modules before any checkpoint is made, so that the modules are in memory once and shared by all."""
         self.imports = (request, text)
         self.drop_checkpoints()
         self._send_imports(self.worker)
@@ -103,7 +103,7 @@ class MainLine:
     def _send_cell(self, cell, text):
         worker = self.worker
         if worker.back_from != worker.asked_back:
-            # It said that the last cell is done, and may still run it.
+            # The worker reported the end of the last cell, but may still run its code.
             self._poller.after(("back", worker.index), BACK_S, worker.kill)  # control: done_is_done
         worker.begin_cell(cell)
         is_whole = True
@@ -115,25 +115,25 @@ class MainLine:
         self.memory_limit.watch_soon()
 
     def cell_done(self, cell):
-        """It has been answered. Soon, off its way, the state that it left is put by."""
+        """The cell has been answered. The checkpoint of the state after it is made soon, off the answer's way."""
         self.worker.state_of = self.worker.last_cell = cell
         self.worker.position += 1
         self._failed_checkpoints = 0
         self._protect_soon()
 
     def is_protected(self):
-        """Whether the state before the present cell can be had back.
+        """Whether the state before the present cell can be restored.
 
-        A copy that was just asked for is as good as one that is there, unless such have failed before.
+        A copy that was just requested counts as present, unless such requests have failed before.
         """
         if self.ring and self.ring[-1].pid is None:
-            self.ring[-1].control.receive()  # the word that it is there, or its end, may wait to be read
+            self.ring[-1].control.receive()  # its report that it is present, or its end, may wait to be read
         if not self._has_newest():
             return False
         return self.ring[-1].pid is not None or not self._failed_checkpoints
 
     def _has_newest(self):
-        """Whether a copy of the state before the present cell is there, or on its way."""
+        """Whether a copy of the state before the present cell exists, or is being made."""
         return bool(self.ring) and self.ring[-1].position == self.worker.position
 
     def _newest_is_there(self):
@@ -142,11 +142,11 @@ class MainLine:
             return False
         newest = self.ring[-1]
         newest.wait_for(lambda: newest.pid is not None, self._poller.patience(SETTLE_S))
-        # It may have ended meanwhile, or been given up because memory is short.
+        # The checkpoint may have ended meanwhile, or been given up because memory is short.
         return newest.pid is not None and self.ring[-1:] == [newest]
 
     def copy_for_cell(self, cell, text):
-        """False if there is nothing to copy or no process to be had."""
+        """False if there is nothing to copy or no process is available."""
         self.memory_limit.watch_soon()
         return self._copy(FORK, text, lambda copy: copy.begin_cell(cell))
 
@@ -183,14 +183,14 @@ class MainLine:
         self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_PAUSE_S, self._protect_if_there_is_room)
 
     def _protect_if_there_is_room(self):
-        """Or later: until a crowd that was killed makes room there is other work to do."""
+        """Put the checkpoint off while a killed crowd still takes the room for processes."""
         if self._runners.has_room():
             self._protect()
         else:
             self._poller.after(_CHECKPOINT_TIMER, KILLED_POLL_S, self._protect_if_there_is_room)
 
     def _protect(self):
-        """Put the present state by, unless that was done."""
+        """Make a checkpoint of the present state, unless there is one."""
         self._poller.cancel(_CHECKPOINT_TIMER)
         worker = self.worker
         if worker is not None and not worker.cell and worker.asked_back != worker.last_cell:
@@ -200,7 +200,7 @@ class MainLine:
             self._take_checkpoint()
 
     def checkpoint_failed(self):
-        """There was no process or no memory for it, or it ended before it was there."""
+        """There was no process or no memory for the checkpoint, or it ended before it reported."""
         self._failed_checkpoints += 1
         if self._failed_checkpoints < CHECKPOINT_TRIES:
             self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_RETRY_S, self._protect_if_there_is_room)
@@ -211,7 +211,7 @@ class MainLine:
         self.memory_limit.check()
 
     def forget_checkpoint(self, handle):
-        """It has ended, or never came to be."""
+        """The checkpoint has ended, or was never made."""
         if handle in self.ring:
             self.ring.remove(handle)
 
@@ -231,7 +231,7 @@ class MainLine:
     # Going back.
 
     def reset(self, request):
-        """A fresh worker, and nothing of before that lives: no checkpoint, no copy, no process of any of them."""
+        """Start a fresh worker and end everything else: all checkpoints and copies, and all of their processes."""
         self._poller.cancel(_CHECKPOINT_TIMER)
         self._poller.cancel("worker")
         worker = self.worker
@@ -247,11 +247,11 @@ class MainLine:
             self.worker_ended(worker, -signal.SIGKILL if exit_code is None else exit_code)
 
     def reach(self):
-        """How many cells back there are checkpoints of, in order."""
+        """For how many cells back there are checkpoints, in order."""
         return sorted(self.worker.position - handle.position for handle in self.ring)
 
     def undo(self, cells):
-        """Put the state of that many cells ago in place. False if there is none."""
+        """Restore the state of that many cells ago. False if there is no checkpoint of it."""
         self._protect()
         self._trim()
         wanted = self.worker.position - cells
@@ -260,7 +260,7 @@ class MainLine:
             return False
         newer = self.ring[self.ring.index(target) + 1 :]
         undone = self.worker
-        self._runners.wait_for_views(undone)  # what was asked for before this shows what was there before it
+        self._runners.wait_for_views(undone)  # listings that were requested before the undo show the state before it
         if not self._promote(target):
             return False
         for handle in (undone, *newer):
@@ -270,16 +270,16 @@ class MainLine:
         return True
 
     def settle_after_undo(self):
-        """After the answer, so that it need not wait."""
+        """Make the next checkpoint after the answer, so that the answer need not wait."""
         self._take_checkpoint()
 
     def _promote(self, checkpoint):
-        """Make it the worker. False if it does not answer; then it is given up."""
+        """Make the checkpoint the worker. False if it does not answer; then it is given up."""
         self.ring.remove(checkpoint)
         checkpoint.role = WORKER
         checkpoint.signal(signal.SIGCONT)  # user code may have stopped it
         checkpoint.control.send(wire.pack(wire.PROMOTE))
-        # It may be on its way still, or make a copy of itself: then it waits for others that stand still.
+        # The checkpoint may still be forking, or be making a copy of itself: then it waits for stopped processes.
         if process.is_halted() and not checkpoint.wait_for(
             lambda: checkpoint.promoted, self._poller.patience(PROMOTE_HALTED_S)
         ):
@@ -294,25 +294,25 @@ class MainLine:
         return False
 
     def _kill_younger(self, checkpoint):
-        """Kill processes that were started since that state was put by: it knows nothing of them."""
+        """Kill processes that were started after the checkpoint was made: its state knows nothing of them."""
         return process.kill_younger(checkpoint.pid, self._runners.kept())
 
     # The end of a worker and the start of a fresh one.
 
     def worker_ended(self, handle, exit_code):
-        """Its last words were taken. The daemon is told when another can take cells."""
+        """The worker's last messages were handled. The daemon is told when another worker can take cells."""
         self.memory_limit.reserve.release()
         cell, was_reset = handle.cell, bool(handle.resets)
         handle.end_cell()
         self.worker = None
         self._runners.drop(handle)
         if handle.preload_request is not None and not handle.killed:
-            # The next worker would die of it too.
+            # The next worker would die of the imports, too.
             self.imports = None
             message = f"the process ended while it imported modules (exit code {exit_code})"
             self._runners.refuse("no_process", message, {"request": handle.preload_request})
         if process.is_crowded():
-            process.halt()  # what dies takes CPU time too: a checkpoint has its own before strays are killed
+            process.halt()  # dying processes take CPU time, too: the checkpoint gets its share before strays are killed
         while self.ring and not was_reset:
             if self._promote(self.ring[-1]):
                 self._runners.kill_strays(lambda worker=self.worker: self._kill_younger(worker))
@@ -331,17 +331,17 @@ class MainLine:
         self._runners.killed(process.kill_descendants(self._runners.kept()))
         self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
         if not handle.has_spoken and not was_reset:
-            self._start_worker_later()  # it ended before it could say a word
+            self._start_worker_later()  # it ended before its first message
         else:
             self.start_worker()
 
     def _unrun(self, handle, cell):
-        """The cell that died with the worker, if it can be given to the next one as it is.
+        """The frame of the cell that died with the worker, if the next worker can run it unchanged.
 
-        An earlier cell may have spoilt the worker so that it dies of the next thing it is sent. What
-        had not begun has had no effect, and the state that it was meant for is in place again; or that
-        state never was, because the cell before said that it is done and was not. Only once: whatever
-        it is, it may be the cell after all.
+        An earlier cell may have spoilt the worker so that it dies of the next message. A cell that had not
+        begun has had no effect, and the state that it was meant for is restored; or that state never existed,
+        because the previous cell was reported as done and was not. This is tried only once, since the cell
+        itself may be the cause after all.
         """
         if not cell or handle.begun or handle.killed or handle.interrupted:
             return None
@@ -351,7 +351,7 @@ class MainLine:
         return text
 
     def names_of_lost(self, code):
-        """Which names the last cell that was lost may have assigned; None if it is not known, or not this."""
+        """Which names the last lost cell may have assigned; None if they are unknown, or `code` is not its code."""
         lost, names = self._lost
         if code != lost:
             return None
@@ -360,7 +360,7 @@ class MainLine:
         except (ValueError, RecursionError):
             return None
         if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-            return None  # user code spoke in the runner's name
+            return None  # user code forged the runner's message
         return found[: self._runners.limits.names]
 
     def _tell_end(self, handle, cell, exit_code, after):
@@ -376,11 +376,11 @@ class MainLine:
             self._runners.send({"type": "reset_done", "request": request})
 
     def start_worker(self):
-        """A fresh worker with what it begins with only."""
+        """Start a fresh worker that has only the seed, the tools and the preloaded modules."""
         handle = self._runners.new_handle(WORKER)
         pid = None
         if handle is not None:
-            # Held back until the worker can handle it; it would end it before.
+            # SIGINT is blocked until the worker can handle it; before that, it would end the worker.
             signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
             try:
                 given = handle.runner_descriptors(self._runners.inbox.runner_end())
@@ -411,7 +411,7 @@ class MainLine:
         self._take_checkpoint()
 
     def _start_worker_later(self):
-        """Where processes or memory are short, try again for a while."""
+        """If processes or memory are short, try again for a while."""
         self._failed_starts += 1
         if self._failed_starts >= WORKER_START_TRIES:
             self._on_hopeless()

@@ -10,10 +10,10 @@ _rollups = {}  # by pid, descriptors of `smaps_rollup`
 _awaited = {}  # by pid, until when its descriptor may come
 _ROLLUPS = 64  # more than there are checkpoints
 _ROLLUP_BYTES = 8192
-_nameless_ends = {}  # by device and inode, the largest that was seen
+_nameless_ends = {}  # by device and inode, the largest extent that was seen
 _NAMELESS_KEPT = 4096
 _NAMELESS = b"/dev/zero (deleted)"  # the system's name for shared memory without one
-# `(in use, bound, statistics, what comes before their names)`, cgroup v2 and v1.
+# `(in use, bound, statistics, prefix of the names in them)`, cgroup v2 and v1.
 _COUNTERS = (
     ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.stat", b""),
     (
@@ -50,13 +50,13 @@ class MemoryWatch:
         self._brimful_since = None
 
     def is_held(self, limits):
-        """Whether the system itself ends what takes more than the sandbox has."""
+        """Whether the system itself ends processes when the sandbox takes more memory than it has."""
         if self._counters is None:
             self._counters = _own_counters(limits.memory_bytes + limits.checkpoint_bytes)
         return bool(self._counters)
 
     def take_turn(self, pause):
-        """Whether it is time to look again; a sum costs more than a counter."""
+        """Whether it is time to measure again; a sum costs more than a counter."""
         now = time.monotonic()
         if not self._counters and now < self._looked_at + pause:
             return False
@@ -68,14 +68,14 @@ class MemoryWatch:
         if not self.is_held(limits):
             return total(pids)
         used = _number(self._counters[0]) or 0
-        # The statistics cost more to read, and are of interest only then.
+        # The statistics cost more to read, and matter only above the session's memory.
         return used - self._cached(b"inactive_file") if used > limits.memory_bytes else used
 
     def is_brimful(self, bound):
-        """Whether nearly all is in use that cannot be had back. For a good while now, that is.
+        """Whether nearly all memory, without the file cache, has been in use for a good while.
 
-        The system may then spend its time on reading the same pages of programs in again and again,
-        rather than end what takes too much.
+        The host's kernel may then spend its time on reading the same pages of programs in again and again,
+        rather than end a process.
         """
         used = _number(self._counters[0]) or 0
         now = time.monotonic()
@@ -91,7 +91,7 @@ class MemoryWatch:
 
 
 def _own_counters(most):
-    """Those whose bound is the sandbox's; a larger one counts for others too."""
+    """The counters whose limit is the sandbox's; a counter with a larger limit includes other processes, too."""
     for counters in _COUNTERS:
         bound = _number(counters[1])
         if bound is not None and bound <= most:
@@ -117,10 +117,10 @@ def _statistics(path, keys):
 
 
 class _Stillness:
-    """Has all processes stopped while pages are counted, in a crowd at once, else when that takes long.
+    """Keeps all other processes stopped while pages are counted: a crowd at once, else when counting takes long.
 
-    A process that forks holds the lock of its pages, and hundreds of busy ones leave it no CPU time to give
-    it back: we would wait for each of them, and hear of the end of a cell when it is long over.
+    A process that forks holds the lock of its pages, and hundreds of busy processes leave it no CPU time to release
+    it: the guardian would wait for each of them, and notice the end of a cell much too late.
     """
 
     def __enter__(self):
@@ -155,15 +155,15 @@ def _share(pid):
     share, shared = _mapped(pid, b"Pss:", b"Pss_Shmem:")
     if not share:
         if _is_awaited(pid):
-            return 0, 0  # it will show what it has
-        # It hides from us, or has ended. What it shares with others counts in full then.
+            return 0, 0  # it is about to show its size
+        # The process hides its memory, or has ended. What it shares with others counts in full then.
         own, shared = _kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:")
         share = own + shared
     return share, shared
 
 
 def resident(pid):
-    """Memory of a process, shared or not, but for what a disk backs; quick to ask for."""
+    """Memory of a process, shared or not, except for what a disk backs; quick to read."""
     return sum(_kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:"))
 
 
@@ -173,12 +173,12 @@ def resident_with_files(pid):
 
 
 def held_alone(pid):
-    """What would be free without this process; at most, if it hides."""
+    """Memory that the end of this process would free; an upper bound if it hides its memory."""
     return held_by_each([pid])[pid]
 
 
 def held_by_each(pids):
-    """By pid, what would be free without that process alone."""
+    """By pid, the memory that the end of that process alone would free."""
     with _Stillness() as still:
         return {pid: _alone(pid) for pid in still.each(pids)}
 
@@ -189,12 +189,12 @@ def _alone(pid):
 
 
 def _with_files(own, shared, nameless=0):
-    """Shared memory may be mapped files or not; no page is counted twice, at the price that some are not."""
+    """Shared memory may be mapped files or not; no page is counted twice, at the price that some are not counted."""
     return own + max(shared, nameless + sum(map(_files, _IN_MEMORY)))
 
 
 def _nameless(pids):
-    """Shared memory that is no file. A process can let go of its pages while they stay, so all of it counts."""
+    """Shared memory that is no file. A process can release its pages while they stay allocated, so all of it counts."""
     ends = {}
     for pid in pids:
         try:
@@ -205,7 +205,7 @@ def _nameless(pids):
                         start, end = span.split(b"-")
                         key = (device, inode)
                         extent = int(offset, 16) + int(end, 16) - int(start, 16)
-                        # What is no longer mapped stays as long as any of it is.
+                        # Pages that are no longer mapped stay allocated as long as any part is mapped.
                         ends[key] = max(ends.get(key, 0), _nameless_ends.get(key, 0), extent)
         except (OSError, ValueError):
             continue  # it has ended, or hides: then its own pages are all that can be seen
@@ -224,7 +224,7 @@ def _files(folder):
 
 
 def expect(pid):
-    """A checkpoint hides its memory from all others, and lets us look at its size; it is about to."""
+    """Expect the descriptor through which a checkpoint, which hides its memory from others, shows its size."""
     if pid not in _rollups:
         _awaited[pid] = time.monotonic() + ROLLUP_S
 
@@ -234,7 +234,7 @@ def _is_awaited(pid):
 
 
 def hold(pid, descriptor):
-    """That of a process which may not have said yet that it is a checkpoint, or never will."""
+    """Keep the descriptor of a process that may not have reported yet that it is a checkpoint, or never will."""
     let_go(pid)
     if not os.path.exists(f"/proc/{pid}"):
         os.close(descriptor)
@@ -252,7 +252,7 @@ def let_go(pid):
 
 
 def _mapped(pid, *keys):
-    """The kernel has to walk all pages for it. Zeros where it hides."""
+    """Sums of `smaps_rollup`, for which the host's kernel walks all pages. Zeros if the process hides its memory."""
     descriptor = _rollups.get(pid)
     if descriptor is None:
         return _kibibytes(f"/proc/{pid}/smaps_rollup", *keys)
@@ -260,13 +260,13 @@ def _mapped(pid, *keys):
         seen, *sums = _sums(os.pread(descriptor, _ROLLUP_BYTES, 0).splitlines(), (b"Rss:", *keys))
     except (OSError, ValueError):
         seen, sums = 0, [0] * len(keys)
-    # It may run another program by now, with the memory kept that it had when the descriptor was opened.
+    # The process may run another program by now, while the descriptor shows the memory from when it was opened.
     hides = sum(_kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:")) > seen + ROLLUP_SLACK_BYTES
     return [0] * len(keys) if hides else sums
 
 
 def _kibibytes(path, *keys):
-    """For each key the bytes of the lines that start so, together."""
+    """For each key, the sum in bytes of the lines that start with it."""
     try:
         with open(path, "rb") as file:
             return _sums(file, keys)

@@ -1,4 +1,4 @@
-"""Holds the sandbox to its memory: above it checkpoints go, and then what takes too much."""
+"""Enforces the sandbox's memory limit: above it checkpoints are dropped, then processes are killed."""
 
 import signal
 import time
@@ -12,7 +12,7 @@ _TIMER = "memory"
 
 
 class MemoryLimit:
-    """Holds the runners of a sandbox to its memory: first checkpoints go, then the largest process."""
+    """Enforces the memory limit of a sandbox: drops checkpoints first, then kills the largest process."""
 
     def __init__(self, line, runners, poller):
         self._line = line
@@ -23,7 +23,7 @@ class MemoryLimit:
         self._ending = set()  # pids that were killed for their memory, and may still have it
 
     def watch_soon(self):
-        """Look while a cell runs, and between cells where the system does not hold the sandbox to its memory."""
+        """Watch while a cell runs, and between cells, too, if the system does not enforce the memory limit."""
         self._poller.within(_TIMER, MEMORY_CHECK_S, self.watch)
 
     def watch(self):
@@ -33,15 +33,15 @@ class MemoryLimit:
         if any(handle.cell for handle in self._runners.all()):
             self._poller.after(_TIMER, pause, self.watch)
         elif not self._memory.is_held(self._runners.limits):
-            # Threads and processes of earlier cells may go on.
+            # Threads and processes of earlier cells may still run.
             self._poller.after(_TIMER, max(MEMORY_SUM_S, pause), self.watch)
 
     def _look(self):
         if process.is_halted():
-            return  # for the end of a cell, which comes first
+            return  # stopped for the end of a cell, which comes first
         held = self._memory.is_held(self._runners.limits)
         sizes = {} if held else {pid: memory.resident(pid) for pid in self._active()}
-        # Pages that they share count for each of them here: that may be too much, or not.
+        # Shared pages count for each process here, so the sum may be higher than the real use.
         crowded = sum(sizes.values()) > self._bound()
         due = self._memory.take_turn(MEMORY_ALARM_S if crowded else MEMORY_SUM_S)
         relieved = due and self.check()
@@ -51,7 +51,7 @@ class MemoryLimit:
             self._help_the_system()
 
     def _help_the_system(self):
-        """Where it ends what takes too much, but too late or too little of it."""
+        """Support the system where it ends processes for memory, but too late or too few of them."""
         if self._line.ring:
             self.reserve.keep(self._memory.in_use(self._runners.limits, ()), self._bound())
         if self._memory.is_brimful(self._bound()):
@@ -71,7 +71,7 @@ class MemoryLimit:
         return limits.memory_bytes + (limits.checkpoint_bytes if limits.checkpoints else 0)
 
     def _active(self):
-        """Processes that can take more memory. What waits to be used only seems large, for what it shares."""
+        """Processes that can take more memory. Waiting copies only seem large, because of the pages that they share."""
         waiting = {handle.pid for handle in self._runners.all() if not handle.cell and handle is not self._line.worker}
         living = process.descendants()
         self._ending.intersection_update(living)
@@ -83,9 +83,9 @@ class MemoryLimit:
         return [pid for pid in process.descendants() if pid not in ending and pid not in self._ending]
 
     def _end_gluttons(self, sizes, together):
-        """Kill the largest processes when there is no more memory, as the system does where it is told to.
+        """Kill the largest processes when memory is used up, as the system does where it enforces the limit.
 
-        What all of them take `together` costs more to know, and comes after checkpoints that can go.
+        What all of them take `together` costs more to measure, and comes after checkpoints that can be dropped.
         """
         largest = max(sizes, key=sizes.get, default=None)
         if largest is not None and memory.resident_with_files(largest) > self._bound():
@@ -94,7 +94,7 @@ class MemoryLimit:
             excess = memory.total(self._lasting()) - self._bound()
             if excess > 0 and self.check():
                 return  # memory has grown since the checkpoints were looked at, and one of them was enough
-            # Measured anew, because they grow: by the time of the sum another may be the largest.
+            # Measured anew, because processes grow: after the sum, another one may be the largest.
             alone = memory.held_by_each(sizes) if excess > 0 else {}
             for pid in sorted(alone, key=alone.get, reverse=True):
                 if excess <= 0:
@@ -103,11 +103,11 @@ class MemoryLimit:
                 self._end_glutton(pid)
 
     def check(self):
-        """Above the session's own memory checkpoints go, one at a time, the oldest first.
+        """Above the session's own memory, drop one checkpoint, the oldest first. True if one was dropped.
 
-        The newest protects the cell that runs. It goes only if without it the session would keep
-        to its memory: then copies of changed pages, which are not the cell's fault, fill the
-        budget. If the cell itself takes too much, it is its worker that has to go. True if one went.
+        The newest checkpoint protects the running cell. It is dropped only if the session would keep to its
+        memory without it: then copies of changed pages, which are not the cell's fault, fill the budget. If
+        the cell itself takes too much, its worker has to end instead.
         """
         if not self._line.ring or self._line.worker is None:
             return False
@@ -123,7 +123,7 @@ class MemoryLimit:
                 return False
             if in_use - memory.held_alone(self._line.ring[0].pid) > limits.memory_bytes:
                 return False
-            # What it shared with a worker that is just ending is not a copy.
+            # Pages that the checkpoint shared with a worker that is just ending are not copies.
             if not memory.held_alone(self._line.worker.pid):
                 return False
         self._line.retire(self._line.ring.pop(0))

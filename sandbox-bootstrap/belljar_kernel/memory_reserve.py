@@ -1,12 +1,13 @@
-"""Memory put by for the moment when there is none left.
+"""A memory reserve for the moment when no memory is left.
 
-When the sandbox is full the system ends the worker first. What its cell has put into files that lie
-in memory stays, so the very next page that anybody needs, be it the guardian, would cost a
-checkpoint, and with the last one the session its variables. Therefore a process that does nothing
-else holds some pages, and in the system's order it comes between the worker and the checkpoints.
+When the sandbox is full, the OOM killer ends the worker first. Files in memory that its cell has
+written stay, so the next page that any process needs, even the guardian, would cost a checkpoint,
+and the end of the last checkpoint would cost the session its variables. Therefore a process that
+does nothing else holds some pages, and in the killer's order it comes between the worker and the
+checkpoints.
 
-It is a program of its own: only what the session may look into can set its place in that order, and
-a fork would show the guardian's memory.
+It is a program of its own: only a process that the session may look into can set its place in that
+order, and a fork would show the guardian's memory.
 """
 
 import os
@@ -35,11 +36,11 @@ class MemoryReserve:
         self._pid = None
 
     def held(self):
-        """Bytes that are in use only for this."""
+        """Bytes that are in use only for the reserve."""
         return 0 if self._pid is None else RESERVE_BYTES
 
     def keep(self, in_use, bound):
-        """Put memory by where it gets short; not when it is: that would end the worker."""
+        """Make the reserve when memory gets short, but not when it is used up: that would end the worker."""
         short = in_use > bound * RESERVE_FROM
         if self._pid is None:
             if short and in_use + 2 * RESERVE_BYTES < bound:
@@ -54,7 +55,7 @@ class MemoryReserve:
             self._pid = None
 
     def ended(self, pid):
-        """A child has ended. False if it was not ours."""
+        """A child of the guardian has ended. False if it was not the reserve."""
         if pid != self._pid:
             return False
         self._pid = None
@@ -64,14 +65,14 @@ class MemoryReserve:
         try:
             pid = os.fork()
         except OSError:
-            return  # the next look may find room for it
+            return  # the next check tries again
         if pid == 0:
             _hold(score)
         self._pid = pid
 
 
 def _score(bound):
-    """Less than the worker's by more than its size can add: what it holds, and less than that for Python."""
+    """A score below the worker's by more than the size of the reserve can add: its pages, and less for Python."""
     return WORKER_OOM_SCORE - 2 * RESERVE_BYTES * 1000 // bound
 
 
@@ -80,7 +81,7 @@ def _hold(score):
     try:
         os.closerange(0, _DESCRIPTORS)
         os.setsid()
-        # For the three that Python wants; nothing else is taken along.
+        # Python expects the three standard descriptors; no others are passed on.
         for _ in range(3):
             os.open(os.devnull, os.O_RDWR)
         arguments = ["belljar-reserve", "-I", "-S", "-c", _PROGRAM, str(score), str(RESERVE_BYTES)]

@@ -2,12 +2,12 @@
 
 import ast
 
-# What opens a scope of its own; of these only the name and the parts outside of the body count.
+# Nodes that open a scope of their own; only their name and the parts outside of the body count.
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def assigned(code, most):
-    """At most so many, in the order in which they appear; none if the code does not parse."""
+    """At most `most` names, in the order in which they appear; none if the code does not parse."""
     try:
         tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -16,7 +16,7 @@ def assigned(code, most):
 
 
 def assigned_in(tree, most):
-    """Likewise, of code that was parsed."""
+    """The same for code that is already parsed."""
     found = []  # (line, column, name)
     waiting = [tree]
     while waiting:
@@ -54,7 +54,7 @@ def _named(node):
 
 
 def _same_scope(node):
-    """Children whose assignments are of the module."""
+    """Children whose assignments belong to the module's scope."""
     if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
         yield from node.decorator_list
         yield from _global_names(node)

@@ -1,9 +1,9 @@
 """Tools that need the interpreter of the cell that calls them: they run here, in the worker.
 
 Code that runs nested is a snippet of the running cell: it shares its variables and its deadline, and
-may be given less time; what it did until then stays. In other threads than the first a call that blocks
-outside of Python is ended when it comes back. What it prints through Python is the answer; what
-subprocesses and C code write goes to the cell's output.
+may be given less time; its effects until then stay. In threads other than the main one, a call that
+blocks outside of Python is ended only when it returns. What the code prints through Python is the
+answer; what subprocesses and C code write goes to the cell's output.
 """
 
 import io
@@ -21,7 +21,7 @@ _CUT_MARK = "\n… the rest of the output is left out …\n"
 
 
 class NestedTools:
-    """The functions behind tools that the daemon calls `local`, by their names."""
+    """The functions of the tools that the daemon marks as `local`, by their names."""
 
     def __init__(self, runner, cells, injected, error):
         self._runner = runner
@@ -44,7 +44,7 @@ class NestedTools:
         self._streams = _Redirection()
 
     def begin_cell(self):
-        """An interrupt may have kept the cell before from tidying up."""
+        """Clean up, which an interrupt may have kept the previous cell from doing."""
         self._runner.interrupts.stop_alarms()
         self._here.depth = 0
         self._streams.forget()
@@ -68,7 +68,7 @@ class NestedTools:
             finally:
                 self._leave(buffer, depth, alarm)
         except alarm.Expired:
-            self._leave(buffer, depth, alarm)  # it may have come before the other one
+            self._leave(buffer, depth, alarm)  # the alarm may have gone off before the first call
             shown = f"TimeoutError: the code was ended after {timeout} seconds\n"
         return buffer.text() + shown
 
@@ -136,7 +136,7 @@ class _Buffer:
 
 
 class _Redirection:
-    """Leads what a thread prints into its own buffer, and what others print where it went before.
+    """Redirects what a thread prints to its own buffer; what other threads print goes where it went before.
 
     Several threads may run nested code at once, and nested code may run nested code, so `sys.stdout`
     is replaced once, by something that knows all their buffers.
@@ -163,14 +163,14 @@ class _Redirection:
                 self._buffers.pop(_get_ident(), None)
             if self._buffers:
                 return
-            # What user code has put there meanwhile stays.
+            # A stream that user code has set meanwhile stays.
             for name in ("stdout", "stderr"):
                 stream = getattr(sys, name, None)
                 if isinstance(stream, _Stream):
                     setattr(sys, name, stream.below)
 
     def forget(self):
-        """Buffers of this thread that were not left."""
+        """Drop the buffers of this thread that were not left."""
         self._buffers.pop(_get_ident(), None)
 
     def buffer(self):

@@ -1,7 +1,7 @@
 """The restricted policy: what code may not contain, found in its tree before anything of it runs.
 
-A second line only. Python cannot be held in by looking at it: what holds hostile code is the sandbox.
-This keeps code that means well to calculating, and says at once what it may not do.
+This is only a second line of defence. Hostile Python cannot be contained by inspecting it; the sandbox does that.
+The policy keeps well-meant code to calculating, and says at once what it may not do.
 """
 
 import ast
@@ -12,7 +12,7 @@ _MODULES = frozenset(
     "fractions functools hashlib heapq itertools json math numbers operator pprint random re statistics string "
     "textwrap time typing unicodedata uuid zoneinfo".split()
 )
-# Modules that others hold as attributes, with and without an underscore.
+# Modules that other modules hold as attributes, with and without an underscore.
 _HELD_MODULES = frozenset(
     "os posix sys io builtins codecs importlib subprocess socket shutil pathlib ctypes signal threading inspect "
     "marshal pickle linecache warnings weakref types platform urllib tempfile multiprocessing".split()
@@ -20,7 +20,7 @@ _HELD_MODULES = frozenset(
 _NAMES = frozenset(
     "open exec eval compile globals locals vars getattr setattr delattr input breakpoint help memoryview".split()
 )
-# They lead from a value to the interpreter, or read attributes that only a string names.
+# Attributes that lead from a value to the interpreter, or that read attributes which only a string names.
 _ATTRIBUTES = frozenset(
     "mro format_map vformat get_field attrgetter methodcaller get_type_hints ForwardRef get_referents "
     "gi_frame gi_code gi_yieldfrom cr_frame cr_code cr_await cr_origin ag_frame ag_code ag_await tb_frame tb_next "
@@ -38,7 +38,7 @@ PolicyError.__module__ = "builtins"
 
 def check(tree, source, name, namespace):
     """Raise `PolicyError` for the first thing in the code that is not allowed."""
-    # By lines, so that the first one is told, as with a syntax error.
+    # The first one by line is reported, as with a syntax error.
     found = [(node, why) for node in ast.walk(tree) for why in _reasons(node, namespace)]
     if not found:
         return
@@ -76,7 +76,7 @@ def _reasons(node, namespace):
 
 
 def _bound_names(node):
-    """Names that a node gives to something, other than through `ast.Name`."""
+    """Names that a node binds, other than through `ast.Name`."""
     if isinstance(node, ast.arg):
         return (node.arg,)
     if isinstance(node, ast.alias):
@@ -84,7 +84,7 @@ def _bound_names(node):
     if isinstance(node, (ast.Global, ast.Nonlocal)):
         return node.names
     if isinstance(node, _FUNCTIONS):
-        # Methods such as `__init__` are what classes are made of.
+        # Classes need methods such as `__init__`.
         is_method_name = node.name.endswith("__") and node.name not in ("__import__", "__builtins__")
         return () if is_method_name else (node.name,)
     names = (getattr(node, "rest", None), getattr(node, "name", None))

@@ -48,7 +48,7 @@ class Poller:
     def patience(self, seconds):
         """How long a callback may wait for a runner, which may be hostile: all waits of one turn have one budget.
 
-        What came in meanwhile, the end of a cell for example, is told only after the turn.
+        What came in meanwhile, the end of a cell for example, is handled only after the turn.
         """
         return max(min(seconds, self._turn_began + TURN_S - time.monotonic()), 0)
 
@@ -61,7 +61,7 @@ class Poller:
         self._turn_began = time.monotonic()
         for descriptor, events in ready:
             watched = self._watched.get(descriptor)
-            # It may have been given up by an earlier callback of this round.
+            # An earlier callback of this round may have stopped watching it.
             if watched is not None:
                 watched[1](events)
         now = time.monotonic()

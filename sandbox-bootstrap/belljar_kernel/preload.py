@@ -15,7 +15,7 @@ _THIRD_PARTY_FOLDERS = ("/site-packages", "/dist-packages")
 
 
 def preload(frame, limits):
-    """What was imported, by name, of families too, and what is said of it."""
+    """The imported objects by name, the modules of families by name, and the answer for the daemon."""
     bound, failed, skipped = {}, [], []
     for statement in frame["imports"]:
         names = {}
@@ -35,7 +35,7 @@ def preload(frame, limits):
 
 
 def _error_of(act):
-    """None if it went well. Whatever a module does while it is imported stays its own trouble."""
+    """The error as text, or None. Nothing that a module raises while it is imported reaches the caller."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

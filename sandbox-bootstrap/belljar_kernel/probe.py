@@ -1,4 +1,4 @@
-"""What the sandbox really keeps us from, tried out before any code of a user runs.
+"""Tries out what the sandbox really prevents, before any user code runs.
 
 Every finding is true only if the attempt was made and refused.
 """
@@ -87,6 +87,6 @@ def _try_on_child():
         prlimit_refused = error.errno in (errno.EPERM, errno.ENOSYS)
     os.close(wait_write)
     status = os.waitpid(child, 0)[1]
-    # A filter may also kill for it.
+    # A seccomp filter may also kill the child for the attempt.
     refused = status == 0 or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS)
     return prlimit_refused, refused

@@ -34,10 +34,10 @@ def is_dumpable():
 
 
 def close_inherited():
-    """What the starter of the sandbox left open is neither ours nor the guest's."""
+    """Close what the starter of the sandbox left open: neither the guardian nor the guest may have it."""
     for name in posix.listdir("/proc/self/fd"):
         if int(name) > 2:
-            os.closerange(int(name), int(name) + 1)  # passes over the one of the listing
+            os.closerange(int(name), int(name) + 1)  # ignores that the listing's own descriptor is closed
 
 
 def adopt_orphans():
@@ -46,28 +46,28 @@ def adopt_orphans():
 
 
 def end_with_parent(parent):
-    """Be killed when the parent, which has that pid, dies. Without a pid namespace nobody else would do it."""
+    """Be killed when the parent, which has that pid, dies. Without a pid namespace nothing else would do it."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)  # it died before
 
 
 def set_name(name):
-    """What lists of processes show for this one."""
+    """Set the name that process listings show."""
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def unshare(flags):
-    """True if the kernel let us."""
+    """True if the kernel allowed it."""
     return _libc.unshare(flags) == 0
 
 
 def give_way():
-    """Let the guardian go first: a few hundred busy processes could keep it from ending them.
+    """Lower the priority, so that the guardian goes first: a few hundred busy processes could keep it from ending them.
 
     Where all of them share a quota of CPU time, they do not take precedence over each other. Where
-    there is none, the machine's own processes would go first too, and cells be slow beside them:
-    there we only give up what the guardian was given.
+    there is none, the host's own processes would go first, too, and cells would be slow beside them:
+    there, only a higher priority that the guardian was given is dropped.
     """
     own = posix.getpriority(posix.PRIO_PROCESS, 0)
     wanted = _LAST_IN_LINE if _has_cpu_quota() else max(own, 0)
@@ -95,7 +95,7 @@ def oom_score():
 
 
 def set_oom_score(score):
-    """It can be raised, and lowered again to what was inherited from the guardian."""
+    """The score can be raised, and lowered again to what was inherited from the guardian."""
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(score))
@@ -134,7 +134,7 @@ def reap():
 
 
 def has_children():
-    """Also if none of them has ended."""
+    """Whether there are children, also if none of them has ended."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return True
@@ -155,10 +155,10 @@ _halted = False
 
 
 def halt():
-    """Stop everything else that lives in our pid namespace, in one call, until something is killed.
+    """Stop all other processes in this pid namespace, in one call, until some are killed.
 
-    A few hundred busy processes would take the CPU time that it needs to find and to end them, and fork
-    meanwhile. What is stopped does neither, and can be killed.
+    A few hundred busy processes would take the CPU time that is needed to find and end them, and would
+    fork meanwhile. Stopped processes do neither, and can be killed.
     """
     global _halted
     if os.getpid() == 1:
@@ -171,7 +171,7 @@ def is_halted():
 
 
 def resume():
-    """Let everything go on that was stopped, if it was."""
+    """Resume all processes, if they were stopped."""
     global _halted
     if _halted:
         _halted = False
@@ -179,16 +179,16 @@ def resume():
 
 
 def tag(index):
-    """What marks a copy with this index and all that comes of it; None if there is nothing to mark it by.
+    """The tag of the copy with this index and of all its descendants; None if tags cannot be used.
 
-    It is the hard limit of a time that only processes with a real-time priority have, and nobody has one
-    here. Every child inherits it, whatever session, parent or program it has, and it can only be lowered.
+    It is a hard limit on CPU time that only applies to processes with a real-time priority, and there are none
+    here. Every child inherits it, whichever session, parent or program it has, and it can only be lowered.
     """
     return _TAGS + index if _CAN_TAG else None
 
 
 def mark(wanted):
-    """Put that mark on this process."""
+    """Set that tag on this process."""
     try:
         resource.setrlimit(resource.RLIMIT_RTTIME, (wanted, wanted))
     except (OSError, ValueError):
@@ -196,7 +196,7 @@ def mark(wanted):
 
 
 def _tag_of(pid):
-    """None if it is of the main line, unless that has marked itself, by which it only loses."""
+    """The tag of a process; None on the main line, unless its code has set one itself, which only harms it."""
     try:
         with open(f"/proc/{pid}/limits", "rb") as file:
             for line in file:
@@ -209,7 +209,7 @@ def _tag_of(pid):
 
 
 class Kept:
-    """What shall live on: pids of the `living`, all that comes of those of them that are `copies`, and copies that are
+    """The processes to keep: the pids `living`, all descendants of those that are `copies`, and copies that are still
     `coming`, by their tags."""
 
     def __init__(self, living, copies, coming):
@@ -221,7 +221,7 @@ class Kept:
 def kill_all():
     """Kill everything that descends from this process."""
     if os.getpid() == 1:
-        # At once for all of them, so that no fork can slip through.
+        # One call for all of them, so that no fork can slip through.
         send_signal(-1, signal.SIGKILL)
     else:
         _kill_rounds(lambda processes: _descendants(processes, os.getpid(), frozenset()), False)
@@ -243,7 +243,7 @@ def kill_descendants(kept):
 def kill_younger(pid, kept):
     """Likewise, but only those that started after process `pid`.
 
-    The start is known to a hundredth of a second; within one, pids tell, because they ascend.
+    The start is known to a hundredth of a second; within one, pids decide, because they ascend.
     """
 
     def select(processes):
@@ -257,7 +257,7 @@ def kill_younger(pid, kept):
 
 
 def kill_left_behind(session, kept):
-    """Kill what is left of copies that have ended: of one, by its session, of all, by their tags."""
+    """Kill the remaining processes of copies that have ended: of one copy by its session, of all by their tags."""
 
     def select(processes):
         found = _strays(processes, kept)
@@ -267,10 +267,10 @@ def kill_left_behind(session, kept):
 
 
 def _strays(processes, kept):
-    """Descendants of this process but those that are kept. What a checkpoint has started is none of them.
+    """Descendants of this process except those that are kept. Processes that a checkpoint has started are not kept.
 
-    What comes of a copy is below it, for it adopts its orphans, or in its session, which no other process can enter.
-    The tag of a copy that is there proves nothing: code can read it, and mark itself with it.
+    Descendants of a copy are below it, because it adopts its orphans, or in its session, which no other process can
+    enter. The tag of an existing copy proves nothing: code can read it, and set it on itself.
     """
     found = _descendants(processes, os.getpid(), kept.copies)
     found = [pid for pid in found if pid not in kept.living and processes[pid].session not in kept.copies]
@@ -278,13 +278,13 @@ def _strays(processes, kept):
 
 
 def _kill_rounds(select, at_once):
-    """Kill what is selected until nothing is that was not killed before.
+    """Kill the selected processes, until the selection has none that was not killed before.
 
-    What is told to stop in the middle of a fork still makes its child, and may get the time for it when we have
-    looked. The child stops as it begins; what is killed makes none. So where all can be halted, this ends soon.
-    It ends when all that stays stands still: a copy that is just being forked would stop unseen, and for ever.
-    If not `at_once`, others are disturbed only for a crowd, or for one that is faster than we are. Gives back
-    what was killed, and may not be gone yet.
+    A process that is told to stop in the middle of a fork still makes its child, perhaps after the listing. The child
+    stops at its start, and a killed process makes none. So where all can be stopped, this ends soon. It ends when all
+    remaining processes are stopped: a copy that is just being forked would stop unnoticed, and for ever. If not
+    `at_once`, other processes are stopped only for a crowd, or if the selected ones fork faster than they are killed.
+    Returns the killed pids, which may not be gone yet.
     """
     global _halted
     killed = {}  # pid -> when it was started: numbers are used again
@@ -313,12 +313,12 @@ def _all_stand(processes, killed):
 
 
 def is_there(pid):
-    """Also if it has ended and waits to be reaped: it counts among the processes that there may be until then."""
+    """Whether the process exists, also as a zombie: until it is reaped, it counts towards the limit on processes."""
     return os.path.exists(f"/proc/{pid}")
 
 
 def is_crowded(most=CROWD):
-    """Whether there are so many processes that each gets little CPU time; only of a pid namespace of our own."""
+    """Whether there are so many processes that each gets little CPU time; False without a pid namespace of our own."""
     try:
         return os.getpid() == 1 and sum(map(str.isdigit, os.listdir("/proc"))) > most
     except OSError:
@@ -336,7 +336,7 @@ class _Row:
 
 
 def comes_of_us(pid):
-    """Whether it is a descendant of this process; it may have ended, but not been reaped."""
+    """Whether the process is a descendant of this one; it may have ended, but not been reaped."""
     each = pid
     for _ in range(DEPTH):
         row = _row(str(each), True)
@@ -344,7 +344,7 @@ def comes_of_us(pid):
             return True
         if row is None and each == pid:
             return False
-        # One above it that is gone has left it to another.
+        # An ancestor that is gone has left its children to another process, so the search begins again.
         each = pid if row is None else row.parent
     return False
 

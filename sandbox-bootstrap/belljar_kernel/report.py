@@ -35,7 +35,7 @@ def describe(error, limits, cell_name, only_last=False):
 
 
 def type_name(kind):
-    """With its module, unless everybody knows that one."""
+    """The name with its module, except for `builtins` and `__main__`."""
     try:
         module, name = kind.__module__, kind.__qualname__
         if not isinstance(module, str) or not isinstance(name, str):

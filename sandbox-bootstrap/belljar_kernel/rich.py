@@ -63,7 +63,7 @@ class Displays:
         for number in pyplot.get_fignums():
             figure = pyplot.figure(number)
             try:
-                # An empty one was made in passing, as by `savefig()` after `show()`.
+                # An empty figure is only a side effect, as of `savefig()` after `show()`.
                 if len(figure.get_children()) > 1:
                     picture = io.BytesIO()
                     figure.savefig(picture, format="png", bbox_inches="tight")
@@ -153,7 +153,7 @@ def _as_json(form):
     return form
 
 
-# What the other side reads without loss.
+# The integers that the daemon reads without loss.
 _LEAST_INT = -(2**63)
 _MOST_INT = 2**64 - 1
 

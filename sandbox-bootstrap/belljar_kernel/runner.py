@@ -48,7 +48,7 @@ def enter(given, workspace):
 
 
 def _take_descriptors(given):
-    """Put them into place and close all that was the guardian's."""
+    """Move the descriptors into place and close all those of the guardian."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     place = min(_FIRST_DESCRIPTOR, most - 2 * _DESCRIPTORS)
     for offset, descriptor in enumerate(given):
@@ -87,7 +87,7 @@ class Runner:
         fonts.install_cache()
 
     def _attach(self):
-        """Become the process that speaks on the descriptors in place."""
+        """Use the descriptors in place as those of this process."""
         self.pid = _getpid()
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place + _CONTROL_LISTENS)
         self._tool_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place + _TOOLS_LISTENS)
@@ -100,12 +100,12 @@ class Runner:
         self._say_present()
 
     def _say_present(self):
-        """A checkpoint, which hides its memory from others, shows the guardian how much of it there is."""
+        """Report to the guardian. A checkpoint, which hides its memory from others, also shows how much it has."""
         if self._waits:
             try:
                 self._show_size()
             except OSError:
-                pass  # it counts in full then
+                pass  # its memory counts in full then
         self.send(wire.PRESENT, wire.PID.pack(self.pid))
 
     def _show_size(self):
@@ -127,7 +127,7 @@ class Runner:
         self._send(kind, payload, posix.write)
 
     def rehearse_sending(self, kind, payload):
-        """All that it takes to send something, but for the sending."""
+        """Do all that sending takes, except for the write itself."""
         self._send(kind, payload, lambda _descriptor, data: len(data))
 
     def _send(self, kind, payload, write):
@@ -137,7 +137,7 @@ class Runner:
             descriptor_io.send_all(self._place + _CONTROL, wire.pack(kind, payload), write)
 
     def send_in_order(self, kind, payload):
-        """Likewise, at its place in the output."""
+        """Send a message at its place in the output."""
         self._streams.in_order(lambda: self.send(kind, payload), lambda: bytes_waiting(self._place + _CONTROL))
 
     def current_cell(self):
@@ -156,7 +156,7 @@ class Runner:
                 self._host_frame(wire.decode_json(payload.decode()))
 
     def interrupt_waits(self, cell):
-        """Whether the guardian has sent an interrupt for this cell that was not acted on."""
+        """Whether the guardian has sent an interrupt for this cell that was not handled yet."""
         found = False
         while select.select([self._control], (), (), 0)[0]:
             self._receive_some()
@@ -215,7 +215,7 @@ class Runner:
             self._preload(frame)
 
     def _configure(self, frame):
-        """What of the seed is here already stays as code has left it, unless it is given anew."""
+        """Values of the seed that are here already stay as code has left them, unless they are given anew."""
         self._seed = frame["seed"]
         self._tools.offer(frame["tools"], self._seed)
         given, known = frame.get("given", ()), self._seeded
@@ -226,7 +226,7 @@ class Runner:
                 self.namespace[name] = value
 
     def _preload(self, frame):
-        """Seeded names win over modules, and tools over those that nobody named."""
+        """Seeded names take precedence over modules, and tools over the modules of families."""
         named, families, answer = preload.preload(frame, self.limits)
         if not self.is_own_process():
             posix._exit(1)  # a child that a module forked
@@ -253,7 +253,7 @@ class Runner:
             posix._exit(0)
 
     def _spawn(self, index, is_checkpoint, tag):
-        """Make a copy of this process that lives on the descriptors that came with the message."""
+        """Make a copy of this process that uses the descriptors that came with the message."""
         given = self._received_descriptors.popleft()
         made = copies.FAILED
         if len(given) == _DESCRIPTORS:
@@ -271,13 +271,13 @@ class Runner:
                 pass  # user code may have left little stack or memory
 
     def _part(self, given, is_checkpoint, tag):
-        """In a copy, before it forks the copy that stays: let go of what is the original's.
+        """In the first child, before it forks the final copy: let go of what belongs to the original.
 
-        A checkpoint holds what the session goes back to. No other process can open its memory or its
-        descriptors until it is promoted, and none could before: this one ends with the fork.
+        A checkpoint holds the state that the session goes back to. No other process can open its memory or its
+        descriptors until it is promoted, and none could before: this process ends after the fork.
         """
         process.set_dumpable(True)  # the original may be a checkpoint
-        # In place of the original's, so that this process cannot speak for it.
+        # They replace the original's, so that this process cannot send in its name.
         self._control.detach()
         self._tool_socket.detach()
         for offset, descriptor in enumerate(given):
@@ -286,7 +286,7 @@ class Runner:
         self._streams.mend()
         descriptors.part_with_original({0, 1, 2, *range(self._place, self._place + _DESCRIPTORS)})
         self.serves_once = not is_checkpoint
-        # The worker goes first when memory is short: with the checkpoint its state would go.
+        # When memory is short, the worker has to go first: with the checkpoint, the saved state would be lost.
         process.set_oom_score(self._checkpoint_oom_score if is_checkpoint else WORKER_OOM_SCORE)
         self._waits = is_checkpoint
         if is_checkpoint:
@@ -295,9 +295,9 @@ class Runner:
             process.mark(tag)
 
     def _arrive(self):
-        """In a copy: take up its own life."""
+        """In the copy: begin to work on its own."""
         if self.serves_once:
-            process.adopt_orphans()  # so that all that comes of it is known to
+            process.adopt_orphans()  # so that its descendants stay below it
         self._loop.forget()
         self._attach()
 
@@ -321,7 +321,7 @@ class Runner:
 
 
 class InputNotAvailable(EOFError, RuntimeError):
-    """A cell asked for input; there is nobody to type it."""
+    """A cell asked for input, which cells cannot read."""
 
 
 InputNotAvailable.__module__ = "builtins"
@@ -340,6 +340,6 @@ def _fresh_main_module():
     module.__builtins__ = sys.modules["builtins"]
     module.__builtins__.input = _no_input
     sys.modules["__main__"] = module
-    # Code that forks while it has threads can do nothing about it: most threads are of libraries.
+    # User code cannot avoid forking while there are threads: most threads belong to libraries.
     warnings.filterwarnings("ignore", r"This process .* is multi-threaded, use of fork", DeprecationWarning)
     return module.__dict__

@@ -57,9 +57,9 @@ class Runners:
             wire.PROMOTED: self._promoted,
             wire.SPAWN_FAILED: self._spawn_failed,
         }
-        self._condemned = []  # what kills strays that stand still
+        self._condemned = []  # functions that kill strays, which are stopped until then
         self._killed = []  # pids of strays, which may not be gone yet
-        self._killed_most = KILLED_FEW  # so many of them may be left where something else needs room
+        self._killed_most = KILLED_FEW  # so many of them may be left before something else is started
         self._reaped = {}  # pid -> exit code of orphans, in case one turns out to be a runner
 
     def send(self, frame):
@@ -89,17 +89,17 @@ class Runners:
         return sorted(handle.cell for handle in self._handles.values() if handle.cell)
 
     def living(self):
-        """Pids of what shall live on."""
+        """Pids of processes that are not strays."""
         runners = (pid for pid, handle in self._by_pid.items() if handle.role != RETIRED)
         return self._code_checks.pids().union(runners, self.inbox.pids())
 
     def kept(self, but=None):
-        """What shall live on when strays are killed."""
+        """The processes to keep when strays are killed."""
         copies = [handle for handle in self.all() if handle.role in (FORK, VIEW) and handle is not but]
         there = {handle.pid for handle in copies if handle.pid is not None}
         coming = {process.tag(handle.index) for handle in copies if handle.pid is None}
         if coming:
-            # What is kept as one that is coming may be something else.
+            # A process that is kept as a coming copy, by its tag, may be something else.
             self._poller.within("sweep", SWEEP_S, self._sweep)
         return process.Kept(self.living(), there, coming - {None})
 
@@ -109,7 +109,7 @@ class Runners:
     # Handles.
 
     def new_handle(self, role):
-        """None if the descriptors for it cannot be had."""
+        """None if the descriptors for it are not available."""
         index = self._next_index
         while index in self._handles:
             index = (index + 1) % RUNNER_INDEXES
@@ -122,7 +122,7 @@ class Runners:
         return handle
 
     def spawn(self, parent, role):
-        """Ask a runner for a copy of itself. None if that cannot be."""
+        """Ask a runner for a copy of itself. None if that is not possible."""
         handle = self.new_handle(role)
         if handle is None:
             return None
@@ -152,8 +152,8 @@ class Runners:
             memory.let_go(handle.pid)
         handle.close()
 
-    # What runners send. All of it is user code's word as much as the kernel's: it can end the runner's own
-    # cell, show something in it and answer what was asked, and nothing else is believed.
+    # Messages of runners. User code can forge all of them: they can end the runner's own cell, show something in it
+    # and answer what was asked, and nothing else is trusted.
 
     def runner_message(self, handle, kind, payload):
         if handle.role == RETIRED and handle.pid is not None:
@@ -180,7 +180,7 @@ class Runners:
         any(handle.calls.answer(call, text) for handle in self.all())
 
     def _displayed(self, handle, payload):
-        handle.drain()  # so that what was printed before comes before
+        handle.drain()  # so that earlier output comes first
         handle.displays += 1
         if handle.cell and handle.displays <= self.limits.displays:
             self.bridge.send_said({"type": "display", "cell": handle.cell}, payload)
@@ -193,7 +193,7 @@ class Runners:
     def _cell_done(self, handle, payload):
         told = wire.CELL.unpack_from(payload)[0] if len(payload) >= wire.CELL.size else 0
         if told != handle.cell or not told:
-            # An earlier cell may have told its own end before it came, and this is its end.
+            # Code of an earlier cell may have reported the end of that cell too early, and this is the real end.
             is_known = False
             is_known = 0 < told <= handle.newest_cell  # control: an_end_may_be_told_twice
             return is_known
@@ -203,7 +203,7 @@ class Runners:
             return True
         self._poller.cancel(("kill", handle.index))
         is_main, cell = handle is self.line.worker, handle.cell
-        # The main line is not at stake in a copy.
+        # A cell in a copy cannot harm the main line.
         protected = self.line.is_protected() if is_main else True
         handle.end_cell()
         own = {"type": "cell_done", "cell": cell, "protected": protected, "as_before": handle.as_before}
@@ -215,7 +215,7 @@ class Runners:
         return True
 
     def _end_soon(self, copy):
-        """It has answered. Nothing else ends it if its code goes on: it has no cell any more, and no deadline."""
+        """End a copy that has answered. Nothing else would if its code continues: it has no cell and no deadline."""
         key = ("kill", copy.index)
         self._poller.after(key, COPY_END_S, lambda: self.end(copy))  # control: copies_that_answered_end
 
@@ -256,7 +256,7 @@ class Runners:
         handle.kill()
 
     def runner_hung_up(self, handle):
-        """A copy that has not said a word will not: code of the session may end every copy at once."""
+        """A copy that hangs up before its first message never comes: code of the session may end every copy at once."""
         if handle.pid is None and self.by_index(handle.index) is handle:
             if handle.killed:
                 self.end(handle)
@@ -264,7 +264,7 @@ class Runners:
                 self._copy_missing(handle)
 
     def _runner_present(self, handle, payload):
-        """It says which process it is. Whatever comes of a runner can take the place of a copy, but nothing else."""
+        """The copy reports its pid. Any descendant of a runner can pose as a copy, but no other process can."""
         parent, handle.parent = handle.parent, None
         pid = wire.PID.unpack(payload)[0] if len(payload) == wire.PID.size else 0
         is_gone = not process.is_there(pid)
@@ -272,13 +272,13 @@ class Runners:
             self._copy_missing(handle)
             return
         if pid in self._by_pid or pid in self.living() or not (is_gone or process.comes_of_us(pid)):
-            # Code of the runner that was asked for a copy has taken the place of the copy.
+            # Code of the runner that was asked for a copy poses as the copy.
             self._copy_missing(handle)
             if parent is not None:
                 self.runner_broken(parent)
             return
         alive = self.set_pid(handle, pid)
-        # Asked for before the pid was known.
+        # These were requested before the pid was known.
         if handle.killed:
             handle.kill()
         elif handle.interrupted:
@@ -299,7 +299,7 @@ class Runners:
         return True
 
     def wait_for_views(self, parent):
-        """Views that this runner was asked for are there, or have failed: it may end."""
+        """Wait until the views that this runner was asked for exist or have failed, so that it may end."""
         for handle in self.all():
             if handle.pid is None and handle.parent is parent and handle.role == VIEW:
                 handle.wait_for(lambda view=handle: view.pid is not None, self._poller.patience(SETTLE_S))
@@ -314,10 +314,10 @@ class Runners:
             frame = {"cell": cell} if cell else {"request": request}
             self.refuse("no_process", "the sandbox cannot start another process", frame)
 
-    # How they end.
+    # How runners end.
 
     def end(self, handle):
-        """Kill it; a copy that has not come to be is not waited for."""
+        """Kill a runner; a copy that does not exist yet is not waited for."""
         if handle.pid is not None:
             handle.kill()
             return
@@ -326,16 +326,16 @@ class Runners:
         self._copy_lost(handle, -signal.SIGKILL)
 
     def end_late(self, handle):
-        """At the deadline of its cell: nothing takes CPU time from us until all that it started is found."""
+        """End a runner at the deadline of its cell: the others are stopped until all that it started is found."""
         if handle.pid is not None:
             process.halt()
             self._poller.after("resume", HALT_S, process.resume)
         self.end(handle)
 
     def end_all(self):
-        """Kill all that was ever started here, and wait for its end. False if something does not end.
+        """Kill all processes that were ever started here, and wait for their end. False if some do not end.
 
-        The end of the worker is left to the caller: its exit code, or None if it had ended before.
+        The caller handles the end of the worker: its exit code, or None if it had ended before.
         """
         worker, of_worker, deadline = self.line.worker, None, time.monotonic() + RESET_S
         self._code_checks.stop()
@@ -362,7 +362,7 @@ class Runners:
         return True, of_worker
 
     def kill_strays(self, kill):
-        """`kill()` kills strays and says which. A crowd that stands still waits until the end of its cell is told."""
+        """`kill()` kills strays and returns their pids. For a stopped crowd, that waits until its cell is answered."""
         if not process.is_halted() or not process.is_crowded(FEW):
             self.killed(kill())
             return
@@ -370,18 +370,18 @@ class Runners:
         self._poller.within("strays", TELL_FIRST_S, self.kill_condemned)
 
     def kill_condemned(self):
-        """Nothing that may start a process comes before this."""
+        """Kill the strays that were put off. Has to come before anything that may start a process."""
         condemned, self._condemned = self._condemned, []
         for kill in condemned:
             self.killed(kill())
 
     def killed(self, pids):
-        """They may not be gone yet."""
+        """Remember killed pids, which may not be gone yet."""
         self._killed += pids
         self._killed_most = max(len(self._killed) - KILLED_ROOM, KILLED_FEW)
 
     def has_room(self):
-        """False as long as too few of a crowd that was killed are gone: no process can be had before."""
+        """False as long as too few of a killed crowd are gone: no process is available before."""
         if self._condemned:
             return False
         if len(self._killed) > self._killed_most:
@@ -403,11 +403,11 @@ class Runners:
             time.sleep(RESET_POLL_S)
 
     def _has_ended(self, handle):
-        """Its pidfd says so, or the one that had the same number before."""
+        """The pidfd of the runner reports its end, or an earlier pidfd of the same number did."""
         self.reap()
         if self._by_pid.get(handle.pid) is handle and not process.is_alive(handle.pid):
-            # It becomes our child when the process ends that forked it. Or never, if code of the session spoke as
-            # a copy: then nobody will say how it ended.
+            # It becomes a child of the guardian when the process ends that forked it. Or never, if code of the session
+            # posed as a copy: then its exit code stays unknown.
             handle.look_no_more()
             self._poller.after(("end", handle.index), ORPHANED_S, lambda: self._ended_unseen(handle))
             self._poller.within("reap", REAP_WITHOUT_PIDFD_S, self.reap_regularly)
@@ -423,7 +423,7 @@ class Runners:
         )
 
     def _refuse_list(self, handle, code, message):
-        """If it was to list variables, the daemon hears that it will not."""
+        """Tell the daemon that a requested listing of variables will not come."""
         request, handle.variables_request = handle.variables_request, None
         if request is not None:
             self.refuse(code, message, {"request": request})
@@ -455,15 +455,15 @@ class Runners:
         self.drop(handle)
 
     def _settle_copies(self, parent, exit_code):
-        """Copies that have not shown up when the runner ends that was asked for them.
+        """Wait for copies that have not reported when the runner ends that was asked for them.
 
-        As long as one may be on its way it holds its end of the control socket open. When the
-        worker ends, the others are waited for too: their pids have to be known before strays are
+        As long as a copy may be on its way, it holds its end of the control channel open. When the
+        worker ends, the other copies are waited for, too: their pids have to be known before strays are
         killed.
         """
         for handle in self.all():
             if handle.pid is None and parent in (handle.parent, self.line.worker):
-                # What is stopped cannot show up; a copy that did not in all the time of a cell will not.
+                # A stopped copy cannot report, and a copy that did not in all the time of a cell never will.
                 patience = 0 if process.is_halted() else self._poller.patience(SETTLE_S)
                 handle.wait_for(lambda copy=handle: copy.pid is not None, patience)
                 if handle.pid is None and handle.parent is parent and self.by_index(handle.index) is handle:
@@ -498,6 +498,6 @@ class Runners:
         pause = REAP_BUSY_S if busy else REAP_IDLE_S
         if busy and not all(handle.is_watched() for handle in self._handles.values()):
             pause = REAP_WITHOUT_PIDFD_S
-        # Not put off by a cell that starts: they may come faster than the pause.
+        # `within`, since cells may start faster than the pause and must not put the reaping off.
         self._poller.within("reap", pause, self.reap_regularly)
 

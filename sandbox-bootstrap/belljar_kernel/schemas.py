@@ -31,11 +31,11 @@ class Parameters:
         self._names = self._required + [name for name in self._properties if name not in required]
         self._others_allowed = schema.get("additionalProperties", not self._properties) is not False
         self._root = schema
-        # Without a schema it gives a string.
+        # Without an output schema, a tool returns a string.
         self._output = {"type": "string"} if output is None else output
 
     def bind(self, tool, positional, named):
-        """Arguments by name; what is wrong about them is said as Python would."""
+        """Arguments by name; errors are reported as Python would."""
         if len(positional) > len(self._names):
             raise TypeError(f"{tool}() takes {len(self._names)} positional arguments, {len(positional)} were given")
         arguments = dict(zip(self._names, positional))
@@ -109,7 +109,7 @@ def _resolved(schema, root):
 
 
 def _choices(schema, root):
-    """The kinds of value that a schema allows, each as a schema with one `type`; none if any."""
+    """The kinds of value that a schema allows, each as a schema with one `type`; none if it allows any."""
     schema = _resolved(schema, root)
     kinds = schema.get("type")
     if isinstance(kinds, list):

@@ -67,7 +67,7 @@ class Streams:
         self._stdout = self._stderr = None
 
     def mend(self):
-        """Before each cell: give `sys` and the descriptors back what an earlier one took away."""
+        """Before each cell: restore what an earlier cell changed in `sys` and in the descriptors."""
         posix.dup2(self._spares[1], 1)
         posix.dup2(self._spares[2], 2)
         if self._stdout is None or self._stdout.closed:
@@ -87,7 +87,7 @@ class Streams:
         _wait_until_read(previous, _now() + STREAM_SWITCH_WAIT_S)
 
     def in_order(self, send, unread):
-        """Send something beside the pipes so that it keeps its place between what they carry.
+        """Send a message outside of the pipes so that it keeps its place in their output.
 
         What was printed before has to be read first, and `unread()`, the bytes of it that are not read
         yet, has to be 0 before more is printed. Both waits are bounded.
@@ -101,7 +101,7 @@ class Streams:
             pause = _nap(pause)
 
     def say(self, text):
-        """A line of the kernel's own on stderr, wherever `sys.stderr` leads by now."""
+        """Write a line of the kernel to stderr, even if user code has replaced `sys.stderr`."""
         self.switch_to(2)
         data = text.encode("utf-8", "backslashreplace")
         while data:
@@ -109,9 +109,9 @@ class Streams:
 
 
 def _wait_until_read(descriptor, deadline):
-    """Until all that the pipe holds now was read: that much less was seen in it, or nothing is left.
+    """Wait until all that the pipe holds now was read: its content has shrunk by that much, or it is empty.
 
-    A thread or a child may go on writing, and the pipe never be empty.
+    A thread or a child may continue to write, so that the pipe is never empty.
     """
     held = left = bytes_waiting(descriptor)
     pause = STREAM_SWITCH_POLL_S
@@ -124,6 +124,6 @@ def _wait_until_read(descriptor, deadline):
 
 
 def _nap(pause):
-    """Sleep; how long to sleep next time. A guardian that is late needs the CPU that looking takes."""
+    """Sleep, and return the next pause. A guardian that is late needs the CPU time that polling takes."""
     _sleep(pause)
     return min(pause * STREAM_SWITCH_POLL_GROWTH, STREAM_SWITCH_POLL_MAX_S)

@@ -68,7 +68,7 @@ class ToolBox:
         self._socket = self._speaks_on = None
 
     def attach(self, speaks_on, socket):
-        """Speak on this descriptor and listen to this socket; in a copy nothing of the original is in flight."""
+        """Send on this descriptor and receive on this socket; in a copy no call of the original is in flight."""
         self._speaks_on = speaks_on
         self._socket = socket
         self._next_number = 0
@@ -95,7 +95,7 @@ class ToolBox:
             if name not in ("aio", "ToolError"):
                 setattr(box, name, tool)
             setattr(box.aio, name, _as_coroutine(tool))
-            # Code that says `open` means Python's own.
+            # Code that uses `open` means Python's own function.
             if name not in _PYTHONS_OWN:
                 self.injected.setdefault(name, tool)
         for name, thing in self.injected.items():
@@ -121,7 +121,7 @@ class ToolBox:
         return call
 
     def give_up(self, call):
-        """Nobody waits for it any more. If it is out already, its answer will be dropped."""
+        """The caller does not wait for the call any more. If it is sent already, its answer is dropped."""
         with self._runner.interrupts, self._lock:
             if call in self._waiting:
                 self._waiting.remove(call)
@@ -155,7 +155,7 @@ class ToolBox:
                 if call is not None and call.cell <= cell:
                     del self._in_flight[number]
                 else:
-                    call = None  # code wrote that call itself
+                    call = None  # user code sent that call itself
                 while self._waiting and len(self._in_flight) < self._runner.limits.tool_calls:
                     self._send(self._waiting.popleft())
             if call is not None:
@@ -213,7 +213,7 @@ class Tool:
             try:
                 loop.call_soon_threadsafe(wake)
             except RuntimeError:
-                pass  # the loop was closed; nobody waits
+                pass  # the loop was closed, so that no caller waits
 
         call = self._box.start(self.__name__, arguments, on_answer)
         try:

@@ -1,4 +1,4 @@
-"""The list of a session's variables: cheap to make, whatever they hold."""
+"""The list of a session's variables: cheap to make, no matter what they hold."""
 
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
 import sys
@@ -20,7 +20,7 @@ _ARRAY_MODULES = ("numpy", "pandas", "polars", "torch", "xarray", "scipy")
 
 
 def listing(namespace, injected, frame, limits, look=None):
-    """What is said in answer to a `variables` frame. `look` looks at a value."""
+    """The answer to a `variables` frame. `look` applies a function to a value and guards against errors."""
     if frame.get("imports"):
         injected = {}
     names = [name for name, value in list(namespace.items()) if _is_listed(name, value, injected, frame)]
@@ -59,7 +59,7 @@ def _guarded(function, value):
 
 
 class LookInTime:
-    """For a copy, whose clock is nobody else's: what is looked at may load, compute or wait."""
+    """Looks at values with time limits, since they may load, compute or wait. Only for a copy, whose timer is free."""
 
     def __init__(self):
         self._until = time.monotonic() + SHOW_VALUES_S

@@ -57,7 +57,7 @@ def answer_upgrade(received):
         key_bytes = binascii.a2b_base64(key)
     except binascii.Error:
         key_bytes = b""
-    # Written in one way only: the decoder passes over what is no base64.
+    # The decoder skips characters that are no base64, so the key has to equal its own encoding.
     if len(key_bytes) != _KEY_BYTES or binascii.b2a_base64(key_bytes, newline=False) != key:
         raise Violation(PROTOCOL_ERROR, "no proper key")
     accept = binascii.b2a_base64(sha1(key + _ACCEPT_SALT).digest(), newline=False)

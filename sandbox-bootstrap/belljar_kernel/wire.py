@@ -1,8 +1,8 @@
 """Messages between guardian and runners: length (u32, big endian), kind (one byte), payload.
 
-Guardian to runner, the payload of most kinds is a JSON frame of the daemon. Runner to guardian, it is
-the word of a process in which user code runs: the guardian says itself what it is about (which cell,
-which call, which request) and passes the rest on unread, as `said` by a runner.
+From guardian to runner, the payload of most kinds is a JSON frame of the daemon. From runner to guardian, it comes from
+a process in which user code runs, so it is not trusted: the guardian itself states what it is about (which cell, which
+call, which request) and passes the rest on unread, as `said` by a runner.
 """
 
 import json.decoder
@@ -29,13 +29,13 @@ CELL_BEGUN = ord("B")  # from here on the code may have had effects; names that 
 CELL_DONE = ord("D")  # the number of the cell, then how it went
 VARIABLES_DONE = ord("V")
 PRELOADED = ord("L")
-SPAWN_FAILED = ord("X")  # the payload is the index of the runner that did not come to be
+SPAWN_FAILED = ord("X")  # the payload is the index of the runner that could not be made
 
 CALL = struct.Struct(">I")
 ANSWERED = struct.Struct(">QI")
 CELL = struct.Struct(">Q")
 PID = struct.Struct(">i")
-# What a runner said, on the bridge: a byte that is no stream of output, and the length of the guardian's own word.
+# Header of a runner's message on the bridge: a byte that is no stream of output, and the length of the guardian's part.
 SAID = struct.Struct(">BI")
 SAID_KIND = 3
 
@@ -79,7 +79,7 @@ class MessageReader:
         self._buffer += data
 
     def unread(self):
-        """How many bytes of messages that were not taken yet it has."""
+        """Number of bytes of messages that were fed but not returned yet."""
         return len(self._buffer)
 
     def next(self):

@@ -1,4 +1,4 @@
-//! Arguments that several commands have.
+//! Arguments that several commands share.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl SessionFlag {
         })
     }
 
-    /// For commands that can do without.
+    /// For commands that also work without a session.
     pub fn named(&self) -> Result<Option<SessionKey>, Failure> {
         named(self.session.as_ref(), std::env::var("BELLJAR_SESSION").ok())
     }
@@ -63,7 +63,7 @@ fn named(flag: Option<&SessionKey>, env: Option<String>) -> Result<Option<Sessio
         .transpose()
 }
 
-/// What a sandbox is made of.
+/// The properties of a sandbox.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SandboxArgs {
     /// What holds the Python processes.
@@ -87,12 +87,12 @@ pub(in crate::cli) struct SandboxArgs {
     pub preload: Vec<Entries>,
 }
 
-/// What one `--preload` stands for.
+/// The entries that one `--preload` stands for.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct Entries(Vec<String>);
 
 impl SandboxArgs {
-    /// A session with a made-up name and all else by default.
+    /// A new session whose name the daemon makes up, with defaults for all that is not given.
     pub fn session(self) -> Result<NewSession, Failure> {
         Ok(NewSession {
             workspace: self.workspace()?,
@@ -112,7 +112,7 @@ impl SandboxArgs {
         backend.is_some() || image.is_some() || limited || workspace.is_some() || !preload.is_empty()
     }
 
-    /// Links and relative parts are resolved here, where the caller's own rights hold.
+    /// Resolves links and relative parts here, where the caller's own permissions apply.
     fn workspace(&self) -> Result<Option<String>, Failure> {
         let Some(folder) = &self.workspace else {
             return Ok(None);
@@ -127,12 +127,12 @@ impl SandboxArgs {
     }
 }
 
-/// The name of a session that is to be made.
+/// The name of a session to create.
 pub(in crate::cli) fn session_name(text: &str) -> Result<SessionName, String> {
     SessionName::parse(text)
 }
 
-/// The name or id of a session that is there.
+/// The name or id of an existing session.
 pub(in crate::cli) fn session_key(text: &str) -> Result<SessionKey, String> {
     SessionKey::parse(text)
 }
@@ -143,7 +143,7 @@ pub(in crate::cli) fn seconds(text: &str) -> Result<f64, String> {
     if time == Duration::ZERO { Err("it has to be more than 0".to_owned()) } else { Ok(time.as_secs_f64()) }
 }
 
-/// Whole seconds for the API; a started one counts.
+/// Whole seconds for the API, rounded up.
 pub(in crate::cli) fn whole_seconds(text: &str) -> Result<u64, String> {
     let time = parse_duration(text).map_err(|e| e.to_string())?;
     match time.as_secs() + u64::from(time.subsec_nanos() > 0) {
@@ -184,7 +184,7 @@ pub(in crate::cli) fn json_object(text: &str) -> Result<Map<String, Value>, Stri
     }
 }
 
-/// An entry of `--preload`, or those of a file.
+/// An entry of `--preload`, or the entries of a file.
 fn preload(text: &str) -> Result<Entries, String> {
     let entries = match text.strip_prefix('@') {
         Some(path) => {

@@ -1,4 +1,4 @@
-//! What every command gets, and the one way to show what came of it.
+//! What every command gets, and how commands show their results.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ impl Context {
         Self { screen, json, paths, config }
     }
 
-    /// For commands that need a daemon: one is started if there is none.
+    /// For commands that need a daemon: the client starts one if there is none.
     pub fn client(&self) -> Client {
         let allowed =
             std::env::var_os("BELLJAR_NO_AUTOSTART").is_none_or(|value| value.is_empty() || value == "0");
@@ -37,12 +37,12 @@ impl Context {
         Client::new(self.paths.socket().to_owned(), starter)
     }
 
-    /// The configuration file that was named, if one was.
+    /// The configuration file, if the caller named one.
     pub fn config(&self) -> Option<&Path> {
         self.config.as_deref()
     }
 
-    /// Shows what the daemon answered: as it came for programs, else as `render` tells it to people.
+    /// Shows an answer of the daemon: unchanged for programs, otherwise as `render` presents it to people.
     pub fn show<T: DeserializeOwned>(
         &mut self,
         answer: &JsonResponse,
@@ -56,7 +56,7 @@ impl Context {
         Ok(exit::SUCCESS)
     }
 
-    /// Shows what the command has put together itself: as JSON for programs, else as `render` tells it to people.
+    /// Shows a value that the command made itself: as JSON for programs, otherwise as `render` presents it to people.
     pub fn show_value<T: Serialize + ?Sized>(
         &mut self,
         value: &T,
@@ -70,7 +70,7 @@ impl Context {
         Ok(exit::SUCCESS)
     }
 
-    /// For commands about the daemon itself.
+    /// For commands about the daemon itself, which must not start one.
     pub fn client_of_running_daemon(&self) -> Client {
         Client::new(self.paths.socket().to_owned(), None)
     }

@@ -1,4 +1,4 @@
-//! From the command line to an exit code: its grammar, and the command that it names.
+//! From the command line to an exit code: its grammar, and the dispatch to the commands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use super::render::screen::{Color, Screen};
 use crate::config::{Paths, Serving};
 use crate::protocol::exit_codes as exit;
 
-/// What `main` has to do. Becoming the daemon is left to it: the command line knows no daemon.
+/// What `main` has to do. `main` itself becomes the daemon, so that this module does not depend on the daemon.
 pub enum Start {
     Done(ExitCode),
     Daemon { config: Option<PathBuf>, serving: Serving },
@@ -51,7 +51,7 @@ pub(in crate::cli) enum Command {
     Exec(exec::Exec),
     Repl(repl::Repl),
     Eval(eval::Eval),
-    // Boxed, because it has many flags.
+    // Boxed, because the command has many flags.
     Ask(Box<submit::Ask>),
     Approve(approve::Approve),
     Plan(plan::Plan),
@@ -99,7 +99,7 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
             if error.use_stderr() && json {
                 Screen::new(Color::Never).failure(&Failure::from(&error), true);
             } else {
-                // If nobody reads it, nobody needs it.
+                // A closed stdout or stderr has no reader who would miss the message.
                 let _ = error.print();
             }
             return Start::Done(ExitCode::from(exit_of(&error)));
@@ -117,7 +117,7 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
             let mut context = Context::new(screen, json, paths, config);
             let outcome = runtime.block_on(dispatch(&mut context, cli.command));
             screen = context.screen;
-            // A read of stdin may still wait on its thread; nobody needs it any more.
+            // A thread may still wait for stdin; it must not delay the exit.
             runtime.shutdown_background();
             outcome
         }
@@ -129,19 +129,19 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
     })))
 }
 
-/// Known also where the rest of the line makes no sense.
+/// Looks at the raw arguments, so that it also works where the rest of the line cannot be parsed.
 fn asks_for_json(args: &[OsString]) -> bool {
     args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json")
 }
 
-/// Help and version are asked for; all else is a mistake.
+/// Help and version were asked for and are a success; everything else is a mistake in the command line.
 fn exit_of(error: &clap::Error) -> u8 {
     if error.use_stderr() { exit::USAGE } else { exit::SUCCESS }
 }
 
 fn prepare(cli: &Cli) -> Result<(tokio::runtime::Runtime, Paths, Option<PathBuf>), Failure> {
     let paths = Paths::of_this_process().map_err(|e| Failure::usage(e.to_string()).hint(e.fix()))?;
-    // A daemon that is started runs elsewhere, so its path must hold there too.
+    // A daemon that is started has another working directory, so the path has to be absolute.
     let named =
         cli.config.clone().or_else(|| paths.config_is_named().then(|| paths.config_file().to_owned()));
     let config = named
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(show.session.resolve().unwrap().as_str(), "b");
         assert!(Cli::try_parse_from(["belljar", "show", "a", "-s", "b"]).is_err());
         assert!(Cli::try_parse_from(["belljar", "show", "a/b"]).is_err());
-        // Only one that is there can be somebody else's.
+        // Only an existing session can belong to another user.
         assert!(Cli::try_parse_from(["belljar", "show", "a@alice"]).is_ok());
         assert!(Cli::try_parse_from(["belljar", "new", "a@alice"]).is_err());
     }

@@ -1,4 +1,4 @@
-//! Why a command did not work: what is wrong, what to do about it, and the exit code.
+//! Why a command failed: what is wrong, what to do about it, and the exit code.
 
 use std::io;
 
@@ -13,7 +13,7 @@ pub(in crate::cli) struct Failure {
     pub message: String,
     pub hint: Option<String>,
     pub exit: u8,
-    /// What the daemon answered, if it did.
+    /// The answer of the daemon, if the failure came from it.
     pub problem: Option<Problem>,
 }
 
@@ -32,12 +32,12 @@ impl Failure {
         self
     }
 
-    /// An error of the operating system, with what was being done.
+    /// An error of the operating system, with a description of what failed.
     pub fn io(doing: impl std::fmt::Display, error: &io::Error) -> Self {
         Self::new(format!("{doing}: {error}"))
     }
 
-    /// Writing to stdout or stderr failed. If nobody reads any more, there is nobody to tell.
+    /// Writing to stdout or stderr failed. If the reader has closed the pipe, no message is shown.
     pub fn write(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self { exit: exit::BROKEN_PIPE, ..Self::new(String::new()) },
@@ -49,7 +49,7 @@ impl Failure {
         self.message.is_empty()
     }
 
-    /// For programs: as errors of the API, with codes of its own for what is the command line's.
+    /// For programs: in the form of the API's errors, with additional codes for failures of the command line.
     pub fn json(&self) -> Value {
         let code = match &self.problem {
             Some(problem) => json!(problem.code),
@@ -68,7 +68,7 @@ impl Failure {
     }
 }
 
-/// What the grammar of the command line says, without its colours and its call for help.
+/// The message of the command line's parser, without colours and the advice to use `--help`.
 impl From<&clap::Error> for Failure {
     fn from(error: &clap::Error) -> Self {
         let text = error.to_string();

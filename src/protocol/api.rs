@@ -15,14 +15,14 @@ use super::result::{ExecutionResult, Mode};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewSession {
-    /// Made up if absent.
+    /// If absent, the daemon makes up a name.
     pub name: Option<SessionName>,
     pub backend: Option<Backend>,
     pub image: Option<String>,
     pub memory_bytes: Option<u64>,
     pub cpus: Option<f64>,
     pub pids: Option<u64>,
-    /// A folder of the caller's, instead of a managed one. Absolute.
+    /// Absolute path of a folder of the caller, used instead of a folder that the daemon manages.
     pub workspace: Option<String>,
     /// Seconds without activity until the session ends.
     pub idle_s: Option<u64>,
@@ -31,22 +31,23 @@ pub struct NewSession {
     /// Modules that are imported from the start: `numpy as np`, `from math import sqrt`, or a family,
     /// `stdlib` or `third-party`. Absent: those of the settings.
     pub preload: Option<Vec<String>>,
-    /// It is removed when nobody holds it any more (`GET /v1/sessions/{s}/hold`).
+    /// The daemon removes the session when no client holds it any more (`GET /v1/sessions/{s}/hold`).
     pub ephemeral: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
-    /// Its sandbox is being made.
+    /// The session's sandbox is being made.
     Starting,
     Idle,
     Busy,
-    /// Its sandbox is frozen; the next request thaws it.
+    /// The session's sandbox is frozen; the next request thaws it.
     Frozen,
-    /// Its sandbox is gone; the next cell gets a new one.
+    /// The session has no sandbox; the next cell gets a new one.
     Asleep,
-    /// It failed again and again inside of the daemon. Its sandbox is kept; only a reset or a removal is taken.
+    /// The session failed repeatedly inside the daemon, or could not be restored. Its sandbox is kept; the session
+    /// accepts only a reset or a removal.
     Parked,
 }
 
@@ -59,13 +60,13 @@ pub struct SessionView {
     pub owner: u32,
     pub state: SessionState,
     pub backend: Backend,
-    /// None until a sandbox was made.
+    /// None until the session's first sandbox is made.
     pub image: Option<ImageFact>,
     pub python: Option<String>,
     /// One line about how the sandbox is isolated, from its receipt.
     pub isolation: Option<String>,
     pub limits: SessionLimits,
-    /// The modules that its sandbox began with, if any were asked for.
+    /// The modules that were imported when the sandbox started, if any were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preloaded: Option<Preloaded>,
     /// Where the workspace is on the host.
@@ -76,21 +77,21 @@ pub struct SessionView {
     pub queued: usize,
     /// RFC 3339.
     pub created_at: String,
-    /// Seconds since something was last asked of it.
+    /// Seconds since the session was last active.
     pub idle_for_s: u64,
-    /// Sequence number of its newest event.
+    /// Sequence number of the session's newest event.
     pub last_event: Seq,
-    /// What the sandbox takes now; none if there is none, or it has no control group of its own.
+    /// Resources that the sandbox uses now; none if there is no sandbox, or if it has no control group of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
 }
 
-/// What a sandbox takes.
+/// Resources that a sandbox uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Load {
-    /// CPU time since it was made, in microseconds.
+    /// CPU time since the sandbox was made, in microseconds.
     pub cpu_us: u64,
-    /// Without what the kernel would give up at once.
+    /// Memory in use, without the file cache that the host's kernel can drop at once.
     pub memory_bytes: u64,
 }
 
@@ -98,7 +99,7 @@ pub struct Load {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QuotaView {
     pub uid: u32,
-    /// The user's name, if it has one.
+    /// The name of the user, if the user id has one.
     pub user: Option<String>,
     pub quotas: Vec<Usage>,
 }
@@ -176,7 +177,7 @@ pub struct Computed {
 /// `POST /v1/sessions/{s}/interrupt`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Interrupted {
-    /// The cell that was told to stop; none if none ran.
+    /// The cell that is being interrupted; none if no cell ran.
     pub cell: Option<CellNumber>,
 }
 
@@ -199,7 +200,7 @@ pub struct Undone {
     pub state_of: CellNumber,
     /// Files that the undone cells changed: they are not rewound.
     pub files_changed: Vec<String>,
-    /// What else is not as it was: threads and tasks do not come back.
+    /// A sentence about what else undo does not restore, such as threads and tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -208,31 +209,31 @@ pub struct Undone {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplayReport {
     pub cells: Vec<ReplayedCell>,
-    /// Cells that were to run after one that died or was interrupted: the next replay runs them.
+    /// Cells that did not run because a cell before them died or was interrupted; the next replay runs them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<CellNumber>,
-    /// Cells that were interrupted when they first ran, and so are not run again to their end.
+    /// Cells that the replay skips because they were interrupted when they first ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<CellNumber>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplayedCell {
-    /// The cell as it first ran.
+    /// Number of the cell's first run.
     pub cell: CellNumber,
-    /// The number of its new run.
+    /// Number of the cell's new run.
     pub replayed_as: CellNumber,
     /// What came out differently: `status`, `stdout`, `stderr`, `result`, `exception`.
     pub differences: Vec<String>,
 }
 
-/// Which names `GET /v1/sessions/{s}/variables` lists beside those that cells gave to values.
+/// Which names `GET /v1/sessions/{s}/variables` lists besides the variables that cells assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VariablesFilter {
-    /// Those that start with `_`.
+    /// List names that start with `_`, too.
     pub private: bool,
-    /// Modules, tools and what was preloaded.
+    /// List modules, tools and preloaded names, too.
     pub imports: bool,
 }
 
@@ -240,14 +241,14 @@ pub struct VariablesFilter {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VariableList {
     pub variables: Vec<Variable>,
-    /// How many there are; more than listed if the list was cut.
+    /// How many variables there are; more than are listed if the list was cut.
     pub total: u64,
-    /// They are as before this cell, which is running.
+    /// The variables are as before this cell, which is running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub as_before: Option<CellNumber>,
 }
 
-/// Trailer of a folder that is sent as tar, for clients that say `TE: trailers`: how many links, pipes and
+/// HTTP trailer of a folder that is sent as tar, for clients that send `TE: trailers`: how many links, pipes and
 /// the like were left out.
 pub const LEFT_OUT: &str = "belljar-left-out";
 
@@ -261,8 +262,8 @@ pub struct FolderView {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileEntry {
-    /// Bytes that are no UTF-8 are shown as U+FFFD. Such a name cannot be used in a path; in the tar of its
-    /// folder it is as it is.
+    /// Bytes that are not UTF-8 are shown as U+FFFD. Such a name cannot be used in a path; a tar of the folder
+    /// holds it unchanged.
     pub name: String,
     pub kind: FileKind,
     pub bytes: u64,
@@ -281,7 +282,7 @@ pub enum FileKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageList {
     pub images: Vec<ImageView>,
-    /// Why those of the engine are missing.
+    /// Why the images of the container engine are missing from the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_problem: Option<String>,
 }
@@ -289,9 +290,10 @@ pub struct ImageList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageView {
     pub reference: String,
-    /// What can use it: the engine's are for containers, folders and the host's own system for jails.
+    /// The backend that can use the image: images of the engine are for containers, folders and the host's own
+    /// system are for jails.
     pub backend: Backend,
-    /// None if the engine does not have it.
+    /// None if the engine does not have the image.
     pub id: Option<String>,
     pub bytes: Option<u64>,
     /// A session that names no image gets this one.
@@ -312,7 +314,7 @@ pub struct Health {
     pub status: HealthStatus,
     /// What is wrong, if something is.
     pub problems: Vec<String>,
-    /// Of the caller; for administrators those of all users.
+    /// Number of the caller's sessions; for administrators, of all users' sessions.
     pub sessions: usize,
 }
 

@@ -1,5 +1,5 @@
 //! Asks: a model works on a request in a session until it answers. And approvals: a person decides
-//! whether something may run.
+//! whether a cell or a tool call may run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub type AskNumber = u64;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewAsk {
-    /// What the model shall do. Or `template` with its parameters.
+    /// What the model shall do; empty if `template` and its `parameters` are given instead.
     pub text: String,
     pub template: Option<String>,
     pub parameters: Map<String, Value>,
@@ -24,7 +24,7 @@ pub struct NewAsk {
     pub dialect: Option<Dialect>,
     pub language: Option<Language>,
     pub approval: Option<ApprovalPolicy>,
-    /// Tools the model and its code may use; none given: all that the session may use.
+    /// Tools that the model and its code may use; if absent, all that the session may use.
     pub tools: Option<Vec<String>>,
     /// JSON Schema of the answer.
     pub schema: Option<Value>,
@@ -47,7 +47,7 @@ pub enum Dialect {
     XmlTags,
 }
 
-/// The language of what a model is told.
+/// The language of the texts that a model gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Language {
     #[default]
@@ -57,7 +57,7 @@ pub enum Language {
     Chinese,
 }
 
-/// When a person is asked.
+/// When a person has to approve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalPolicy {
@@ -82,7 +82,7 @@ pub struct AskLimitsWanted {
 pub struct AskLimits {
     /// Requests to the model.
     pub steps: u32,
-    /// Replies one after the other of whose cells and tools none worked.
+    /// Successive replies of the model in which no cell and no tool call succeeded.
     pub failures: u32,
     /// Tokens of all requests and replies together.
     pub tokens: u64,
@@ -90,7 +90,7 @@ pub struct AskLimits {
     pub seconds: f64,
 }
 
-/// An ask with every choice made, as the journal keeps it.
+/// An ask with every default filled in, as the journal keeps it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AskSpec {
     pub text: String,
@@ -98,7 +98,7 @@ pub struct AskSpec {
     pub dialect: Dialect,
     pub language: Language,
     pub approval: ApprovalPolicy,
-    /// Tools that a person has to allow besides, because code around it has to have them allowed.
+    /// Further tools that a person has to approve, because the code that made this ask needs approval for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also_approve: Vec<String>,
     pub tools: Vec<String>,
@@ -107,7 +107,7 @@ pub struct AskSpec {
     pub restricted: bool,
     pub limits: AskLimits,
     pub fresh: bool,
-    /// How deep it is nested: 0 for an ask of a client, 1 for one that a cell of it made, …
+    /// How deep the ask is nested: 0 for an ask of a client, 1 for an ask that a cell of such an ask made, …
     pub depth: u32,
 }
 
@@ -135,7 +135,7 @@ pub struct AskView {
     pub dialect: Dialect,
     pub steps: u32,
     pub usage: Usage,
-    /// What waits for a person, also in asks within it.
+    /// Approvals that wait for a person, including those of nested asks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for: Vec<Approval>,
     /// Events of this ask come after this sequence number.
@@ -147,11 +147,11 @@ pub struct AskView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AskEnd {
     pub outcome: AskOutcome,
-    /// The final answer; of other outcomes, what the model said last, if anything.
+    /// The final answer; for other outcomes, the last text of the model, if any.
     pub answer: Option<String>,
     /// The answer as JSON, if a schema was given.
     pub value: Option<Value>,
-    /// Why, if it was not answered.
+    /// Why the ask was not answered, if it was not.
     pub message: Option<String>,
     pub steps: u32,
     pub usage: Usage,
@@ -165,7 +165,7 @@ pub enum AskOutcome {
     FailureLimit,
     TokenLimit,
     TimeLimit,
-    /// By a client, or with its session.
+    /// A client cancelled the ask, or its session ended it.
     Cancelled,
     /// A person refused what the model wanted to run.
     Rejected,
@@ -173,26 +173,26 @@ pub enum AskOutcome {
     Malformed,
     /// The model could not be reached, or refused.
     ModelFailed,
-    /// The sandbox could not be had.
+    /// The ask could not get a sandbox.
     SandboxFailed,
 }
 
-/// One thing that waits for a person.
+/// A cell or a tool call that waits for a person's decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Approval {
     /// Unique for the whole daemon; safe in a URL.
     pub id: String,
     pub session: SessionId,
     pub session_name: SessionName,
-    /// User id of whose session it is.
+    /// User id of the session's owner.
     #[serde(default)]
     pub owner: u32,
     pub ask: Option<AskNumber>,
-    /// The call of the model that waits for it.
+    /// Id of the model's call that waits for this decision.
     pub call: Option<String>,
-    /// The cell that waits in a tool call, if it is one.
+    /// The cell whose tool call waits, if code in a cell made the call.
     pub cell: Option<CellNumber>,
-    /// The ask whose rules want it: code of that ask may still run in the session, and may be what calls.
+    /// The ask whose rules require the approval: code of that ask may still run in the session and may be the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound_by: Option<AskNumber>,
     pub subject: Subject,
@@ -220,7 +220,7 @@ pub struct ApprovalList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Decision {
-    /// Run it; a cell also with the code changed.
+    /// Run it; for a cell, `code` may replace its code.
     Accept {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<String>,
@@ -266,9 +266,9 @@ pub struct PlanView {
 pub struct PlanVersion {
     /// 1, 2, 3, …
     pub version: u64,
-    /// As the model gave it, with ids filled in.
+    /// The tree as the model gave it, with ids filled in.
     pub tree: Value,
-    /// What differs from the version before.
+    /// What differs from the previous version.
     pub changes: Vec<String>,
     pub markdown: String,
     /// Counts per status, `__total`, `__completion_rate`, `__pending_rate`.
@@ -283,15 +283,15 @@ pub struct ModelList {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelView {
-    /// Of its `[model.NAME]`.
+    /// The NAME of the model's section `[model.NAME]`.
     pub name: String,
-    /// `openai`, `dashscope`, …; `script` and `replay` play what was written before.
+    /// `openai`, `dashscope`, …; `script` and `replay` give prepared replies from a file.
     pub provider: String,
-    /// The provider's own name for it.
+    /// The provider's own name for the model.
     pub model: String,
     /// An ask that names no model gets this one.
     pub default: bool,
-    /// The variable of the daemon that has to hold the key, if it is not set.
+    /// The environment variable of the daemon that should hold the API key, if it is not set.
     pub missing_key: Option<String>,
 }
 

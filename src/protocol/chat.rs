@@ -1,4 +1,4 @@
-//! What is said to a model and what it says, in the shape that all dialects and providers share.
+//! Messages to and from a model, in the form that all dialects and providers share.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,16 +18,16 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Message {
     pub role: Role,
-    /// Never null: a model that only calls tools says "".
+    /// Never null: "" if the model only calls tools.
     pub content: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function_call: Option<FunctionCall>,
-    /// Of a `tool` message: the call it answers.
+    /// In a `tool` message, the id of the call that it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// Of a `function` message: the function's name.
+    /// In a `function` message, the function's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -50,7 +50,7 @@ impl Message {
 pub struct ToolCall {
     pub id: String,
     pub name: String,
-    /// JSON as the model wrote it, right or wrong.
+    /// The arguments as the model wrote them, which may be invalid JSON.
     pub arguments: String,
 }
 
@@ -60,7 +60,7 @@ pub struct FunctionCall {
     pub arguments: String,
 }
 
-/// A tool as a model is told of it.
+/// A tool as it is described to a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelTool {
     pub name: String,
@@ -69,16 +69,16 @@ pub struct ModelTool {
     pub parameters: Value,
 }
 
-/// One request to a model, before a provider gives it its own form.
+/// One request to a model, before it is converted to a provider's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ChatRequest {
     pub messages: Vec<Message>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ModelTool>,
-    /// The reply has to be JSON of this schema, where the provider can do that.
+    /// The reply has to be JSON that matches this schema, where the provider supports that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerSchema>,
-    /// Tokens that may still be spent, so that the reply cannot have more.
+    /// Tokens that may still be spent, which bounds the length of the reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_tokens: Option<u64>,
 }
@@ -93,13 +93,13 @@ pub struct AnswerSchema {
 pub struct ChatReply {
     /// Role `assistant`.
     pub message: Message,
-    /// What a reasoning model thought aloud, if its provider shows it. Never sent back.
+    /// The reasoning of the model, if its provider shows it. It is never sent back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
     pub finish: Finish,
-    /// As the provider counted; none if it did not say.
+    /// Tokens as the provider counted them; none if it did not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
@@ -112,7 +112,7 @@ pub enum Finish {
     /// The reply was cut at the provider's limit of tokens.
     Length,
     ContentFilter,
-    /// Anything else, or nothing.
+    /// Any other reason, or none.
     Other,
 }
 
@@ -136,7 +136,7 @@ impl std::ops::AddAssign for Usage {
     }
 }
 
-/// Why there is no reply.
+/// Why a request to a model has no reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[error("{message}")]
 pub struct ModelFailure {
@@ -150,7 +150,7 @@ pub struct ModelFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelFailureKind {
-    /// No key, a wrong one, or one that may not do this.
+    /// There is no API key, or it is wrong, or it may not be used for this.
     Authentication,
     RateLimited,
     /// The provider refused the request as it is; sending it again would not help.
@@ -160,17 +160,17 @@ pub enum ModelFailureKind {
     Unreachable,
     /// 5xx.
     ServerError,
-    /// No byte, no further byte, or no end within the time for it.
+    /// The first byte, the next byte or the end of the reply did not come in time.
     TimedOut,
     /// The stream broke off.
     CutOff,
-    /// It answered with something that is no reply, or with too much.
+    /// The provider's answer is not a valid reply, or is too large.
     BadReply,
     /// A script or a cassette has no reply for this request.
     NotRecorded,
     Cancelled,
     /// The user has no tokens left for today.
     QuotaExceeded,
-    /// The daemon ended over it.
+    /// The daemon ended while the request was under way.
     Interrupted,
 }

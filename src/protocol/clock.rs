@@ -1,4 +1,4 @@
-//! Wall-clock time, for display and for what is kept for days: every deadline goes by the monotonic clock.
+//! Wall-clock time, for display and for ages counted in days. Every deadline uses the monotonic clock instead.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// What the machine's clock says. It may jump, and a test lets it: `BELLJAR_CLOCK` names a file with the seconds by
-/// which it is wrong. Release builds do not look.
+/// The time of the system clock, which may jump. A test makes it jump with `BELLJAR_CLOCK`, which names a file with the
+/// seconds to add. Release builds ignore the variable.
 #[must_use]
 pub fn wall() -> SystemTime {
     static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -34,26 +34,26 @@ pub fn now() -> String {
     rfc3339(since.as_secs(), since.subsec_millis())
 }
 
-/// Days since 1970 in UTC, for what is counted by the day.
+/// Days since 1970 in UTC, for what is counted per day.
 #[must_use]
 pub fn today() -> u64 {
     wall_since_epoch().as_secs() / 86_400
 }
 
-/// Time since a moment that [`now`] gave; zero if it lies ahead or is none.
+/// Time since `at`, a timestamp from [`now`]; zero if it is in the future or malformed.
 #[must_use]
 pub fn since(at: &str) -> Duration {
     let now = wall_since_epoch();
     parse(at).map_or(Duration::ZERO, |at| now.saturating_sub(at))
 }
 
-/// Time between two such moments; zero if they are the wrong way round or none.
+/// Time between two timestamps from [`now`]; zero if they are in the wrong order or one is malformed.
 #[must_use]
 pub fn between(from: &str, to: &str) -> Duration {
     parse(from).zip(parse(to)).map_or(Duration::ZERO, |(from, to)| to.saturating_sub(from))
 }
 
-/// The inverse of [`rfc3339`], since the epoch.
+/// The inverse of [`rfc3339`], as time since the epoch.
 fn parse(at: &str) -> Option<Duration> {
     let at = OffsetDateTime::parse(at, &Rfc3339).ok()?;
     (at - OffsetDateTime::UNIX_EPOCH).try_into().ok()

@@ -1,4 +1,4 @@
-//! Exit codes: what the shell, a job's report and the daemon's starter are told, and what a code says.
+//! Exit codes for the shell, for a job's report and for the starter of the daemon, and the signals that they mean.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -16,7 +16,7 @@ pub const TIMEOUT: u8 = 124;
 /// Belljar's own errors, as opposed to those of the code it runs.
 pub const OWN: u8 = 125;
 pub const INTERRUPTED: u8 = 130;
-/// 128 + SIGKILL, which is how the kernel ends what needs too much memory.
+/// 128 + SIGKILL, with which the kernel ends a process that needs too much memory.
 pub const KILLED: u8 = 137;
 /// 128 + SIGPIPE: the reader of our output is gone.
 pub const BROKEN_PIPE: u8 = 141;
@@ -39,7 +39,7 @@ pub fn exit_code(result: &ExecutionResult) -> u8 {
     }
 }
 
-/// The code for the end of a script that has the process for itself: what it gave to `sys.exit` counts.
+/// The code for the end of a script that has a process of its own: the argument of `sys.exit` counts.
 #[must_use]
 pub fn script_exit_code(result: &ExecutionResult) -> u8 {
     match (result.status, result.reason, result.exit_code) {
@@ -65,7 +65,7 @@ pub fn ask_exit_code(outcome: AskOutcome) -> u8 {
     }
 }
 
-/// As a shell reports the end of a process that did not succeed.
+/// The code with which a shell reports the end of a failed process.
 fn process_code(code: i32) -> u8 {
     match code {
         -127..=-1 => u8::try_from(128 - code).unwrap_or(FAILURE),
@@ -73,7 +73,7 @@ fn process_code(code: i32) -> u8 {
     }
 }
 
-/// What the kernel keeps of an exit code, but never 0: this is no success.
+/// The low byte, which is all that the kernel keeps of an exit code, but never 0, because the process failed.
 fn low_byte(code: i32) -> u8 {
     match u8::try_from(code & 0xff) {
         Ok(0) | Err(_) => FAILURE,
@@ -88,7 +88,7 @@ pub fn signal_name(code: i32) -> Option<String> {
         129..=192 => code - 128,
         _ => return None,
     };
-    // The standard library has the names, if only as the text of an exit status.
+    // The standard library knows the names of signals, but shows them only in the text of an exit status.
     let text = ExitStatus::from_raw(number).to_string();
     text.strip_prefix("signal: ").map(|name| format!("signal {name}"))
 }

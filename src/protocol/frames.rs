@@ -3,11 +3,11 @@
 //! Text frames are JSON of [`HostFrame`] or [`KernelFrame`], at most [`limits::FRAME_BYTES`].
 //! Binary frames go from kernel to daemon only. Most carry output: one byte for the stream (1 stdout,
 //! 2 stderr), eight for the cell (big endian, 0 while no cell runs), then at most
-//! [`limits::OUTPUT_FRAME_BYTES`] of data. The others, which begin with a 3, carry what a process said in which
-//! user code runs: four bytes for the length of the guardian's own word on it (big endian), that word and what
-//! was said, each a JSON object. Together they are a [`KernelFrame`]; where both name a field, the guardian's
-//! holds. So user code can say how its own cell went, show something, call a tool and answer what its process
-//! was asked, and nothing else, whatever it writes to its channel.
+//! [`limits::OUTPUT_FRAME_BYTES`] of data. The others, which begin with a 3, carry a message of a runner, a process
+//! in which user code runs: four bytes for the length of the guardian's part (big endian), the guardian's part and
+//! the runner's part, each a JSON object. Merged they are a [`KernelFrame`]; where both have a field, the guardian's
+//! value is used. So user code can report how its own cell ended, show something, call a tool and answer what its
+//! process was asked, but nothing else, no matter what it writes to its channel.
 //!
 //! [`limits::FRAME_BYTES`]: super::limits::FRAME_BYTES
 //! [`limits::OUTPUT_FRAME_BYTES`]: super::limits::OUTPUT_FRAME_BYTES
@@ -46,8 +46,8 @@ pub enum HostFrame {
     Ack {
         received: u64,
     },
-    /// The tools, and what the namespace holds from the start: a fresh worker gets all of it. One that has
-    /// been told before may have changed it meanwhile, and gets, between cells, only what is new.
+    /// The tools, and the initial values of the namespace. A fresh worker gets all of them. A worker that was
+    /// configured before may have changed the values since, so it gets only the new ones, between cells.
     Configure {
         seed: Map<String, Value>,
         tools: Vec<ToolSpec>,
@@ -55,7 +55,7 @@ pub enum HostFrame {
         #[serde(default)]
         given: Vec<String>,
     },
-    /// Import modules into the namespace, now and in every later worker. Checkpoints begin after it.
+    /// Import modules into the namespace, now and in every later worker. The first checkpoint is made after it.
     Preload {
         request: u64,
         /// Import statements.
@@ -94,13 +94,13 @@ pub enum HostFrame {
     /// List the variables of the main line.
     Variables {
         request: u64,
-        /// Names that start with `_` too.
+        /// List names that start with `_`, too.
         private: bool,
-        /// Modules, tools and what was preloaded too.
+        /// List modules, tools and preloaded names, too.
         #[serde(default)]
         imports: bool,
     },
-    /// A fresh worker with the seed and the preloaded modules only, and no way back.
+    /// Start a fresh worker with only the seed and the preloaded modules; no `undo` goes back before it.
     Reset {
         request: u64,
     },
@@ -109,7 +109,7 @@ pub enum HostFrame {
         request: u64,
         cells: u64,
     },
-    /// Which names the code would given at its top level.
+    /// List the names that the code would assign at its top level.
     Names {
         request: u64,
         code: String,
@@ -139,13 +139,13 @@ pub enum KernelFrame {
         running: Vec<CellNumber>,
         /// The newest cell of the main line whose changes the worker holds; 0 if it is fresh.
         state_of: CellNumber,
-        /// The newest cell that it was ever sent; 0 if none.
+        /// The newest cell that the kernel was ever sent; 0 if none.
         last_cell: CellNumber,
-        /// Frames up to this number were acknowledged and are not sent again. More than the daemon
-        /// knows of, if some of them left no trace in its journal.
+        /// Frames up to this number were acknowledged and are not sent again. The number is higher than the
+        /// daemon's own if some of those frames left no trace in its journal.
         resumes_after: u64,
     },
-    /// A cell ended and its runner lives on (`main`) or ended as it should (`fork`).
+    /// A cell ended; its runner continues (`main`) or ended normally (`fork`).
     CellDone {
         cell: CellNumber,
         status: DoneStatus,
@@ -156,27 +156,27 @@ pub enum KernelFrame {
         duration_ms: f64,
         /// Displays that were too many or too large.
         displays_dropped: u64,
-        /// A checkpoint was there to go back to, had the cell died.
+        /// There was a checkpoint to go back to, had the cell died.
         protected: bool,
         /// For a `fork` cell: it ran on the state before this cell, which was running.
         as_before: Option<CellNumber>,
-        /// What lives on in the worker and would be gone after going back.
+        /// What still runs in the worker and would be lost by going back to a checkpoint.
         live: LiveResources,
     },
     /// The runner of a cell ended without an answer.
     CellLost {
         cell: CellNumber,
-        /// As the process ended: n for `_exit(n)`, negative for a signal.
+        /// How the process ended: n for `_exit(n)`, negative for a signal.
         exit_code: i32,
-        /// It was ended by a `kill` frame.
+        /// A `kill` frame ended the process.
         killed: bool,
-        /// The guardian ended it, because it took more memory than there is and nobody else holds it to that.
+        /// The guardian ended the process, because memory was used up and the system itself did not end one.
         #[serde(default)]
         out_of_memory: bool,
-        /// The state that was put in place is older than the one before this cell.
+        /// The restored state is older than the state right before this cell.
         #[serde(default)]
         older: bool,
-        /// What the main line is now. The next cell can be sent at once.
+        /// The state of the main line now. The next cell can be sent at once.
         after: StateAfter,
     },
     /// The worker died while no cell of the main line ran; another has taken its place.
@@ -197,7 +197,7 @@ pub enum KernelFrame {
     },
     ToolCall {
         call: u64,
-        /// The cell it came from; none if no cell ran.
+        /// The cell that made the call; none if no cell ran.
         cell: Option<CellNumber>,
         name: String,
         arguments: Map<String, Value>,
@@ -206,7 +206,7 @@ pub enum KernelFrame {
         request: u64,
         variables: Vec<Variable>,
         total: u64,
-        /// They are as before this cell, which is running.
+        /// The variables are as before this cell, which is running.
         as_before: Option<CellNumber>,
     },
     Computed {
@@ -216,17 +216,17 @@ pub enum KernelFrame {
     ResetDone {
         request: u64,
     },
-    /// Also sent by later workers, for the same request.
+    /// Later workers send it again, for the same request.
     Preloaded {
         request: u64,
-        /// Names that were bound.
+        /// Number of names that were bound.
         names: u64,
-        /// Imports that were asked for one by one.
+        /// Single imports that failed.
         failed: Vec<NotImported>,
-        /// Modules of families.
+        /// Modules of families that could not be imported.
         skipped: Vec<NotImported>,
     },
-    /// The newest cell whose changes the worker now holds; 0 if it is as at the start.
+    /// `state_of` is the newest cell whose changes the worker now holds; 0 for the state at the start.
     Undone {
         request: u64,
         state_of: CellNumber,
@@ -245,10 +245,10 @@ pub enum KernelFrame {
 }
 
 impl KernelFrame {
-    /// Of a text frame, which is the guardian's own word from end to end.
+    /// Reads a text frame, all of which the guardian itself wrote.
     ///
     /// # Errors
-    /// It is not one of the frames that the guardian makes alone.
+    /// The text is not a frame that the guardian makes without a runner.
     pub fn of_guardian(text: &str) -> Result<Self, String> {
         let frame: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if frame.is_said() {
@@ -257,11 +257,11 @@ impl KernelFrame {
         Ok(frame)
     }
 
-    /// Of a binary frame that is no output. None if what was said means nothing and nobody waits for it. Where
-    /// somebody does, it is as if an empty answer had come: it costs only what it was about.
+    /// Reads a binary frame that is not output. If the runner's part is malformed, the result is None where the daemon
+    /// waits for no answer, and an empty or failed answer where it does: only the runner's own cell or call suffers.
     ///
     /// # Errors
-    /// The guardian's part of it is not as agreed.
+    /// The guardian's part of the frame is malformed.
     pub fn of_runner(frame: &[u8]) -> Result<Option<Self>, String> {
         let (own, said) = unwrapped(frame).ok_or_else(wrongly_wrapped)?;
         let own: Map<String, Value> = serde_json::from_slice(own).map_err(|error| error.to_string())?;
@@ -272,10 +272,10 @@ impl KernelFrame {
         }
     }
 
-    /// The same, as if nothing had been understood of what was said.
+    /// As `of_runner`, but the runner's part is treated as malformed.
     ///
     /// # Errors
-    /// The guardian's part of it is not as agreed.
+    /// The guardian's part of the frame is malformed.
     pub fn unread(frame: &[u8]) -> Result<Option<Self>, String> {
         let (own, _) = unwrapped(frame).ok_or_else(wrongly_wrapped)?;
         let own: Map<String, Value> = serde_json::from_slice(own).map_err(|error| error.to_string())?;
@@ -286,19 +286,19 @@ impl KernelFrame {
         }
     }
 
-    /// What a runner said, as text, of a binary frame that is no output.
+    /// The runner's part of a binary frame that is not output, as text.
     #[must_use]
     pub fn said_by_runner(frame: &[u8]) -> Option<&str> {
         std::str::from_utf8(unwrapped(frame)?.1).ok()
     }
 
-    /// The guardian's part comes last, so that nothing that a runner said can stand for it.
+    /// Merges both parts. The guardian's part is added last, so that the runner's part cannot override it.
     fn whole(own: Map<String, Value>, mut said: Map<String, Value>) -> Option<Self> {
         said.extend(own);
         serde_json::from_value::<Self>(Value::Object(said)).ok().filter(Self::is_said)
     }
 
-    /// Whether it tells what a process said in which user code runs.
+    /// Whether the frame carries a message of a runner, in which user code runs.
     fn is_said(&self) -> bool {
         match self {
             Self::CellDone { .. }
@@ -319,7 +319,7 @@ impl KernelFrame {
     }
 }
 
-/// The guardian's part of a frame that is no output, and what a runner said.
+/// The guardian's part and the runner's part of a binary frame that is not output.
 fn unwrapped(frame: &[u8]) -> Option<(&[u8], &[u8])> {
     let (header, rest) = frame.split_at_checked(SAID_HEADER_BYTES)?;
     let (&[SAID_KIND], length) = header.split_at(1) else { return None };
@@ -330,8 +330,8 @@ fn wrongly_wrapped() -> String {
     "what a runner said is not wrapped as agreed".into()
 }
 
-/// What stands for words that mean nothing, by the type of the frame: null if it can be left out, none if runners
-/// say nothing of that type.
+/// What replaces a malformed part of a runner, by the type of the frame: null if the frame can be dropped, none if
+/// runners send no frames of that type.
 fn unread(kind: &str) -> Option<Value> {
     const TEXT: &str = "what the sandbox said of it was not understood";
     Some(match kind {
@@ -349,12 +349,12 @@ fn unread(kind: &str) -> Option<Value> {
         _ => return None,
     })
 }
-/// First byte of a binary frame with what a runner said.
+/// First byte of a binary frame with a message of a runner.
 pub(crate) const SAID_KIND: u8 = 3;
-/// That byte, and the length of the guardian's own word.
+/// That byte, and the length of the guardian's part.
 const SAID_HEADER_BYTES: usize = 5;
 
-/// A binary frame with output, taken apart.
+/// A parsed binary frame with output.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OutputFrame<'a> {
     pub stream: Stream,
@@ -364,7 +364,7 @@ pub struct OutputFrame<'a> {
 }
 
 impl<'a> OutputFrame<'a> {
-    /// None if the frame is not of the agreed form.
+    /// None if the frame is malformed.
     #[must_use]
     pub fn parse(frame: &'a [u8]) -> Option<Self> {
         let (header, data) = frame.split_at_checked(OUTPUT_HEADER_BYTES)?;

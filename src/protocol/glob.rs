@@ -1,15 +1,15 @@
 //! Patterns for paths: `*` and `?` within a name, `**` for any number of folders. A name that begins
-//! with a dot is only matched by a pattern that says the dot.
+//! with a dot is only matched by a pattern that begins with a dot, too.
 
-/// Characters of a pattern. Matching takes the product of a name's and a pattern's length at most.
+/// Most characters of a pattern. Matching takes at most as many steps as the product of both lengths.
 pub const PATTERN_CHARS: usize = 200;
 
-/// Whether a relative path is one of those that the pattern means.
+/// Whether the pattern matches a relative path.
 #[must_use]
 pub fn matches(pattern: &str, path: &str) -> bool {
     let pattern: Vec<&str> = parts(pattern).collect();
     let path: Vec<&str> = parts(path).collect();
-    // Which beginnings of the path the parts of the pattern so far can stand for.
+    // `reached[n]`: the parts of the pattern so far match the first n names of the path.
     let mut reached = vec![false; path.len() + 1];
     reached[0] = true;
     for part in pattern {

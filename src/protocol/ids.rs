@@ -49,7 +49,7 @@ impl fmt::Display for JobId {
     }
 }
 
-/// Files that were sent for jobs.
+/// Id of files that were sent for jobs.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]

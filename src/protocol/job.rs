@@ -1,4 +1,4 @@
-//! Jobs: a script that runs once, in a sandbox of its own that goes with it.
+//! Jobs: a script that runs once, in a sandbox of its own that is removed with the job.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,14 +11,14 @@ use super::receipt::{Backend, ImageFact, LimitFact};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewJob {
-    /// What it is called in lists and reports; the script's path if absent.
+    /// The job's name in lists and reports; the script's path if absent.
     pub name: Option<String>,
-    /// The files it gets (`PUT /v1/job-inputs`); they are the working directory.
+    /// The files of the job (`PUT /v1/job-inputs`); they are its working directory.
     pub input: Option<InputId>,
     /// The file of the input that is run.
     pub script: String,
     pub args: Vec<String>,
-    /// Variables of its environment, on top of the sandbox's own.
+    /// Environment variables of the script, on top of the sandbox's own.
     pub env: BTreeMap<String, String>,
     pub timeout_s: Option<f64>,
     pub memory_bytes: Option<u64>,
@@ -26,11 +26,11 @@ pub struct NewJob {
     pub image: Option<String>,
     /// A container or a jail; `process` is refused.
     pub backend: Option<Backend>,
-    /// Patterns of files that are kept when it has ended.
+    /// Patterns of files that are kept when the job has ended.
     pub artifacts: Vec<String>,
     /// Packages that the image has to have: a name, or `name==version`.
     pub require: Vec<String>,
-    /// It is cancelled when nobody follows its events or waits for its end any more.
+    /// The job is cancelled when no client follows its events or waits for its end any more.
     pub ephemeral: bool,
 }
 
@@ -60,11 +60,11 @@ pub enum Verdict {
     /// The script exited with something else.
     Failed,
     TimedOut,
-    /// A signal ended it, or a guard of the host.
+    /// A signal or a guard of the host ended the script.
     Crashed,
     OutOfMemory,
     Cancelled,
-    /// It could not be run to its end, for a reason that is not the script's.
+    /// The job could not be run to its end, for a reason that is not the script's.
     Error,
 }
 
@@ -87,15 +87,15 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobEnd {
     pub verdict: Verdict,
-    /// The script's own; 124 for its time, 128 + n for a signal, 125 for an error that is not its own,
-    /// 130 if it was cancelled. 0 only for `passed`.
+    /// The script's own exit code; 124 for a timeout, 128 + n for a signal, 125 for an error that is not the
+    /// script's, 130 if the job was cancelled. 0 only for `passed`.
     pub exit_code: u8,
-    /// A sentence.
+    /// Why the job ended this way, in a sentence.
     pub reason: String,
     /// Time the script ran.
     pub duration_ms: f64,
     pub artifacts: Vec<JobArtifact>,
-    /// There were more, or too large ones, or some with names that cannot be used.
+    /// Some files were not kept: they were too many or too large, or their names cannot be used.
     pub artifacts_cut: bool,
 }
 
@@ -106,12 +106,12 @@ pub struct JobArtifact {
     pub sha256: String,
 }
 
-/// What really ran, and in what: read back, not copied from the request.
+/// What really ran, and in which sandbox: read back, not copied from the request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobReceipt {
     pub input: JobInput,
     pub script_sha256: String,
-    /// This and what follows is known when the sandbox is ready.
+    /// This field and those below are known when the sandbox is ready.
     pub backend: Backend,
     pub image: ImageFact,
     pub python: String,
@@ -140,7 +140,7 @@ pub struct JobView {
     pub ended_at: Option<String>,
     pub receipt: Option<JobReceipt>,
     pub end: Option<JobEnd>,
-    /// What administrators did with somebody else's job; listed with one job only.
+    /// Requests of administrators about this job of another user; only the view of a single job lists them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub admin_acts: Vec<AdminAct>,
 }

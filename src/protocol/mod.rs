@@ -1,4 +1,4 @@
-//! The words that the parts of Belljar exchange: plain data, no I/O.
+//! The data types that the parts of Belljar exchange: plain data, no I/O.
 //!
 //! `frames` go over the bridge between daemon and kernel, `api` and `event` over the control socket,
 //! `result` is the answer to a cell in both. JSON Schemas of all of them are generated from these

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// How long the period of that name is, which is `usual` but for tests: `BELLJAR_PERIODS=unheld:3,reaper:4` names
-/// others, in seconds. Release builds do not look.
+/// The length of the named period: `usual`, unless a test sets another one in seconds, as in
+/// `BELLJAR_PERIODS=unheld:3,reaper:4`. Release builds ignore the variable.
 #[must_use]
 pub fn period(name: &str, usual: Duration) -> Duration {
     static OTHERS: OnceLock<String> = OnceLock::new();

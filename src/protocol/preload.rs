@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::{PRELOAD_CHARS, PRELOAD_ENTRIES};
 
-/// All modules of a kind that are there.
+/// A group of modules, of which all that are installed are imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Family {
     #[serde(rename = "stdlib")]
@@ -30,10 +30,10 @@ pub struct NotImported {
     pub error: String,
 }
 
-/// What a sandbox began with.
+/// What was imported when a sandbox started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Preloaded {
-    /// How many names.
+    /// Number of names that were bound.
     pub names: u64,
     /// Modules of families that could not be imported.
     pub skipped: Vec<NotImported>,
@@ -43,7 +43,7 @@ impl Preload {
     /// Takes `stdlib`, `third-party`, `numpy as np`, `import os, json` and `from math import sqrt`.
     ///
     /// # Errors
-    /// The first entry that is none of these, or that there are too many.
+    /// Names the first entry that is none of these, or says that there are too many.
     pub fn parse(entries: &[String]) -> Result<Self, String> {
         if entries.len() > PRELOAD_ENTRIES {
             return Err(format!("more than {PRELOAD_ENTRIES} things are to be preloaded"));
@@ -78,7 +78,7 @@ pub fn entries_of(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// None if it is no import. Nothing but names, dots, commas and a star gets through.
+/// The import statement; none if the text is no import. Only names, dots, commas and a star pass, so no other code can.
 fn statement(text: &str) -> Option<String> {
     if text.len() > PRELOAD_CHARS {
         return None;
@@ -156,7 +156,7 @@ mod tests {
             "__import__('os')",
         ] {
             let told = parsed(entry);
-            // A line break is only white space between two words that then fit together no better.
+            // A line break only counts as white space, and the words around it form no import either.
             assert!(told.is_err(), "{entry:?}: {told:?}");
         }
         assert!(parsed(&"a".repeat(PRELOAD_CHARS + 1)).is_err());

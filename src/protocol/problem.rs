@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What to do where a disk refuses.
+/// Hint for problems with the daemon's disk.
 pub const FREE_SPACE: &str = "free some space where the daemon's home is";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -11,7 +11,7 @@ pub const FREE_SPACE: &str = "free some space where the daemon's home is";
 pub enum Code {
     /// The request itself is wrong.
     BadRequest,
-    /// No such session (or it is somebody else's, which looks the same).
+    /// There is no such session, or it belongs to another user, which looks the same to the caller.
     NoSuchSession,
     NoSuchCell,
     NoSuchFile,
@@ -33,7 +33,7 @@ pub enum Code {
     QuotaExceeded,
     /// Larger than a named limit.
     TooLarge,
-    /// It took longer than a named limit.
+    /// The request took longer than a named limit.
     TooSlow,
     /// The caller may not do this.
     Forbidden,
@@ -51,7 +51,7 @@ pub enum Code {
     PreloadFailed,
     /// An idempotency key was used for another request.
     KeyReused,
-    /// The daemon ended over the first request with this key.
+    /// The daemon ended while it handled the first request with this key.
     OutcomeUnknown,
     /// There is no checkpoint that far back.
     OutOfReach,
@@ -59,7 +59,7 @@ pub enum Code {
     ModelFailed,
     /// Events that were asked for are no longer kept.
     EventsGone,
-    /// The daemon's disk.
+    /// The daemon's disk is full or fails.
     Storage,
     /// The daemon is going down.
     ShuttingDown,
@@ -68,7 +68,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The HTTP status it is sent with.
+    /// The HTTP status that a problem with this code is sent with.
     #[must_use]
     pub fn http_status(self) -> u16 {
         match self {

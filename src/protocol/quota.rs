@@ -1,4 +1,4 @@
-//! Quotas: what there is a bound on for each user, and how much of it is used by what.
+//! Quotas: which resources are bounded for each user, and how much of each is used by what.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,15 +11,15 @@ pub enum Kind {
     Sessions,
     /// Cells that run at the same time.
     Cells,
-    /// Bytes of all sandboxes.
+    /// Bytes of memory of all sandboxes.
     Memory,
-    /// Of all sandboxes, in thousandths of a CPU.
+    /// CPUs of all sandboxes, in thousandths of a CPU.
     Cpus,
     /// Processes and threads that all sandboxes may have.
     Processes,
     /// Bytes in the workspaces that the daemon made.
     Workspace,
-    /// Bytes that are stored of events and outputs.
+    /// Stored bytes of events and outputs.
     Journal,
     /// Tokens of models in one day (UTC).
     Tokens,
@@ -94,7 +94,7 @@ pub enum Unit {
     Millicpus,
 }
 
-/// What one session, job or ask has of a quota.
+/// How much of a quota one session, job or ask uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Share {
     pub by: String,
@@ -109,6 +109,6 @@ pub struct Usage {
     pub used: u64,
     /// None: there is no bound.
     pub limit: Option<u64>,
-    /// Largest first; at most a few, the rest is summed up in `used`.
+    /// The few largest shares, largest first; `used` includes the others, too.
     pub by: Vec<Share>,
 }

@@ -11,12 +11,12 @@ use super::ids::SandboxId;
 pub struct Receipt {
     pub sandbox: SandboxId,
     pub backend: Backend,
-    /// The engine's own id of the container; of a jail its first process: pid, start and boot.
+    /// The engine's own id of the container; for a jail, its first process: pid, start and boot.
     pub container: String,
     pub runtime: String,
     pub image: ImageFact,
     pub python: String,
-    /// As the kernel of the host sees the first process of the sandbox.
+    /// The first process of the sandbox as the host's kernel sees it.
     pub process: ProcessFact,
     pub network: String,
     pub read_only_root: bool,
@@ -29,7 +29,7 @@ pub struct Receipt {
     /// Namespaces that are not the daemon's own, as far as they were read.
     #[serde(default)]
     pub namespaces: Vec<String>,
-    /// Why this backend, where `auto` had to take another than the first.
+    /// Why `auto` chose this backend, if it could not use the first one.
     #[serde(default)]
     pub chosen: String,
 }
@@ -37,7 +37,7 @@ pub struct Receipt {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
-    /// The first that works on this machine.
+    /// The first backend that works on this host.
     #[default]
     Auto,
     /// A container of an engine.
@@ -48,7 +48,7 @@ pub enum Backend {
     Process,
 }
 
-/// How far a guest is kept from the host; more is greater.
+/// How strongly a guest is isolated from the host; stronger isolation compares as greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
@@ -74,7 +74,7 @@ impl Isolation {
 impl Backend {
     pub const ALL: [Self; 4] = [Self::Auto, Self::Docker, Self::Bubblewrap, Self::Process];
 
-    /// What it gives; of `auto` the least that it may come to.
+    /// The isolation that the backend gives; for `auto`, the weakest that it may choose.
     #[must_use]
     pub fn isolation(self) -> Isolation {
         match self {
@@ -105,9 +105,9 @@ pub struct ImageFact {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessFact {
-    /// Of the host.
+    /// Process id on the host.
     pub pid: i32,
-    /// User id of the host.
+    /// User id on the host.
     pub uid: u32,
     pub gid: u32,
     /// Supplementary groups; none in the receipt of a sandbox that an older version made.
@@ -117,7 +117,7 @@ pub struct ProcessFact {
     pub cap_eff: String,
     pub cap_bnd: String,
     pub no_new_privs: bool,
-    /// 2 is a filter.
+    /// Seccomp mode: 2 means that a filter is active.
     pub seccomp: u8,
     /// Confinement by the host's security module, if it has one.
     pub apparmor: Option<String>,
@@ -138,7 +138,7 @@ pub struct LimitFact {
     pub held_by: HeldBy,
 }
 
-/// What keeps the guest within each limit. The others are limits of the process everywhere.
+/// What enforces each of these limits. The other limits are always limits of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HeldBy {
     pub memory: Holder,
@@ -152,7 +152,7 @@ pub enum Holder {
     #[default]
     Cgroup,
     Rlimit,
-    /// The guardian looks, and ends what takes too much.
+    /// The guardian measures the use and ends processes that take too much.
     Guardian,
     Nothing,
 }

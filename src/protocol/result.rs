@@ -17,7 +17,7 @@ pub enum Status {
     Timeout,
     /// The process that ran the cell ended without an answer.
     Crashed,
-    /// Somebody interrupted the cell; the state is kept.
+    /// A user interrupted the cell, or its session was reset or removed.
     Interrupted,
 }
 
@@ -42,17 +42,17 @@ pub enum Reason {
     Signal,
     /// `os._exit` or similar ended the process.
     ExitCall,
-    /// The kernel's OOM killer ended it, as counted by the cgroup.
+    /// The cell took too much memory: the kernel's OOM killer ended it, as counted by the cgroup, or the guardian did.
     OutOfMemory,
-    /// The limit on processes was hit, as counted by the cgroup.
+    /// The limit on processes was hit.
     Pids,
     /// The sandbox as a whole is gone.
     SandboxLost,
-    /// A guard of the host ended it.
+    /// A guard of the host ended the cell.
     PolicyViolation,
-    /// What it printed, showed or handed to tools is more than its owner may have stored.
+    /// The cell printed, showed or handed to tools more than its owner may have stored.
     JournalQuota,
-    /// A user asked.
+    /// A user interrupted the cell.
     ByUser,
     /// The session was reset or removed while the cell ran or waited.
     ByCancel,
@@ -169,7 +169,7 @@ pub struct StateReport {
     /// A `fork` cell saw the state before this cell, which was running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub as_before: Option<CellNumber>,
-    /// Names that the lost cell may have assigned; they are as before it, or not there.
+    /// Names that the lost cell may have assigned; they are as before it, or do not exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub maybe_assigned: Vec<String>,
     /// Tool calls of the cell that had completed; their effects outside remain.
@@ -186,7 +186,7 @@ pub struct ExecutionResult {
     pub mode: Mode,
     pub status: Status,
     pub reason: Reason,
-    /// Of the process: 0 also for a caught exception, n for `sys.exit(n)` and `os._exit(n)`,
+    /// Exit code of the process: 0 also if the code raised, n for `sys.exit(n)` and `os._exit(n)`,
     /// negative for a signal; null if the sandbox was lost.
     pub exit_code: Option<i32>,
     pub code: String,
@@ -205,10 +205,10 @@ pub struct ExecutionResult {
     pub state: StateReport,
 }
 
-/// Characters of each text that stays of a result for which there is no room.
+/// Characters that `make_lean` keeps of each text.
 const LEAN_CHARS: usize = 1_000;
 
-/// Gives how many bytes went.
+/// Shortens a text to `LEAN_CHARS` and returns how many bytes were dropped.
 fn cut(text: &mut String) -> u64 {
     let before = text.len();
     if let Some((end, _)) = text.char_indices().nth(LEAN_CHARS) {
@@ -218,7 +218,7 @@ fn cut(text: &mut String) -> u64 {
 }
 
 impl ExecutionResult {
-    /// Leaves out what is for people's eyes alone and what is there twice. What a model is told of it stays the same.
+    /// Drops what is only for people to look at, and duplicates. The report of it to a model stays the same.
     pub fn leave_out_shown(&mut self) {
         for display in &mut self.displays {
             display.mime.values_mut().for_each(|content| *content = Value::Null);
@@ -232,7 +232,7 @@ impl ExecutionResult {
         }
     }
 
-    /// Leaves out what is large: how it ended and what is left of the variables stays, and how much went is counted.
+    /// Drops what is large and counts it. How the cell ended and what is left of the variables stays.
     pub fn make_lean(&mut self) {
         cut(&mut self.code);
         let truncated = &mut self.truncated;

@@ -1,5 +1,5 @@
-//! Server-sent events, both ways: the daemon writes them, its clients read them, and so do providers of models and
-//! the code that asks them. The size of an event is bounded: a stream that never ends its event is an error, not a
+//! Server-sent events, written and read: the daemon writes them for its clients, and the clients and the code that
+//! asks models read them. The size of an event is bounded: a stream that never ends its event is an error, not a
 //! growing buffer.
 
 use std::fmt::Write as _;
@@ -41,9 +41,9 @@ pub struct SseDecoder {
     name: String,
     /// The data lines of the event that is not complete yet.
     data: Option<String>,
-    /// The last byte ended a line as CR; an LF after it belongs to it.
+    /// The last byte was a CR that ended a line; an LF right after it belongs to that line end.
     after_return: bool,
-    /// The first line is over, and with it the place for a byte order mark.
+    /// The first line has been read; a byte order mark can only precede it.
     begun: bool,
 }
 
@@ -53,7 +53,7 @@ impl SseDecoder {
         Self { limit, line: Vec::new(), name: String::new(), data: None, after_return: false, begun: false }
     }
 
-    /// The events that are complete after `chunk`. One without data is none.
+    /// The events that are complete after `chunk`. Events without data are skipped.
     pub fn feed(&mut self, chunk: &[u8]) -> Result<Vec<SseEvent>, SseError> {
         let mut events = Vec::new();
         let mut rest = chunk;
@@ -75,7 +75,7 @@ impl SseDecoder {
         Ok(events)
     }
 
-    /// What the stream's end leaves: some servers do not write the last empty line.
+    /// The event that the end of the stream completes: some servers do not write the last empty line.
     pub fn finish(mut self) -> Result<Option<SseEvent>, SseError> {
         if !self.line.is_empty() {
             self.end_of_line()?;
@@ -116,7 +116,7 @@ impl SseDecoder {
                 data.push('\n');
                 data.push_str(value);
             }
-            // Comments keep the stream alive; the number of an event is in its data too.
+            // Comments only keep the stream alive, and the number of an event is in its data, too.
             _ => {}
         }
         Ok(None)

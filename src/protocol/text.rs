@@ -3,7 +3,7 @@
 
 use crate::controls;
 
-/// Characters of something that was sent that an error quotes.
+/// Characters of received text that an error quotes.
 const QUOTED_CHARS: usize = 200;
 
 /// Works on a stream of chunks; how the stream is cut makes no difference.
@@ -50,9 +50,9 @@ impl Sanitizer {
             | (State::String | State::StringEscape, '\x07' | '\x18' | '\x1a' | '\u{9c}')
             | (State::StringEscape, '\\') => State::Text,
             (State::String, '\x1b') => State::StringEscape,
-            // A string that nobody ends hides the rest of its line, not of the whole output.
+            // A control string without an end hides the rest of its line, not of the whole output.
             (State::String, c) if c != '\n' => State::String,
-            // Any other ESC ends a string and begins anew.
+            // Any other ESC ends the string and begins a new sequence.
             (State::StringEscape, c) if c != '\n' => {
                 self.state = State::Escape;
                 return self.step(c, out);
@@ -66,7 +66,7 @@ impl Sanitizer {
             '\x1b' => return State::Escape,
             '\u{9b}' => return State::Sequence,
             '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}' => return State::String,
-            // Progress bars live on the carriage return; it reaches no other line than their own.
+            // Progress bars need the carriage return, which can only overwrite its own line.
             '\n' | '\t' | '\r' => out.push(c),
             c if c.is_control() || reorders(c) => {}
             c => out.push(c),
@@ -91,7 +91,7 @@ fn is_unseen(c: char) -> bool {
         | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A whole text at once.
+/// Sanitizes a whole text at once.
 pub fn sanitized(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     Sanitizer::default().feed(text, &mut out);
@@ -103,7 +103,7 @@ pub fn one_line(text: &str) -> String {
     sanitized(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Something that was sent, as an error quotes it: short, and printable whatever it is.
+/// Received text as an error quotes it: short and always printable.
 pub fn quotable(text: &str) -> String {
     text.chars().take(QUOTED_CHARS).collect::<String>().escape_default().to_string()
 }
@@ -116,8 +116,8 @@ pub fn clipped(text: &str, chars: usize) -> String {
     }
 }
 
-/// Nothing is hidden: what a terminal would obey is spelt out, so that a person who decides about a
-/// text sees all of it. Line ends stay.
+/// Hides nothing: what a terminal would obey or not show is spelt out, so that a person who decides about a
+/// text sees all of it. Line ends and tabs stay.
 pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.replace("\r\n", "\n").chars() {

@@ -12,7 +12,7 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// For people and programs: what is not possible is refused by name.
+    /// For people and programs: an impossible timeout is refused with an explanation.
     pub fn checked(self, wanted_s: Option<f64>) -> Result<Duration, Problem> {
         let Some(seconds) = wanted_s else { return Ok(self.default.min(self.most)) };
         let wanted = Duration::try_from_secs_f64(seconds).ok();
@@ -23,7 +23,7 @@ impl Timeouts {
         })
     }
 
-    /// For models, whom a refusal would cost a request: too much becomes the most, nonsense the default.
+    /// For models, which a refusal would cost a request: too long a time becomes the most, an invalid one the default.
     #[must_use]
     pub fn nearest(self, wanted_s: Option<f64>) -> Duration {
         let wanted = wanted_s.filter(|seconds| seconds.is_finite() && *seconds > 0.0);

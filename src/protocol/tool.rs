@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::frames::ToolFailure;
 
-/// `POST /v1/sessions/{s}/tools`: answered with a stream of `ClientCall`s. The tools are there until
-/// it ends.
+/// `POST /v1/sessions/{s}/tools`: answered with a stream of `ClientCall`s. The tools exist until the
+/// stream ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewClientTools {
@@ -39,9 +39,9 @@ pub struct ClientCall {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ClientAnswer {
-    /// Of a tool with an output schema: a value of it. Of others: a string.
+    /// From a tool with an output schema, a value of that schema; from other tools, a string.
     Value(Value),
-    /// Of a tool without an output schema: text with pictures, which become displays of the cell.
+    /// From a tool without an output schema, text with pictures, which become displays of the cell.
     Parts {
         text: String,
         images: Vec<ToolImage>,

@@ -1,5 +1,5 @@
-//! JSON values that people, programs and models hand in: what they are called, and that they arrive
-//! as they were written.
+//! JSON values that people, programs and models hand in: checks of their names, their nesting and size, and
+//! that integers are not changed by parsing.
 
 use super::text::quotable;
 use serde::de::DeserializeOwned;
@@ -7,23 +7,23 @@ use serde_json::{Map, Value};
 
 use super::problem::{Code, Problem};
 
-/// Words that Python keeps for itself.
+/// Keywords of Python.
 const KEYWORDS: [&str; 35] = [
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def",
     "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is",
     "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
 ];
 
-/// What a value takes in a list or in an object, with the room by which lists grow, and with a small text of its own;
-/// and what a list and an object take that have a single value.
+/// Bytes of memory of a value in a list or in an object, with the spare room of the list and a short text; then those
+/// of a list and of an object with a single value.
 const VALUE_BYTES: u64 = 96;
 const LIST_BYTES: u64 = 192;
 const OBJECT_BYTES: u64 = 768;
 
-/// The longest integer that is sure to fit.
+/// Digits of an integer that always fits into 64 bits.
 const SHORT_DIGITS: usize = 18;
 
-/// They become variables, so their names have to be names.
+/// The values become variables, so their keys have to be names of Python variables.
 pub fn check_names(values: &Map<String, Value>) -> Result<(), Problem> {
     match values.keys().find(|name| !is_variable_name(name)) {
         None => Ok(()),
@@ -56,13 +56,13 @@ pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     Ok(value)
 }
 
-/// An integer of more than 64 bits would silently become another number.
+/// Refuses integers of more than 64 bits, which parsing would silently turn into other numbers.
 pub fn check_integers(json: &str) -> Result<(), String> {
     let in_number = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
     between_strings(json).flat_map(|piece| piece.split(|c| !in_number(c))).try_for_each(fits)
 }
 
-/// How deep JSON is nested at most: told without parsing it.
+/// The deepest nesting of JSON, found without parsing it.
 #[must_use]
 pub fn depth(json: &str) -> usize {
     let (mut depth, mut most) = (0_usize, 0);
@@ -77,8 +77,8 @@ pub fn depth(json: &str) -> usize {
     most
 }
 
-/// Bytes that JSON takes in memory as values, at most, beside its own text: told without making them. A list of small
-/// numbers takes many times what it takes as text, and one of small objects even more.
+/// Most bytes of memory that JSON takes as parsed values, in addition to its text, found without parsing it. A list of
+/// small numbers takes many times its size as text, and a list of small objects even more.
 #[must_use]
 pub fn parsed_bytes(json: &str) -> u64 {
     let of = |byte: u8| match byte {
@@ -102,7 +102,7 @@ fn between_strings(json: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What follows a string, of which the first quote is left out already; none if it has no end.
+/// The text after a string whose opening quote is already cut off; none if the string has no end.
 fn after_string(text: &str) -> Option<&str> {
     let mut from = 0;
     loop {
@@ -136,7 +136,7 @@ mod tests {
         let text = json!({"code": "[0,0,{}]\\".repeat(1000)}).to_string();
         let plain = parsed_bytes(&text);
         assert!((text.len() as u64..text.len() as u64 + 1000).contains(&plain), "{plain}");
-        // What each takes by itself: a value in its list, a list of one, an object of one.
+        // The least that each piece takes: a value in its list, a list of one value, an object of one value.
         let value = size_of::<Value>() as u64;
         for (piece, least) in [("0,", value), ("\"\",", value), ("[0],", value * 5), ("{\"\":0},", 600)] {
             let bytes = parsed_bytes(&format!("[{}0]", piece.repeat(1000)));

@@ -17,18 +17,18 @@ use crate::cli::client::http::Client;
 use crate::cli::failure::Failure;
 use crate::protocol::exit_codes as exit;
 
-/// Time a daemon has until it answers. One that fails is seen at once, so this is only for machines
+/// Time a daemon has until it answers. A daemon that fails is noticed at once, so this is only for hosts
 /// that are slow or busy.
 pub(in crate::cli) const READY: Duration = Duration::from_secs(60);
-/// Time that a daemon has which was there first and may be just starting, or ending: until then a start is
-/// tried again and again.
+/// How long a start is repeated while another daemon holds this home: that one may be just starting, or just
+/// ending.
 const OTHER_READY: Duration = Duration::from_secs(15);
 const OTHER_PAUSE: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(25);
 /// The end of the log that is shown when a daemon does not start.
 const LOG_TAIL_BYTES: u64 = 4 * 1024;
 const LOG_TAIL_LINES: usize = 12;
-/// A log that has grown beyond this is begun anew.
+/// A log that is larger than this is emptied before the next start.
 const LOG_BYTES: u64 = 1024 * 1024;
 
 pub(in crate::cli) struct Starter {
@@ -56,7 +56,7 @@ impl Starter {
         while Instant::now() < deadline {
             if let Ok(Ok(_)) = timeout(READY, client.get("/v1/health")).await {
                 if self.announce && other_since.is_none() {
-                    // Not `eprintln`, which dies of a stderr that nobody reads any more.
+                    // Not `eprintln`, which panics if stderr is closed.
                     let _ = writeln!(io::stderr(), "started the daemon (pid {})", child.id());
                 }
                 return Ok(());
@@ -64,7 +64,7 @@ impl Starter {
             match child.try_wait() {
                 Ok(Some(status)) if status.code() == Some(i32::from(exit::ALREADY_RUNNING)) => {
                     if other_since.get_or_insert_with(Instant::now).elapsed() < OTHER_READY {
-                        // It may be just starting, or just ending.
+                        // The other daemon may be just starting, or just ending.
                         sleep(OTHER_PAUSE).await;
                         (child, log_start) = spawn()?;
                     } else {
@@ -99,8 +99,8 @@ impl Starter {
             .hint(format!("its log is `{}`", log.display())))
     }
 
-    /// The daemon gets a process group of its own, so that a Ctrl-C meant for this command spares
-    /// it. Also answers where in the log its words begin.
+    /// Starts the daemon in a process group of its own, so that a Ctrl-C meant for this command does not
+    /// reach it. Also returns where in the log its output begins.
     fn spawn(&self, log: &Path) -> io::Result<(Child, u64)> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.logs_dir)?;
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
@@ -113,13 +113,13 @@ impl Starter {
             command.arg("--config").arg(config);
         }
         command.arg("daemon").stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
-        // So that the daemon keeps no folder from being unmounted.
+        // Otherwise the daemon's working directory could not be unmounted.
         command.current_dir("/");
         Ok((command.spawn()?, log_start))
     }
 }
 
-/// Why a daemon may have had no words: on a full disk they go nowhere.
+/// Finds out whether the log can be written: on a full disk the daemon's messages are lost.
 fn probe(log: &Path) -> io::Result<()> {
     OpenOptions::new().append(true).open(log)?.write_all(b"\n")
 }

@@ -1,4 +1,4 @@
-//! Going on with a stream of events that broke off.
+//! Resumes a stream of events that broke off.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::cli::failure::Failure;
 use crate::protocol::ids::Seq;
 use crate::protocol::problem::Code;
 
-/// How often, and after what pause, a stream or an answer that broke off is asked for again before it is
-/// given up. An event that comes makes it all good again.
+/// How often, and after what pause, a stream or an answer that broke off is requested again before the
+/// command gives up. Each event that arrives starts the count anew.
 pub(in crate::cli) const TRIES: u32 = 20;
 pub(in crate::cli) const PAUSE: Duration = Duration::from_millis(500);
 
-/// How far a stream has come.
+/// How far a stream has been read.
 pub(in crate::cli) struct Trail {
     last: Seq,
     /// Tries since the last event.
@@ -29,9 +29,9 @@ impl Trail {
         *self = Self::after(seq);
     }
 
-    /// The daemon ends the stream of a client that reads too slowly, and its own end ends all
-    /// streams; what runs goes on either way, and so do its events. `hint` says where to look when
-    /// there are none to be had.
+    /// Opens the stream again after the last event that was seen. The daemon ends the stream of a client that reads
+    /// too slowly, and all streams when it ends itself; cells and their events continue in both cases. `hint` says
+    /// where to look if the stream cannot be resumed.
     pub async fn resume(
         &mut self,
         client: &Client,

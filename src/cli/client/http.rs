@@ -1,4 +1,4 @@
-//! The HTTP client: one connection a request, over the daemon's unix socket.
+//! The HTTP client: one connection per request, over the daemon's unix socket.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,22 +28,22 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::sse::{SseDecoder, SseEvent};
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// Largest JSON answer or event: a result with all its displays, once more for JSON's escapes.
+/// Largest JSON answer or event: a result with all its displays, doubled for the escapes of JSON.
 const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
 
-/// How often a request is sent that no daemon has read.
+/// How often a request is sent if no daemon has read it.
 const SEND_TRIES: u32 = 3;
 
 pub(in crate::cli) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 pub(in crate::cli) struct Client {
     socket: PathBuf,
-    /// Without it, a daemon that is not there is an error.
+    /// Without a starter, a missing daemon is an error.
     starter: Option<Starter>,
     was_connected: AtomicBool,
 }
 
-/// A JSON answer, as it came.
+/// The unparsed bytes of a JSON answer.
 pub(in crate::cli) struct JsonResponse {
     bytes: Bytes,
 }
@@ -56,7 +56,7 @@ impl JsonResponse {
         })
     }
 
-    /// For `--json`: exactly what the daemon said, on one line.
+    /// For `--json`: exactly what the daemon answered, on one line.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).trim_end().to_owned()
     }
@@ -71,7 +71,7 @@ impl Client {
         self.json(Method::GET, path, Bytes::new()).await
     }
 
-    /// An answer that takes its time, over the end of the daemon: the next one has it.
+    /// Gets an answer that may take long, also if the daemon ends meanwhile: then the next daemon is asked.
     pub async fn get_in_the_end(&self, path: &str) -> Result<JsonResponse, Failure> {
         let mut tries = 1;
         loop {
@@ -81,7 +81,7 @@ impl Client {
                 Err(broken) => Err(broken),
             };
             match answer {
-                // Once it was cut off, the next daemon may be long in coming.
+                // After an answer was cut off, the next daemon may take a while to start.
                 Err(broken)
                     if tries < TRIES
                         && (broken.daemon_ended || (tries > 1 && broken.failure.problem.is_none())) =>
@@ -102,7 +102,7 @@ impl Client {
         self.json(Method::POST, path, json(body)?).await
     }
 
-    /// A request that is all in its path.
+    /// A request whose path says all, without a body.
     pub async fn post_empty(&self, path: &str) -> Result<JsonResponse, Failure> {
         self.json(Method::POST, path, Bytes::new()).await
     }
@@ -117,7 +117,7 @@ impl Client {
         })
     }
 
-    /// A body that is read bit by bit.
+    /// A body that the caller reads in pieces.
     pub async fn download<T: Serialize>(
         &self,
         path: &str,
@@ -156,7 +156,7 @@ impl Client {
         read_all(response).await.map_err(Broken::into_failure)
     }
 
-    /// Sends it to the next daemon if the present one ended without having read it.
+    /// Sends the request to the next daemon if the present one ended without having read it.
     async fn persist(
         &self,
         method: Method,
@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// A successful answer, its body still to be read; any other is the [`Problem`] it brings.
+    /// Returns a successful answer with its body unread; any other answer becomes the failure in its [`Problem`].
     async fn send(
         &self,
         path: &str,
@@ -194,7 +194,7 @@ impl Client {
         let stream = self.connect().await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        // Its errors come to light where the answer is read.
+        // Errors of the connection appear where the answer is read.
         tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(broken)?;
         if response.status().is_success() {
@@ -217,7 +217,7 @@ impl Client {
             Err(error) => error,
         };
         if error.kind() == std::io::ErrorKind::NotFound && self.was_connected.load(Ordering::Relaxed) {
-            // A daemon that dies leaves its socket behind. Whoever stopped this one does not want another.
+            // A daemon that crashes leaves its socket file. This daemon was stopped on purpose, so none is started.
             return Err(Failure::new("the daemon was stopped")
                 .hint("any other command starts one again; what runs in sandboxes goes on meanwhile"));
         }
@@ -243,8 +243,8 @@ impl Client {
     }
 }
 
-/// Somebody else's daemon would read all that is typed and could answer anything: only root's and the caller's
-/// own are talked to, by who listens and by whose the file is.
+/// The daemon of another user would read all that is typed and could answer anything. So commands only talk to
+/// daemons of root and of the caller, judged by the listening process and by the owner of the socket file.
 fn trusted(socket: &std::path::Path, stream: UnixStream) -> Result<UnixStream, Failure> {
     use std::os::unix::fs::MetadataExt as _;
     let own = rustix::process::geteuid().as_raw();
@@ -263,7 +263,7 @@ fn trusted(socket: &std::path::Path, stream: UnixStream) -> Result<UnixStream, F
     }
 }
 
-/// With a deadline: a daemon whose queue of connections is full would let us wait for ever.
+/// Connects with a deadline: a daemon whose queue of connections is full would block the command for ever.
 pub(in crate::cli) async fn connect(socket: &std::path::Path) -> std::io::Result<UnixStream> {
     match timeout(CONNECT, UnixStream::connect(socket)).await {
         Ok(result) => result,
@@ -277,9 +277,9 @@ fn builder(method: Method, path: &str) -> hyper::http::request::Builder {
     Request::builder().method(method).uri(path).header(HOST, "belljar").header(TE, "trailers")
 }
 
-/// Why there is no answer.
+/// Why a request has no answer.
 struct Broken {
-    /// The daemon never read the request, so that it can be sent again, whatever it asks for.
+    /// The daemon never read the request, so it can be sent again even if repeating it would not be safe otherwise.
     unread: bool,
     daemon_ended: bool,
     failure: Failure,
@@ -297,12 +297,12 @@ impl From<Failure> for Broken {
     }
 }
 
-/// A unix socket is reset, and not just closed, when what was sent into it had not been read by its other
-/// end, or had never been accepted.
+/// Whether the daemon never read the request: a unix socket is reset, and not just closed, if the peer had not read
+/// what was sent, or had never accepted the connection.
 fn is_unread(error: &hyper::Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
     let kind = cause.map(std::io::Error::kind);
-    // Cancelled: it was not even sent.
+    // A cancelled request was not even sent.
     error.is_canceled()
         || matches!(kind, Some(std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe))
 }
@@ -326,7 +326,7 @@ async fn read_all(response: Response<Incoming>) -> Result<JsonResponse, Broken> 
     Ok(JsonResponse { bytes: body.to_bytes() })
 }
 
-/// The daemon does not know which command would help; we do.
+/// Adds the command that would help, which the daemon does not know.
 fn with_hint(problem: Problem, path: &str) -> Failure {
     let session = path.strip_prefix("/v1/sessions/").and_then(|rest| rest.split(['/', '?']).next());
     let mut failure = Failure::from(problem);
@@ -344,11 +344,11 @@ pub(in crate::cli) struct Events {
 }
 
 impl Events {
-    /// None at the end of the stream. Can be dropped while it waits, nothing is lost.
+    /// None at the end of the stream. The future can be dropped while it waits; no event is lost.
     pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
             if let Some(event) = self.ready.next() {
-                // An event of the stream itself, not of the session, tells why it ends.
+                // An event of this name is about the stream, not the session: it says why the stream ends.
                 if event.name == "problem" {
                     let problem: Problem = serde_json::from_str(&event.data).map_err(|e| no_sense(&e))?;
                     return Err(problem.into());
@@ -378,7 +378,7 @@ pub(in crate::cli) async fn next_chunk(body: &mut Incoming) -> Result<Option<Byt
     Ok(None)
 }
 
-/// The same, with what may follow the last bytes.
+/// As `next_chunk`, but also returns the trailers that may follow the last bytes.
 pub(in crate::cli) async fn next_frame(body: &mut Incoming) -> Result<Option<Frame<Bytes>>, Failure> {
     if body.is_end_stream() {
         return Ok(None);
@@ -387,10 +387,10 @@ pub(in crate::cli) async fn next_frame(body: &mut Incoming) -> Result<Option<Fra
     frame.map_err(|e| Failure::new(format!("the connection to the daemon broke: {e}")))
 }
 
-/// Bytes of a path that a URL might understand: all but letters, digits, `-_.~` and the slash.
+/// Bytes of a path that have a meaning in a URL: all but letters, digits, `-_.~` and the slash.
 const ESCAPED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
-/// A path below `/v1/sessions/{s}/files/`, with everything escaped that a URL would understand.
+/// A path below `/v1/sessions/{s}/files/`, with all bytes escaped that have a meaning in a URL.
 pub(in crate::cli) fn escaped_path(path: &str) -> String {
     utf8_percent_encode(path, &ESCAPED).to_string()
 }

@@ -1,4 +1,4 @@
-//! How commands talk to the daemon: requests, streams that are resumed, folders on their way, a daemon that is started.
+//! How commands talk to the daemon: requests, resumed streams, transfer of folders, and starting a daemon.
 
 pub(in crate::cli) mod autostart;
 pub(in crate::cli) mod follow;

@@ -1,15 +1,15 @@
-//! How a session that is there is named on the command line.
+//! How an existing session is named on the command line.
 
 use serde::Serialize;
 use std::fmt;
 
 use crate::protocol::ids::SessionName;
 
-/// Characters of a user's name; whoever has others has a number too.
+/// Characters of a user's name; users whose names are longer, or have other characters, can be given by number.
 const USER_CHARS: usize = 64;
 
-/// A name, an id, or `NAME@USER` for somebody else's, which only administrators have. It can stand in
-/// a URL as it is.
+/// A name, an id, or `NAME@USER` for a session of another user, which only administrators can use. The text is
+/// safe in a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(in crate::cli) struct SessionKey(String);
 

@@ -1,5 +1,5 @@
-//! Folders as tar, packed and unpacked while they travel. Only regular files and folders cross:
-//! a link could point anywhere, and a device or pipe is nothing to copy.
+//! Folders as tar, packed and unpacked as a stream. Only regular files and folders are transferred:
+//! a link could point anywhere, and devices and pipes have no content to copy.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirEntry, File};
@@ -14,16 +14,16 @@ use tokio::sync::mpsc::{Receiver, Sender};
 
 use crate::protocol::limits::ARTIFACT_SCAN_DEPTH;
 
-/// Chunks that wait between the thread with the files and the connection.
+/// Chunks that wait between the thread that handles files and the connection.
 pub(in crate::cli) const CHUNKS_WAITING: usize = 8;
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Folders within folders that are packed; deeper ones are refused.
+/// Most levels of nested folders that are packed; deeper folders are an error.
 const DEPTH: usize = 4 * ARTIFACT_SCAN_DEPTH;
 
 /// Two empty blocks end an archive.
 const END_MARK_BYTES: usize = 2 * 512;
 
-/// What was left out, as a count and an example.
+/// The entries that were left out, as a count and an example.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::cli) struct Skipped {
     pub count: usize,
@@ -39,8 +39,8 @@ impl Skipped {
     }
 }
 
-/// Packs what is in `folder`. Blocks; an error also reaches the receiver, so that the half of a
-/// folder is never taken for a whole one.
+/// Packs the content of `folder`. Blocks. An error is also sent to the receiver, so that part of a
+/// folder is never taken for all of it.
 pub(in crate::cli) fn pack(folder: &Path, sender: &Sender<io::Result<Bytes>>) -> io::Result<Skipped> {
     let mut skipped = Skipped::default();
     let mut archive = tar::Builder::new(ChunkWriter { sender: sender.clone(), chunk: Vec::new() });
@@ -48,13 +48,13 @@ pub(in crate::cli) fn pack(folder: &Path, sender: &Sender<io::Result<Bytes>>) ->
     let packed = pack_folder(&mut archive, folder, Path::new(""), DEPTH, &mut skipped)
         .and_then(|()| archive.into_inner()?.flush());
     if let Err(error) = &packed {
-        // Fails only if the receiver has given up, which then has its own error.
+        // Sending fails only if the receiver has given up, and then the receiver has an error of its own.
         let _ = sender.blocking_send(Err(io::Error::new(error.kind(), error.to_string())));
     }
     packed.map(|()| skipped)
 }
 
-/// Packs a single file, which may be named by a link.
+/// Packs a single file; its path may be a link.
 pub(in crate::cli) fn pack_file(file: &Path, sender: &Sender<io::Result<Bytes>>) -> io::Result<Skipped> {
     let mut archive = tar::Builder::new(ChunkWriter { sender: sender.clone(), chunk: Vec::new() });
     let name = Path::new(file.file_name().unwrap_or_default());
@@ -94,8 +94,8 @@ fn pack_folder(
     Ok(())
 }
 
-/// Unpacks into `target`, which is made. Blocks. No entry gets outside of it: names are taken
-/// apart, and each folder on the way is opened without following links.
+/// Unpacks into `target`, which is created. Blocks. No entry gets outside of it: names are split
+/// into parts, and each folder on the way is opened without following links.
 pub(in crate::cli) fn unpack(receiver: Receiver<Bytes>, target: &Path) -> io::Result<Skipped> {
     std::fs::create_dir_all(target).map_err(|e| named(target, &e))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -125,7 +125,7 @@ pub(in crate::cli) fn unpack(receiver: Receiver<Bytes>, target: &Path) -> io::Re
             _ => skipped.add(&name),
         }
     }
-    // A sender that fails half-way can only stop sending, and `tar` takes that for an end.
+    // A sender that fails half-way can only stop sending, and `tar` treats that as a normal end.
     let mut rest = archive.into_inner();
     io::copy(&mut rest, &mut io::sink())?;
     if rest.zeros < END_MARK_BYTES {
@@ -134,7 +134,7 @@ pub(in crate::cli) fn unpack(receiver: Receiver<Bytes>, target: &Path) -> io::Re
     Ok(skipped)
 }
 
-/// The parts of a path that stays below its root; nothing for any other.
+/// The parts of a path that stays below its root; none for any other path.
 fn plain_parts(path: &Path) -> Option<Vec<OsString>> {
     let mut parts = Vec::new();
     for part in path.components() {
@@ -147,7 +147,7 @@ fn plain_parts(path: &Path) -> Option<Vec<OsString>> {
     Some(parts)
 }
 
-/// Makes the folders that are missing.
+/// Opens a folder below `root` and creates the folders that are missing.
 fn open_folder(root: &OwnedFd, parts: &[OsString]) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut folder = root.try_clone()?;
@@ -161,7 +161,7 @@ fn open_folder(root: &OwnedFd, parts: &[OsString]) -> io::Result<OwnedFd> {
     Ok(folder)
 }
 
-/// Always a new file: what was there under its name, perhaps a link, is replaced and not written to.
+/// Always creates a new file: an existing one, which may be a link, is replaced and not written to.
 fn make_file(root: &OwnedFd, parts: &[OsString], mode: u32) -> io::Result<File> {
     let (name, folders) = parts.split_last().ok_or_else(|| io::Error::other("a file without a name"))?;
     let folder = open_folder(root, folders)?;
@@ -178,7 +178,7 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))
 }
 
-/// Hands what is written to a task, in chunks.
+/// Sends what is written to a task, in chunks.
 struct ChunkWriter {
     sender: Sender<io::Result<Bytes>>,
     chunk: Vec<u8>,
@@ -206,7 +206,7 @@ impl Write for ChunkWriter {
 struct ChunkReader {
     receiver: Receiver<Bytes>,
     chunk: Bytes,
-    /// At the end of all that was read so far.
+    /// Number of zero bytes at the end of all that was read so far.
     zeros: usize,
 }
 
@@ -233,7 +233,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use tokio::sync::mpsc;
 
-    /// A folder through `pack` and `unpack`.
+    /// Copies a folder through `pack` and `unpack`.
     fn copy(from: &Path, to: &Path) -> (Skipped, Skipped) {
         let (sender, mut packed) = mpsc::channel(1_000);
         let left_out = pack(from, &sender).unwrap();

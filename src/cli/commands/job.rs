@@ -27,12 +27,12 @@ pub(in crate::cli) struct Job {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    // Boxed, because it has many flags.
+    // Boxed, because the command has many flags.
     Run(Box<run::Run>),
     /// List your jobs, the newest first.
     #[command(alias = "list")]
     Ls {
-        /// Of all users, for administrators, who may name any of them.
+        /// List the jobs of all users, for administrators, who may name any of them.
         #[arg(long)]
         all: bool,
     },

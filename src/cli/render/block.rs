@@ -1,5 +1,5 @@
-//! Blocks of text that a person sees of an ask, apart from where and how: a list of them can be compared in a test
-//! and put on a terminal.
+//! Blocks of text that a person sees of an ask, independent of the output: tests compare lists of them, and a
+//! screen shows them.
 
 use crate::cli::failure::Failure;
 use crate::cli::render::highlight::highlighted;
@@ -9,11 +9,11 @@ use crate::protocol::text::{one_line, sanitized, visible};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum Block {
-    /// Begins a section: what it is, and more about it.
+    /// Begins a section: its kind, and details about it.
     Head(Section, String),
-    /// Text that may go on; how it is cut means nothing.
+    /// Text that may continue; where it is cut has no meaning.
     Flow(String),
-    /// Whole lines that matter less than what is around them.
+    /// Whole lines that matter less than the text around them.
     Aside(String),
     /// Python.
     Code(String),
@@ -73,7 +73,7 @@ impl Section {
 }
 
 impl Screen {
-    /// On stderr, where the person is who watches.
+    /// Shows a block on stderr, which a watching person reads.
     pub fn show(&mut self, block: &Block) -> Result<(), Failure> {
         match block {
             Block::Flow(text) => self.guest(Stream::Stderr, text),
@@ -87,8 +87,8 @@ impl Screen {
     }
 }
 
-/// The text without its last line end. Everything that a terminal would obey is out of it, but for
-/// our own colours.
+/// The text without its last line end. Everything that a terminal would obey is removed, except for
+/// Belljar's own colours.
 pub(in crate::cli) fn render(block: &Block, color: bool) -> String {
     let painted = |tint: Tint, text: &str| if color { tint.paint(text) } else { text.to_owned() };
     let text = match block {
@@ -110,12 +110,12 @@ pub(in crate::cli) fn render(block: &Block, color: bool) -> String {
     text.trim_end_matches('\n').to_owned()
 }
 
-/// Each line for itself, since a colour has to end with it.
+/// Paints each line separately, since a colour must not extend over a line end.
 fn lines(text: &str, paint: impl Fn(&str) -> String) -> String {
     sanitized(text).lines().map(paint).collect::<Vec<_>>().join("\n")
 }
 
-/// By the sign of a task's status; notes below a task are quoted.
+/// The colour of a plan's line, by the sign of the task's status; notes below a task are quoted.
 fn plan_tint(line: &str) -> Option<Tint> {
     if line.trim_start().starts_with('>') {
         return Some(Tint::Dim);

@@ -10,7 +10,7 @@ use crate::protocol::event::{EventBody, Severity};
 use crate::protocol::result::{Artifact, Change, ExecutionResult, Reason, Stream};
 use crate::protocol::text::one_line;
 
-/// What of an event is shown while its cell runs.
+/// Shows the part of an event that is of interest while its cell runs.
 pub(in crate::cli) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), Failure> {
     match event {
         EventBody::Output { stream, text, .. } => screen.guest(*stream, text),
@@ -36,7 +36,7 @@ fn plain_display(mime: &Map<String, Value>) -> Option<&str> {
     mime.get("text/plain").filter(|_| !is_picture)?.as_str()
 }
 
-/// `display: image/png (12 KiB), text/plain`: only binary forms have a size worth telling.
+/// `display: image/png (12 KiB), text/plain`: only binary forms are shown with a size.
 pub(in crate::cli) fn display_line(mime: &Map<String, Value>) -> String {
     let forms: Vec<String> = mime
         .iter()
@@ -51,14 +51,14 @@ pub(in crate::cli) fn display_line(mime: &Map<String, Value>) -> String {
     format!("display: {}", forms.join(", "))
 }
 
-/// A cell that has ended, with its output.
+/// Shows a cell that has ended, with its output.
 pub(in crate::cli) fn show_whole(screen: &mut Screen, result: &ExecutionResult) -> Result<(), Failure> {
     result.output.iter().try_for_each(|segment| screen.guest(segment.stream, &segment.text))?;
     show_end(screen, result, false)
 }
 
-/// What is left to say when a cell has ended, its output being shown already. Like Python itself, a
-/// script shows neither the value of its last line nor that it ended by `sys.exit`.
+/// Shows the end of a cell whose output is already shown. As with Python itself, for a script neither the value
+/// of its last line nor the fact that it ended by `sys.exit` is shown.
 pub(in crate::cli) fn show_end(
     screen: &mut Screen,
     result: &ExecutionResult,
@@ -82,7 +82,7 @@ pub(in crate::cli) fn show_end(
     if result.truncated.artifacts {
         screen.note("file: … the list is incomplete, there are too many files to look at")?;
     }
-    // The variables of a script go with it; why it was ended may still be said.
+    // The variables of a script are gone afterwards anyway, but the note may say why it was ended.
     let note = if script { result.state.note.clone() } else { state_note(result) };
     match note {
         Some(note) => screen.warn(&note),
@@ -91,7 +91,7 @@ pub(in crate::cli) fn show_end(
 }
 
 pub(in crate::cli) fn artifact_line(artifact: &Artifact) -> String {
-    // A name may hold line breaks, and what follows one would look like words of ours.
+    // A file name may contain line breaks, and text after one would look like a message of Belljar.
     let path = one_line(&artifact.path);
     let change = match artifact.change {
         Change::New => "new",

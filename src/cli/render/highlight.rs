@@ -1,5 +1,5 @@
 //! Colours for Python, for people who read it in a terminal. It knows words, strings, numbers and
-//! comments and no grammar: code that does not parse is coloured as far as it makes sense.
+//! comments, but no grammar: code that does not parse is coloured as far as possible.
 
 use crate::cli::render::screen::Tint;
 
@@ -34,7 +34,7 @@ impl Kind {
     }
 }
 
-/// The code in colour. It must be clean already; see [`crate::protocol::text::visible`].
+/// The code in colour. It must be sanitized already; see [`crate::protocol::text::visible`].
 pub(in crate::cli) fn highlighted(code: &str) -> String {
     let mut out = String::with_capacity(code.len() * 2);
     for (kind, piece) in pieces(code) {
@@ -51,7 +51,7 @@ pub(in crate::cli) fn highlighted(code: &str) -> String {
     out
 }
 
-/// All of the code, cut where its kind changes.
+/// All of the code, split where its kind changes.
 fn pieces(code: &str) -> Vec<(Kind, &str)> {
     let mut found = Vec::new();
     let mut rest = code;
@@ -64,7 +64,7 @@ fn pieces(code: &str) -> Vec<(Kind, &str)> {
     found
 }
 
-/// The kind and the length of what stands at the start of `rest`.
+/// The kind and the length of the piece at the start of `rest`.
 fn next(rest: &str, first: char) -> (Kind, usize) {
     if first == '#' {
         return (Kind::Comment, rest.find('\n').unwrap_or(rest.len()));
@@ -88,8 +88,8 @@ fn is_word(c: char) -> bool {
     c == '_' || c.is_alphanumeric()
 }
 
-/// Length of the string at the start, with its prefix. One that nobody ends goes to the end of its
-/// line, or of the code if it may have many lines.
+/// Length of the string at the start, with its prefix. An unterminated string extends to the end of its
+/// line, or of the code if it is triple-quoted.
 fn string(rest: &str) -> Option<usize> {
     let prefix = rest.chars().take_while(|c| PREFIX_LETTERS.contains(*c)).take(PREFIX_CHARS + 1).count();
     if prefix > PREFIX_CHARS {
@@ -115,7 +115,7 @@ fn string(rest: &str) -> Option<usize> {
     Some(rest.len())
 }
 
-/// `0xff`, `1_000.5`, `1e-9`, `2j`: what is no number is coloured like one too.
+/// `0xff`, `1_000.5`, `1e-9`, `2j`: malformed numbers are coloured as numbers, too.
 fn number(rest: &str) -> usize {
     let mut before = ' ';
     let hex = rest.starts_with("0x") || rest.starts_with("0X");

@@ -5,10 +5,10 @@ use unicode_width::UnicodeWidthStr as _;
 pub(in crate::cli) use crate::config::show_size as size;
 use crate::protocol::text::one_line;
 
-/// Width of a bar that shows how far something is.
+/// Width of a progress bar.
 const BAR_CHARS: u64 = 20;
 
-/// `42s`, `5m`, `3h`, `2d`: the largest unit that says enough.
+/// `42s`, `5m`, `3h`, `2d`: the largest unit that is precise enough.
 pub(in crate::cli) fn age(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds}s"),
@@ -33,7 +33,7 @@ impl Table {
         self.rows.push(cells.iter().map(|cell| one_line(cell)).collect());
     }
 
-    /// The head comes first.
+    /// The lines of the table, the header first.
     pub fn lines(&self) -> Vec<String> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)

@@ -1,4 +1,4 @@
-//! What people see: text and colours, tables, blocks, code, and how cells are shown. Nothing here talks to the daemon.
+//! What people see: text and colours, tables, blocks, code, and cells. Nothing here talks to the daemon.
 
 pub(in crate::cli) mod block;
 pub(in crate::cli) mod cell;

@@ -1,5 +1,4 @@
-//! Where text goes: data to stdout, everything else to stderr, and nothing to a terminal that it
-//! would obey.
+//! Where text goes: data to stdout, everything else to stderr. Text that a terminal would obey never reaches one.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -45,7 +44,7 @@ impl Tint {
         }
     }
 
-    /// The text must be clean and of one line.
+    /// The text must be sanitized and have a single line.
     pub fn paint(self, text: &str) -> String {
         format!("\x1b[{}m{text}\x1b[0m", self.code())
     }
@@ -54,7 +53,7 @@ impl Tint {
 pub(in crate::cli) struct Screen {
     out: Channel,
     err: Channel,
-    /// A line on stderr that goes away before anything else is shown.
+    /// stderr shows a progress line that is erased before anything else is shown.
     in_progress: bool,
 }
 
@@ -63,7 +62,7 @@ struct Channel {
     terminal: bool,
     color: bool,
     guest: Sanitizer,
-    /// The guest's text so far did not end its line.
+    /// The guest's text so far did not end with a line break.
     mid_line: bool,
 }
 
@@ -91,12 +90,12 @@ impl Screen {
         }
     }
 
-    /// Someone is watching what is said on stderr.
+    /// Whether stderr is a terminal, so that a person reads it.
     pub fn is_watched(&self) -> bool {
         self.err.terminal
     }
 
-    /// What is on stderr is seen beside what is on stdout.
+    /// Whether stdout and stderr are both terminals, so that a person sees them side by side.
     pub fn is_one_terminal(&self) -> bool {
         self.out.terminal && self.err.terminal
     }
@@ -111,26 +110,26 @@ impl Screen {
         self.out.color
     }
 
-    /// In colour, for stdout. The text must not come from a guest.
+    /// The text in colour, for stdout. It must not come from a guest.
     pub fn tinted(&self, tint: Tint, text: &str) -> String {
         self.out.tinted(tint, text)
     }
 
-    /// A line of data. It may hold guest text and our own colours, so the caller cleans the former.
+    /// A line of data. It may hold guest text and Belljar's own colours, so the caller sanitizes the guest text.
     pub fn line(&mut self, text: &str) -> Result<(), Failure> {
         self.end_line(Stream::Stdout)?;
         self.raw(text.as_bytes())?;
         self.raw(b"\n")
     }
 
-    /// A line of the guest's on stdout.
+    /// A line of a guest on stdout.
     pub fn guest_line(&mut self, text: &str) -> Result<(), Failure> {
         self.end_line(Stream::Stdout)?;
         self.guest(Stream::Stdout, text)?;
         self.end_line(Stream::Stdout)
     }
 
-    /// Names with values, of whoever wrote them.
+    /// Names with values; a value may come from a guest, so it is sanitized.
     pub fn facts(&mut self, facts: &[(&str, String)]) -> Result<(), Failure> {
         for (name, value) in facts {
             let name = self.tinted(Tint::Dim, &format!("{name:<10}"));
@@ -155,14 +154,14 @@ impl Screen {
         self.line(&text)
     }
 
-    /// Bytes as they are.
+    /// Writes bytes to stdout unchanged.
     pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.erase_progress()?;
         let mut out = io::stdout().lock();
         out.write_all(bytes).and_then(|()| out.flush()).map_err(|e| Failure::write(&e))
     }
 
-    /// Output of the guest. It is cleaned for a terminal and passed on unchanged to anything else.
+    /// Output of the guest. It is sanitized for a terminal and passed on unchanged to anything else.
     pub fn guest(&mut self, stream: Stream, text: &str) -> Result<(), Failure> {
         self.erase_progress()?;
         let channel = match stream {
@@ -191,14 +190,14 @@ impl Screen {
         written.map_err(|e| Failure::write(&e))
     }
 
-    /// Two terminals are most likely the same one, and then a line is begun on both.
+    /// If stdout and stderr are both terminals, they are most likely the same one and share the current line.
     fn share_line(&mut self, mid_line: bool) {
         if self.out.terminal && self.err.terminal {
             (self.out.mid_line, self.err.mid_line) = (mid_line, mid_line);
         }
     }
 
-    /// What comes next on this stream begins a line and is no part of what the guest began.
+    /// Ends a line that the guest began, so that the next text on this stream begins a line of its own.
     pub fn end_line(&mut self, stream: Stream) -> Result<(), Failure> {
         self.erase_progress()?;
         let channel = match stream {
@@ -239,13 +238,13 @@ impl Screen {
         io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))
     }
 
-    /// Lines for people, on stderr. They may hold our own colours, so the caller cleans the rest.
+    /// Lines for people, on stderr. They may hold Belljar's own colours, so the caller sanitizes the rest.
     pub fn block(&mut self, text: &str) -> Result<(), Failure> {
         self.end_line(Stream::Stderr)?;
         writeln!(io::stderr().lock(), "{text}").map_err(|e| Failure::write(&e))
     }
 
-    /// A question whose answer is typed behind it.
+    /// A question; the answer is typed behind it.
     pub fn prompt(&mut self, text: &str) -> Result<(), Failure> {
         self.end_line(Stream::Stderr)?;
         self.err.mid_line = true;
@@ -254,14 +253,14 @@ impl Screen {
         io::stderr().lock().write_all(text.as_bytes()).map_err(|e| Failure::write(&e))
     }
 
-    /// The answer was typed, and its end has ended the line.
+    /// The answer was typed, and its Enter has ended the line.
     pub fn was_answered(&mut self) {
         self.err.mid_line = false;
         self.share_line(false);
     }
 
-    /// A line that goes away before anything else is shown, also the next one of its kind; empty text erases it.
-    /// Only if someone is watching. It has to be short: only one line of the terminal is erased.
+    /// Shows a line that is erased before anything else is shown, also before the next progress; empty text erases it.
+    /// Only on a terminal. The text has to be short, since only one line of the terminal is erased.
     pub fn progress(&mut self, text: &str) -> Result<(), Failure> {
         if text.is_empty() {
             return self.erase_progress();
@@ -281,12 +280,12 @@ impl Screen {
         Ok(())
     }
 
-    /// The end of a command that did not work.
+    /// Reports the failure of a command.
     pub fn failure(&mut self, failure: &Failure, json: bool) {
         if failure.is_quiet() {
             return;
         }
-        // If stderr is gone too, there is nothing left to do.
+        // If stderr is closed, too, the failure cannot be reported.
         let _ = self.try_failure(failure, json);
     }
 

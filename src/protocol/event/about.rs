@@ -1,4 +1,4 @@
-//! Whom an event concerns: a cell, an ask, or everybody in the session.
+//! What an event concerns: one cell, one ask, or the whole session.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ impl EventBody {
         }
     }
 
-    /// What befalls the sandbox or the session befalls every cell and every ask in it.
+    /// Whether the event concerns the sandbox or the session, and with it every cell and every ask in it.
     #[must_use]
     pub fn befalls_session(&self) -> bool {
         matches!(

@@ -41,13 +41,13 @@ pub enum EventBody {
         image: ImageFact,
         python: String,
         isolation: String,
-        /// All that was read back from it.
+        /// All facts that were read back from the sandbox.
         receipt: Box<Receipt>,
-        /// The modules that it begins with, if any were asked for.
+        /// The modules that were imported when the sandbox started, if any were asked for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         preloaded: Option<Preloaded>,
     },
-    /// A daemon that was started anew found the sandbox alive, with its variables.
+    /// A restarted daemon found the sandbox alive, with its variables.
     SandboxAttached,
     /// The sandbox is gone and the variables with it.
     SandboxGone {
@@ -57,27 +57,27 @@ pub enum EventBody {
         cell: CellNumber,
         mode: Mode,
         code: String,
-        /// It has to be one expression.
+        /// The code has to be one expression.
         #[serde(default)]
         expression: bool,
         timeout_s: f64,
-        /// The cell of which it is a replay: tools are not called, their recorded answers are given.
+        /// The cell that this cell replays: tools are not called, their recorded answers are given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         replays: Option<CellNumber>,
-        /// The ask that wants it; none if a client does.
+        /// The ask that queued the cell; none if a client did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         origin: Option<CellOrigin>,
-        /// The ask whose rules it keeps to, if it has no origin: one that reads a variable, or whose cell it replays.
+        /// The ask whose rules bind a cell without `origin`: the cell reads a variable for it, or replays a cell of it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bound_by: Option<AskNumber>,
     },
     CellStarted {
         cell: CellNumber,
-        /// What is counted beyond this is the cell's doing.
+        /// The counters when the cell started; the cell caused every later increase.
         #[serde(default)]
         before: Counters,
     },
-    /// Output; without a cell if it was written while none ran.
+    /// Output; without a cell if it was written while no cell ran.
     Output {
         cell: Option<CellNumber>,
         stream: Stream,
@@ -95,13 +95,13 @@ pub enum EventBody {
         cell: Option<CellNumber>,
         call: u64,
         name: String,
-        /// Empty if the call was refused: then they are not kept.
+        /// Empty if the call was refused: the arguments of refused calls are not kept.
         arguments: Map<String, Value>,
         /// Bytes of the arguments of a refused call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         refused_bytes: Option<u64>,
     },
-    /// A person has allowed a call, and it is being made. Before this, nothing of it has happened.
+    /// A person has allowed the call, and it is being made. Before this event the call has had no effect.
     ToolBegun {
         cell: CellNumber,
         call: u64,
@@ -113,12 +113,12 @@ pub enum EventBody {
     Interrupting {
         cell: CellNumber,
     },
-    /// Its process ended without an answer; what became of it follows with `cell_finished`.
+    /// The cell's process ended without an answer; the outcome follows with `cell_finished`.
     CellDied {
         cell: CellNumber,
         exit_code: i32,
         after: StateAfter,
-        /// The daemon had told the kernel to end it.
+        /// The daemon had told the kernel to end the process.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         killed: bool,
     },
@@ -128,10 +128,10 @@ pub enum EventBody {
     /// The process that held the variables died outside of any cell.
     StateLost {
         reason: String,
-        /// They are as after this cell again (0: as at the start); none if all are gone.
+        /// The variables are as after this cell again (0: as at the start); none if all are gone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         restored_to: Option<CellNumber>,
-        /// Which threads, tasks and processes went with it, in a sentence.
+        /// Which threads, tasks and processes were lost with the process, in a sentence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         gone: Option<String>,
     },
@@ -144,11 +144,11 @@ pub enum EventBody {
     ResetDone {
         cells: CellNumber,
     },
-    /// A fresh worker gets the variables of before: these cells run in it again, in this order.
+    /// These cells run again, in this order, in a fresh worker, to recreate the variables.
     ReplayStarted {
         cells: Vec<CellNumber>,
     },
-    /// All of them did. Without it, they can be replayed once more.
+    /// All cells of the replay have run. Without this event, the replay can be repeated.
     ReplayFinished,
     /// All processes of the sandbox are stopped, and the clocks of its cells with them.
     Frozen,
@@ -169,7 +169,7 @@ pub enum EventBody {
         ask: AskNumber,
         step: u32,
     },
-    /// What the model says, while it says it. The whole of it follows with `model_replied`.
+    /// Text of the model while it streams. The whole reply follows with `model_replied`.
     ModelText {
         ask: AskNumber,
         step: u32,
@@ -187,26 +187,25 @@ pub enum EventBody {
         failure: ModelFailure,
         retry_in_s: Option<f64>,
     },
-    /// A request that brought no reply, because it broke off or nobody waited for it any more, and what it
-    /// cost nevertheless, as estimated.
+    /// A request brought no reply, because it broke off or was cancelled; `tokens` is its estimated cost.
     ModelSpent {
         ask: AskNumber,
         step: u32,
         tokens: u64,
     },
-    /// An ask within this one, made by its code, used tokens and steps. They count for this one, too.
+    /// A nested ask, made by code of this ask, used tokens and steps. They count for this ask, too.
     AskSpentWithin {
         ask: AskNumber,
         usage: Usage,
         #[serde(default)]
         steps: u32,
     },
-    /// What waits for a person in asks within this one; empty: nothing any more.
+    /// The approvals that wait for a person in nested asks; empty when none waits any more.
     AskWaitsWithin {
         ask: AskNumber,
         approvals: Vec<Approval>,
     },
-    /// A tool call of the model's own, beside cells.
+    /// A tool call that the model made directly, not through a cell.
     AskToolCalled {
         ask: AskNumber,
         id: String,
@@ -229,7 +228,7 @@ pub enum EventBody {
     ApprovalDecided {
         id: String,
         decision: Decision,
-        /// User id; none if nobody decided: the time for it is over, or nothing waits for it any more.
+        /// User id; none if no person decided: the time for it is over, or the call does not wait any more.
         by: Option<u32>,
     },
     PlanChanged {
@@ -266,7 +265,7 @@ pub enum ToolOutcome {
     Failure(ToolFailure),
 }
 
-/// Characters of a text that stays where the rest of it is left out.
+/// Characters that are kept of a text whose rest is dropped.
 const LEAN_CHARS: usize = 200;
 
 fn cut(text: &mut String) {
@@ -288,8 +287,8 @@ impl ToolOutcome {
 }
 
 impl EventBody {
-    /// The event without what is large about it, for where there is no room for all of it. What a later daemon
-    /// needs to go on is kept.
+    /// The event without its large parts, for when there is no room for all of it. What a restarted daemon needs to
+    /// continue is kept.
     #[must_use]
     pub fn lean(mut self) -> Self {
         match &mut self {

@@ -1,5 +1,5 @@
-//! Events of a session: one ordered sequence, 1, 2, 3, … that clients can resume anywhere. What kinds there are, whom
-//! each of them concerns, and what it says to a person.
+//! Events of a session: one ordered sequence, 1, 2, 3, … that clients can resume anywhere. The submodules define the
+//! kinds of events, what each kind concerns, and its sentence for people.
 
 mod about;
 mod kinds;

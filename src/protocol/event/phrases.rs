@@ -9,7 +9,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
 use crate::protocol::text::{clipped, one_line, visible};
 
-/// Characters of a tool's arguments, so that a call stays a line.
+/// Characters of a tool's arguments that are shown, so that a call fits on one line.
 const ARGUMENTS_CHARS: usize = 200;
 
 /// `name(a=1, b="x")`, on one line and cut if need be.
@@ -28,7 +28,7 @@ pub fn approval_subject(subject: &Subject) -> String {
     }
 }
 
-/// Why an approval is asked for, if the cell that runs would not have to.
+/// Why an approval is required although the running cell by itself would need none.
 #[must_use]
 pub fn bound_by(approval: &Approval) -> Option<String> {
     let ask = approval.bound_by?;
@@ -75,7 +75,7 @@ pub fn why_unanswered(end: &AskEnd) -> Option<String> {
     })
 }
 
-/// How a cell ended; nothing for ends that explain themselves.
+/// How a cell ended; none for ends that need no explanation.
 #[must_use]
 pub fn what_happened(result: &ExecutionResult) -> Option<String> {
     Some(match result.status {
@@ -113,7 +113,7 @@ pub fn what_happened(result: &ExecutionResult) -> Option<String> {
     })
 }
 
-/// The variables that a copy has, which cannot see what a cell is doing just then.
+/// The note for a copy of the session: it has the state before the running cell, not that cell's changes.
 #[must_use]
 pub fn as_before(cell: CellNumber) -> String {
     format!("the variables are as before cell {cell}, which was running")
@@ -123,7 +123,7 @@ pub fn as_before(cell: CellNumber) -> String {
 #[must_use]
 pub fn state_note(result: &ExecutionResult) -> Option<String> {
     let mut note = match (result.mode, result.state.kind, result.state.restored_to) {
-        // With the session its files may be gone.
+        // If the session was removed, its files may be gone, too.
         (_, StateKind::Lost, _) if result.reason == Reason::ByCancel => "all variables are gone".to_owned(),
         (_, StateKind::Lost, _) => "all variables are gone; files in the workspace remain".to_owned(),
         (Mode::Main, StateKind::Restored, None) => "variables are back as before the cell".to_owned(),

@@ -1,5 +1,5 @@
-//! What an event says to a person: one sentence, and how much it matters. A view chooses by severity; for the few
-//! events that it shows in a form of its own (output, code, approvals) it has no use for the sentence.
+//! One sentence for people per event, with its severity. A view selects sentences by severity, and ignores the
+//! sentences of the few events that it shows in a form of its own (output, code, approvals).
 
 use super::phrases::{approval_subject, call, decision, steps, why_unanswered};
 use super::{EventBody, ToolOutcome};
@@ -8,12 +8,12 @@ use crate::protocol::chat::ChatReply;
 use crate::protocol::result::{ExecutionResult, Status};
 use crate::protocol::text::{clipped, one_line};
 
-/// Characters of what a model, a tool or a person said, where a sentence quotes it. The event has all of it.
+/// Characters of a text of a model, a tool or a person that a sentence quotes. The event holds the whole text.
 const QUOTE_CHARS: usize = 160;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The ordinary course of things, for whoever reads the log.
+    /// Ordinary progress, for readers of the log.
     Progress,
     /// For a person who watches.
     Notice,
@@ -24,7 +24,7 @@ pub enum Severity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sentence {
     pub severity: Severity,
-    /// The ask that the sentence is about, where it does not name it itself.
+    /// The ask that the sentence is about, if the text does not name it.
     pub ask: Option<AskNumber>,
     pub text: String,
 }
@@ -39,7 +39,7 @@ impl Sentence {
     }
 }
 
-/// As it is told where several asks are told of.
+/// Names the ask, for views that show several asks.
 impl std::fmt::Display for Sentence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.ask {
@@ -50,7 +50,7 @@ impl std::fmt::Display for Sentence {
 }
 
 impl EventBody {
-    /// None for events that bring content (output, displays, words of a model as they come) or only prepare another.
+    /// None for events that carry content (output, displays, text of a model while it streams) or only precede another.
     #[must_use]
     pub fn sentence(&self) -> Option<Sentence> {
         let progress = |text: String| Sentence::new(Severity::Progress, text);
@@ -109,7 +109,7 @@ impl EventBody {
                 let text = format!("the model failed: {message}; it is asked again in {seconds:.1} s");
                 Sentence::of_ask(Severity::Warning, *ask, text)
             }
-            // What follows from it is told as the end of the ask.
+            // The end of the ask follows and reports the failure.
             Self::ModelFailed { ask, failure, retry_in_s: None, .. } => {
                 of_ask(ask, format!("the model failed: {}", one_line(&failure.message)))
             }

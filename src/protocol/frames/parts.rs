@@ -1,4 +1,4 @@
-//! What frames are made of.
+//! Types that frames are made of.
 
 use crate::protocol::ids::CellNumber;
 use schemars::JsonSchema;
@@ -20,7 +20,7 @@ pub enum DoneReason {
     Exit0,
     Exception,
     Syntax,
-    /// The restricted policy does not allow it; nothing of it ran.
+    /// The restricted policy does not allow the code; nothing of it ran.
     Policy,
     Exit,
     ByUser,
@@ -35,7 +35,7 @@ pub enum RefusedCode {
     NoProcess,
     /// The worker has ended, and the next one is not there yet.
     NoWorker,
-    /// `undo` reaches not that far.
+    /// `undo` cannot go back that far.
     OutOfReach,
     /// The frame is not understood.
     Malformed,
@@ -57,7 +57,7 @@ pub struct KernelLimits {
     pub display_bytes: u64,
     pub displays_bytes: u64,
     pub tool_calls: u64,
-    /// Names listed of a cell.
+    /// Names that are listed for one cell.
     pub names: u64,
     /// Checkpoints in the ring; 0 switches them off.
     pub checkpoints: u64,
@@ -65,7 +65,7 @@ pub struct KernelLimits {
     pub checkpoint_bytes: u64,
     /// The session's own memory.
     pub memory_bytes: u64,
-    /// Frames that wait for an `ack`, before the kernel stops reading output.
+    /// Bytes of frames that may wait for an `ack` before the kernel stops reading output.
     pub unacknowledged_bytes: u64,
     /// Seconds the guardian goes on without a daemon before it ends the sandbox.
     pub orphan_s: u64,
@@ -75,11 +75,11 @@ pub struct KernelLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum StateAfter {
-    /// The main line was not concerned.
+    /// The main line is not affected.
     Kept,
     /// As after this cell; 0 for the state at the start.
     Restored(CellNumber),
-    /// Nothing but the seed.
+    /// Only the seed is left.
     Lost,
 }
 
@@ -103,11 +103,11 @@ pub struct ToolSpec {
     pub description: String,
     /// JSON Schema of the arguments: an object.
     pub parameters: Value,
-    /// JSON Schema of the value that a call gives. Without one it gives a marker, a string that
-    /// stands for what the tool said and is replaced by it in the cell's output.
+    /// JSON Schema of the value that a call returns. Without one it returns a marker, a string that is
+    /// replaced by the tool's text in the cell's output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
-    /// The kernel knows it by its name and runs it in the worker, without a call.
+    /// The kernel implements the tool and runs it in the worker, without a call to the daemon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub local: bool,
 }
@@ -144,7 +144,7 @@ pub enum ComputeOutcome {
     Error(String),
 }
 
-/// What the kernel found out about its own cage before any code ran. `true` means contained.
+/// What the kernel found out about its own isolation before any code ran. `true` means contained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "a list of yes-or-no findings")]

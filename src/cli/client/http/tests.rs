@@ -15,7 +15,7 @@ fn paths_are_escaped() {
     assert_eq!(escaped_path("a b/ä?#%.txt"), "a%20b/%C3%A4%3F%23%25.txt");
 }
 
-/// Answers one connection with these pieces, and hands back what it was asked.
+/// A server that answers one connection with these pieces and returns the request that it got.
 fn served(pieces: &'static [&'static str]) -> (tempfile::TempDir, Client, tokio::task::JoinHandle<String>) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let dir = tempfile::tempdir().unwrap();
@@ -68,7 +68,7 @@ async fn what_a_daemon_did_not_read_before_its_end_goes_to_the_next_one() {
     let first = tokio::net::UnixListener::bind(&socket).unwrap();
     let client = Client::new(socket.clone(), None);
     let asking = tokio::spawn(async move { client.post("/v1/sessions", &1).await });
-    // Accepted, but not read.
+    // The first daemon accepts the connection, but does not read the request.
     let taken = first.accept().await.unwrap();
     let second = tokio::net::UnixListener::bind(&moved).unwrap();
     std::fs::rename(&moved, &socket).unwrap();

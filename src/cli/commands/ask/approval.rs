@@ -1,4 +1,4 @@
-//! A person decides: what is shown of an approval, and what may be answered. Shared by `ask` and
+//! How a person decides: what is shown of an approval, and which answers are possible. Shared by `ask` and
 //! `approve`.
 
 use std::fs::OpenOptions;
@@ -13,16 +13,16 @@ use crate::protocol::clock::since;
 use crate::protocol::event::phrases;
 use crate::protocol::text::visible;
 
-/// Used if neither `VISUAL` nor `EDITOR` says otherwise.
+/// The editor if neither `VISUAL` nor `EDITOR` is set.
 const EDITOR: &str = "vi";
 
-/// What a line that was typed asks for.
+/// The meaning of a typed line.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) enum Choice {
     Decided(Decision),
     /// Change the code in an editor, then run it.
     Edit,
-    /// The words are still to be typed.
+    /// Tell the model something; the text is still to be typed.
     Tell,
 }
 
@@ -33,7 +33,7 @@ pub(in crate::cli) fn question(subject: &Subject) -> &'static str {
     }
 }
 
-/// None if it is no answer to the question.
+/// None if the line does not answer the question.
 pub(in crate::cli) fn choice(subject: &Subject, line: &str) -> Option<Choice> {
     let (word, rest) = line.trim().split_once(char::is_whitespace).unwrap_or((line.trim(), ""));
     let rest = Some(rest.trim()).filter(|rest| !rest.is_empty()).map(ToOwned::to_owned);
@@ -47,7 +47,7 @@ pub(in crate::cli) fn choice(subject: &Subject, line: &str) -> Option<Choice> {
     })
 }
 
-/// All that a person has to see before they decide: nothing is cut, nothing hidden.
+/// Everything that a person has to see before deciding: nothing is cut or hidden.
 pub(in crate::cli) fn blocks(approval: &Approval) -> Vec<Block> {
     let mut head = format!("· {}", approval.id);
     if let Some(cell) = approval.cell {
@@ -70,7 +70,7 @@ pub(in crate::cli) fn blocks(approval: &Approval) -> Vec<Block> {
     all
 }
 
-/// What happens if nobody decides.
+/// What happens if no person decides in time.
 fn deadline(approval: &Approval) -> Option<String> {
     let (seconds, by_default) = (approval.deadline_s?, approval.by_default?);
     let left = (seconds - since(&approval.asked_at).as_secs_f64()).max(0.0);
@@ -81,17 +81,17 @@ fn deadline(approval: &Approval) -> Option<String> {
     Some(format!("without a decision within {left:.0} s it is {end}"))
 }
 
-/// Removes what was edited, however that ends.
+/// Removes the folder with the edited code when dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left in a temporary folder does no harm.
+        // A folder that remains in the temporary folder does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// The code as a person's editor leaves it; none if they changed nothing.
+/// The code after a person edited it; none if it is unchanged.
 pub(in crate::cli) async fn edited(code: &str) -> Result<Option<String>, Failure> {
     let failed = |e: std::io::Error| Failure::io("failed to write the code for the editor", &e);
     let folder = std::env::temp_dir().join(format!("belljar-{}", uuid::Uuid::new_v4().simple()));
@@ -103,7 +103,7 @@ pub(in crate::cli) async fn edited(code: &str) -> Result<Option<String>, Failure
 
     let named = |variable| std::env::var(variable).ok().filter(|value| !value.trim().is_empty());
     let editor = named("VISUAL").or_else(|| named("EDITOR")).unwrap_or_else(|| EDITOR.to_owned());
-    // It may bring arguments along, as in `code --wait`.
+    // The value may contain arguments, as in `code --wait`.
     let mut words = editor.split_whitespace();
     let program = words.next().unwrap_or(EDITOR);
     let ended = tokio::process::Command::new(program).args(words).arg(&path).status().await;

@@ -1,4 +1,4 @@
-//! `belljar approve`: decide what waits for a person.
+//! `belljar approve`: decide about cells and tool calls that wait for a person.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::protocol::event::phrases::{approval_subject, decision as decision_lin
 use crate::protocol::exit_codes as exit;
 use crate::protocol::text::{clipped, visible};
 
-/// Characters of what waits, so that a row stays a row.
+/// Characters of a waiting cell or call that are shown, so that it fits in a row.
 const SUMMARY_CHARS: usize = 80;
 
 /// List what waits for a decision, or decide it.
@@ -30,7 +30,7 @@ const SUMMARY_CHARS: usize = 80;
 pub(in crate::cli) struct Approve {
     /// The start of an id is enough if there is no other like it.
     id: Option<String>,
-    /// Of all users, for administrators; their look at it is in the events of the session.
+    /// List those of all users, for administrators; the events of each session record that they looked.
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -123,7 +123,7 @@ fn table(approvals: &[Approval], of_all: bool) -> Table {
     table
 }
 
-/// By its id, or by the start of it.
+/// Finds an approval by its id, or by the start of the id.
 fn find<'a>(approvals: &'a [Approval], wanted: &str) -> Result<&'a Approval, Failure> {
     if let Some(exact) = approvals.iter().find(|approval| approval.id == wanted) {
         return Ok(exact);

@@ -48,7 +48,7 @@ fn head(message: &Message) -> String {
     }
 }
 
-/// What was said, and a line for each call.
+/// The text of the message, and a line for each call.
 fn body(message: &Message) -> String {
     let mut lines: Vec<String> = Some(message.content.trim_end().to_owned())
         .into_iter()

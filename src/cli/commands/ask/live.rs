@@ -1,4 +1,4 @@
-//! An ask as it is watched: from its events to what a person sees of them. No I/O, no clock.
+//! Turns the events of an ask into what a watching person sees. No I/O, no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,21 +15,21 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::result::ExecutionResult;
 use crate::protocol::text::clipped;
 
-/// Characters of a tool's answer and of what a model thought for itself; the journal has all of it.
+/// Characters of a tool's answer and of a model's reasoning that are shown; the journal has all of it.
 const TOOL_ANSWER_CHARS: usize = 1_000;
 const REASONING_CHARS: usize = 2_000;
 
 pub(in crate::cli) struct LiveView {
     scope: AskScope,
     dialect: Dialect,
-    /// Approvals that asks within it wait for.
+    /// Ids of approvals that nested asks wait for.
     within: BTreeSet<String>,
-    /// Names of the model's own calls that are not answered yet.
+    /// Names of the model's own tool calls that are not answered yet.
     names: BTreeMap<String, String>,
     speech: Speech,
     /// The section that the next piece may continue.
     open: Option<Section>,
-    /// Code that a person has seen already, because they were asked about it.
+    /// Code that the person has seen already, because an approval showed it.
     seen_code: Option<String>,
     doing: String,
     usage: Usage,
@@ -50,12 +50,12 @@ impl LiveView {
         }
     }
 
-    /// Whether an event of the session is about this ask. Each event has to be given once, in order.
+    /// Whether an event of the session concerns this ask. Each event has to be given once, in order.
     pub fn concerns(&mut self, event: &EventBody) -> bool {
         self.scope.concerns(event)
     }
 
-    /// The last words of the model are the answer, and a person has seen them.
+    /// Whether the model's last text is the answer, so that the person has seen it already.
     pub fn has_told(&self, answer: &str) -> bool {
         !answer.trim().is_empty() && self.speech.told().trim() == answer.trim()
     }
@@ -112,7 +112,7 @@ impl LiveView {
                 approval::blocks(approval)
             }
             EventBody::ApprovalDecided { decision, .. } => {
-                // What did not pass as it was is shown anew if it runs after all.
+                // Code that was not accepted unchanged is shown again if it runs after all.
                 if !matches!(decision, Decision::Accept { code: None }) {
                     self.seen_code = None;
                 }
@@ -144,7 +144,7 @@ impl LiveView {
         vec![Block::Head(section, more)]
     }
 
-    /// A piece of a section, which begins if it is not open yet.
+    /// Continues a section, or begins it if it is not open.
     fn flow(&mut self, section: Section, text: &str) -> Vec<Block> {
         let mut blocks = Vec::new();
         if self.open != Some(section) {
@@ -174,7 +174,7 @@ impl LiveView {
         if let Some((section, words)) = self.speech.rest(self.dialect, &reply.message) {
             blocks.extend(self.flow(section, &words));
         }
-        // Words end with their reply, so that there is a line for the spinner.
+        // The text of a reply ends with a line break, so that the spinner has a line of its own.
         if !self.speech.told().is_empty() && !self.speech.told().ends_with('\n') {
             blocks.push(Block::Flow("\n".to_owned()));
         }
@@ -195,7 +195,7 @@ impl LiveView {
     }
 
     fn model_failed(&mut self, event: &EventBody) -> Vec<Block> {
-        // What came of the reply is void; the next try says it all again.
+        // The text so far is void, because the next try sends the whole reply again.
         self.speech = Speech::default();
         self.open = None;
         tell(event)
@@ -251,7 +251,7 @@ impl LiveView {
     }
 }
 
-/// The event's own sentence, if it is for a person who watches.
+/// The event's own sentence, if it is severe enough for a watching person.
 fn tell(event: &EventBody) -> Vec<Block> {
     event
         .sentence()

@@ -21,7 +21,7 @@ impl Models {
     }
 }
 
-/// What a provider plays that asks no model at all.
+/// The replies that a provider plays back without asking any model.
 pub(in crate::cli) fn played(provider: &str) -> Option<&'static str> {
     match provider {
         "script" => Some("answers written by hand"),

@@ -1,5 +1,5 @@
-//! What of a model's words is for people. In some dialects a reply is JSON or has tags: raw, that is
-//! no pleasure to read, so it is held back until its parts can be told apart.
+//! Which part of a model's text is for people. In some dialects a reply is JSON or has tags, which is
+//! hard to read raw, so the text is held back until its parts can be separated.
 
 use serde_json::{Map, Value};
 
@@ -7,20 +7,20 @@ use crate::cli::render::block::Section;
 use crate::protocol::ask::Dialect;
 use crate::protocol::chat::Message;
 
-/// The tags whose content is no speech.
+/// The tags whose content is not text for people.
 const TAGS: [&str; 2] = ["pip-dependencies-to-install", "execution-code"];
 
-/// The words of one reply, while they come.
+/// The text of one reply while it streams.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Speech {
     state: State,
-    /// What was shown so far.
+    /// The text that was shown so far.
     told: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Nothing but blanks came.
+    /// Only white space came so far.
     #[default]
     Silent,
     Live,
@@ -28,7 +28,7 @@ enum State {
 }
 
 impl Speech {
-    /// What of a piece is shown at once.
+    /// The part of a piece that is shown at once.
     pub fn hear(&mut self, dialect: Dialect, text: &str) -> Option<String> {
         let text = if self.state == State::Silent { text.trim_start() } else { text };
         let first = text.chars().next()?;
@@ -38,7 +38,7 @@ impl Speech {
         if self.state == State::Held {
             return None;
         }
-        // Behind the words come the tags.
+        // The tags come after the text for people.
         let words = match text.split_once('<') {
             Some((words, _)) if dialect == Dialect::XmlTags => {
                 self.state = State::Held;
@@ -54,7 +54,7 @@ impl Speech {
         &self.told
     }
 
-    /// What is left to show now that the whole reply is there.
+    /// The part that is still to be shown when the whole reply is there.
     pub fn rest(&mut self, dialect: Dialect, reply: &Message) -> Option<(Section, String)> {
         let (section, words) = spoken(dialect, reply)?;
         let words = words.trim();
@@ -76,8 +76,8 @@ fn is_for_people(dialect: Dialect, first: char) -> bool {
     }
 }
 
-/// The part of a reply that is for people. Code is shown when it runs and an answer at the end, so
-/// neither is in it.
+/// The part of a reply that is for people. It has no code, which is shown when it runs, and no answer, which is
+/// shown at the end.
 fn spoken(dialect: Dialect, reply: &Message) -> Option<(Section, String)> {
     let content = &reply.content;
     let thought = |key: &str| match json_in(content) {
@@ -91,7 +91,7 @@ fn spoken(dialect: Dialect, reply: &Message) -> Option<(Section, String)> {
         Dialect::NextStep => thought("current_state"),
         Dialect::JsonAction => thought("thought"),
         Dialect::XmlTags => Some((Section::Model, outside_tags(content))),
-        // JSON beside no call is an answer to a schema.
+        // JSON without a call is the answer to a schema.
         Dialect::ToolCalls
             if reply.tool_calls.is_empty() && reply.function_call.is_none() && json_in(content).is_some() =>
         {
@@ -101,13 +101,13 @@ fn spoken(dialect: Dialect, reply: &Message) -> Option<(Section, String)> {
     }
 }
 
-/// The object in a reply, whatever stands around it.
+/// The JSON object in a reply, with any text around it ignored.
 fn json_in(content: &str) -> Option<Map<String, Value>> {
     let (start, end) = (content.find('{')?, content.rfind('}')?);
     serde_json::from_str(content.get(start..=end)?).ok()
 }
 
-/// A tag that nobody closes goes to the end.
+/// The text outside of the tags. A tag that is never closed extends to the end.
 fn outside_tags(content: &str) -> String {
     let mut out = content.to_owned();
     for tag in TAGS {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::protocol::chat::{Role, ToolCall};
 
-    /// What was shown while the pieces came, and what at the end.
+    /// The text that was shown while the pieces came, and the text shown at the end.
     fn heard(dialect: Dialect, pieces: &[&str]) -> (String, String) {
         let mut speech = Speech::default();
         let live: String = pieces.iter().filter_map(|piece| speech.hear(dialect, piece)).collect();

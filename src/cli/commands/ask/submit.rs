@@ -104,7 +104,7 @@ impl Ask {
         let ask = self.request()?;
         let client = context.client();
         let models: ModelList = client.get("/v1/models").await?.parse()?;
-        // From here on no signal may end us before a session of our own is removed again.
+        // From here on no signal may end this process before its throw-away session is removed again.
         let mut stops = Stops::new()?;
         let Some(session) = named else {
             let session = ThrowAway::make(&client, self.sandbox).await?;
@@ -172,7 +172,7 @@ async fn ask_in(
     models: &ModelList,
     stops: &mut Stops,
 ) -> Result<u8, Failure> {
-    // Not as a stream: so its number is known, and it can be cancelled, before its first event.
+    // Not as a stream, so that the ask's number is known, and the ask can be cancelled, before its first event.
     let view: AskView = client.post(&format!("/v1/sessions/{session}/asks"), ask).await?.parse()?;
     if let Some(model) = models.models.iter().find(|model| model.name == view.model) {
         context.screen.note(&model_line(model))?;
@@ -188,8 +188,8 @@ async fn ask_in(
     }
 }
 
-/// The answer to stdout, all else about the end to stderr. An answer that was seen while it came is
-/// not repeated to the same pair of eyes.
+/// Writes the answer to stdout and everything else about the end to stderr. An answer that was already shown on
+/// the same terminal is not repeated.
 pub(in crate::cli) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) -> Result<(), Failure> {
     let tally = format!("{}, {} tokens", phrases::steps(end.steps), end.usage.total());
     if let Some(why) = phrases::why_unanswered(end) {
@@ -207,7 +207,7 @@ pub(in crate::cli) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) ->
     }
 }
 
-/// Which model it is; one that plays what was written before is named for what it is.
+/// Which model is used; a model that only plays back prepared replies is named as such.
 fn model_line(model: &ModelView) -> String {
     match played(&model.provider) {
         Some(what) => format!(

@@ -1,4 +1,4 @@
-//! The loop of an ask that is watched: events come, signals come, a person types.
+//! The loop that watches an ask: it handles events, signals and typed lines.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::IsTerminal as _;
@@ -23,17 +23,17 @@ use crate::protocol::exit_codes as exit;
 const SPINNER: [char; 8] = ['⣷', '⣯', '⣟', '⡿', '⢿', '⣻', '⣽', '⣾'];
 const TICK: Duration = Duration::from_millis(120);
 
-/// How we came to stop watching.
+/// Why this command stopped watching.
 pub(in crate::cli) enum Watched {
     Ended {
         end: Box<AskEnd>,
         told: bool,
     },
-    /// We were told to stop waiting; the ask may go on. The exit code says by what.
+    /// A signal ended the watching; the ask may continue. The exit code says which signal.
     Left(u8),
 }
 
-/// Shows an ask until it ends. A first Ctrl-C cancels it, a second leaves it.
+/// Shows an ask until it ends. A first Ctrl-C cancels the ask, a second one leaves it.
 pub(in crate::cli) async fn watch(
     context: &mut Context,
     client: &Client,
@@ -105,13 +105,13 @@ pub(in crate::cli) async fn watch(
     }
 }
 
-/// Approvals that this terminal has not decided yet; the first one is being asked about.
+/// Approvals that are not decided yet; this terminal asks about the first one.
 struct Desk {
     staffed: bool,
     waiting: VecDeque<Approval>,
-    /// The approvals among them, or decided since, that belong to asks within the one that is watched.
+    /// Ids of the approvals that nested asks waited for at the latest event; some may be decided since.
     within: BTreeSet<String>,
-    /// The next line is what the model is told.
+    /// The next typed line is a text for the model.
     wants_words: bool,
 }
 
@@ -125,8 +125,8 @@ impl Desk {
         Some(if self.wants_words { "what to tell the model > " } else { question(&first.subject) })
     }
 
-    /// Takes an approval off the desk that was decided, here or elsewhere. True if it was the one
-    /// that is being asked about.
+    /// Removes an approval that was decided, here or elsewhere. True if it was the one that this terminal
+    /// asks about.
     fn decided(&mut self, id: &str) -> bool {
         let first = self.waiting.front().is_some_and(|first| first.id == id);
         self.wants_words &= !first;
@@ -177,7 +177,7 @@ impl<'a> Watcher<'a> {
 
     async fn cancel(&mut self, path: &str) -> Result<(), Failure> {
         self.context.screen.note("cancelling the ask; press Ctrl-C again to leave it")?;
-        // It may have ended just now; then its end is on its way to us.
+        // If the ask has just ended, the request fails, and the event of its end follows.
         match self.client.post_empty(path).await {
             Ok(_) => Ok(()),
             Err(failure) => self.context.screen.warn(&failure.message),
@@ -206,7 +206,7 @@ impl<'a> Watcher<'a> {
                 for approval in fresh {
                     self.wanted(approval)?;
                 }
-                // Here or elsewhere: each may be the one that is being asked about.
+                // They were decided here or elsewhere; one of them may be the one that this terminal asks about.
                 if gone.iter().filter(|id| self.desk.decided(id)).count() > 0 {
                     return self.next_question();
                 }
@@ -216,7 +216,7 @@ impl<'a> Watcher<'a> {
         if self.desk.is_asking() && !was_asking {
             self.lines.forget_stale();
         }
-        // What was shown in between has pushed the question away.
+        // The blocks were shown below the question, so it is asked again.
         if blocks.is_empty() { Ok(()) } else { self.ask() }
     }
 
@@ -230,7 +230,7 @@ impl<'a> Watcher<'a> {
         self.context.screen.note(&how)
     }
 
-    /// The one before is decided; what comes now was shown a while ago, if there is more.
+    /// Shows the next approval again, if there is one: it was first shown before the decision about the previous one.
     fn next_question(&mut self) -> Result<(), Failure> {
         if let Some(approval) = self.desk.waiting.front() {
             for block in approval::blocks(approval) {
@@ -251,7 +251,7 @@ impl<'a> Watcher<'a> {
     async fn answered(&mut self, line: Option<String>) -> Result<(), Failure> {
         let Some(approval) = self.desk.waiting.front().cloned() else { return Ok(()) };
         let Some(line) = line else {
-            // The person has left; somebody else may decide.
+            // The person has closed the input, so the decision is left to `belljar approve`.
             self.desk.staffed = false;
             return self.context.screen.note(&format!("decide with `belljar approve {}`", approval.id));
         };
@@ -286,7 +286,7 @@ impl<'a> Watcher<'a> {
     async fn decide(&mut self, id: &str, decision: Decision) -> Result<(), Failure> {
         if let Err(failure) = self.client.post(&format!("/v1/approvals/{id}"), &decision).await {
             self.context.screen.failure(&failure, false);
-            // Without an answer of the daemon it is as before; with one, it was decided elsewhere.
+            // Without an answer of the daemon nothing has changed; with one, the approval was decided elsewhere.
             if failure.problem.is_none() {
                 return self.ask();
             }

@@ -33,7 +33,7 @@ use crate::cli::failure::Failure;
 use crate::cli::render::cell::show_end;
 use crate::cli::render::human::{Table, size};
 
-/// Names for the Tab key are not worth a longer wait.
+/// Longest wait for the names that the Tab key offers.
 const NAMES: Duration = Duration::from_secs(2);
 
 /// Type Python into a session.
@@ -78,7 +78,7 @@ impl Repl {
         talk.run(context, editor).await
     }
 
-    /// The session that is named, made if it is not there; a new one if none is named.
+    /// Opens the named session, and creates it if it does not exist; creates a new one if none is named.
     async fn open(self, client: &Client, named: Option<&SessionKey>) -> Result<SessionView, Failure> {
         if let Some(name) = named {
             match client.get(&format!("/v1/sessions/{name}")).await {
@@ -99,7 +99,7 @@ impl Repl {
     }
 }
 
-/// One conversation with a session.
+/// The dialog between a person and a session.
 struct Talk {
     client: Client,
     session: SessionKey,
@@ -122,14 +122,14 @@ impl Talk {
                 Typed::Terminated(code) => return Ok(code),
                 Typed::End => break,
             };
-            // What leaves Python's own prompt leaves this one.
+            // The words that leave Python's own prompt leave this one, too.
             if matches!(text.trim(), "exit" | "exit()" | "quit" | "quit()") {
                 break;
             }
             match self.answer(context, text).await {
                 Ok(None) => {}
                 Ok(Some(code)) => return Ok(code),
-                // Without a session or a screen there is nothing to go on with.
+                // Without a session or a screen the dialog cannot continue.
                 Err(failure) if failure.has_code(Code::NoSuchSession) || failure.is_quiet() => {
                     return Err(failure);
                 }
@@ -143,7 +143,7 @@ impl Talk {
         Ok(exit::SUCCESS)
     }
 
-    /// Names of variables, modules and tools. Without them Tab still knows Python.
+    /// Names of variables, modules and tools for the Tab key. Without them it still offers Python's keywords.
     async fn names(&self) -> std::collections::BTreeSet<String> {
         let path = format!("/v1/sessions/{}/variables?imports=true", self.session);
         let answer = tokio::time::timeout(NAMES, self.client.get(&path)).await;
@@ -151,7 +151,7 @@ impl Talk {
         list.map(|list| names::usable(&list.variables)).unwrap_or_default()
     }
 
-    /// An exit code if it is time to go.
+    /// Handles one input. Returns an exit code if the dialog has to end.
     async fn answer(&mut self, context: &mut Context, text: String) -> Result<Option<u8>, Failure> {
         if text.trim().is_empty() {
             return Ok(None);

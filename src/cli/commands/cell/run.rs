@@ -1,4 +1,4 @@
-//! `belljar run`: run a script in a session of its own that ends with it.
+//! `belljar run`: run a script in a session of its own that is removed afterwards.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ impl Run {
         let cell = RunCell { code: self.code()?, timeout_s: self.timeout, mode: Mode::Main };
         let (file, circumstances) = (self.file.display().to_string(), self.circumstances());
         let client = context.client();
-        // From here on no signal may end us before the session is removed again.
+        // From here on no signal may end this process before the session is removed again.
         let mut stops = Stops::new()?;
         let keeps_files = self.sandbox.workspace.is_some();
         let session = ThrowAway::make(&client, self.sandbox).await?;
@@ -76,15 +76,15 @@ impl Run {
         Ok(code)
     }
 
-    /// What a script finds when Python itself runs it. A cell of its own, so that the script's lines keep
-    /// their numbers, and its first ones may be what has to come first.
+    /// Code that sets what a script expects when Python itself runs it. It is a cell of its own, so that the script's
+    /// lines keep their numbers, and statements that have to come first in a file can.
     fn circumstances(&self) -> String {
         let file = self.file.display().to_string();
         let argv: Vec<&str> =
             std::iter::once(file.as_str()).chain(self.args.iter().map(String::as_str)).collect();
         let mut code = format!("__import__('sys').argv = {}", json!(argv));
         if let Some(name) = self.file.file_name().filter(|name| *name != "-") {
-            // It is not there, but what lies beside it may be.
+            // The script itself is not in the workspace, but files next to it may be.
             let _ = write!(code, "\n__file__ = {}", json!(format!("/workspace/{}", name.to_string_lossy())));
         }
         code
@@ -96,7 +96,7 @@ impl Run {
         } else {
             std::fs::read_to_string(&self.file)
         };
-        // Editors of other systems put a mark before the text, which Python does not take for code.
+        // Some editors put a byte order mark before the text, which Python does not accept in code.
         read.map(|code| code.strip_prefix('\u{feff}').map(ToOwned::to_owned).unwrap_or(code)).map_err(|e| {
             Failure::io(format_args!("failed to read `{}`", self.file.display()), &e)
                 .hint("name a script in UTF-8, or `-` to read it from stdin")
@@ -114,7 +114,7 @@ async fn prepare(client: &Client, session: &SessionKey, code: String) -> Result<
     }
 }
 
-/// Who has one script knows its name, and not that it is a cell.
+/// Shows the script's name in tracebacks, because the user does not know that the script runs as a cell.
 fn name_file(result: &mut ExecutionResult, file: &str) {
     let cell = format!("File \"<cell {}>\"", result.cell);
     if let Some(exception) = &mut result.exception {
@@ -122,12 +122,12 @@ fn name_file(result: &mut ExecutionResult, file: &str) {
     }
 }
 
-/// A session that goes with us, however we go.
+/// A session that is removed when this process ends, no matter how it ends.
 pub(in crate::cli) struct ThrowAway {
     pub name: SessionKey,
-    /// What holds it, if that is not the usual container.
+    /// A description of the sandbox, if it is not the usual container.
     unusual: Option<String>,
-    /// If we are killed, this connection goes with us, and the session after it.
+    /// If this process is killed, the connection closes, and the daemon removes the session.
     _held: Events,
 }
 
@@ -147,7 +147,7 @@ impl ThrowAway {
         }
     }
 
-    /// Isolation is never lowered in silence.
+    /// Weaker isolation than usual is never used silently.
     pub fn tell_backend(&self, context: &mut Context) -> Result<(), Failure> {
         match &self.unusual {
             Some(what) if !context.json => context.screen.note(what),
@@ -155,7 +155,7 @@ impl ThrowAway {
         }
     }
 
-    /// Also says what it was called.
+    /// Removes the session, and also returns its name.
     pub async fn remove(self, client: &Client) -> (SessionKey, Result<(), Failure>) {
         let removed = client.delete(&format!("/v1/sessions/{}", self.name)).await.map(|_| ());
         (self.name, removed)

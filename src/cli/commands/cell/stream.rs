@@ -1,4 +1,4 @@
-//! A cell while it runs, shown as it happens: shared by `exec`, `run` and `repl`.
+//! Shows a cell while it runs: shared by `exec`, `run` and `repl`.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -14,14 +14,14 @@ use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::ExecutionResult;
 
-/// How a cell's end reached us.
+/// How watching a cell ended.
 pub(in crate::cli) enum End {
     Finished(Box<ExecutionResult>),
-    /// We were told to stop waiting; the cell may run on. The exit code says by what.
+    /// A signal ended the watching; the cell may continue. The exit code says which signal.
     Left(u8),
 }
 
-/// Ctrl-C and the request to end, from the moment of construction on.
+/// Catches SIGINT and SIGTERM from its construction on.
 pub(in crate::cli) struct Stops {
     interrupt: Signal,
     terminate: Signal,
@@ -78,7 +78,7 @@ pub(in crate::cli) async fn stream(
                 return Err(Failure::new("the daemon ended the stream before it told of the cell"));
             }
             (Err(failure), None) => return Err(failure),
-            // The daemon itself says why there is no more to come.
+            // The daemon itself says why the stream cannot continue.
             (Err(failure), Some(_)) if failure.problem.is_some() => return Err(failure),
             (Ok(None) | Err(_), Some(seen)) => {
                 let hint =
@@ -93,7 +93,7 @@ pub(in crate::cli) async fn stream(
         let Some(cell) = event.body.cell().or(seen.as_ref().map(|seen| seen.cell)) else { continue };
         let seen = seen.get_or_insert(Seen { cell, trail: Trail::after(event.seq) });
         seen.trail.saw(event.seq);
-        // A stream that was resumed tells of the whole session.
+        // A resumed stream has the events of the whole session.
         if event.body.cell() != Some(seen.cell) && !event.body.befalls_session() {
             continue;
         }
@@ -105,7 +105,7 @@ pub(in crate::cli) async fn stream(
     }
 }
 
-/// The cell that the stream is about, and how far it has come.
+/// The cell that the stream is about, and how far the stream has been read.
 struct Seen {
     cell: CellNumber,
     trail: Trail,

@@ -1,18 +1,18 @@
-//! Waiting for room: a user may have only so many jobs at once, and others than ours may be among them.
+//! Waits for room: a user may have only so many jobs at once, and other commands of the user may have some of them.
 
 use std::time::{Duration, Instant};
 
-/// Between two tries: the first pause, and the longest that it grows to.
+/// The first pause between two tries, and the longest that it grows to.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long jobs of others are waited for while none of our own is there.
+/// How long the command waits for jobs that are not its own, while it has none itself.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
-/// Whether the next job may be sent.
+/// Decides whether the next job may be sent.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Admission {
     full: Option<Full>,
-    /// It was waited for in vain: what does not get in now is refused.
+    /// The command waited in vain: a job that the daemon does not take now is refused for good.
     given_up: bool,
 }
 
@@ -20,12 +20,12 @@ pub(in crate::cli) struct Admission {
 struct Full {
     again: Instant,
     pause: Duration,
-    /// Since when it is others alone who have the room.
+    /// Since when only jobs of other commands take the room.
     taken_since: Option<Instant>,
 }
 
 impl Admission {
-    /// When to try again; none if there is nothing to wait for.
+    /// When to try again; none if there is no need to wait.
     pub fn again(&self) -> Option<Instant> {
         self.full.as_ref().map(|full| full.again)
     }
@@ -34,12 +34,12 @@ impl Admission {
         self.full.as_ref().is_none_or(|full| full.again <= now)
     }
 
-    /// A job was taken.
+    /// The daemon took a job.
     pub fn granted(&mut self) {
         *self = Self::default();
     }
 
-    /// One of our own has ended, and may have left room.
+    /// A job of this command has ended and may have left room.
     pub fn freed(&mut self) {
         self.full = None;
     }
@@ -48,7 +48,7 @@ impl Admission {
         *self = Self { full: None, given_up: true };
     }
 
-    /// A job was not taken while `own` others of ours were there. Whether to wait and try it again.
+    /// The daemon did not take a job while this command had `own` others. Returns whether to wait and try again.
     pub fn refused(&mut self, now: Instant, own: usize) -> bool {
         let (pause, taken_since) = match &self.full {
             Some(full) => ((full.pause * 2).min(LONGEST_PAUSE), full.taken_since),
@@ -83,7 +83,7 @@ mod tests {
         }
         assert!(now - start >= PATIENCE && now - start <= PATIENCE + LONGEST_PAUSE);
         assert!((100..1000).contains(&tries), "{tries}");
-        // The others do not wait as long again, unless one gets in after all.
+        // The remaining jobs do not wait as long again, unless one is taken after all.
         assert!(room.may_try(now) && !room.refused(now, 0));
         room.granted();
         assert!(room.refused(now, 0));
@@ -95,7 +95,7 @@ mod tests {
         assert!(room.refused(start, 1) && room.refused(start + 2 * PATIENCE, 1));
         room.freed();
         assert!(room.may_try(start + 2 * PATIENCE));
-        // From now on the room is others' alone.
+        // From now on only jobs of other commands take the room.
         assert!(room.refused(start + 2 * PATIENCE, 0));
         assert!(!room.refused(start + 3 * PATIENCE, 0));
     }

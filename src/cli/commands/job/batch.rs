@@ -1,4 +1,4 @@
-//! All jobs of one command: a few at a time, to the end of the last.
+//! Runs all jobs of one command, a few at a time, until the last one has ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -22,27 +22,27 @@ use crate::protocol::job::NewJob;
 use crate::protocol::problem::Code;
 use crate::protocol::quota::Kind;
 
-/// What jobs told and is not shown yet.
+/// Messages of jobs that wait to be shown.
 const TOLD: usize = 256;
 
 pub(in crate::cli) struct Batch {
     client: Arc<Client>,
     plan: Plan,
-    /// What was sent, by the place of its source.
+    /// The inputs that were sent, by the index of their source.
     inputs: BTreeMap<usize, InputId>,
     waiting: VecDeque<usize>,
     running: BTreeMap<usize, JobId>,
     outcomes: Vec<Option<Outcome>>,
     artifacts_to: Option<PathBuf>,
     folders: BTreeSet<String>,
-    /// How many may wait or run.
+    /// How many jobs may wait or run at once.
     ahead: usize,
-    /// For the next one, as far as the daemon is concerned.
+    /// Whether the daemon has room for the next job.
     admission: Admission,
-    /// It was said that there is none.
+    /// The note that there is no room was already shown.
     said_full: bool,
     fail_fast: bool,
-    /// The exit code that a signal asks for.
+    /// The exit code for the signal that stopped the run.
     stopped: Option<u8>,
 }
 
@@ -71,7 +71,7 @@ impl Batch {
         }
     }
 
-    /// The outcomes, and the exit code that a signal asked for.
+    /// Runs the jobs. Returns the outcomes, and the exit code for a signal that stopped the run.
     pub async fn go(
         mut self,
         context: &mut Context,
@@ -82,7 +82,7 @@ impl Batch {
         let alone = self.plan.jobs.len() == 1;
         loop {
             if let Some(place) = self.next_to_begin() {
-                // A signal waits for this: a job that nobody knows of could not be cancelled.
+                // Signals are handled only after this: a job whose id is not known yet could not be cancelled.
                 match self.begin(context, place).await {
                     Ok(id) => {
                         self.admission.granted();
@@ -93,7 +93,7 @@ impl Batch {
                     Err(failure) if self.shall_wait(context, &failure).await? => {
                         self.waiting.push_front(place);
                     }
-                    // Nothing was run, and nothing else will be.
+                    // This is the only job, so its failure is the failure of the command.
                     Err(failure) if alone => return Err(failure),
                     Err(failure) => {
                         self.ended(context, show, place, Fate::Refused(failure)).await?;
@@ -145,7 +145,7 @@ impl Batch {
         if self.can_begin() { self.waiting.pop_front() } else { None }
     }
 
-    /// Whether what the daemon did not take is only too much for the moment.
+    /// Whether the daemon refused a job only because there is no room at the moment.
     async fn shall_wait(&mut self, context: &mut Context, failure: &Failure) -> Result<bool, Failure> {
         let full = failure.has_code(Code::QuotaExceeded) || failure.has_code(Code::TooMany);
         if !full || !self.admission.refused(Instant::now(), self.running.len()) {
@@ -162,7 +162,7 @@ impl Batch {
         Ok(true)
     }
 
-    /// For whom jobs are not meant there is never room.
+    /// Whether the user's quota of jobs is 0, so that there is never room.
     async fn may_have_none(&self) -> bool {
         let view = self.client.get("/v1/quota").await.and_then(|answer| answer.parse::<QuotaView>());
         let none = |view: QuotaView| view.quotas.iter().any(|q| q.kind == Kind::Jobs && q.limit == Some(0));
@@ -182,7 +182,7 @@ impl Batch {
             let job = NewJob { input: Some(input), ..planned.job.clone() };
             match watch::submit(&self.client, &job).await {
                 Ok(view) => return Ok(view.id),
-                // A daemon that was started anew does not know what was sent to the one before.
+                // A restarted daemon does not know the input that was sent to the previous one.
                 Err(failure) if failure.has_code(Code::NoSuchInput) && known.is_some() => {
                     self.inputs.remove(&planned.source);
                 }
@@ -293,20 +293,20 @@ impl Batch {
         Ok(())
     }
 
-    /// Their ends follow as those of all others.
+    /// Cancels all jobs. Their ends are reported like those of all others.
     async fn cancel(&mut self) {
         self.waiting.clear();
         let cancelled = self.running.values().map(|id| {
             let client = Arc::clone(&self.client);
             let path = format!("/v1/jobs/{id}/cancel");
-            // One that has just ended needs no cancelling.
+            // The request fails if the job has just ended, which is fine.
             async move { drop(client.post_empty(&path).await) }
         });
         futures_util::future::join_all(cancelled).await;
     }
 }
 
-/// Never, if there is no such time.
+/// Waits until `time`; for ever if there is none.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
@@ -324,7 +324,7 @@ fn ended(planned: &Planned, fate: Fate) -> Outcome {
     }
 }
 
-/// A folder's name that no other job of the run has.
+/// A name for a folder that no other job of the run has.
 fn folder_of(name: &str, taken: &mut BTreeSet<String>) -> String {
     let plain =
         |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '=') { c } else { '_' };

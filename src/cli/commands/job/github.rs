@@ -1,12 +1,12 @@
-//! Annotations for GitHub Actions. Its runner reads commands (`::error …`) from all that a step
-//! prints, so what comes from a guest is printed between a `::stop-commands::` and its end, which
-//! only somebody who knows its random word can give.
+//! Annotations for GitHub Actions. Its runner reads commands (`::error …`) from everything that a step
+//! prints, so text from a guest is printed between a `::stop-commands::` and its end, which requires
+//! a random word that the guest does not know.
 
 use std::fmt::Write as _;
 
 use super::report::Outcome;
 
-/// The block of one job: its output, folded away, and an annotation if it did not pass.
+/// The block of one job: its output in a collapsed group, and an annotation if it did not pass.
 pub(in crate::cli) fn block(outcome: &Outcome, stop: &str) -> String {
     let mut text = format!("::group::{} {}\n", data(outcome.word()), data(&outcome.name));
     let _ = writeln!(text, "::stop-commands::{stop}");
@@ -29,12 +29,12 @@ pub(in crate::cli) fn block(outcome: &Outcome, stop: &str) -> String {
     text
 }
 
-/// A word that no guest can know, as it is made when the guest has ended.
+/// A word that no guest can know, because it is made after the guest has ended.
 pub(in crate::cli) fn stop_word() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
-/// The value of a command. Commands of the older form (`##[…]`) are read anywhere in a line.
+/// Escapes the value of a command. Commands of the older form (`##[…]`) are recognized anywhere in a line.
 fn data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A").replace("##[", "## [")
 }
@@ -43,7 +43,7 @@ fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// A line of our own that holds names which others chose.
+/// Makes a line of this command harmless that contains names chosen by guests or users.
 pub(in crate::cli) fn harmless(line: &str) -> String {
     let line = line.replace(['\n', '\r'], " ").replace("##[", "## [");
     if line.trim_start().starts_with("::") { format!("> {line}") } else { line }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use crate::protocol::job::Verdict;
 
-    /// What a runner would obey: lines between a stop and its word are only text.
+    /// The commands that a runner would obey: lines between a stop and its word are only text.
     fn commands(text: &str) -> Vec<String> {
         let mut stopped: Option<String> = None;
         let mut found = Vec::new();

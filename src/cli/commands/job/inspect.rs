@@ -1,4 +1,4 @@
-//! Looking at jobs that were sent, and ending them.
+//! Commands that show, cancel and remove jobs that were sent.
 
 use std::path::Path;
 
@@ -121,7 +121,7 @@ pub(in crate::cli) async fn cancel(context: &mut Context, ids: &[String]) -> Res
         client.post_empty(&path(id, "/cancel")).await?;
     }
     for id in ids {
-        // Answered when nothing of it is left.
+        // The daemon answers when the job has ended and nothing of it is left.
         let answer = client.get(&path(id, "?wait=true")).await?;
         context.show(&answer, |_, _: JobView| Ok(()))?;
     }

@@ -1,4 +1,4 @@
-//! A report in the XML that CI systems know from `JUnit`.
+//! A report in the XML format of `JUnit`, which CI systems understand.
 
 use std::fmt::Write as _;
 
@@ -49,7 +49,7 @@ enum Kind {
     Skipped,
 }
 
-/// A script that says no has failed; one that came to no end of its own is an error.
+/// A script that exits with an error has failed; a script that did not get to its own end is an error.
 fn kind_of(outcome: &Outcome) -> Kind {
     match outcome.verdict() {
         Some(Verdict::Passed) => Kind::Passed,
@@ -59,7 +59,7 @@ fn kind_of(outcome: &Outcome) -> Kind {
     }
 }
 
-/// For text and attributes alike. Characters that XML does not know, not even escaped, are replaced.
+/// Escapes text and attributes. Characters that XML does not allow, not even escaped, are replaced.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
@@ -68,7 +68,7 @@ fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // A reader would turn it into a line feed.
+            // An XML parser would turn an unescaped one into a line feed.
             '\r' => out.push_str("&#13;"),
             '\t' | '\n' => out.push(char),
             '\u{fffe}' | '\u{ffff}' | '\0'..='\u{1f}' => out.push('\u{fffd}'),

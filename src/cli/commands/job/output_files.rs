@@ -1,4 +1,4 @@
-//! Where a run puts its files. What cannot be written is told before any job runs, and not after the last.
+//! The files that a run writes. A path that cannot be written is reported before any job runs, not after the last.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::failure::Failure;
 
-/// A file that is there whole, or as it was before.
+/// A report file that is either complete or as it was before.
 #[derive(Debug)]
 pub(in crate::cli) struct Report {
     path: PathBuf,
-    /// It is written there first. None if only the file itself can be written: a pipe, or a file in
-    /// a folder of somebody else's.
+    /// The temporary file that is renamed to `path`. None if only the file itself can be written: it is a pipe, or in
+    /// a folder that this user may not write to.
     beside: Option<PathBuf>,
 }
 
 impl Report {
     pub fn prepare(path: &Path) -> Result<Self, Failure> {
-        // Of a link, what it leads to is written.
+        // For a link, its target is written.
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let found = std::fs::metadata(&target);
         let whole = |beside| Ok(Self { path: target.clone(), beside });
@@ -48,7 +48,7 @@ impl Report {
     }
 }
 
-/// A folder that is there, or can be made; nothing is made yet.
+/// Checks that a folder exists or can be created; nothing is created yet.
 pub(in crate::cli) fn check_folder(folder: &Path) -> Result<(), Failure> {
     let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let there = whole.ancestors().find(|ancestor| std::fs::symlink_metadata(ancestor).is_ok());
@@ -62,7 +62,7 @@ pub(in crate::cli) fn check_folder(folder: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Makes a file for a moment where the other is to be, and gives its name.
+/// Creates and removes a temporary file next to `path`, and returns its name.
 fn try_beside(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));

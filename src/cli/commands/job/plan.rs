@@ -1,4 +1,4 @@
-//! Which jobs there are, before any of them is sent.
+//! Which jobs a run has, determined before any of them is sent.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use crate::protocol::glob;
 use crate::protocol::job::NewJob;
 use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES};
 
-/// Jobs of one run.
+/// Most jobs of one run.
 const JOBS: usize = 10_000;
 
-/// What is sent for a job: a folder with all in it, or a single file.
+/// What is sent for a job: a folder with its content, or a single file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum Source {
     Folder(PathBuf),
@@ -21,9 +21,9 @@ pub(in crate::cli) enum Source {
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::cli) struct Planned {
     pub name: String,
-    /// The script's name, as people know it.
+    /// The script's path, as it is shown to people.
     pub path: PathBuf,
-    /// Its place in the list of sources.
+    /// Index of the source in the list of sources.
     pub source: usize,
     pub job: NewJob,
 }
@@ -38,7 +38,7 @@ pub(in crate::cli) struct Plan {
 pub(in crate::cli) type Matrix = Vec<(String, Vec<String>)>;
 
 impl Plan {
-    /// A file is a job of its own; of a folder every `*.py` directly in it is one.
+    /// A file is a job of its own; in a folder, every `*.py` directly in it is a job.
     pub fn of_targets(targets: &[PathBuf], common: &NewJob, matrix: &Matrix) -> Result<Self, Failure> {
         let mut plan = Self::default();
         for target in targets {
@@ -121,7 +121,7 @@ fn combinations(matrix: &Matrix) -> Vec<Vec<(&str, &str)>> {
     all
 }
 
-/// `{key}` becomes the value; all else stays as it is.
+/// Replaces `{key}` by its value; everything else stays unchanged.
 fn filled(arg: &str, values: &[(&str, &str)]) -> String {
     let mut out = String::new();
     let mut rest = arg;
@@ -136,7 +136,7 @@ fn filled(arg: &str, values: &[(&str, &str)]) -> String {
     out + rest
 }
 
-/// Relative paths of regular files; links are not followed.
+/// Relative paths of all regular files below a folder; links are not followed.
 fn files_in(folder: &Path) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
     let mut pending = vec![(PathBuf::new(), 0)];
@@ -150,7 +150,7 @@ fn files_in(folder: &Path) -> Result<Vec<String>, Failure> {
             if kind.is_dir() && depth < ARTIFACT_SCAN_DEPTH {
                 pending.push((path, depth + 1));
             } else if kind.is_file() {
-                // A name that is not UTF-8 is sent with the folder, but is no script.
+                // A file whose name is not UTF-8 is sent with the folder, but cannot be a script.
                 found.extend(path.to_str().map(ToOwned::to_owned));
             }
             if found.len() > ARTIFACT_SCAN_ENTRIES {
@@ -179,7 +179,8 @@ pub(in crate::cli) fn matrix(text: &str) -> Result<(String, Vec<String>), String
     Ok((key.to_owned(), values.split(',').map(ToOwned::to_owned).collect()))
 }
 
-/// Of a name that is given twice, one list of values would win in silence; without values nothing would run.
+/// Refuses a name that is given twice, because one list of values would silently win, and a name without values,
+/// because no job would run.
 pub(in crate::cli) fn check_matrix(matrix: &Matrix) -> Result<(), Failure> {
     for (at, (key, values)) in matrix.iter().enumerate() {
         if values.is_empty() {
@@ -197,7 +198,7 @@ pub(in crate::cli) fn check_matrix(matrix: &Matrix) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `NAME=VALUE`, or `NAME` for the value that it has here.
+/// `NAME=VALUE`, or `NAME` for the value that it has in the caller's environment.
 pub(in crate::cli) fn variables(
     given: &[String],
     own: impl Fn(&str) -> Option<String>,

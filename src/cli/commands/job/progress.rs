@@ -1,4 +1,4 @@
-//! What is shown of a run while it goes on.
+//! What is shown of a run while it is under way.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use crate::cli::failure::Failure;
 use crate::protocol::result::Stream;
 use crate::protocol::text::one_line;
 
-/// How what happens is shown.
+/// How the progress of a run is shown.
 pub(in crate::cli) struct Show {
     quiet: bool,
     github: bool,
-    /// Whose line it is stands before it.
+    /// Each line begins with the name of its job.
     prefix: bool,
-    /// Lines that have not ended, by job and stream.
+    /// The beginnings of lines that have not ended, by job and stream.
     open: BTreeMap<(usize, bool), String>,
 }
 
@@ -23,12 +23,12 @@ pub(in crate::cli) struct Show {
 const LINE_BYTES: usize = 16 * 1024;
 
 impl Show {
-    /// `several` jobs are shown, so that each line has to say whose it is.
+    /// With `several` jobs, each line begins with the name of its job.
     pub fn new(quiet: bool, github: bool, several: bool) -> Self {
         Self { quiet, github, prefix: several, open: BTreeMap::new() }
     }
 
-    /// Guest text of a run for GitHub is shown at the end only, where it can do no harm.
+    /// Guest text is shown as it comes, except for GitHub, where it is shown at the end and cannot act as a command.
     pub fn is_live(&self, context: &Context) -> bool {
         !self.quiet && !self.github && !context.json
     }

@@ -1,4 +1,4 @@
-//! What all jobs of a run came to.
+//! The outcomes of all jobs of a run.
 
 use serde_json::{Value, json};
 
@@ -7,11 +7,11 @@ use crate::cli::render::screen::Tint;
 use crate::protocol::exit_codes as exit;
 use crate::protocol::job::{JobView, Verdict};
 
-/// One job of a run, at its end.
+/// How one job of a run ended.
 #[derive(Debug)]
 pub(in crate::cli) struct Outcome {
     pub name: String,
-    /// The script's path, as it was named.
+    /// The script's path, as the caller named it.
     pub path: String,
     pub fate: Fate,
     pub stdout: String,
@@ -21,9 +21,9 @@ pub(in crate::cli) struct Outcome {
 #[derive(Debug)]
 pub(in crate::cli) enum Fate {
     Ended(Box<JobView>),
-    /// The daemon did not take it, or was lost.
+    /// The daemon did not take the job, or could not be reached any more.
     Refused(Failure),
-    /// Not sent, because others had failed.
+    /// The job was not sent, because others had failed.
     Skipped,
 }
 
@@ -94,7 +94,7 @@ impl Outcome {
     }
 }
 
-/// The script's own for one job; for several 1 if any did not pass.
+/// For one job, the exit code of its script; for several, 1 if any did not pass.
 pub(in crate::cli) fn exit_code(outcomes: &[Outcome]) -> u8 {
     match outcomes {
         [one] => one.exit_code(),

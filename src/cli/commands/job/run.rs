@@ -1,4 +1,4 @@
-//! `belljar job run`: all jobs of a plan, a few at a time, to one exit code.
+//! `belljar job run`: run all jobs of a plan, a few at a time, and exit with one code.
 
 use clap::Args;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::config::parse_size;
 use crate::protocol::job::NewJob;
 use crate::protocol::receipt::Backend;
 
-/// Jobs that are sent ahead of their turn, unless `--jobs` says otherwise.
+/// How many jobs are sent before earlier ones have ended, unless `--jobs` is given.
 const AHEAD: usize = 64;
 
 /// Run scripts as jobs: each once, in a fresh container or jail without network.
@@ -93,7 +93,7 @@ pub(in crate::cli) struct Run {
 
 impl Run {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        // From here on no signal may end us before the jobs are cancelled.
+        // From here on no signal may end this process before the jobs are cancelled.
         let mut stops = Stops::new()?;
         let (plan, ahead, fail_fast) = self.plan()?;
         if self.artifacts_to.is_some() && plan.jobs.iter().all(|planned| planned.job.artifacts.is_empty()) {
@@ -139,7 +139,7 @@ impl Run {
             backend: self.backend.or(spec.backend),
             artifacts: or(&self.artifacts, &spec.artifacts),
             require: or(&self.require, &spec.require),
-            // They go with us, however we go.
+            // The daemon cancels the jobs when this process ends, no matter how it ends.
             ephemeral: true,
             ..NewJob::default()
         };

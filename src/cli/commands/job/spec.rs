@@ -1,4 +1,4 @@
-//! `--spec job.toml`: what the flags say, in a file.
+//! `--spec job.toml`: the values of the flags in a file.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -8,20 +8,20 @@ use crate::cli::failure::Failure;
 use crate::config::{parse_duration, parse_size};
 use crate::protocol::receipt::Backend;
 
-/// A specification is for people; one that is larger is something else.
+/// People write specifications by hand, so a larger file is something else.
 const SPEC_BYTES: u64 = 1024 * 1024;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::cli) struct Spec {
-    /// The folder that every job gets, beside the specification unless it is absolute.
+    /// The folder that every job gets, relative to the specification unless it is absolute.
     pub input: Option<PathBuf>,
-    /// Patterns of scripts in it.
+    /// Patterns of the scripts in the folder.
     pub scripts: Vec<String>,
     pub args: Vec<String>,
-    /// Variables with their values.
+    /// Environment variables with their values.
     pub env: BTreeMap<String, String>,
-    /// Variables that are passed on.
+    /// Environment variables whose values are passed on from the caller.
     pub pass_env: Vec<String>,
     timeout: Option<Amount>,
     memory: Option<Amount>,
@@ -52,7 +52,7 @@ impl Amount {
     }
 }
 
-/// A value of the matrix, as it is written.
+/// A value of the matrix, in any TOML type.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(in crate::cli) enum Word {

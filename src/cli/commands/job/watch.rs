@@ -1,4 +1,4 @@
-//! One job from the files that are sent for it to its end, however often the connection breaks.
+//! Handles one job from sending its files to its end, even if the connection breaks several times.
 
 use bytes::Bytes;
 use std::path::Path;
@@ -21,7 +21,7 @@ const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(500);
 const TAR: &str = "application/x-tar";
 
-/// What a job's own task tells.
+/// Messages of the task that follows a job.
 pub(in crate::cli) enum Told {
     Output { place: usize, stream: Stream, text: String },
     Ended { place: usize, seen: Box<Result<Seen, Failure>> },
@@ -34,7 +34,7 @@ pub(in crate::cli) struct Seen {
     pub stderr: String,
 }
 
-/// Sends the files of a source; also says what was left out.
+/// Sends the files of a source; also returns what was left out.
 pub(in crate::cli) async fn send(client: &Client, source: &Source) -> Result<(InputId, Skipped), Failure> {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let source = source.clone();
@@ -50,7 +50,7 @@ pub(in crate::cli) async fn send(client: &Client, source: &Source) -> Result<(In
     );
     let answer = client.upload("/v1/job-inputs", TAR, content).await;
     let packed = packing.await.map_err(|e| Failure::new(format!("failed to pack: {e}")))?;
-    // What the disk says is the reason for what the daemon says.
+    // An error of the local disk is the cause of the daemon's error, so it is the one to report.
     let skipped = packed.map_err(|e| Failure::io("failed to read the files of the job", &e));
     match (answer, skipped) {
         (Ok(answer), Ok(skipped)) => Ok((answer.parse::<JobInput>()?.id, skipped)),
@@ -74,7 +74,7 @@ pub(in crate::cli) async fn follow(
 ) {
     let mut follower = Follower { client, id, place, live, told, last: 0, stdout: None, stderr: None };
     let seen = follower.until_it_ends().await;
-    // Nobody may listen any more.
+    // The receiver may be gone already.
     let _ = follower.told.send(Told::Ended { place, seen: Box::new(seen) }).await;
 }
 
@@ -84,7 +84,7 @@ struct Follower {
     place: usize,
     live: bool,
     told: mpsc::Sender<Told>,
-    /// The last event that was seen.
+    /// Sequence number of the last event that was seen.
     last: Seq,
     stdout: Option<String>,
     stderr: Option<String>,
@@ -95,7 +95,7 @@ impl Follower {
         let mut tries = 0;
         loop {
             let before = self.last;
-            // Whatever ends the stream, the job itself is asked.
+            // The stream may end for many reasons, so the state of the job decides what to do.
             let _ = self.events(true).await;
             if self.last > before {
                 tries = 0;
@@ -146,7 +146,7 @@ impl Follower {
     }
 }
 
-/// Copies what was kept of a job into a folder.
+/// Copies the artifacts of a job into a folder.
 pub(in crate::cli) async fn fetch(client: &Client, id: &str, folder: &Path) -> Result<(), Failure> {
     let mut response = client.download::<()>(&format!("/v1/jobs/{id}/artifacts"), None).await?;
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);

@@ -1,4 +1,4 @@
-//! `belljar config`: what holds, and where it was said.
+//! `belljar config`: the effective settings, and where each was set.
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ use crate::cli::render::human::Table;
 use crate::config::{Loaded, Written, load};
 use crate::protocol::text::clipped;
 
-/// Characters of a value, so that a row stays a row.
+/// Characters of a value that are shown, so that it fits in a row.
 const VALUE_CHARS: usize = 60;
 
 /// Show the configuration, and where each value came from.
@@ -53,7 +53,7 @@ fn show(context: &mut Context) -> Result<u8, Failure> {
     context.show_value(&as_json(&loaded), |screen, _| screen.table(&table(&loaded)))
 }
 
-/// Values that nobody set are null, and come from nowhere.
+/// Values that are not set anywhere have a null value and a null source.
 fn as_json(loaded: &Loaded) -> Value {
     let entry = |written: &Written| json!({ "value": written.value, "from": written.source.to_string() });
     let nothing = || json!({ "value": null, "from": null });

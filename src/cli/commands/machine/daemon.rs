@@ -1,4 +1,4 @@
-//! `belljar daemon`: become it, ask about it, stop it.
+//! `belljar daemon`: run the daemon, show its status, stop it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::protocol::api::{Health, HealthStatus, Shutdown, Version};
 use crate::protocol::exit_codes as exit;
 use crate::protocol::limits::DRAIN;
 
-/// Beyond the time that the daemon gives its sessions.
+/// Time for the daemon to stop, on top of the time that it gives its sessions.
 const STOP_MARGIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(25);
 
@@ -49,7 +49,7 @@ enum Action {
 }
 
 impl Daemon {
-    /// No word after `daemon`: this process becomes it.
+    /// Without a subcommand, this process becomes the daemon.
     pub fn is_foreground(&self) -> bool {
         self.command.is_none()
     }
@@ -70,7 +70,7 @@ impl Daemon {
 async fn stop(context: &mut Context, remove: bool) -> Result<u8, Failure> {
     let deadline = Instant::now() + READY;
     while !is_served(context).await {
-        // It has its home before it listens.
+        // A daemon locks its home before it listens, so it may be just starting.
         let Some(pid) = holder(&context.paths) else { return not_running(context, exit::SUCCESS) };
         if Instant::now() > deadline {
             return Err(Failure::new(format!(
@@ -95,25 +95,25 @@ async fn stop(context: &mut Context, remove: bool) -> Result<u8, Failure> {
     context.show(&answer, |screen, _: Value| screen.note("the daemon has stopped"))
 }
 
-/// It hangs up first and removes its sandboxes then; the file with its process id goes last. The socket
-/// tells nothing: one of systemd's stays, and whoever connects to it has another daemon started.
+/// A daemon that stops closes its connections first, then removes its sandboxes; the file with its process id goes
+/// last. The socket does not show it: a socket of systemd stays, and connecting to it would start another daemon.
 fn has_not_ended(daemon: &Version) -> bool {
     let is_there = Path::new("/proc").join(daemon.pid.to_string()).exists();
     match std::fs::read_to_string(Path::new(&daemon.home).join("daemon.pid")) {
         Ok(pid) => is_there && pid.trim() == daemon.pid.to_string(),
-        // Its home may be closed to us.
+        // The daemon's home may not be readable for this user.
         Err(error) => is_there && error.kind() == std::io::ErrorKind::PermissionDenied,
     }
 }
 
-/// Whether a daemon listens; one that cannot be reached for another reason counts as well.
+/// Whether a daemon listens; a daemon that cannot be reached for another reason counts as listening, too.
 async fn is_served(context: &Context) -> bool {
     !connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e))
 }
 
-/// The process that holds this home, whether it serves yet or not. The lock itself is not tried: a
-/// daemon that starts at that very moment would find it taken. A process id that was left behind
-/// may be somebody else's by now, so the process has to have the lock's file open.
+/// The process that holds this home, whether it serves yet or not. This function does not try the lock itself: a
+/// daemon that starts at that very moment would find it taken. A process id that was left behind may belong to
+/// another process by now, so the process has to have the lock file open.
 fn holder(paths: &Paths) -> Option<u32> {
     let lock = paths.lock_file().canonicalize().ok()?;
     let pid: u32 = std::fs::read_to_string(&lock).ok()?.trim().parse().ok()?;

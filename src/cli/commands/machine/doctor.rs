@@ -1,4 +1,4 @@
-//! `belljar doctor`: whether this machine can run Belljar well, and what to do where it cannot.
+//! `belljar doctor`: checks whether this host can run Belljar well, and says how to fix what is wrong.
 //!
 //! [`collect`] gathers facts, [`diagnosis`] judges them without looking at anything else.
 

@@ -22,7 +22,7 @@ use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Backend;
 use crate::protocol::text::one_line;
 
-/// What `images/` holds, so that the binary can build its images anywhere.
+/// The files of `images/`, so that the binary can build its images anywhere.
 const SOURCES: [(&str, &[u8]); 6] = [
     ("build.sh", include_bytes!("../../../../images/build.sh")),
     ("Dockerfile", include_bytes!("../../../../images/Dockerfile")),
@@ -107,7 +107,7 @@ fn table(images: &[ImageView]) -> Table {
     table
 }
 
-/// The start of a digest; of a folder for jails, where its Python is.
+/// The start of a digest; for a folder for jails, the path of its Python.
 fn short_id(id: &str) -> String {
     match id.strip_prefix("sha256:") {
         Some(digest) => digest.chars().take(12).collect(),
@@ -115,18 +115,18 @@ fn short_id(id: &str) -> String {
     }
 }
 
-/// Removes the sources of a build, however it ends.
+/// Removes the sources of a build when dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left in a temporary folder does no harm.
+        // A folder that remains in the temporary folder does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 impl Scratch {
-    /// A new folder that nobody else can look into, with all sources.
+    /// A new folder that no other user can read, with all sources.
     fn with_sources() -> std::io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("belljar-{}", uuid::Uuid::new_v4().simple()));
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
@@ -147,7 +147,7 @@ async fn build(context: &mut Context, kind: Kind, rootfs: bool) -> Result<u8, Fa
         Kind::Base => "base",
         Kind::Science => "science",
     };
-    // Run by name, since temporary folders are often mounted so that nothing in them can be executed.
+    // `bash` is named explicitly, since temporary folders are often mounted `noexec`.
     let mut command = tokio::process::Command::new("bash");
     command.arg(scratch.0.join("build.sh"));
     if rootfs {
@@ -165,7 +165,7 @@ async fn build(context: &mut Context, kind: Kind, rootfs: bool) -> Result<u8, Fa
             },
         ));
     }
-    // Its last line on stdout.
+    // The id is the last line of the script's stdout.
     let id = built.last.as_str();
     let made = serde_json::json!({ "reference": format!("belljar/{name}"), "id": id });
     context.show_value(&made, |screen, _| screen.line(id))
@@ -203,7 +203,7 @@ async fn pull(context: &mut Context, reference: String) -> Result<u8, Failure> {
     Err(Failure::new(format!("the daemon ended its answer before `{reference}` was there")))
 }
 
-/// A layer that is on its way says how far it is: `…: Downloading 12 of 50 KiB`.
+/// Adds a bar to a layer that reports its progress: `…: Downloading 12 of 50 KiB`.
 fn with_bar(status: &str) -> String {
     let amount = status.strip_suffix(" KiB").and_then(|text| {
         let (before, total) = text.rsplit_once(" of ")?;

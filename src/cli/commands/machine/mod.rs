@@ -1,4 +1,4 @@
-//! Commands about the machine: the daemon, its configuration, images, quotas, and the command line itself.
+//! Commands about the host: the daemon, its configuration, images, quotas, and the command line itself.
 
 pub(in crate::cli) mod config;
 pub(in crate::cli) mod daemon;

@@ -1,4 +1,4 @@
-//! `belljar quota`: what there is a bound on, and how much of it is used.
+//! `belljar quota`: which resources are bounded, and how much of each is used.
 
 use clap::Args;
 
@@ -11,7 +11,7 @@ use crate::protocol::quota::{Unit, Usage};
 /// Show your quotas, and what uses them.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Quota {
-    /// Of somebody else, by name or number; for administrators.
+    /// Show the quotas of another user, by name or number; for administrators.
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What packages install beside the binary: completions for shells, and manual pages.
+//! What packages install besides the binary: completions for shells, and manual pages.
 
 use std::path::{Path, PathBuf};
 

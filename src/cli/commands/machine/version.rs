@@ -1,4 +1,4 @@
-//! `belljar version`: of the client, and of the daemon if it runs.
+//! `belljar version`: the version of the client, and of the daemon if it runs.
 
 use clap::Args;
 use serde_json::json;
@@ -16,7 +16,7 @@ impl Version {
         let client = env!("CARGO_PKG_VERSION");
         let daemon = match context.client_of_running_daemon().get("/v1/version").await {
             Ok(answer) => Some(answer.parse::<api::Version>()?),
-            // Not running, which is fine here, or not answering, which `daemon status` is for.
+            // The daemon does not run, which is fine here, or does not answer, which `daemon status` reports.
             Err(_) => None,
         };
         context.show_value(&json!({ "version": client, "daemon": daemon }), |screen, _| {

@@ -1,4 +1,4 @@
-//! What `belljar` alone says: the few commands that a newcomer needs.
+//! The output of `belljar` without arguments: the few commands that a newcomer needs.
 
 use crate::cli::failure::Failure;
 use crate::cli::render::screen::{Screen, Tint};

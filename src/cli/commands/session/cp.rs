@@ -1,4 +1,4 @@
-//! `belljar cp`: files and folders into and out of a session's workspace.
+//! `belljar cp`: copy files and folders into and out of a session's workspace.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -57,7 +57,7 @@ enum Side {
 }
 
 impl Side {
-    /// `./a:b` is a file whose name has a colon.
+    /// To name a local file with a colon, write `./a:b`.
     fn parse(text: &str) -> Result<Self, Failure> {
         if text == "-" {
             return Ok(Self::Standard);
@@ -70,7 +70,7 @@ impl Side {
     }
 }
 
-/// Guests call the workspace `/workspace`, so that is understood too.
+/// A path relative to the workspace. Guests see the workspace as `/workspace`, so that prefix is accepted.
 fn workspace_path(path: &str) -> Result<String, Failure> {
     let inside = match path.strip_prefix("/workspace") {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => rest.trim_start_matches('/'),
@@ -117,7 +117,7 @@ fn url(session: &SessionKey, path: &str) -> String {
     format!("/v1/sessions/{session}/files/{}", escaped_path(path))
 }
 
-/// Without a source, what comes from stdin.
+/// Copies into the session; without a source, from stdin.
 async fn upload(
     context: &mut Context,
     session: &SessionKey,
@@ -138,9 +138,9 @@ async fn upload(
         Failure::io(format_args!("failed to open `{}`", source.display()), &e)
             .hint("the first path is the file or folder to copy, or `-` for stdin")
     };
-    // As with `cp`, a folder is what the new thing is put into.
+    // As with `cp`, a target that is a folder gets the file or folder put into it.
     let path = if path.is_empty() || path.ends_with('/') {
-        // `.` and `..` have a name only once they are resolved.
+        // `.` and `..` have a file name only after they are resolved.
         let whole = if source.file_name().is_some() {
             source.clone()
         } else {
@@ -172,7 +172,7 @@ async fn upload_folder(
     let content = stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
     let sent = send(context, client, url, TAR, content).await;
     match packing.await {
-        // If the daemon refused, packing broke off for that reason only.
+        // If the daemon refused the upload, packing fails with a broken pipe; the daemon's error is reported then.
         Ok(Err(e)) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::io("failed to read the folder", &e))
         }
@@ -214,7 +214,7 @@ async fn send(
     answer.map(|_| ())
 }
 
-/// Without a target, to stdout.
+/// Copies out of the session; without a target, to stdout.
 async fn download(
     context: &mut Context,
     session: &SessionKey,
@@ -263,7 +263,7 @@ async fn download_file(context: &mut Context, received: &mut Received, target: &
     file.flush().await.map_err(failed)
 }
 
-/// Gives how much was left out.
+/// Returns the number of entries that were left out.
 async fn download_folder(
     context: &mut Context,
     received: &mut Received,
@@ -283,7 +283,7 @@ async fn download_folder(
     Ok(skipped.count)
 }
 
-/// Ends early when unpacking has ended with an error.
+/// Passes the received chunks on, and ends early if unpacking has failed.
 async fn pass_on(
     context: &mut Context,
     received: &mut Received,
@@ -301,7 +301,7 @@ fn tell_skipped(context: &mut Context, skipped: &Skipped) -> Result<(), Failure>
     if skipped.count == 0 {
         return Ok(());
     }
-    // Of what the daemon left out only the number is known.
+    // For entries that the daemon left out, only their number is known.
     let example = match skipped.example.to_string_lossy() {
         example if example.is_empty() => String::new(),
         example => format!(", such as `{example}`"),
@@ -312,11 +312,11 @@ fn tell_skipped(context: &mut Context, skipped: &Skipped) -> Result<(), Failure>
         .warn(&format!("{count} left out, being neither plain files nor folders that may be read{example}"))
 }
 
-/// An answer's body, counted.
+/// The body of an answer, with a count of its bytes.
 struct Received {
     body: Response<Incoming>,
     bytes: u64,
-    /// What the daemon did not send, as it says at the end.
+    /// How many entries the daemon did not send, according to the trailer at the end.
     left_out: usize,
     shown: tokio::time::Instant,
 }

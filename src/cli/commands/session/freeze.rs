@@ -1,4 +1,4 @@
-//! `belljar freeze` and `belljar thaw`: stop the processes of a sandbox and let them go on.
+//! `belljar freeze` and `belljar thaw`: stop the processes of a sandbox and let them continue.
 
 use clap::Args;
 use serde_json::Value;

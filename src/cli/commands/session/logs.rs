@@ -1,4 +1,4 @@
-//! `belljar logs`: what happened in a session.
+//! `belljar logs`: the events and output of a session.
 
 use clap::Args;
 
@@ -29,7 +29,7 @@ impl Logs {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let session = self.session.resolve()?;
         let mut path = format!("/v1/sessions/{session}/events?follow={}", self.follow);
-        // Without a number it is from the oldest event that is still kept.
+        // Without a number, the stream begins with the oldest event that is still kept.
         if let Some(after) = self.after {
             path = format!("{path}&after={after}");
         }
@@ -42,7 +42,7 @@ impl Logs {
                 Ok(None) if removed || !self.follow => break,
                 Err(failure) if failure.problem.is_some() || !self.follow => return Err(failure),
                 Ok(None) | Err(_) => {
-                    // Whoever only looks on does not bring back a daemon that was meant to end.
+                    // A command that only watches must not restart a daemon that was stopped on purpose.
                     let hint = "no daemon has come back; any other command starts one";
                     events = trail.resume(&context.client_of_running_daemon(), &session, hint).await?;
                     continue;
@@ -54,7 +54,7 @@ impl Logs {
                 context.screen.json(&event)?;
                 continue;
             }
-            // Anything else may come in the middle of a line that the cell is still writing.
+            // Other events may come in the middle of a line that the cell is still writing.
             if matches!(event.body, EventBody::CellFinished { .. }) {
                 context.screen.end_line(Stream::Stdout)?;
             }

@@ -1,4 +1,4 @@
-//! Commands about sessions: what there is, what is in them, what becomes of them.
+//! Commands about sessions: list, create, inspect, change and remove them.
 
 pub(in crate::cli) mod cp;
 pub(in crate::cli) mod freeze;

@@ -1,4 +1,4 @@
-//! `belljar new`: make a session.
+//! `belljar new`: create a session.
 
 use clap::Args;
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::SessionName;
 use crate::protocol::text::one_line;
 
-/// A session that takes longer than this is told about.
+/// If making a session takes longer than this, its progress is shown.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// Make a session and print its name.
@@ -50,7 +50,7 @@ impl New {
         let answer = tokio::select! {
             answer = &mut making => answer?,
             () = tokio::time::sleep(SLOW) => {
-                // It takes long: tell why, as far as the session can be found by its name.
+                // The events of the session tell why it takes long, if the session can be found by its name.
                 let following = follow(context, new.name.as_ref());
                 tokio::select! {
                     answer = &mut making => answer?,
@@ -66,7 +66,7 @@ impl New {
     }
 }
 
-/// Shows the steps of a pull, until there are no more events. Trouble with that is none of its own.
+/// Shows the steps of a pull, until there are no more events. Errors are ignored, since creating the session goes on.
 async fn follow(context: &Context, name: Option<&SessionName>) {
     let Some(name) = name else { return };
     let path = format!("/v1/sessions/{name}/events?follow=true");
@@ -78,7 +78,7 @@ async fn follow(context: &Context, name: Option<&SessionName>) {
     }
 }
 
-/// Says what of a family is not there.
+/// Says which modules of a family could not be imported.
 pub(in crate::cli) fn note_preloaded(screen: &mut Screen, session: &SessionView) -> Result<(), Failure> {
     let Some(preloaded) = &session.preloaded else { return Ok(()) };
     let skipped: Vec<String> = preloaded.skipped.iter().map(|each| one_line(&each.import)).collect();

@@ -1,4 +1,4 @@
-//! `belljar ps`: the sessions.
+//! `belljar ps`: list the sessions.
 
 use clap::Args;
 
@@ -10,7 +10,7 @@ use crate::protocol::api::{SessionList, SessionState, SessionView};
 /// List your sessions.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Ps {
-    /// Of all users, for administrators. They name somebody else's session as `NAME@USER`, or by its id.
+    /// List the sessions of all users, for administrators. They name one of another user as `NAME@USER`, or by its id.
     #[arg(long)]
     all: bool,
 }
@@ -47,7 +47,7 @@ fn table(sessions: &[SessionView], of_all: bool) -> Table {
     table
 }
 
-/// By name, if this machine knows one.
+/// The name of a user, or the number if this host has no name for it.
 pub(in crate::cli) fn owner(uid: u32) -> String {
     let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
     user.map_or_else(|| uid.to_string(), |user| user.name)

@@ -1,4 +1,4 @@
-//! `belljar receipt`: how a session is really isolated.
+//! `belljar receipt`: show how a session is really isolated.
 
 use clap::Args;
 
@@ -100,7 +100,7 @@ fn backend(receipt: &receipt::Receipt) -> String {
     if receipt.chosen.is_empty() { name.to_owned() } else { format!("{name} ({})", receipt.chosen) }
 }
 
-/// Most limits are held by the control group; others are told with what holds them.
+/// Most limits are enforced by the control group; for others, what enforces them is shown.
 fn held(value: String, holder: Holder) -> String {
     match holder {
         Holder::Cgroup => value,
@@ -110,7 +110,7 @@ fn held(value: String, holder: Holder) -> String {
     }
 }
 
-/// Taken apart, so that a new finding cannot be forgotten here.
+/// Destructures the probe, so that the compiler reports a new finding that is missing here.
 fn probed(probe: &Probe) -> [Line; 7] {
     let Probe {
         no_network,

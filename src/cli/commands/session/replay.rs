@@ -36,7 +36,7 @@ impl Replay {
                     }
                     context.screen.note("interrupting the replay; press Ctrl-C again to leave it")?;
                     let hit = client.post_empty(&format!("/v1/sessions/{session}/interrupt")).await?;
-                    // Between two cells there is nothing to interrupt.
+                    // Between two cells there is nothing to interrupt, so the next Ctrl-C tries again.
                     interrupted = hit.parse::<Interrupted>()?.cell.is_some();
                 }
             }

@@ -1,4 +1,4 @@
-//! `belljar reset`: begin anew in a session.
+//! `belljar reset`: discard the variables of a session.
 
 use clap::Args;
 use serde_json::Value;

@@ -22,7 +22,7 @@ pub(in crate::cli) struct Rm {
 }
 
 impl Rm {
-    /// One session that cannot be removed does not keep the others.
+    /// Removes all sessions that it can, also if one of them fails.
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let client = context.client();
         let names = if self.all {
@@ -38,7 +38,7 @@ impl Rm {
                 Ok(_) if context.json => removed.push(name),
                 Ok(_) => context.screen.line(name.as_str())?,
                 Err(mut failure) => {
-                    // Nobody wants to create what they are about to remove.
+                    // The client's own hint would be to create the session, which is no help here.
                     failure.hint = failure.problem.as_ref().and_then(|problem| problem.hint.clone());
                     if let Some(earlier) = first_failure.replace(failure) {
                         context.screen.failure(&earlier, context.json);

@@ -1,4 +1,4 @@
-//! `belljar top`: the sessions and what they take, while they take it.
+//! `belljar top`: the sessions and the resources that they use, updated continually.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::SessionId;
 use crate::protocol::problem::Code;
 
-/// Time between two looks.
+/// Time between two samples.
 const EVERY: Duration = Duration::from_secs(1);
-/// Time for the first measure of CPU.
+/// Time between the first two samples, which a CPU share needs.
 const FIRST: Duration = Duration::from_millis(500);
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -108,7 +108,7 @@ fn show(context: &mut Context, before: &Sample, now: &Sample, live: bool) -> Res
     Ok(())
 }
 
-/// The share of one CPU that a session has used since the sample before.
+/// The share of one CPU that a session used since the previous sample.
 #[expect(clippy::cast_precision_loss, reason = "microseconds between two looks are few")]
 fn percent(before: &Sample, now: &Sample, session: &SessionView) -> Option<f64> {
     let elapsed = now.at.duration_since(before.at).as_micros();

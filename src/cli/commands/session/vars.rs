@@ -11,7 +11,7 @@ use crate::protocol::api::VariableList;
 use crate::protocol::event::phrases::as_before;
 use crate::protocol::text::clipped;
 
-/// Characters of a value's preview, so that a row stays a row.
+/// Characters of a value's preview that are shown, so that it fits in a row.
 const VALUE_CHARS: usize = 60;
 
 /// List the variables of a session.

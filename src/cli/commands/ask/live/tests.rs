@@ -27,7 +27,7 @@ fn live(dialect: Dialect) -> LiveView {
     })
 }
 
-/// As a stream without colours would have it.
+/// The text that a stream without colours would show.
 fn text(live: &mut LiveView, events: &[EventBody]) -> String {
     let mut out = String::new();
     for event in events.iter().filter(|event| live.concerns(event)).collect::<Vec<_>>() {
@@ -144,7 +144,7 @@ fn an_ask_is_told_in_sections() {
             call,
             EventBody::ToolAnswered { call: 7, outcome: ToolOutcome::Value(json!({"cells": 1})) },
             output(1, "more"),
-            // Of somebody else.
+            // These belong to another ask.
             queued(3, "print('other')", 2),
             output(3, "other"),
             EventBody::ModelText { ask: 2, step: 1, text: "other".into() },

@@ -1,15 +1,15 @@
-//! Lines that begin with a colon are for Belljar and not for Python.
+//! Lines that begin with a colon are commands of Belljar, not Python.
 
 use crate::cli::args::seconds;
 
-/// Most cells that `:undo` takes back; more cannot be kept anyway.
+/// Most cells that `:undo` goes back; no session keeps that many checkpoints.
 const UNDO_CELLS: u64 = 1_000_000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     Undo(u64),
     Vars,
-    /// None shows it.
+    /// Sets the time limit of cells; None shows it.
     Timeout(Option<f64>),
     Reset,
     Files,

@@ -1,13 +1,13 @@
-//! Whether what was typed is a whole cell, or goes on with the next line. It knows brackets,
-//! strings and blocks and no more of Python: code that makes no sense counts as whole, so that
-//! Python can say what is wrong with it.
+//! Decides whether typed text is a whole cell, or continues on the next line. It knows brackets,
+//! strings and blocks and no more of Python: text that makes no sense counts as whole, so that
+//! Python can report the error.
 
-/// One step into a block.
+/// The indentation of one block.
 const STEP: &str = "    ";
-/// Statements after which a block has nothing more to say.
+/// Statements that end a block.
 const LAST_WORDS: [&str; 5] = ["return", "pass", "break", "continue", "raise"];
 
-/// What the next line begins with, after text that goes on.
+/// The indentation of the next line after text that is not complete.
 pub fn indent_after(text: &str) -> String {
     let scan = Scan::of(text);
     let last = text.rsplit('\n').next().unwrap_or_default();
@@ -15,7 +15,7 @@ pub fn indent_after(text: &str) -> String {
     let opens_bracket = scan.depth > 0 && said.trim_end().ends_with(['(', '[', '{']);
     let first_word = said.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     match scan.state {
-        // Inside of a string blanks would be part of it.
+        // Inside of a string the blanks would become part of it.
         State::OpenText => String::new(),
         State::Whole if opens_bracket || (scan.depth == 0 && scan.opens_block) => format!("{blank}{STEP}"),
         State::Whole if scan.depth == 0 && LAST_WORDS.contains(&first_word) => {
@@ -25,13 +25,13 @@ pub fn indent_after(text: &str) -> String {
     }
 }
 
-/// Blocks end with an empty line, as at Python's own prompt.
+/// Whether the text is a whole cell. Blocks end with an empty line, as at Python's own prompt.
 pub fn is_complete(text: &str) -> bool {
     let scan = Scan::of(text);
     match scan.state {
         State::Broken => true,
         State::Continued | State::OpenText => false,
-        // Inside of brackets one empty line may be meant; Python says what is wrong with the rest.
+        // A single empty line inside of brackets may be intended; after a second one, Python reports the error.
         State::Whole if scan.depth > 0 => text.ends_with("\n\n"),
         State::Whole => {
             let last = text.rsplit('\n').next().unwrap_or_default();
@@ -43,25 +43,25 @@ pub fn is_complete(text: &str) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Whole,
-    /// A backslash at the end of the line.
+    /// The line ends with a backslash.
     Continued,
-    /// Inside of a string of many lines.
+    /// The text ends inside of a multi-line string.
     OpenText,
-    /// A bracket too many, or a string that its line does not end. It stays so.
+    /// There is an unmatched closing bracket, or a string that is not closed on its line. This state is final.
     Broken,
 }
 
-/// What is known at some point of the text.
+/// The state of the scan at some point of the text.
 struct Scan {
-    /// Open brackets.
+    /// Number of open brackets.
     depth: usize,
     state: State,
-    /// Nothing has been said on this line yet. Lines inside of brackets and strings are parts of one.
+    /// Only blanks came on this line so far. Lines inside of brackets and strings belong to the line before.
     fresh: bool,
     indent: usize,
-    /// The last line that says anything is indented, or a decorator.
+    /// The last line that is not blank is indented, or a decorator.
     in_block: bool,
-    /// It ends with a colon.
+    /// That line ends with a colon.
     opens_block: bool,
 }
 
@@ -83,7 +83,7 @@ impl Scan {
         scan
     }
 
-    /// Looks at what stands at the start of `rest` and says how long it is.
+    /// Scans the element at the start of `rest` and returns its length.
     fn take(&mut self, rest: &str, next: char) -> usize {
         let continued = self.state == State::Continued;
         if continued {
@@ -109,7 +109,7 @@ impl Scan {
                 Some(depth) => self.depth = depth,
                 None => self.become_state(State::Broken),
             },
-            // Only the end of the line may follow; the end of the text counts as one.
+            // Only the end of the line may follow a backslash; the end of the text counts as one.
             '\\' if matches!(rest.as_bytes().get(1), None | Some(b'\n')) => {
                 self.become_state(State::Continued);
             }
@@ -153,7 +153,7 @@ impl Scan {
             }
             at += c.len_utf8();
         }
-        // Behind a backslash even a short string goes on in the next line.
+        // After a backslash even a single-line string continues on the next line.
         let goes_on = escaped || rest.ends_with("\\\n");
         self.become_state(match (many_lines, goes_on) {
             (true, _) => State::OpenText,

@@ -1,4 +1,4 @@
-//! The line editor. It blocks, so it works on a thread of its own while the rest goes on.
+//! The line editor. It blocks, so it runs on a thread of its own.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -35,26 +35,26 @@ const HISTORY: usize = 10_000;
 type Inner = Editor<Python, FileHistory>;
 
 pub struct LineEditor {
-    /// None only while a thread has it.
+    /// None only while the editing thread has it.
     inner: Option<Box<Inner>>,
     history: PathBuf,
     color: bool,
-    /// How the terminal was, in case that we have to go while a line is being edited.
+    /// The terminal's settings before editing, to restore them if the process has to end during an edit.
     before: Option<Termios>,
 }
 
 pub enum Typed {
     Cell(String),
-    /// Ctrl-C: the line is forgotten.
+    /// Ctrl-C: the line is discarded.
     Nothing,
     /// Ctrl-D, or the end of input.
     End,
-    /// We were told to end. The exit code says so.
+    /// SIGTERM was received; the exit code for it.
     Terminated(u8),
 }
 
 impl LineEditor {
-    /// A history that cannot be read is begun anew.
+    /// A history that cannot be read is started anew.
     pub fn new(history: PathBuf, color: bool) -> Result<Self, Failure> {
         let config = Config::builder()
             .max_history_size(HISTORY)
@@ -69,7 +69,7 @@ impl LineEditor {
         inner.set_helper(Some(Python { names: BTreeSet::new(), color }));
         inner.bind_sequence(KeyEvent::from('\r'), EventHandler::Conditional(Box::new(Indent)));
         if let Some(folder) = history.parent() {
-            // Without it there is no history of other days, and no harm.
+            // Without the folder, the history is not kept for the next time, which is acceptable.
             let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         }
         let _ = inner.load_history(&history);
@@ -91,13 +91,13 @@ impl LineEditor {
         let (sender, mut receiver) = oneshot::channel();
         std::thread::spawn(move || {
             let read = inner.readline(&(PROMPT, styled));
-            // If nobody waits any more, the process is about to end.
+            // If the receiver is gone, the process is about to end.
             let _ = sender.send((inner, read));
         });
         let (mut inner, read) = loop {
             tokio::select! {
                 read = &mut receiver => break read.map_err(|_| Failure::new("the line editor broke"))?,
-                // At the prompt Ctrl-C is a key; a signal to interrupt has nothing to interrupt.
+                // At the prompt Ctrl-C is read as a key, so SIGINT has nothing to interrupt.
                 code = stops.next() => if code == exit::TERMINATED { return Ok(Typed::Terminated(code)) },
             }
         };
@@ -119,7 +119,7 @@ impl LineEditor {
 
 impl Drop for LineEditor {
     fn drop(&mut self) {
-        // Only a thread that still edits has left the terminal changed.
+        // The terminal's settings are changed only while a thread is still editing.
         if let (None, Some(before)) = (&self.inner, &self.before) {
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
         }
@@ -130,19 +130,19 @@ fn wrong(error: &ReadlineError) -> Failure {
     Failure::new(format!("failed to read from the terminal: {error}"))
 }
 
-/// Enter, where what was typed goes on, begins the next line as deep as it belongs.
+/// On Enter, if the text is not complete, begins the next line with the indentation that it needs.
 struct Indent;
 
 impl ConditionalEventHandler for Indent {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
         let text = context.line();
-        // In the middle of the text it is the editor's own affair.
+        // With the cursor inside of the text, the editor's default applies.
         let goes_on = context.pos() == text.len() && command::parse(text).is_none() && !is_complete(text);
         goes_on.then(|| Cmd::Insert(1, format!("\n{}", indent_after(text))))
     }
 }
 
-/// What the editor knows of Python.
+/// The editor's knowledge of Python.
 struct Python {
     names: BTreeSet<String>,
     color: bool,

@@ -1,4 +1,4 @@
-//! What the Tab key offers: names of the session, words of Python, and Belljar's own commands.
+//! What the Tab key offers: names of the session, keywords of Python, and Belljar's own commands.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,13 @@ use super::command;
 use crate::cli::render::highlight::KEYWORDS;
 use crate::protocol::frames::Variable;
 
-/// Names come from the guest: so many, and no longer than this.
+/// Bounds on the number and the length of names, because they come from the guest.
 const NAMES: usize = 2000;
 const NAME_BYTES: usize = 100;
 /// At the start of a line Tab indents.
 const INDENT: &str = "    ";
 
-/// Names of a session that can be typed.
+/// Names of a session that can be typed as they are.
 pub fn usable(variables: &[Variable]) -> BTreeSet<String> {
     let names = variables.iter().map(|variable| variable.name.as_str());
     names.filter(|name| is_name(name)).take(NAMES).map(ToOwned::to_owned).collect()
@@ -27,7 +27,7 @@ fn is_word(c: char) -> bool {
     c == '_' || c.is_alphanumeric()
 }
 
-/// Where the word before `at` begins, and what it may become.
+/// Where the word before `at` begins, and its possible completions.
 pub fn offers(names: &BTreeSet<String>, text: &str, at: usize) -> (usize, Vec<String>) {
     let before = text.get(..at).unwrap_or(text);
     let line = before.rsplit('\n').next().unwrap_or_default();
@@ -42,7 +42,7 @@ pub fn offers(names: &BTreeSet<String>, text: &str, at: usize) -> (usize, Vec<St
         found + before.get(found..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8)
     });
     let (rest, word) = before.split_at_checked(start).unwrap_or((before, ""));
-    // Attributes are not known here, and numbers have no names.
+    // The attributes of a value are not known here, and a word that begins with a digit is no name.
     if word.is_empty() || rest.ends_with('.') || word.starts_with(|c: char| c.is_ascii_digit()) {
         return (start, Vec::new());
     }

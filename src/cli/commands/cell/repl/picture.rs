@@ -14,12 +14,12 @@ use crate::protocol::result::ExecutionResult;
 
 const PNG: &str = "image/png";
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// Larger ones are saved, but not sent through a terminal.
+/// Larger pictures are saved, but not sent to a terminal.
 const SHOWN_BYTES: usize = 8 * 1024 * 1024;
-/// What kitty takes at once.
+/// Most bytes that kitty accepts in one piece.
 const KITTY_CHUNK: usize = 4096;
 
-/// How a terminal takes pictures.
+/// How a terminal displays pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Kitty,
@@ -27,10 +27,10 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// By what terminals say of themselves in the environment.
+    /// The protocol of the terminal, as the environment variables that terminals set tell.
     pub fn of_terminal(env: &dyn Fn(&str) -> Option<String>) -> Option<Self> {
         let is = |name: &str, words: &[&str]| env(name).is_some_and(|value| words.contains(&value.as_str()));
-        // Neither comes through a terminal inside of a terminal.
+        // Neither protocol works inside of a terminal multiplexer.
         if env("TMUX").is_some() || env("STY").is_some() {
             return None;
         }
@@ -41,8 +41,8 @@ impl Protocol {
         iterm.then_some(Self::Iterm2)
     }
 
-    /// What makes the terminal show it. The bytes go as base64 that is made here: whatever the
-    /// guest put into its own cannot end the sequence.
+    /// The sequence that makes the terminal show the picture. The bytes are encoded as base64 here, so nothing that
+    /// the guest sent can end the sequence.
     pub fn sequence(self, png: &[u8]) -> String {
         let data = STANDARD.encode(png);
         match self {
@@ -65,7 +65,7 @@ impl Protocol {
     }
 }
 
-/// The pictures of a result that are what they say they are.
+/// The pictures of a result that really are PNG files.
 pub fn pictures(result: &ExecutionResult) -> Vec<Vec<u8>> {
     let displays = result.displays.iter().map(|display| &display.mime);
     displays.chain(result.result.as_ref().map(|value| &value.mime)).filter_map(picture).collect()
@@ -77,7 +77,7 @@ fn picture(mime: &Map<String, Value>) -> Option<Vec<u8>> {
     STANDARD.decode(compact).ok().filter(|bytes| bytes.starts_with(PNG_SIGNATURE))
 }
 
-/// Writes `SESSION-CELL-N.png` into a folder of the user's own.
+/// Writes `SESSION-CELL-N.png` into a folder of the user.
 pub fn save(
     folder: &Path,
     session: &SessionKey,

@@ -1,4 +1,4 @@
-//! Gathers the facts. Nothing here fails: what cannot be found out is missing from them.
+//! Collects the facts. Nothing here fails: a fact that cannot be determined is missing from the result.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -15,13 +15,13 @@ use super::machine::SWITCHES;
 use crate::cli::context::Context;
 use crate::config;
 
-/// A program that only tells its version is quick.
+/// Time for a program to print its version.
 const PROGRAM: Duration = Duration::from_secs(5);
-/// A daemon that does not answer in this time counts as none.
+/// A daemon that does not answer within this time counts as not running.
 const DAEMON: Duration = Duration::from_secs(10);
 /// Characters of a program's version.
 const VERSION_CHARS: usize = 80;
-/// Characters of what a program complained about.
+/// Characters of a program's error message.
 const SAID_CHARS: usize = 300;
 const PERMISSIONS: u32 = 0o7777;
 const OTHERS_WRITE: u32 = 0o002;
@@ -75,7 +75,7 @@ fn sysctl(name: &str) -> Option<u64> {
     number(&format!("/proc/sys/{}", name.replace('.', "/")))
 }
 
-/// Builds a jail with the namespaces that real ones have, and says what went wrong.
+/// Builds a jail with the same kinds of namespaces as real ones, and returns what went wrong.
 async fn jail_trouble() -> Option<String> {
     let mut command = tokio::process::Command::new("bwrap");
     command.args([
@@ -89,7 +89,7 @@ async fn jail_trouble() -> Option<String> {
         "--unshare-ipc",
     ]);
     command.args(["--unshare-uts", "--unshare-cgroup-try"]);
-    // A daemon of root drops to another user id instead.
+    // A daemon of root changes to another user id instead of using a user namespace.
     if !config::is_system() {
         command.arg("--unshare-user");
     }
@@ -97,7 +97,7 @@ async fn jail_trouble() -> Option<String> {
     match timeout(PROGRAM, command.output()).await {
         Ok(Ok(output)) if output.status.success() => None,
         Ok(Ok(output)) => Some(String::from_utf8_lossy(&output.stderr).chars().take(SAID_CHARS).collect()),
-        // That it is not there is another matter.
+        // Another check reports that the program is missing.
         Ok(Err(_)) => None,
         Err(_) => Some(format!("it did not end within {} s", PROGRAM.as_secs())),
     }
@@ -110,12 +110,12 @@ fn cgroups() -> Cgroups {
         return Cgroups { version: Some(2), controllers, for_jails };
     }
     let controllers = line("/proc/cgroups").map(|table| mounted(&table)).unwrap_or_default();
-    // Managers of users have none of version 1 to give.
+    // A user's systemd cannot delegate control groups of version 1.
     let for_jails = for_jails && rustix::process::geteuid().is_root();
     Cgroups { version: (!controllers.is_empty()).then_some(1), controllers, for_jails }
 }
 
-/// Of `/proc/cgroups`, what is enabled and belongs to a hierarchy of version 1.
+/// The controllers in `/proc/cgroups` that are enabled and belong to a hierarchy of version 1.
 fn mounted(table: &str) -> Vec<String> {
     let row = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -126,7 +126,7 @@ fn mounted(table: &str) -> Vec<String> {
     table.lines().filter_map(row).collect()
 }
 
-/// The first line of what it says.
+/// The first line that the program prints for `--version`.
 async fn version_of(program: &str) -> Option<String> {
     let mut command = tokio::process::Command::new(program);
     command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
@@ -149,13 +149,13 @@ fn home(path: &Path) -> Home {
         bytes: found.f_bavail.saturating_mul(found.f_frsize),
         files: (found.f_files > 0).then_some(found.f_favail),
     });
-    // Only root may set them.
+    // Only root may set project quotas.
     let project_quotas = rustix::process::geteuid().is_root() && has_project_quotas(&there);
     let writable = access(&there, Access::WRITE_OK).is_ok();
     Home { path: path.to_owned(), mode, writable, free, project_quotas }
 }
 
-/// Whether the file system was mounted so that the kernel holds projects to their limits.
+/// Whether the file system is mounted with project quotas that the kernel enforces.
 fn has_project_quotas(path: &Path) -> bool {
     let Ok(path) = path.canonicalize() else { return false };
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -166,17 +166,17 @@ fn has_project_quotas(path: &Path) -> bool {
         let held = options.split(',').any(|option| matches!(option, "prjquota" | "pquota"));
         path.starts_with(&target).then_some((target.len(), held))
     };
-    // Of two at one place the later one counts.
+    // Of two mounts at the same place, the later one counts.
     table.lines().filter_map(row).max_by_key(|(length, _)| *length).is_some_and(|(_, held)| held)
 }
 
-/// Whether the user's systemd can be asked for control groups.
+/// Whether the user's systemd can create control groups.
 fn has_manager() -> bool {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     runtime.is_some_and(|runtime| Path::new(&runtime).join("systemd/private").exists())
 }
 
-/// The path itself, or the folder above it that is there.
+/// The path itself, or the nearest folder above it that exists.
 fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/")).to_owned()
 }

@@ -1,4 +1,4 @@
-//! Asks the container engine what it is, over its own socket: the doctor works without a daemon.
+//! Queries the container engine over its own socket, so that the doctor works without a daemon.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,11 +19,11 @@ use super::facts::{Engine, EngineTrouble};
 use crate::cli::client::http::{connect, escaped_path};
 
 const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
-/// An engine that does not answer in this time is not well.
+/// An engine that does not answer within this time counts as faulty.
 const CALL: Duration = Duration::from_secs(10);
-/// Most bytes of what an engine tells about itself or an image.
+/// Most bytes of the engine's answer about itself or an image.
 const ANSWER_BYTES: usize = 1024 * 1024;
-/// Most images of a configuration that are looked at; no configuration has so many.
+/// Most images of a configuration that are checked; no realistic configuration has more.
 const IMAGES: usize = 64;
 const PERMISSIONS: u32 = 0o7777;
 
@@ -47,7 +47,7 @@ struct Component {
 #[serde(rename_all = "PascalCase", default)]
 struct InfoAnswer {
     default_runtime: String,
-    /// By name; what they are made of does not matter here.
+    /// Runtimes by name; their details do not matter here.
     runtimes: Option<BTreeMap<String, serde_json::Value>>,
     security_options: Option<Vec<String>>,
     memory_limit: bool,
@@ -61,7 +61,7 @@ struct ImageAnswer {
     size: u64,
 }
 
-/// The socket that `DOCKER_HOST` names, as the daemon understands it.
+/// The socket that `DOCKER_HOST` names, interpreted as the daemon does.
 pub fn socket(host: Option<&str>) -> Result<PathBuf, EngineTrouble> {
     match host {
         None | Some("") => Ok(PathBuf::from(DEFAULT_SOCKET)),
@@ -93,7 +93,7 @@ pub async fn examine(socket: &Path) -> Result<Engine, EngineTrouble> {
     })
 }
 
-/// Size of each image that is there. What the engine does not tell counts as not there.
+/// The size of each image; none if the engine does not have it or does not tell.
 pub async fn images(socket: &Path, references: &[String]) -> Vec<(String, Option<u64>)> {
     let mut found = Vec::new();
     for reference in references.iter().take(IMAGES) {
@@ -104,7 +104,7 @@ pub async fn images(socket: &Path, references: &[String]) -> Vec<(String, Option
     found
 }
 
-/// None if the engine has no such thing.
+/// None if the engine answers that it does not exist.
 async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<Option<T>, EngineTrouble> {
     let silent = |why: &dyn std::fmt::Display| EngineTrouble::Silent(why.to_string());
     let call = async {
@@ -117,7 +117,7 @@ async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<Option<T>
         })?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|e| silent(&e))?;
-        // Its errors come to light where the answer is read.
+        // Errors of the connection appear where the answer is read.
         tokio::spawn(connection);
         let request = Request::get(path).header(HOST, "docker").body(Empty::<Bytes>::new());
         let answer = sender.send_request(request.map_err(|e| silent(&e))?).await.map_err(|e| silent(&e))?;
@@ -145,7 +145,7 @@ mod tests {
         assert!(matches!(socket(Some("tcp://127.0.0.1:1")), Err(EngineTrouble::Elsewhere(_))));
     }
 
-    /// Serves each connection one answer, which is JSON.
+    /// A server that sends one of the JSON answers to each connection.
     fn serve(answers: &'static [&'static str]) -> (tempfile::TempDir, PathBuf) {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Judges the container engine and what it has.
+//! Judges the container engine, its runtime and its images.
 
 use super::facts::{Engine, EngineTrouble, Facts};
 use super::finding::Finding;
@@ -7,7 +7,7 @@ use crate::cli::render::human::size;
 use crate::config::{Pull, Sandbox};
 use crate::protocol::receipt::{Backend, Isolation};
 
-/// The oldest interface that Belljar is tested with.
+/// The oldest version of the engine's API that Belljar is tested with.
 const API: (u32, u32) = (1, 41);
 const OTHERS_WRITE: u32 = 0o002;
 
@@ -59,7 +59,7 @@ fn unusable(trouble: &EngineTrouble) -> (String, &'static str) {
     }
 }
 
-/// Without an engine, sessions get jails, unless the configuration asks for more.
+/// Whether sessions get jails if there is no engine, because the configuration requires no more.
 fn jails_serve(facts: &Facts) -> bool {
     let allowed = facts.config.settings.as_ref().is_ok_and(|settings| {
         let sandbox = &settings.sandbox;
@@ -68,7 +68,7 @@ fn jails_serve(facts: &Facts) -> bool {
     allowed && facts.bubblewrap.is_some() && facts.jail_trouble.is_none()
 }
 
-/// What can only be said of an engine that answers.
+/// Findings about an engine that answers.
 pub fn all(engine: &Engine, facts: &Facts) -> Vec<Finding> {
     let sandbox = facts.config.settings.as_ref().ok().map(|settings| &settings.sandbox);
     let runtime = sandbox.and_then(|sandbox| sandbox.runtime.as_deref()).unwrap_or(&engine.default_runtime);
@@ -193,7 +193,7 @@ fn images(sandbox: &Sandbox, found: &[(String, Option<u64>)]) -> Finding {
     }
 }
 
-/// Belljar's own are built, others are pulled.
+/// How to get an image: Belljar's own images are built, others are pulled.
 fn get_image(wanted: Option<&str>, missing: &[&str]) -> String {
     let own = |image: &str| {
         let kind = image.strip_prefix("belljar/")?.split(':').next()?;

@@ -1,4 +1,4 @@
-//! What the doctor knows of a machine. Everything here was measured or told; nothing is judged.
+//! What the doctor knows about a host. Everything here was measured or reported; nothing is judged.
 
 use std::path::PathBuf;
 
@@ -6,44 +6,44 @@ use crate::config::{ConfigError, Settings};
 use crate::protocol::api::{Health, Version};
 
 pub struct Facts {
-    /// The doctor is root, and so would be the daemon.
+    /// The doctor runs as root, and so would a daemon that it starts.
     pub root: bool,
     pub kernel: Option<String>,
     pub cgroups: Cgroups,
     pub namespaces: Namespaces,
     /// The kernel can filter system calls.
     pub seccomp: bool,
-    /// What `bwrap --version` says.
+    /// The output of `bwrap --version`.
     pub bubblewrap: Option<String>,
-    /// Why it could not build a small jail when it was tried; none if it could, or is not there.
+    /// Why bubblewrap could not build a small jail; none if it could, or is not installed.
     pub jail_trouble: Option<String>,
-    /// Switches of the kernel that are there, with their values.
+    /// The sysctls of the kernel that exist, with their values.
     pub sysctls: Vec<(&'static str, u64)>,
     pub engine: Result<Engine, EngineTrouble>,
     pub config: Config,
-    /// Allowed images, with their size where the engine has them. Empty if it could not be asked.
+    /// Allowed images, with their size if the engine has them. Empty if the engine could not be asked.
     pub images: Vec<(String, Option<u64>)>,
     pub home: Home,
     pub socket: SocketFile,
-    /// None if none answers.
+    /// None if no daemon answers.
     pub daemon: Option<Daemon>,
 }
 
 pub struct Cgroups {
-    /// None if there are none.
+    /// None if there are no control groups.
     pub version: Option<u8>,
     pub controllers: Vec<String>,
-    /// We may make some for jails, or have them made.
+    /// This user may create control groups for jails, or have them created.
     pub for_jails: bool,
 }
 
-/// Of users without rights. None where this kernel has no such switch.
+/// Settings for user namespaces of unprivileged users. None where this kernel has no such setting.
 #[derive(Default)]
 pub struct Namespaces {
     pub max: Option<u64>,
-    /// Debian's switch: 0 is off.
+    /// Debian's setting: 0 is off.
     pub clone: Option<u64>,
-    /// Ubuntu's switch: 1 allows them only to programs with a profile.
+    /// Ubuntu's setting: 1 allows them only to programs with a security profile.
     pub apparmor_restricts: Option<u64>,
 }
 
@@ -55,11 +55,11 @@ pub struct Engine {
     pub runc: Option<String>,
     pub default_runtime: String,
     pub runtimes: Vec<String>,
-    /// As the engine spells them: `name=seccomp,profile=default`.
+    /// Security options as the engine spells them: `name=seccomp,profile=default`.
     pub security: Vec<String>,
-    /// Limits that it cannot set.
+    /// Limits that the engine cannot set.
     pub no_limits: Vec<&'static str>,
-    /// Mode of its socket.
+    /// Mode of the engine's socket.
     pub socket_mode: Option<u32>,
     pub socket: PathBuf,
 }
@@ -75,34 +75,34 @@ pub enum EngineTrouble {
 pub struct Config {
     pub file: PathBuf,
     pub there: bool,
-    /// Boxed, because they are large.
+    /// Boxed, because the settings are large.
     pub settings: Result<Box<Settings>, ConfigError>,
 }
 
 pub struct Home {
     pub path: PathBuf,
-    /// None if it is yet to be made.
+    /// None if the folder does not exist yet.
     pub mode: Option<u32>,
-    /// We may write to it, or to the folder in which it will be made.
+    /// This user may write to the folder, or to the one in which it will be created.
     pub writable: bool,
-    /// Bytes and files that are left to us; none if nobody knows.
+    /// Bytes and files that this user may still use; none if that cannot be determined.
     pub free: Option<Free>,
-    /// The kernel holds workspaces to their size.
+    /// The kernel enforces the size limit of workspaces.
     pub project_quotas: bool,
 }
 
 #[derive(Clone, Copy)]
 pub struct Free {
     pub bytes: u64,
-    /// None if the file system makes as many as it needs.
+    /// None if the file system creates as many as it needs.
     pub files: Option<u64>,
 }
 
 pub struct SocketFile {
     pub path: PathBuf,
-    /// None if nothing is there.
+    /// None if there is no file.
     pub found: Option<Found>,
-    /// Others may put another socket into its place.
+    /// Other users may replace the socket by another one.
     pub open_folder: bool,
 }
 
@@ -110,7 +110,7 @@ pub struct Found {
     pub is_socket: bool,
     pub mode: u32,
     pub owner: u32,
-    /// The owner is us or root.
+    /// The owner is this user or root.
     pub ours: bool,
 }
 

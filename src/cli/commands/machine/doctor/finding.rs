@@ -1,4 +1,4 @@
-//! What the doctor says: one line a check.
+//! The results of the doctor: one line per check.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub struct Finding {
     pub check: &'static str,
     pub status: Severity,
     pub message: String,
-    /// A command, or what to do where there is none.
+    /// A command, or an instruction where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }

@@ -8,14 +8,14 @@ use crate::protocol::api::HealthStatus;
 
 /// First kernel that opens paths below a folder without following links out of it (`openat2`).
 const KERNEL: (u32, u32) = (5, 6);
-/// Without one of them a limit of the sandbox would not hold.
+/// Controllers without which a limit of the sandbox would not be enforced.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
-/// A session with some files and its journal.
+/// Space for a session with some files and its journal.
 const LOW_BYTES: u64 = 1024 * 1024 * 1024;
-/// Less than a journal needs to work.
+/// Below this, a journal cannot work.
 const FULL_BYTES: u64 = 64 * 1024 * 1024;
 const FULL_FILES: u64 = 1000;
-/// Mode bits of what everybody may write to, and what a group may.
+/// Mode bits that let all users, or a group, write.
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 
@@ -78,7 +78,7 @@ pub fn seccomp(supported: bool) -> Finding {
     )
 }
 
-/// Only bubblewrap needs them, so they never fail.
+/// Only bubblewrap needs user namespaces, so the finding is at most a warning.
 pub fn user_namespaces(facts: &Facts) -> Finding {
     let found = &facts.namespaces;
     if found.max == Some(0) {
@@ -105,7 +105,7 @@ pub fn user_namespaces(facts: &Facts) -> Finding {
     }
 }
 
-/// A switch of the kernel that can be in the way.
+/// A setting of the kernel (sysctl) that can prevent sandboxes from working.
 pub struct Switch {
     pub name: &'static str,
     is_wrong: fn(u64) -> bool,
@@ -118,7 +118,7 @@ const fn namespaces(name: &'static str) -> Switch {
     Switch { name, is_wrong: |most| most == 0, effect: "no sandbox can be built", good: 10_000 }
 }
 
-/// Those of user namespaces have checks of their own.
+/// The settings of user namespaces have checks of their own.
 pub const SWITCHES: [Switch; 7] = [
     namespaces("user.max_pid_namespaces"),
     namespaces("user.max_net_namespaces"),
@@ -134,7 +134,7 @@ pub const SWITCHES: [Switch; 7] = [
     },
 ];
 
-/// One finding for each that is in the way.
+/// One finding for each setting with a wrong value.
 pub fn sysctls(found: &[(&'static str, u64)]) -> Vec<Finding> {
     let wrong: Vec<Finding> = SWITCHES
         .iter()

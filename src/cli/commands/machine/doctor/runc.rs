@@ -1,6 +1,6 @@
-//! Known ways out of a container, by the versions of runc that close them.
+//! Known escapes from a container, and the versions of runc that fix them.
 
-/// Orders release candidates before their release.
+/// A version of runc; release candidates are ordered before their release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     major: u32,
@@ -17,7 +17,7 @@ const fn release(major: u32, minor: u32, patch: u32) -> Version {
 
 struct Escape {
     name: &'static str,
-    /// First good version of each line of releases, the oldest first.
+    /// The first fixed version of each release line, the oldest line first.
     fixed: &'static [Version],
 }
 
@@ -32,8 +32,8 @@ const ESCAPES: [Escape; 4] = [
 ];
 
 impl Version {
-    /// `1.1.12`, `v1.4.0-rc.2`, `1.1.5+ds1`, `1.1.12-0ubuntu2`: what a distribution appends is no
-    /// part of it.
+    /// `1.1.12`, `v1.4.0-rc.2`, `1.1.5+ds1`, `1.1.12-0ubuntu2`: the suffix of a distribution is
+    /// ignored.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim().trim_start_matches('v');
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -50,13 +50,13 @@ impl Version {
         Some(Self { major, minor, patch, candidate })
     }
 
-    /// At least the good version of its own line, or younger than all lines that had the fault.
+    /// Whether the version is at least the fixed one of its own line, or newer than all affected lines.
     fn is_fixed(self, fixed: &[Version]) -> bool {
         let own_line = |fix: &&Version| (fix.major, fix.minor) == (self.major, self.minor);
         fixed.iter().find(own_line).or(fixed.last()).is_some_and(|fix| self >= *fix)
     }
 
-    /// Names of the escapes that this version does not close.
+    /// Names of the escapes that this version does not fix.
     pub fn open(self) -> Vec<&'static str> {
         ESCAPES.iter().filter(|escape| !self.is_fixed(escape.fixed)).map(|escape| escape.name).collect()
     }

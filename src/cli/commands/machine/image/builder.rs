@@ -1,5 +1,5 @@
-//! Runs the script that builds an image and shows how far it is: on a terminal one line that
-//! changes, elsewhere all that the script says.
+//! Runs the script that builds an image and shows its progress: on a terminal one line that
+//! changes, elsewhere all output of the script.
 
 use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
@@ -17,7 +17,7 @@ use crate::protocol::text::{clipped, sanitized};
 const TICK: Duration = Duration::from_millis(500);
 /// Characters of a step's name, so that the line fits the terminal.
 const STEP_CHARS: usize = 45;
-/// What is shown of a build that failed.
+/// Lines that are shown of a build that failed.
 const KEPT_LINES: usize = 40;
 /// Longest line of a build that is kept whole.
 const LINE_BYTES: u64 = 64 * 1024;
@@ -54,9 +54,9 @@ pub async fn run(screen: &mut Screen, mut command: Command) -> Result<Built, Fai
     Ok(Built { status, last })
 }
 
-/// Lines of a stream, and what has come of the next one.
+/// The lines of a stream, and the beginning of the next line.
 struct Lines<R> {
-    /// None after its end.
+    /// None after the end of the stream.
     reader: Option<BufReader<R>>,
     begun: Vec<u8>,
 }
@@ -66,7 +66,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Self { reader: stream.map(BufReader::new), begun: Vec::new() }
     }
 
-    /// None at the end of the stream; waits for ever after it. Can be dropped while it waits,
+    /// None at the end of the stream; after that it waits for ever. The future can be dropped while it waits;
     /// nothing is lost.
     async fn next(&mut self) -> Option<String> {
         let Some(reader) = &mut self.reader else { return std::future::pending().await };

@@ -62,7 +62,7 @@ fn healthy() -> Facts {
     }
 }
 
-/// Everything that is not ok: its severity, message and remedy.
+/// Everything that is not ok: its severity, message and fix.
 fn complaints(facts: &Facts) -> Vec<String> {
     diagnosis(facts)
         .into_iter()
@@ -180,7 +180,7 @@ fn an_engine_that_cannot_be_used_is_told_with_its_remedy() {
     ] {
         complains(|facts| facts.engine = Err(trouble), expected);
     }
-    // Where no jail may or can serve, nothing can.
+    // Where jails are not allowed or not possible, an engine that is missing is a failure.
     for config_text in ["[sandbox]\nminimum_isolation = 'container'", "[sandbox]\nbackend = 'docker'"] {
         let change = |facts: &mut Facts| {
             facts.engine = Err(EngineTrouble::Denied("/d".into()));
