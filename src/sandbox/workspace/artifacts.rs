@@ -92,6 +92,7 @@ pub fn compare(before: &Snapshot, after: &Snapshot) -> (Vec<Artifact>, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     fn look(folder: &std::path::Path) -> Snapshot {
         scan(&Root::of_daemon(std::fs::File::open(folder).unwrap().as_fd()))

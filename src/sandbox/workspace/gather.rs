@@ -168,6 +168,7 @@ fn copy_digested(input: &mut dyn Read, out: &mut impl Write) -> std::io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::Path;
 
