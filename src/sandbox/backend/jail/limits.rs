@@ -1,6 +1,7 @@
 //! Resource limits of a jail's first process, set before it starts Python and inherited by all its descendants.
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::thread::CapabilitySet;
 use std::path::Path;
 
 use crate::controls;
@@ -9,6 +10,10 @@ use crate::sandbox::spec::{LOCKED_MEMORY_BYTES, Limits, OOM_SCORE};
 
 /// Since this kernel version, processes are counted for each user namespace, and not for the whole user.
 const COUNTED_BY_NAMESPACE: (u32, u32) = (5, 14);
+
+/// The score of a jail whose code can lower its own: enough to be killed before the daemon, and little enough that code
+/// which spares itself is killed before the guardian.
+const LOW_OOM_SCORE: i64 = 20;
 
 /// What else enforces the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +58,17 @@ pub fn apply(pid: i32, limits: &Limits, beside: Beside) -> std::io::Result<()> {
     }
     if controls::holds("jail_dies_before_the_daemon") {
         // This only helps the out-of-memory killer, so a failure is ignored.
-        let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE.to_string());
+        let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), oom_score().to_string());
     }
     Ok(())
+}
+
+/// The score that makes the kernel kill the jail before the daemon. Only if the daemon has the right to set it for good
+/// can code in the jail not lower its own; otherwise a high score would only make the guardian die before that code.
+fn oom_score() -> i64 {
+    let own = rustix::thread::capabilities(None);
+    let is_lasting = own.is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_RESOURCE));
+    if is_lasting { OOM_SCORE } else { LOW_OOM_SCORE }
 }
 
 /// Whether this kernel counts the processes of a user namespace separately.
