@@ -49,6 +49,11 @@ fn every_case_is_held_by_tests_that_exist() {
         }
         assert_tests_exist(&format!("case {}", fields[1]), held);
     }
+    let suspicions = text.split("## Suspicions").nth(1).expect("the section");
+    for row in suspicions.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| suspicion")) {
+        let fields: Vec<&str> = row.split('|').map(str::trim).collect();
+        assert_tests_exist(fields[1], fields[3]);
+    }
 }
 
 #[test]
