@@ -3,9 +3,10 @@
 
 use parking_lot::RwLock;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Model, Settings};
@@ -14,6 +15,9 @@ use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKi
 
 /// The most requests to one model that run or wait for a place.
 const REQUESTS: usize = 256;
+
+/// The most pieces of a reply that wait to be read.
+pub const PROGRESS_PIECES: usize = 64;
 
 pub type LlmRef = ActorRef<LlmMsg>;
 
@@ -30,7 +34,7 @@ pub enum ChatProgress {
 pub enum LlmMsg {
     Chat {
         request: Box<ChatRequest>,
-        news: mpsc::UnboundedSender<ChatProgress>,
+        progress: mpsc::Sender<ChatProgress>,
         reply_to: oneshot::Sender<Result<ChatReply, ModelFailure>>,
     },
     /// A request has ended, with any outcome.
@@ -65,16 +69,18 @@ impl Actor for Llm {
                 let message = format!("{REQUESTS} requests to this model are under way already");
                 let _ = reply_to.send(Err(failure(ModelFailureKind::RateLimited, message)));
             }
-            LlmMsg::Chat { request, news, mut reply_to } => {
+            LlmMsg::Chat { request, progress, mut reply_to } => {
                 state.under_way += 1;
                 let client = Arc::clone(&state.client);
                 tokio::spawn(async move {
                     let over = DoneGuard(myself);
+                    let mut passed_on = PassedOn { progress, unsent: VecDeque::new() };
                     let outcome = tokio::select! {
                         () = reply_to.closed() => None,
-                        outcome = client.chat(&request, |delta| tell(&news, delta)) => Some(outcome),
+                        outcome = client.chat(&request, |delta| passed_on.take(delta)) => Some(outcome),
                     };
-                    drop((news, over));
+                    passed_on.flush().await;
+                    drop(over);
                     if let Some(outcome) = outcome {
                         let _ = reply_to.send(outcome);
                     }
@@ -95,14 +101,41 @@ impl Drop for DoneGuard {
     }
 }
 
-fn tell(news: &mpsc::UnboundedSender<ChatProgress>, delta: Delta) {
-    let piece = match delta {
-        // A reasoning model's thoughts are part of the reply, and are not streamed.
-        Delta::Reasoning(_) => return,
-        Delta::Text(text) => ChatProgress::Text(text),
-        Delta::Retry { failure, wait } => ChatProgress::Retries { failure, pause: wait },
-    };
-    let _ = news.send(piece);
+/// Passes on what comes of a reply before it is complete. Text that comes faster than it is read becomes one piece.
+struct PassedOn {
+    progress: mpsc::Sender<ChatProgress>,
+    unsent: VecDeque<ChatProgress>,
+}
+
+impl PassedOn {
+    fn take(&mut self, delta: Delta) {
+        match delta {
+            // A reasoning model's thoughts are part of the reply, and are not streamed.
+            Delta::Reasoning(_) => {}
+            Delta::Text(text) => match self.unsent.back_mut() {
+                Some(ChatProgress::Text(last)) => last.push_str(&text),
+                _ => self.unsent.push_back(ChatProgress::Text(text)),
+            },
+            Delta::Retry { failure, wait } => {
+                self.unsent.retain(|piece| !matches!(piece, ChatProgress::Text(_)));
+                self.unsent.push_back(ChatProgress::Retries { failure, pause: wait });
+            }
+        }
+        while let Some(piece) = self.unsent.pop_front() {
+            if let Err(TrySendError::Full(piece)) = self.progress.try_send(piece) {
+                return self.unsent.push_front(piece);
+            }
+        }
+    }
+
+    /// Sends the rest, unless the caller has gone.
+    async fn flush(self) {
+        for piece in self.unsent {
+            if self.progress.send(piece).await.is_err() {
+                return;
+            }
+        }
+    }
 }
 
 fn failure(kind: ModelFailureKind, message: impl Into<String>) -> ModelFailure {
@@ -188,19 +221,20 @@ impl ModelHandle {
     pub async fn chat(
         self,
         request: ChatRequest,
-        news: mpsc::UnboundedSender<ChatProgress>,
+        progress: mpsc::Sender<ChatProgress>,
     ) -> Result<ChatReply, ModelFailure> {
         let gone = || failure(ModelFailureKind::Interrupted, "the request was lost inside the daemon");
         for attempt in 1..=TRIES {
             let (reply_to, reply) = oneshot::channel();
-            let message = LlmMsg::Chat { request: Box::new(request.clone()), news: news.clone(), reply_to };
+            let message =
+                LlmMsg::Chat { request: Box::new(request.clone()), progress: progress.clone(), reply_to };
             if self.models.actor(&self.name).is_some_and(|actor| actor.cast(message).is_ok())
                 && let Ok(outcome) = reply.await
             {
                 return outcome;
             }
             if attempt < TRIES {
-                let _ = news.send(ChatProgress::Retries { failure: gone(), pause: REVIVED });
+                let _ = progress.send(ChatProgress::Retries { failure: gone(), pause: REVIVED }).await;
                 tokio::time::sleep(REVIVED).await;
             }
         }

@@ -10,7 +10,7 @@ use super::recall::CELL_REFUSED;
 use super::shared_budget::{REPLY_TOKENS, Short};
 use super::state::{AsksState, Task};
 use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
-use crate::actors::llm::ChatProgress;
+use crate::actors::llm::{ChatProgress, PROGRESS_PIECES};
 use crate::actors::session::agent::result_of;
 use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg};
 use crate::agent::{Effect, Input, tokens_of_text};
@@ -144,25 +144,25 @@ impl AsksState {
         let work = async move {
             let outcome = match model {
                 Some(model) => {
-                    let (news, mut told) = tokio::sync::mpsc::unbounded_channel();
-                    let work = model.chat(request, news);
+                    let (progress, mut pieces) = tokio::sync::mpsc::channel(PROGRESS_PIECES);
+                    let work = model.chat(request, progress);
                     let teller = asks.clone();
                     let tell = async move {
                         let mut text = String::new();
                         let mut last = tokio::time::Instant::now();
-                        while let Some(news) = told.recv().await {
+                        while let Some(piece) = pieces.recv().await {
                             // Pieces that have arrived meanwhile are sent together.
-                            let mut next = Some(news);
-                            while let Some(news) = next {
-                                match news {
-                                    ChatProgress::Text(piece) => text.push_str(&piece),
+                            let mut next = Some(piece);
+                            while let Some(piece) = next {
+                                match piece {
+                                    ChatProgress::Text(more) => text.push_str(&more),
                                     ChatProgress::Retries { failure, pause } => {
                                         text.clear();
                                         let retries = AsksMsg::ModelRetries { ask, step, failure, pause };
                                         let _ = teller.cast(retries);
                                     }
                                 }
-                                next = told.try_recv().ok();
+                                next = pieces.try_recv().ok();
                             }
                             if !text.is_empty() {
                                 tokio::time::sleep_until(last + TEXT_EVERY).await;
