@@ -15,7 +15,7 @@ pub use inputs::{Inputs, Reserved};
 pub use messages::{JobsArgs, JobsMsg, JobsRef, Started, Watched};
 pub use restore::{artifacts, artifacts_of};
 
-use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
+use ractor::{Actor, ActorProcessingErr, RpcReplyPort, SpawnErr, SupervisionEvent};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +68,9 @@ struct Entry {
     /// The place in the queue, while the job waits.
     place: Option<Place>,
     holders: Holders,
+    /// The clients that cancelled the job. They are answered when its end is in the journal: the next daemon would
+    /// carry on with a job whose end it does not know.
+    cancelled_by: Vec<RpcReplyPort<bool>>,
     /// Whether the job was cancelled because no client held it.
     forsaken: bool,
     permit: Permit,
@@ -135,7 +138,7 @@ impl Actor for Jobs {
         match message {
             JobsMsg::Submit { owner, job, reply_to } => state.submit(owner, *job, reply_to),
             JobsMsg::Watch { id, reply_to } => drop(reply_to.send(state.watch(id))),
-            JobsMsg::Cancel { id, reply_to } => drop(reply_to.send(state.cancel(id))),
+            JobsMsg::Cancel { id, reply_to } => state.cancel(id, Some(reply_to)),
             JobsMsg::Released(id) => {
                 if let Some(entry) = state.jobs.get_mut(&id) {
                     entry.holders.release();
@@ -157,7 +160,8 @@ impl Actor for Jobs {
                 state.pump();
             }
             JobsMsg::Settled { id } => {
-                if let Some(entry) = state.jobs.remove(&id) {
+                if let Some(mut entry) = state.jobs.remove(&id) {
+                    entry.cancelled_by.drain(..).for_each(|reply_to| drop(reply_to.send(true)));
                     let input = entry.record.job.input;
                     entry.leave_record();
                     if let Some(input) = input {
@@ -254,6 +258,7 @@ impl JobsState {
             cancel: CancellationToken::new(),
             place: None,
             holders: Holders::default(),
+            cancelled_by: Vec::new(),
             forsaken: false,
             permit,
             _memory: memory,
@@ -373,8 +378,11 @@ impl JobsState {
         });
     }
 
-    fn cancel(&mut self, id: JobId) -> bool {
-        let Some(entry) = self.jobs.get(&id) else { return false };
+    fn cancel(&mut self, id: JobId, reply_to: Option<RpcReplyPort<bool>>) {
+        let Some(entry) = self.jobs.get_mut(&id) else {
+            return drop(reply_to.map(|reply_to| reply_to.send(false)));
+        };
+        entry.cancelled_by.extend(reply_to);
         // The token also cancels a job that is still being written to the journal.
         entry.cancel.cancel();
         if let Some(place) = entry.place
@@ -382,7 +390,6 @@ impl JobsState {
         {
             self.conclude(id, verdict::cancelled(" before it ran"));
         }
-        true
     }
 
     /// Cancels ephemeral jobs that no client holds any more.
@@ -396,7 +403,7 @@ impl JobsState {
         }
         for id in found {
             tracing::info!(job = %id, "nobody waits for it any more");
-            self.cancel(id);
+            self.cancel(id, None);
         }
     }
 

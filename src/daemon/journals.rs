@@ -2,7 +2,8 @@
 //! jobs. If that is too much, the oldest go before their time, so that no user can fill the disk by creating and
 //! removing sessions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::launch::Launcher;
+use crate::sandbox::workspace::disk;
 use crate::store::{Journal, JournalError};
 
 /// The time between two checks.
@@ -74,7 +76,8 @@ async fn look(
     let mut removed = journal.removed()?;
     // While a session is being taken down, it still writes to its journal, and its own charge covers that.
     removed.retain(|(_, id)| !directory.lists(*id));
-    sizes.retain(|id, _| removed.iter().any(|(_, removed)| removed == id));
+    let ids: HashSet<SessionId> = removed.iter().map(|(_, id)| *id).collect();
+    sizes.retain(|id, _| ids.contains(id));
     for (owner, id) in removed {
         let size = match sizes.get(&id) {
             Some(size) => *size,
@@ -85,6 +88,11 @@ async fn look(
     kept.retain(|owner, _| owners.contains_key(owner));
     // The charges left behind by ended sessions and jobs are now covered by what was found.
     ledger.drop_left(left);
+    // When the disk is short, those who have the most give first, before the work of all users comes to a stop.
+    let mut short =
+        disk::short_at(&launcher.paths.workspaces_dir(), launcher.settings.sandbox.disk_reserve_bytes);
+    let mut owners: Vec<_> = owners.into_iter().collect();
+    owners.sort_by_key(|(_, things)| Reverse(things.iter().map(|(_, size)| size).sum::<u64>()));
     for (owner, oldest_first) in owners {
         let mine = kept.entry(owner).or_insert_with(|| RetainedUsage {
             permit: ledger.keep(owner, NAME, Amounts::default()).spare(),
@@ -93,7 +101,7 @@ async fn look(
         let room = ledger.room(owner, Kind::Journal);
         mine.bytes = oldest_first.iter().map(|(_, size)| size).sum();
         for (thing, size) in oldest_first {
-            if mine.bytes <= room {
+            if mine.bytes <= room && short == 0 {
                 break;
             }
             match thing {
@@ -111,6 +119,7 @@ async fn look(
                 }
             }
             mine.bytes -= size;
+            short = short.saturating_sub(size);
         }
         // The rest fits now, or nothing is left, so the result does not matter.
         let _ = mine.permit.gauge().measure(Kind::Journal, mine.bytes);

@@ -59,6 +59,26 @@ pub struct Books {
     next: HoldId,
 }
 
+/// What each user may have of a kind even if other users have taken all of the machine's: without it, a few users whose
+/// sessions rest, or whose cells are frozen or wait for a person, could keep all others out for as long as they like.
+/// There is no such share of memory, CPUs and disk, which the machine may not have.
+fn sure_share(kind: Kind, limit: u64) -> u64 {
+    let share = match kind {
+        Kind::Sessions | Kind::Cells => 2,
+        Kind::Processes => 512,
+        _ => return 0,
+    };
+    // Of a small limit no user gets more than a part by this way.
+    (limit / 4).clamp(1, share)
+}
+
+/// Whether `of_user` is within the user's sure share. All sure shares together may take as much again as the limit.
+fn is_sure(kind: Kind, of_user: u64, of_all: u64, limit: u64) -> bool {
+    of_user <= sure_share(kind, limit)
+        && of_all < limit.saturating_mul(2)
+        && controls::holds("sure_share_of_the_machine")
+}
+
 impl Books {
     #[must_use]
     pub fn new(quota: &Quota) -> Self {
@@ -102,6 +122,13 @@ impl Books {
         users.into_iter().map(|uid| self.used(uid, kind)).fold(0, u64::saturating_add)
     }
 
+    /// The usage of all users without spare holds, which are given up when their room is needed.
+    fn firm_by_all(&self, kind: Kind) -> u64 {
+        let spare = self.held.values().flat_map(BTreeMap::values).filter(|hold| hold.spare);
+        let spare = spare.map(|hold| hold.amounts.get(kind)).fold(0, u64::saturating_add);
+        self.used_by_all(kind).saturating_sub(spare)
+    }
+
     /// The user's usage without spare holds.
     fn firm(&self, uid: u32, kind: Kind) -> u64 {
         let holds = self.held.get(&uid).into_iter().flat_map(BTreeMap::values);
@@ -109,10 +136,15 @@ impl Books {
         self.used(uid, kind).saturating_sub(spare.fold(0, u64::saturating_add))
     }
 
-    /// How much spare holds of the user may take: the limit minus the usage without spare holds.
+    /// How much spare holds of the user may take: what the user's other holds leave of the user's limit, and what all
+    /// other holds, spare ones of other users included, leave of the machine's.
     #[must_use]
     pub fn room(&self, uid: u32, kind: Kind) -> u64 {
-        self.limit(uid, kind).map_or(u64::MAX, |limit| limit.saturating_sub(self.firm(uid, kind)))
+        let firm = self.firm(uid, kind);
+        let of_user = self.limit(uid, kind).map_or(u64::MAX, |limit| limit.saturating_sub(firm));
+        let Some(limit) = self.machine.get(kind) else { return of_user };
+        let own_spare = self.used(uid, kind).saturating_sub(firm);
+        of_user.min(limit.saturating_sub(self.used_by_all(kind).saturating_sub(own_spare)))
     }
 
     /// Whether the user can get `wanted` more now: first within the user's limits, then within the machine's.
@@ -125,7 +157,7 @@ impl Books {
 
     fn check_kind(&self, uid: u32, kind: Kind, wanted: u64) -> Result<(), Refusal> {
         let of_user = self.firm(uid, kind);
-        let of_all = self.machine.get(kind).map_or(0, |_| self.used_by_all(kind));
+        let of_all = self.machine.get(kind).map_or(0, |_| self.firm_by_all(kind));
         self.judge(uid, kind, wanted, [of_user, of_all])
     }
 
@@ -135,6 +167,7 @@ impl Books {
     }
 
     fn judge(&self, uid: u32, kind: Kind, wanted: u64, used: [u64; 2]) -> Result<(), Refusal> {
+        let [of_user, _] = used;
         let limits = [self.limit(uid, kind), self.machine.get(kind)];
         for ((used, limit), whose) in used.into_iter().zip(limits).zip([Whose::User, Whose::Machine]) {
             let judged = match whose {
@@ -144,6 +177,7 @@ impl Books {
             if let Some(limit) = limit
                 && judged
                 && used.saturating_add(wanted) > limit
+                && !(whose == Whose::Machine && is_sure(kind, of_user.saturating_add(wanted), used, limit))
             {
                 let by = match whose {
                     Whose::User => self.shares(uid, kind),
@@ -234,7 +268,16 @@ impl Books {
         if let Some(hold) = self.hold(uid, id).filter(is_counted) {
             hold.amounts.0.insert(kind, amount);
         }
-        self.check_kind(uid, kind, 0)
+        match self.check_kind(uid, kind, 0) {
+            // Of all who fill the machine, only the one with the most has to stop: others would pay for its bytes.
+            Err(refusal) if refusal.whose == Whose::Machine && !self.has_most(uid, kind) => Ok(()),
+            checked => checked,
+        }
+    }
+
+    fn has_most(&self, uid: u32, kind: Kind) -> bool {
+        let own = self.firm(uid, kind);
+        self.held.keys().all(|other| self.firm(*other, kind) <= own)
     }
 
     /// An error if the user has more than `times` times the limit: measured usage can exceed the limit.
@@ -247,6 +290,13 @@ impl Books {
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// Whether spare holds have to go: more is used than the limit of the user or of the machine.
+    #[must_use]
+    pub fn is_crowded(&self, uid: u32, kind: Kind) -> bool {
+        let limit = self.machine.get(kind);
+        self.tolerates(uid, kind, 1).is_err() || limit.is_some_and(|limit| self.used_by_all(kind) > limit)
     }
 
     #[must_use]
@@ -336,13 +386,13 @@ mod tests {
 
     #[test]
     fn nobody_spends_the_quota_of_another_and_the_machine_has_one_too() {
-        let mut books = books(&[(Kind::Cells, 2)], &[(Kind::Cells, 3)]);
-        let cell = || Amounts::of([(Kind::Cells, 1)]);
-        books.take(1, "a", cell()).unwrap();
-        books.take(1, "a", cell()).unwrap();
-        assert_eq!(books.take(1, "a", cell()).unwrap_err().whose, Whose::User);
-        books.take(2, "b", cell()).unwrap();
-        let refusal = books.take(2, "b", cell()).unwrap_err();
+        let mut books = books(&[(Kind::Jobs, 2)], &[(Kind::Jobs, 3)]);
+        let job = || Amounts::of([(Kind::Jobs, 1)]);
+        books.take(1, "a", job()).unwrap();
+        books.take(1, "a", job()).unwrap();
+        assert_eq!(books.take(1, "a", job()).unwrap_err().whose, Whose::User);
+        books.take(2, "b", job()).unwrap();
+        let refusal = books.take(2, "b", job()).unwrap_err();
         // The refusal does not name the sessions of another user.
         assert_eq!((refusal.whose, refusal.used, refusal.by), (Whose::Machine, 3, vec![]));
     }

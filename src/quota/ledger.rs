@@ -156,13 +156,13 @@ impl Ledger {
         self.serve();
     }
 
-    /// Waits until spare holds take a user above its limit.
+    /// Waits until spare holds take a user, or the machine, above its limit.
     pub async fn crowded(&self) {
         self.crowded.notified().await;
     }
 
     fn tell_crowded(&self, uid: u32, kind: Kind) {
-        if self.inner.lock().books.tolerates(uid, kind, 1).is_err() {
+        if self.inner.lock().books.is_crowded(uid, kind) {
             self.crowded.notify_one();
         }
     }

@@ -9,7 +9,7 @@ use super::blobs::Blobs;
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::int;
-use super::sessions::seconds;
+use super::sessions::{ROWS_DELETED, seconds};
 use super::writer::{Durability, OnRefusal};
 use crate::protocol::clock;
 use crate::protocol::ids::SessionId;
@@ -126,11 +126,13 @@ impl Journal {
     /// Bytes that the keys of one owner, or of every owner, take on the disk.
     pub fn kept_for_keys(&self, owner: Option<u32>) -> Result<Vec<(u32, u64)>, JournalError> {
         Ok(self.core.read(|file, _| {
+            // The whole table is only read if the keys of every owner are asked for.
+            let (first, last) = owner.map_or((0, u32::MAX), |owner| (owner, owner));
             let query = "SELECT owner, sum(coalesce(octet_length(answer), 0) + octet_length(key)
-                    + coalesce(octet_length(target), 0) + ?2)
-                FROM idempotency WHERE ?1 IS NULL OR owner = ?1 GROUP BY owner";
+                    + coalesce(octet_length(target), 0) + ?3)
+                FROM idempotency WHERE owner BETWEEN ?1 AND ?2 GROUP BY owner";
             let mut statement = file.prepare(query)?;
-            let kept = statement.query_map(params![owner, int(ROW_BYTES)], |row| {
+            let kept = statement.query_map(params![first, last, int(ROW_BYTES)], |row| {
                 Ok((row.get(0)?, u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0)))
             })?;
             kept.collect()
@@ -175,7 +177,9 @@ fn oldest(now: SystemTime) -> i64 {
     seconds(now).saturating_sub(int(KEY_LIFE.as_secs()))
 }
 
-/// Deletes expired keys; returns how many.
+/// Deletes some of the expired keys, so that other writes go in between; returns how many.
 pub(super) fn expire(file: &Connection, now: SystemTime) -> rusqlite::Result<usize> {
-    file.execute("DELETE FROM idempotency WHERE created <= ?1", [oldest(now)])
+    let query = "DELETE FROM idempotency WHERE (owner, key) IN
+        (SELECT owner, key FROM idempotency WHERE created <= ?1 LIMIT ?2)";
+    file.execute(query, params![oldest(now), ROWS_DELETED])
 }

@@ -9,7 +9,7 @@ use super::blobs::Blobs;
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::int;
-use super::sessions::seconds;
+use super::sessions::{ROWS_DELETED, seconds};
 use super::writer::{Durability, OnRefusal};
 use crate::controls;
 use crate::protocol::clock;
@@ -156,13 +156,25 @@ impl Journal {
     /// Forgets jobs that ended at least `keep` ago.
     pub async fn forget_jobs(&self, now: SystemTime, keep: Duration) -> Result<usize, JournalError> {
         let before = seconds(now).saturating_sub(int(keep.as_secs()));
+        let mut forgotten = 0;
+        loop {
+            // In steps, so that other writes go in between.
+            let delete = move |file: &Connection, _: &Blobs| {
+                let query =
+                    "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE ended_at <= ?1 LIMIT ?2)";
+                Ok(file.execute(query, params![before, ROWS_DELETED])?)
+            };
+            match self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await? {
+                0 => break,
+                some => forgotten += some,
+            }
+        }
         let delete = move |file: &Connection, _: &Blobs| {
-            let forgotten = file.execute("DELETE FROM jobs WHERE ended_at <= ?1", [before])?;
             let query = "DELETE FROM job_acts WHERE noted <= ?1 AND job NOT IN (SELECT id FROM jobs)";
-            file.execute(query, [before])?;
-            Ok(forgotten)
+            Ok(file.execute(query, [before])?)
         };
-        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await
+        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await?;
+        Ok(forgotten)
     }
 
     /// Forgets a job that has ended; false if there is no such job. The record of what administrators did with it is

@@ -95,6 +95,9 @@ const MIGRATIONS: &[&str] = &[
 
     -- All that models have cost; `model_replies` left out what was spent without a reply.
     DROP INDEX model_replies;
+    -- What the watch over removed sessions and ended jobs asks for again and again.
+    CREATE INDEX removed_sessions ON sessions (removed_at, id, owner) WHERE removed_at IS NOT NULL;
+    CREATE INDEX ended_jobs ON jobs (ended_at) WHERE ended_at IS NOT NULL;
     CREATE INDEX model_costs ON events (at) WHERE name IN ('model_replied', 'model_spent');
 ",
 ];

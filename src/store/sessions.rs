@@ -16,7 +16,7 @@ use crate::protocol::ids::{JobId, SandboxId, SessionId, SessionName};
 /// How long the events of a removed session are kept, unless the caller says otherwise.
 pub const KEEP_REMOVED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Rows deleted in one transaction, so that other writes do not wait long behind a large session.
-const ROWS_DELETED: i64 = 5_000;
+pub(super) const ROWS_DELETED: i64 = 5_000;
 /// Free pages given back to the disk in one transaction.
 const PAGES_RETURNED: u32 = 1_000;
 
@@ -209,14 +209,19 @@ impl Journal {
         for id in expired {
             self.forget(SessionId(uuid::Uuid::from_bytes(id))).await?;
         }
+        loop {
+            let expire = move |file: &Connection, _: &Blobs| Ok(idempotency::expire(file, now)?);
+            match self.core.queue.ask(Durability::Normal, OnRefusal::Wait, expire).await? {
+                0 => break,
+                some => tidied.keys += some,
+            }
+        }
         let clean = move |file: &Connection, blobs: &Blobs| {
-            let keys = idempotency::expire(file, now)?;
             let mut used = file.prepare(BLOB_IS_USED)?;
             // This runs on the writer's thread, so that no event with a new blob is written in between.
-            let blobs = blobs.sweep(|name| used.exists([name]))?;
-            Ok((keys, blobs))
+            Ok(blobs.sweep(|name| used.exists([name]))?)
         };
-        (tidied.keys, tidied.blobs) = self.core.queue.ask(Durability::Normal, OnRefusal::Wait, clean).await?;
+        tidied.blobs = self.core.queue.ask(Durability::Normal, OnRefusal::Wait, clean).await?;
         self.give_pages_back().await?;
         Ok(tidied)
     }

@@ -92,7 +92,7 @@ impl Actor for Asks {
             }
             AsksMsg::Approvals { reply_to } => state.tell_approvals(reply_to),
             AsksMsg::Decide { id, decision, by, reply_to } => {
-                let _ = reply_to.send(state.decide(&myself, &id, decision, Some(by)));
+                state.decide(&myself, &id, decision, Some(by), Some(reply_to));
             }
             AsksMsg::Permit { wanted, reply_to } => state.want_permit(wanted, reply_to),
             AsksMsg::PermitDropped { cell, call } => state.permit_dropped(cell, call),

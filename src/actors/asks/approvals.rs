@@ -9,6 +9,7 @@ use super::messages::AsksRef;
 use super::messages::PermitWanted;
 use super::state::AsksState;
 use super::state::PendingApproval;
+use crate::actors::calls::Reply;
 use crate::agent::Input;
 use crate::protocol::ask::{Approval, AskNumber, Decision, Subject};
 use crate::protocol::clock;
@@ -141,25 +142,34 @@ impl AsksState {
         }
     }
 
+    /// Takes a decision. The client is told when the journal has it, so that no death of the daemon takes it back.
     pub(super) fn decide(
         &mut self,
         myself: &AsksRef,
         id: &str,
         decision: Decision,
         by: Option<u32>,
-    ) -> Result<(), Problem> {
-        let Some(pending) = self.approvals.get(id) else {
-            return Err(Problem::new(Code::NoSuchApproval, "nothing of this id waits for a decision")
-                .hint("list what waits with `belljar approve`"));
+        reply_to: Option<Reply<()>>,
+    ) {
+        let tell = |outcome| drop(reply_to.map(|reply_to| reply_to.send(outcome)));
+        let Some(PendingApproval { approval, .. }) = self.approvals.get(id) else {
+            return tell(Err(Problem::new(Code::NoSuchApproval, "nothing of this id waits for a decision")
+                .hint("list what waits with `belljar approve`")));
         };
-        check(&pending.approval.subject, &decision)?;
-        let Some(PendingApproval { approval, permit, .. }) = self.approvals.remove(id) else { return Ok(()) };
+        if let Err(problem) = check(&approval.subject, &decision) {
+            return tell(Err(problem));
+        }
+        let Some(PendingApproval { approval, permit, .. }) = self.approvals.remove(id) else { return };
         let event = EventBody::ApprovalDecided { id: id.to_owned(), decision: decision.clone(), by };
         if let Some(permit) = permit {
-            self.args.log.append_then(event, None, move || drop(permit.send(decision)));
-            return Ok(());
+            let answer = move || {
+                let _ = permit.send(decision);
+                tell(Ok(()));
+            };
+            self.args.log.append_then(event, None, answer);
+            return;
         }
-        self.args.log.append(event);
+        self.args.log.append_then(event, None, move || tell(Ok(())));
         if let Some(cell) = approval.cell {
             // The daemon has restarted, and the cell has not repeated this call yet.
             let call = approval.call.and_then(|call| call.parse().ok());
@@ -169,7 +179,6 @@ impl AsksState {
         {
             self.take(myself, Input::Decided { id: call, decision });
         }
-        Ok(())
     }
 
     pub(super) fn decide_overdue(&mut self, myself: &AsksRef) {
@@ -179,7 +188,7 @@ impl AsksState {
             .filter_map(|(id, pending)| Some((id.clone(), pending.overdue()?)))
             .collect();
         for (id, decision) in overdue {
-            let _ = self.decide(myself, &id, decision, None);
+            self.decide(myself, &id, decision, None, None);
         }
     }
 }

@@ -31,7 +31,7 @@ pub enum JobsMsg {
         id: JobId,
         reply_to: RpcReplyPort<Option<Watched>>,
     },
-    /// False if there is no job to cancel.
+    /// Answered when the job has ended; false if there is no job to cancel.
     Cancel {
         id: JobId,
         reply_to: RpcReplyPort<bool>,

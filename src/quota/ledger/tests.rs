@@ -1,4 +1,5 @@
 use super::*;
+use crate::quota::refusal::Whose;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -43,8 +44,9 @@ fn a_permit_comes_back_when_the_thread_that_had_it_panics() {
 
 #[tokio::test]
 async fn who_waits_takes_turns_with_other_users() {
-    let ledger = ledger(&[], &[(Kind::Cells, 1)]);
+    let ledger = ledger(&[], &[(Kind::Cells, 2)]);
     let first = ledger.take(1, "first", cell()).unwrap();
+    let _sure = ledger.take(2, "its sure share", cell()).unwrap();
     let mut many: Vec<PermitWaiter> = (0..20).map(|_| ledger.wait(1, "many", cell()).unwrap()).collect();
     let mut other = ledger.wait(2, "other", cell()).unwrap();
     assert!(other.try_take().is_none());
@@ -244,4 +246,38 @@ proptest! {
             prop_assert_eq!(ledger.used(uid, Kind::Memory), 0);
         }
     }
+}
+
+/// Sessions that rest and cells that are frozen hold their amounts for as long as their users like.
+#[test]
+fn each_user_has_a_sure_share_of_what_others_have_filled() {
+    let ledger = ledger(&[], &[(Kind::Sessions, 8), (Kind::Memory, 4)]);
+    let one = |uid: u32, kind: Kind| ledger.take(uid, "a", Amounts::of([(kind, 1)]));
+    let _all: Vec<Permit> = (0..8).map(|_| one(1, Kind::Sessions).unwrap()).collect();
+    assert_eq!(one(1, Kind::Sessions).unwrap_err().whose, Whose::Machine);
+    let _own = [one(2, Kind::Sessions).unwrap(), one(2, Kind::Sessions).unwrap()];
+    assert_eq!(one(2, Kind::Sessions).unwrap_err().whose, Whose::Machine);
+    // The shares of all users together are bounded, too.
+    let _others: Vec<Permit> = (3..9).map(|uid| one(uid, Kind::Sessions).unwrap()).collect();
+    assert_eq!(one(9, Kind::Sessions).unwrap_err().whose, Whose::Machine);
+    let _memory: Vec<Permit> = (0..4).map(|_| one(1, Kind::Memory).unwrap()).collect();
+    assert_eq!(one(2, Kind::Memory).unwrap_err().whose, Whose::Machine, "a machine has no more than it has");
+}
+
+#[test]
+fn what_can_be_deleted_keeps_no_other_user_from_the_machines_journal() {
+    let ledger = ledger(&[], &[(Kind::Journal, 100)]);
+    let old = ledger.take(1, "old", Amounts::of([(Kind::Journal, 90)])).unwrap().spare();
+    let new = ledger.take(2, "new", Amounts::of([(Kind::Journal, 60)])).unwrap();
+    assert_eq!(ledger.room(1, Kind::Journal), 40, "the rest of it has to go");
+    drop((old, new));
+}
+
+#[test]
+fn only_the_user_with_the_most_has_to_stop_when_the_machines_disk_is_full() {
+    let ledger = ledger(&[], &[(Kind::Workspace, 100)]);
+    let [large, small] = [1, 2].map(|uid| ledger.keep(uid, "w", Amounts::default()));
+    large.gauge().measure(Kind::Workspace, 80).unwrap();
+    small.gauge().measure(Kind::Workspace, 30).unwrap();
+    assert_eq!(large.gauge().measure(Kind::Workspace, 81).unwrap_err().whose, Whose::Machine);
 }

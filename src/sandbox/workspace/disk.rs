@@ -21,6 +21,14 @@ pub fn check_at(folder: &std::path::Path, reserve: u64) -> Result<(), Problem> {
     judge(std::fs::File::open(folder).ok().and_then(|folder| fstatvfs(folder).ok()), reserve)
 }
 
+/// Bytes that the disk of the folder is short of `reserve`.
+#[must_use]
+pub fn short_at(folder: &std::path::Path, reserve: u64) -> u64 {
+    let found = std::fs::File::open(folder).ok().and_then(|folder| fstatvfs(folder).ok());
+    let short = |found: StatVfs| reserve.saturating_sub(free(&found));
+    found.filter(|found| is_short(found, reserve)).map_or(0, short)
+}
+
 /// If the file system cannot be read, the check passes.
 fn judge(found: Option<StatVfs>, reserve: u64) -> Result<(), Problem> {
     if !found.is_some_and(|found| is_short(&found, reserve)) {
@@ -34,7 +42,11 @@ fn judge(found: Option<StatVfs>, reserve: u64) -> Result<(), Problem> {
 }
 
 fn is_short(found: &StatVfs, reserve: u64) -> bool {
-    found.f_bavail.saturating_mul(found.f_frsize) < reserve && controls::holds("disk_reserve")
+    free(found) < reserve && controls::holds("disk_reserve")
+}
+
+fn free(found: &StatVfs) -> u64 {
+    found.f_bavail.saturating_mul(found.f_frsize)
 }
 
 #[cfg(test)]
