@@ -28,7 +28,7 @@ pub use crate::sandbox::spec::SandboxRequest;
 pub struct Launcher {
     pub docker: Docker,
     jails: Jails,
-    processes: Jails,
+    processes: Box<dyn SandboxBackend>,
     pub service: Service,
     pub settings: Arc<Settings>,
     pub paths: Paths,
@@ -60,7 +60,7 @@ impl Launcher {
         Self {
             docker: Docker::new(Arc::clone(&settings), instance.clone(), paths.sandboxes_dir()),
             jails: jails(Walls::Bubblewrap),
-            processes: jails(Walls::None),
+            processes: Box::new(jails(Walls::None)),
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
             service,
             settings,
@@ -71,13 +71,20 @@ impl Launcher {
         }
     }
 
+    /// Replaces the backend for plain processes, which a test names without having to run any.
+    #[cfg(test)]
+    #[must_use]
+    pub fn with_processes(self, processes: impl SandboxBackend + 'static) -> Self {
+        Self { processes: Box::new(processes), ..self }
+    }
+
     /// The backend that makes sandboxes of a kind.
     #[must_use]
     pub fn backend(&self, kind: Backend) -> &dyn SandboxBackend {
         match kind {
             Backend::Docker | Backend::Auto => &self.docker,
             Backend::Bubblewrap => &self.jails,
-            Backend::Process => &self.processes,
+            Backend::Process => &*self.processes,
         }
     }
 

@@ -4,6 +4,8 @@
 mod bridge_socket;
 mod contract;
 pub mod docker;
+#[cfg(test)]
+pub mod fake;
 pub mod jail;
 
 pub use contract::{ByteStream, ConnectError, Progress, RunningSandbox, SandboxBackend, SandboxEnd};
