@@ -79,6 +79,8 @@ pub struct Machine<W> {
     going_back: usize,
     replay: ReplayPhase,
     frozen: bool,
+    /// The number of freezes so far, so that a freeze that fails late is told from a newer one.
+    freezes: u64,
 }
 
 impl<W> Machine<W> {
@@ -104,6 +106,7 @@ impl<W> Machine<W> {
             going_back: 0,
             replay: ReplayPhase::None,
             frozen: false,
+            freezes: 0,
         }
     }
 
@@ -252,13 +255,14 @@ impl<W> Machine<W> {
             },
             Input::Freeze => {
                 if !std::mem::replace(&mut self.frozen, true) {
+                    self.freezes += 1;
                     out.push(Effect::Append(EventBody::Frozen));
                 }
                 // Not pumped: starting the next item would thaw the sandbox.
                 return effects;
             }
-            Input::FreezeFailed => {
-                if self.not_frozen(out) {
+            Input::FreezeFailed(number) => {
+                if number == self.freezes && self.not_frozen(out) {
                     self.run_written(out);
                 }
             }

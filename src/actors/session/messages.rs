@@ -347,7 +347,9 @@ pub enum SessionMsg {
         gone: LiveResources,
         frame_guard: FrameGuard,
     },
+    /// The freeze with this number has ended.
     FreezeDone {
+        number: u64,
         outcome: Result<(), Problem>,
         reply_to: Reply<()>,
     },
