@@ -106,7 +106,7 @@ impl SessionActorState {
             },
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to).await,
             SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to).await,
-            SessionMsg::ResetNoted { reply_to } => state.reset_noted(reply_to).await,
+            SessionMsg::ResetNoted { written, reply_to } => state.reset_noted(written, reply_to).await,
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
             SessionMsg::Receipt { reply_to } => {
                 let receipt = state.receipt.clone().filter(|_| state.machine.is_ready());

@@ -7,6 +7,8 @@ mod cells;
 mod freezes;
 /// What the next daemon takes over from one that died.
 mod restarts;
+/// What clients are told while the disk is slow.
+mod slow_journal;
 
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
