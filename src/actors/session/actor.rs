@@ -181,7 +181,7 @@ impl SessionActorState {
             SessionMsg::PutBack(cell) => state.apply(Input::PutBack(cell)).await,
             SessionMsg::Freeze { reply_to } => state.freeze(myself, reply_to).await,
             SessionMsg::FreezeDone { number, outcome, reply_to } => {
-                state.freeze_done(number, outcome, reply_to).await
+                state.freeze_done(number, outcome, reply_to).await;
             }
             SessionMsg::Thaw { reply_to } => {
                 state.apply(Input::Thaw).await;

@@ -1,7 +1,6 @@
 use super::*;
 use crate::protocol::frames::{HostFrame, RefusedCode};
 use crate::protocol::result::{Reason, Status};
-use crate::sandbox::backend::fake::Step;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cell_runs_and_its_result_is_in_the_journal() {

@@ -1,7 +1,6 @@
 use super::*;
 use crate::protocol::problem::Problem;
 use crate::protocol::result::Status;
-use crate::sandbox::backend::fake::Step;
 use tokio::sync::oneshot;
 
 /// Asks for a freeze and does not wait for it.

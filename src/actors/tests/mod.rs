@@ -1,6 +1,8 @@
 //! Tests of the actors with the journal on disk and kernels that the test plays. A daemon is a runtime with a
 //! supervisor in it; the death of a daemon is the end of its runtime, at which no actor does anything any more.
 
+/// Models are asked, run cells and wait for persons.
+mod asks;
 /// Cells run, wait for each other and survive the death of their process.
 mod cells;
 /// Sandboxes are frozen and thawed.
@@ -11,6 +13,7 @@ mod restarts;
 mod slow_journal;
 
 use serde_json::{Map, Value, json};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -27,7 +30,7 @@ use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::quota::Ledger;
-use crate::sandbox::backend::fake::FakeBackend;
+use crate::sandbox::backend::fake::{FakeBackend, Step};
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::Service;
 use crate::store::Journal;
@@ -36,7 +39,16 @@ use crate::tools::{Context, Definition, Registry, Tool, ToolFuture, ToolOutput};
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 const OWNER: u32 = 4321;
-const SETTINGS: &str = "[sandbox]\nbackend = \"process\"\n";
+/// The model plays what `Home::model_says` wrote.
+const SETTINGS: &str = r#"
+    [sandbox]
+    backend = "process"
+    [model.played]
+    provider = "script"
+    file = "script.toml"
+    [agent]
+    model = "played"
+"#;
 
 /// A home of daemons, with the sandboxes that outlive them.
 struct Home {
@@ -74,20 +86,28 @@ impl Tool for Answer {
 }
 
 async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, work).await {
-        Ok(outcome) => outcome,
-        Err(_) => panic!("the test waited in vain until {what}"),
-    }
+    let outcome = tokio::time::timeout(PATIENCE, work).await;
+    outcome.unwrap_or_else(|_| panic!("the test waited in vain until {what}"))
 }
 
 impl Home {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), backend: FakeBackend::new() }
+        Self { folder: tempfile::tempdir().unwrap(), backend: FakeBackend::in_this_runtime() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("home")
+    }
+
+    /// Says what the model replies, one reply after the other.
+    fn model_says(&self, replies: &str) {
+        std::fs::create_dir_all(self.path()).unwrap();
+        std::fs::write(self.path().join("script.toml"), replies).unwrap();
     }
 
     /// Starts a daemon, which takes over all that an earlier one left.
     async fn daemon(&self) -> Daemon {
-        let home = self.folder.path().join("home");
+        let home = self.path();
         let paths = Paths::discover(false, &|name| (name == "BELLJAR_HOME").then(|| home.clone().into()));
         let paths = paths.unwrap();
         for folder in [paths.sandboxes_dir(), paths.workspaces_dir(), paths.kernel_dir(), paths.spill_dir()] {

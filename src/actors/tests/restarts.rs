@@ -2,7 +2,6 @@ use super::*;
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::result::Status;
-use crate::sandbox::backend::fake::Step;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_cell_goes_on_to_its_end_over_the_death_of_the_daemon() {

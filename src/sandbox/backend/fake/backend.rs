@@ -41,8 +41,8 @@ struct Shared {
 }
 
 impl FakeBackend {
-    /// Must be called in the runtime of the test, where the kernels run.
-    pub fn new() -> Self {
+    /// The kernels run in the runtime of the caller, which has to be that of the test.
+    pub fn in_this_runtime() -> Self {
         Self(Arc::new(Shared {
             runtime: Handle::current(),
             script: Arc::default(),

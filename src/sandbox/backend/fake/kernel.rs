@@ -55,7 +55,8 @@ struct State {
     /// The cells that the test lets go on.
     released: BTreeSet<CellNumber>,
     last_cell: CellNumber,
-    state_of: CellNumber,
+    /// The newest cell of the main line whose changes the worker holds.
+    newest_kept: CellNumber,
     calls: u64,
     waiting_calls: BTreeMap<u64, oneshot::Sender<Value>>,
     loses_answers: bool,
@@ -147,7 +148,9 @@ impl FakeKernel {
         self.0.ended.cancel();
         self.change(|state| {
             state.connection = None;
-            std::mem::take(&mut state.running).into_values().for_each(|(_, task)| task.abort());
+            for (_, task) in std::mem::take(&mut state.running).into_values() {
+                task.abort();
+            }
         });
     }
 
@@ -198,7 +201,7 @@ impl FakeKernel {
                 python: "3.12.0".into(),
                 probe: probe(),
                 running: state.running.keys().copied().collect(),
-                state_of: state.state_of,
+                state_of: state.newest_kept,
                 last_cell: state.last_cell,
                 resumes_after: state.forgotten(),
             };
@@ -252,8 +255,10 @@ impl FakeKernel {
             HostFrame::Kill { cell, .. } => self.lose(cell, true),
             HostFrame::Reset { request } => {
                 let running: Vec<CellNumber> = self.0.state.lock().running.keys().copied().collect();
-                running.into_iter().for_each(|cell| self.lose(cell, false));
-                self.change(|state| state.state_of = 0);
+                for cell in running {
+                    self.lose(cell, false);
+                }
+                self.change(|state| state.newest_kept = 0);
                 self.send(&KernelFrame::ResetDone { request });
             }
             HostFrame::Names { request, .. } => self.send(&KernelFrame::Names { request, names: Vec::new() }),
@@ -345,7 +350,7 @@ impl FakeKernel {
     fn finish(&self, cell: CellNumber, status: DoneStatus, reason: DoneReason) {
         let Some((mode, _)) = self.change(|state| state.running.remove(&cell)) else { return };
         if mode == Mode::Main {
-            self.change(|state| state.state_of = cell);
+            self.change(|state| state.newest_kept = cell);
         }
         self.send(&KernelFrame::CellDone {
             cell,
@@ -366,7 +371,7 @@ impl FakeKernel {
     fn lose(&self, cell: CellNumber, killed: bool) {
         let Some((mode, task)) = self.change(|state| state.running.remove(&cell)) else { return };
         let after = match mode {
-            Mode::Main => StateAfter::Restored(self.0.state.lock().state_of),
+            Mode::Main => StateAfter::Restored(self.0.state.lock().newest_kept),
             Mode::Fork => StateAfter::Kept,
         };
         let (exit_code, out_of_memory, older) = (-9, false, false);
