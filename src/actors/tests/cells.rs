@@ -22,7 +22,7 @@ async fn two_cells_run_one_after_the_other() {
     let client = daemon.makes_a_session().await;
     let (first, second) = (client.run("first").await, client.run("second").await);
     let kernel = home.backend.kernel();
-    kernel.runs(1).await;
+    kernel.hears(|frame| matches!(frame, HostFrame::Cell { .. })).await;
     let sent = |kernel: &[HostFrame]| {
         let cells = kernel.iter().filter_map(|frame| match frame {
             HostFrame::Cell { cell, .. } => Some(*cell),

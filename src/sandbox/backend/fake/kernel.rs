@@ -102,12 +102,12 @@ impl FakeKernel {
         self.change(|state| state.loses_answers = true);
     }
 
-    /// All frames of daemons so far, but for acknowledgements.
+    /// All frames of daemons that the kernel has acted on so far, but for acknowledgements.
     pub fn heard(&self) -> Vec<HostFrame> {
         self.0.state.lock().heard.clone()
     }
 
-    /// Waits until the kernel has heard such a frame.
+    /// Waits until the kernel has acted on such a frame.
     pub async fn hears(&self, is_it: impl Fn(&HostFrame) -> bool) {
         self.until("the kernel hears a frame", |state| state.heard.iter().any(&is_it)).await;
     }
