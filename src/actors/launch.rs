@@ -1,10 +1,10 @@
-//! Brings up a sandbox until it may run code: listen, start, accept, greet, attest.
+//! Brings up a sandbox until it may run code: start, connect, greet, attest.
 
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_tungstenite::WebSocketStream;
 
-use crate::bridge::{self, BridgeError, Hello, Listener, Metered};
+use crate::bridge::{self, BridgeError, Hello, Metered};
 use crate::config::Settings;
 use crate::protocol::frames::KernelLimits;
 use crate::protocol::limits::{
@@ -13,7 +13,7 @@ use crate::protocol::limits::{
 };
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
-use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
+use crate::sandbox::launch::{ConnectError, Launcher, Sandbox, SandboxRequest};
 use crate::sandbox::workspace::Workspace;
 
 /// The number of attempts to reach an engine that does not answer, before its sandbox is given up.
@@ -38,25 +38,15 @@ pub async fn launch(
     progress: impl Fn(String) + Sync,
 ) -> Result<Ready, Problem> {
     let prepared = launcher.prepare(&wanted, &workspace, &progress).await?;
-    let listener = Listener::bind(prepared.bridge_dir()).map_err(|error| bridge_problem(&error))?;
     let sandbox = prepared.start().await?;
-    let greeted = async {
-        let pid =
-            sandbox.pid().ok_or_else(|| Problem::new(Code::SandboxFailed, "the sandbox ended at once"))?;
-        let stream = listener.accept(pid, KERNEL_HELLO).await.map_err(|error| bridge_problem(&error))?;
-        let limits = kernel_limits(&launcher.settings, &wanted);
-        bridge::connect(stream, sandbox.id(), limits, 0, KERNEL_HELLO)
-            .await
-            .map_err(|error| bridge_problem(&error))
-    };
     let greeted = tokio::select! {
         biased;
-        greeted = greeted => greeted,
-        () = sandbox.gone() => Err(Problem::new(Code::SandboxFailed, "the sandbox ended at once")),
+        greeted = greet(&sandbox, kernel_limits(&launcher.settings, &wanted), 0) => greeted,
+        () = sandbox.gone() => Err(Unreached::Connection(ConnectError::Ended)),
     };
     let (socket, hello) = match greeted {
         Ok(greeted) => greeted,
-        Err(problem) => {
+        Err(unreached) => {
             // The exit code is more informative than the missing greeting.
             let ended = sandbox.end().await.filter(|end| !end.running);
             let problem = match ended.and_then(|end| end.exit_code) {
@@ -68,7 +58,7 @@ pub async fn launch(
                     ),
                 )
                 .hint("the image needs `python3` 3.9 or later on its PATH"),
-                None => problem,
+                None => unreached.into(),
             };
             sandbox.undo().await;
             return Err(problem);
@@ -100,23 +90,18 @@ pub async fn attach(
     received: u64,
 ) -> Result<Option<Ready>, Problem> {
     let Some(sandbox) = adopt(&launcher, &before, &wanted, &workspace).await? else { return Ok(None) };
-    let Some(pid) = sandbox.pid() else {
-        sandbox.undo().await;
-        return Ok(None);
-    };
-    let greet = || async {
-        let listener = Listener::bind(sandbox.bridge_dir())?;
-        let stream = listener.accept(pid, KERNEL_HELLO).await?;
-        let limits = kernel_limits(&launcher.settings, &wanted);
-        bridge::connect(stream, sandbox.id(), limits, received, KERNEL_HELLO).await
-    };
-    let mut greeted = greet().await;
+    let limits = kernel_limits(&launcher.settings, &wanted);
+    let mut greeted = greet(&sandbox, limits.clone(), received).await;
     if greeted.is_err() && sandbox.is_frozen() {
         // Something froze the sandbox after it was taken over, so its kernel could not answer.
         let _ = sandbox.thaw().await;
-        greeted = greet().await;
+        greeted = greet(&sandbox, limits, received).await;
     }
-    let greeted = greeted.map_err(|error| bridge_problem(&error)).and_then(|(socket, hello)| {
+    if matches!(greeted, Err(Unreached::Connection(ConnectError::Ended))) {
+        sandbox.undo().await;
+        return Ok(None);
+    }
+    let greeted = greeted.map_err(Problem::from).and_then(|(socket, hello)| {
         sandbox.attest_again(&before, hello.python.clone(), hello.probe.clone())?;
         Ok((socket, hello))
     });
@@ -151,15 +136,32 @@ async fn adopt(
     launcher.adopt(before, wanted, workspace).await
 }
 
-fn bridge_problem(error: &BridgeError) -> Problem {
-    let problem = Problem::new(Code::SandboxFailed, error.to_string());
-    match error {
-        BridgeError::Strangers(_) => problem.hint(
-            "the engine's runtime has to start processes of the host's kernel, as `runc` does; `runsc` does not: \
-             see `sandbox.runtime`",
-        ),
-        BridgeError::Socket(_) | BridgeError::NoKernel(_) | BridgeError::Protocol(_) => problem,
+/// Why the kernel of a sandbox was not reached.
+#[derive(Debug, thiserror::Error)]
+enum Unreached {
+    #[error(transparent)]
+    Connection(#[from] ConnectError),
+    #[error(transparent)]
+    Greeting(#[from] BridgeError),
+}
+
+impl From<Unreached> for Problem {
+    fn from(unreached: Unreached) -> Self {
+        match unreached {
+            Unreached::Connection(error) => error.into(),
+            Unreached::Greeting(error) => Self::new(Code::SandboxFailed, error.to_string()),
+        }
     }
+}
+
+/// Connects to the kernel of a sandbox and exchanges hellos.
+async fn greet(
+    sandbox: &Sandbox,
+    limits: KernelLimits,
+    received: u64,
+) -> Result<(WebSocketStream<Metered>, Hello), Unreached> {
+    let stream = sandbox.connect(KERNEL_HELLO).await?;
+    Ok(bridge::connect(stream, sandbox.id(), limits, received, KERNEL_HELLO).await?)
 }
 
 fn kernel_limits(settings: &Settings, wanted: &SandboxRequest) -> KernelLimits {

@@ -18,3 +18,5 @@ pub mod restarted;
 pub mod session;
 mod sink;
 pub mod supervisor;
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use futures_util::{SinkExt, StreamExt};
 use std::time::Duration;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
@@ -37,7 +37,7 @@ fn settings() -> WebSocketConfig {
 
 /// Upgrades the stream and exchanges hellos.
 pub async fn connect(
-    stream: UnixStream,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     sandbox: &SandboxId,
     limits: KernelLimits,
     received: u64,
@@ -67,7 +67,7 @@ pub async fn connect(
             }
         }
     };
-    tokio::time::timeout(limit, exchange).await.map_err(|_| BridgeError::NoKernel(limit))?
+    tokio::time::timeout(limit, exchange).await.map_err(|_| BridgeError::NoHello(limit))?
 }
 
 fn parse_hello(text: &str) -> Result<Hello, BridgeError> {
@@ -90,6 +90,7 @@ fn parse_hello(text: &str) -> Result<Hello, BridgeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::net::UnixStream;
 
     #[tokio::test]
     async fn a_frame_beyond_the_limit_is_not_taken() {

@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 
 use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, OVERDRAFT_AFTER, Pool};
@@ -20,10 +19,19 @@ const FREE_BYTES: u64 = 4 * OUTPUT_FRAME_BYTES as u64;
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// A connection of a kernel whose bytes are counted.
-#[derive(Debug)]
 pub struct Metered {
-    stream: UnixStream,
+    stream: Box<dyn Stream>,
     meter: Meter,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl std::fmt::Debug for Metered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metered").field("meter", &self.meter).finish_non_exhaustive()
+    }
 }
 
 /// Knows how many bytes the frame takes that is being read. Clones share the count.
@@ -50,8 +58,8 @@ impl std::fmt::Debug for Count {
 
 impl Metered {
     #[must_use]
-    pub fn new(stream: UnixStream) -> Self {
-        Self { stream, meter: Meter::default() }
+    pub fn new(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
+        Self { stream: Box::new(stream), meter: Meter::default() }
     }
 
     pub(super) fn meter(&self) -> Meter {
@@ -142,6 +150,7 @@ mod tests {
     use futures_util::SinkExt;
     use serde_json::{Map, Value, json};
     use std::time::{Duration, Instant};
+    use tokio::net::UnixStream;
     use tokio::sync::mpsc;
     use tokio_tungstenite::WebSocketStream;
     use tokio_tungstenite::tungstenite::Message;

@@ -1,26 +1,20 @@
-//! The bridge to a kernel: a unix socket to listen on, a websocket over it on which the daemon is the client, and the
-//! task that owns the connection. Any byte stream would do; nothing here depends on containers.
+//! The bridge to a kernel: a websocket over any byte stream, on which the daemon is the client, and the task that owns
+//! the connection. Where the byte stream comes from is a matter of the backend that holds the sandbox.
 
 mod calls;
 mod connection;
 mod handshake;
-mod listener;
 mod meter;
 
 pub use calls::{Calls, Refusal};
 pub use connection::{Closed, Delivery, FrameGuard, Incoming, Link, SendError, Sink};
 pub use handshake::{Hello, connect};
-pub use listener::Listener;
 pub use meter::Metered;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
-    #[error("the bridge's socket cannot be made: {0}")]
-    Socket(#[source] std::io::Error),
-    #[error("the kernel did not connect within {} s", .0.as_secs())]
-    NoKernel(std::time::Duration),
-    #[error("within {} s nobody connected to the bridge but processes that are not pid 1 of the sandbox", .0.as_secs())]
-    Strangers(std::time::Duration),
+    #[error("the kernel did not say hello within {} s", .0.as_secs())]
+    NoHello(std::time::Duration),
     #[error("the kernel does not speak the bridge's protocol: {0}")]
     Protocol(String),
 }

@@ -1,9 +1,8 @@
-//! Makes a running sandbox from a request: prepares its folders and starts it, or takes over one that runs. The bridge
-//! is set up between the two steps, by the caller.
+//! Makes a running sandbox from a request: prepares its folders and starts it, or takes over one that runs.
 
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,10 +16,10 @@ use crate::sandbox::backend::{Progress, SandboxBackend};
 use crate::sandbox::claims::{Claim, Claims};
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::slots::UserSlots;
-use crate::sandbox::spec::{Limits, SandboxSpec, hardware};
+use crate::sandbox::spec::{self, Limits, SandboxSpec, hardware};
 use crate::sandbox::workspace::{Service, Workspace};
 
-pub use crate::sandbox::backend::SandboxEnd;
+pub use crate::sandbox::backend::{ByteStream, ConnectError, SandboxEnd};
 pub use crate::sandbox::running::{CpuLimitLifted, Sandbox};
 pub use crate::sandbox::slots::UserSlot;
 pub use crate::sandbox::spec::SandboxRequest;
@@ -29,7 +28,7 @@ pub use crate::sandbox::spec::SandboxRequest;
 pub struct Launcher {
     pub docker: Docker,
     jails: Jails,
-    processes: Jails,
+    processes: Box<dyn SandboxBackend>,
     pub service: Service,
     pub settings: Arc<Settings>,
     pub paths: Paths,
@@ -40,7 +39,7 @@ pub struct Launcher {
     pub(super) kernels: tokio::sync::Mutex<HashMap<String, PathBuf>>,
 }
 
-/// A sandbox that does not run yet. Its bridge folder exists, so that the daemon can listen in it.
+/// A sandbox that does not run yet. Its folders exist.
 pub struct Prepared {
     spec: SandboxSpec,
     /// The reason why this backend was chosen.
@@ -61,7 +60,7 @@ impl Launcher {
         Self {
             docker: Docker::new(Arc::clone(&settings), instance.clone(), paths.sandboxes_dir()),
             jails: jails(Walls::Bubblewrap),
-            processes: jails(Walls::None),
+            processes: Box::new(jails(Walls::None)),
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
             service,
             settings,
@@ -72,13 +71,20 @@ impl Launcher {
         }
     }
 
+    /// Replaces the backend for plain processes, which a test names without having to run any.
+    #[cfg(test)]
+    #[must_use]
+    pub fn with_processes(self, processes: impl SandboxBackend + 'static) -> Self {
+        Self { processes: Box::new(processes), ..self }
+    }
+
     /// The backend that makes sandboxes of a kind.
     #[must_use]
     pub fn backend(&self, kind: Backend) -> &dyn SandboxBackend {
         match kind {
             Backend::Docker | Backend::Auto => &self.docker,
             Backend::Bubblewrap => &self.jails,
-            Backend::Process => &self.processes,
+            Backend::Process => &*self.processes,
         }
     }
 
@@ -130,7 +136,7 @@ impl Launcher {
         let storage = |error: std::io::Error| {
             Problem::new(Code::Storage, format!("`{}` cannot be made: {error}", folder.display()))
         };
-        let bridge_dir = folder.join("b");
+        let bridge_dir = spec::bridge_dir(&folder);
         std::fs::create_dir_all(&bridge_dir).map_err(storage)?;
         let guard = Folder::of(folder.clone());
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).map_err(storage)?;
@@ -160,7 +166,7 @@ impl Launcher {
             limits: Limits::new(settings, wanted),
             workspace: workspace.path.clone(),
             workspace_identity: workspace.identity()?,
-            bridge_dir: self.paths.sandboxes_dir().join(&sandbox.0).join("b"),
+            bridge_dir: spec::bridge_dir(&self.paths.sandboxes_dir().join(&sandbox.0)),
             kernel_dir: PathBuf::new(),
             hidden: hardware::hidden(),
         })
@@ -195,12 +201,6 @@ impl Launcher {
 }
 
 impl Prepared {
-    /// The folder in which the daemon has to listen before the sandbox starts.
-    #[must_use]
-    pub fn bridge_dir(&self) -> &Path {
-        &self.spec.bridge_dir
-    }
-
     pub async fn start(self) -> Result<Sandbox, Problem> {
         let held = self.launcher.backend(self.spec.backend).start(&self.spec, &self.folder.path).await?;
         Ok(Sandbox::new(held, self.spec, self.why, self.folder, self.claim))

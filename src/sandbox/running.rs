@@ -102,12 +102,6 @@ impl Sandbox {
         Err(Problem::new(Code::PolicyViolation, "the sandbox is no longer isolated as its receipt says"))
     }
 
-    /// The folder in which the daemon listens for the sandbox's kernel.
-    #[must_use]
-    pub fn bridge_dir(&self) -> &Path {
-        &self.spec.bridge_dir
-    }
-
     /// The daemon's own folder for this sandbox, which is removed with it.
     #[must_use]
     pub fn folder(&self) -> &Path {

@@ -5,7 +5,7 @@
 pub mod hardware;
 pub mod seccomp;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::config::Sandbox as Settings;
 use crate::controls;
@@ -21,6 +21,11 @@ pub(in crate::sandbox) const COMPILED_DIR: &str = "/belljar/compiled";
 pub const BRIDGE_SOCKET: &str = "/belljar/bridge/bridge.sock";
 pub const BRIDGE_SOCKET_NAME: &str = "bridge.sock";
 pub(in crate::sandbox) const HOSTNAME: &str = "belljar";
+
+/// The folder of the bridge in the daemon's folder of a sandbox.
+pub(in crate::sandbox) fn bridge_dir(folder: &Path) -> PathBuf {
+    folder.join("b")
+}
 
 /// The OOM killer prefers a sandbox to the daemon.
 pub(in crate::sandbox) const OOM_SCORE: i64 = 500;

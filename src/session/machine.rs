@@ -6,6 +6,7 @@
 //! sandbox (`Run`).
 
 mod effects;
+mod freezing;
 mod questions;
 #[cfg(test)]
 mod tests;
@@ -79,6 +80,8 @@ pub struct Machine<W> {
     going_back: usize,
     replay: ReplayPhase,
     frozen: bool,
+    /// The number of freezes so far, so that a freeze that fails late is told from a newer one.
+    freezes: u64,
 }
 
 impl<W> Machine<W> {
@@ -104,6 +107,7 @@ impl<W> Machine<W> {
             going_back: 0,
             replay: ReplayPhase::None,
             frozen: false,
+            freezes: 0,
         }
     }
 
@@ -251,17 +255,11 @@ impl<W> Machine<W> {
                 ReplayPhase::Prepared | ReplayPhase::None => {}
             },
             Input::Freeze => {
-                if !std::mem::replace(&mut self.frozen, true) {
-                    out.push(Effect::Append(EventBody::Frozen));
-                }
+                self.freeze(out);
                 // Not pumped: starting the next item would thaw the sandbox.
                 return effects;
             }
-            Input::FreezeFailed => {
-                if self.not_frozen(out) {
-                    self.run_written(out);
-                }
-            }
+            Input::FreezeFailed(number) => self.freeze_failed(number, out),
             Input::Thaw => {
                 self.touch(now);
                 self.thaw(out);
@@ -451,26 +449,6 @@ impl<W> Machine<W> {
                 out.push(Effect::Lost(start, ended_by.cloned()));
             }
         }
-    }
-
-    /// Thaws the sandbox before it gets a request. Frames that are sent meanwhile wait in its socket.
-    fn thaw(&mut self, out: &mut Vec<Effect<W>>) {
-        if !self.not_frozen(out) {
-            return;
-        }
-        if self.phase != Phase::None {
-            out.push(Effect::Thaw);
-        }
-        self.run_written(out);
-    }
-
-    /// Marks the sandbox as not frozen. True if it was frozen.
-    fn not_frozen(&mut self, out: &mut Vec<Effect<W>>) -> bool {
-        let was = std::mem::take(&mut self.frozen);
-        if was {
-            out.push(Effect::Append(EventBody::Thawed));
-        }
-        was
     }
 
     /// Removes a sandbox that was unused for long, or is old.

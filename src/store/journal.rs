@@ -97,6 +97,26 @@ impl Journal {
         self.core.logs.lock().get(&session).is_some_and(|state| state.strong_count() > 0)
     }
 
+    /// Keeps the writer busy until the sender is dropped.
+    #[cfg(test)]
+    pub fn hold_writer(&self) -> std::sync::mpsc::Sender<()> {
+        use super::writer::OnRefusal;
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (entered, is_held) = std::sync::mpsc::channel();
+        let journal = self.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let work = move |_: &Connection, _: &Blobs| {
+                let _ = entered.send(());
+                let _ = released.recv();
+                Ok(())
+            };
+            let _ = runtime.block_on(journal.core.queue.ask(Durability::Normal, OnRefusal::Wait, work));
+        });
+        is_held.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+        release
+    }
+
     /// Waits until the writer has panicked too often; from then on nothing is written any more.
     pub async fn failed(&self) {
         self.core.failed.cancelled().await;

@@ -193,6 +193,7 @@ impl ExecutorState {
             }
             ExecutorMsg::Freeze { reply_to } => state.freeze(myself, Some(reply_to)),
             ExecutorMsg::Thaw => state.thaw(myself),
+            ExecutorMsg::FreezeFailed(number) => state.freeze_failed(myself, number),
             ExecutorMsg::Thawed => state.thawed(myself),
             ExecutorMsg::EndPrograms { reply_to } => state.end_programs(reply_to),
             ExecutorMsg::Leave { reply_to } => state.leave(myself, reply_to),

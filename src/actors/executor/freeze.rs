@@ -27,14 +27,24 @@ impl ExecutorState {
         }
         let (sandbox, executor) = (Arc::clone(&connected.sandbox), myself.clone());
         self.freezing.wanted = true;
+        self.freezing.freezes += 1;
+        let number = self.freezing.freezes;
         self.stop_clocks(Instant::now());
         self.after_the_last(async move {
             let outcome = sandbox.freeze().await;
             if outcome.is_err() {
-                let _ = executor.cast(ExecutorMsg::Thaw);
+                let _ = executor.cast(ExecutorMsg::FreezeFailed(number));
             }
             answer(outcome);
         });
+    }
+
+    /// Lets the cells' clocks run again after a failed freeze, unless the session has changed its mind meanwhile: then the
+    /// thaw or the newer freeze that follows counts.
+    pub(super) fn freeze_failed(&mut self, myself: &ExecutorRef, number: u64) {
+        if self.freezing.wanted && self.freezing.freezes == number {
+            self.thaw(myself);
+        }
     }
 
     fn after_the_last(&mut self, change: impl Future<Output = ()> + Send + 'static) {

@@ -76,6 +76,8 @@ pub enum ExecutorMsg {
         reply_to: Reply<()>,
     },
     Thaw,
+    /// The freeze with this number has failed.
+    FreezeFailed(u64),
     /// The engine has resumed the processes.
     Thawed,
     /// The daemon shuts down: take no more frames from the kernel, which sends them to the next daemon.
@@ -148,6 +150,7 @@ impl ExecutorMsg {
             | Self::Thaw => true,
             Self::Launched(_)
             | Self::Attached(_)
+            | Self::FreezeFailed(_)
             | Self::Thawed
             | Self::EndPrograms { .. }
             | Self::Leave { .. }

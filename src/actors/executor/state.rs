@@ -138,6 +138,8 @@ pub(super) struct Freezing {
     pub again: bool,
     /// Whether the sandbox is to be frozen; the last request counts.
     pub wanted: bool,
+    /// The number of freezes so far, so that a freeze that fails late is told from a newer one.
+    pub freezes: u64,
     /// The last freeze or thaw. The next one waits for it, so that they take effect in their order.
     pub under_way: Option<JoinHandle<()>>,
     /// When the sandbox was last seen running, in case it is paused from outside.
@@ -152,6 +154,7 @@ impl Default for Freezing {
             at: None,
             again: false,
             wanted: false,
+            freezes: 0,
             under_way: None,
             seen_running: Instant::now(),
             looks: 0,

@@ -106,7 +106,7 @@ impl SessionActorState {
             },
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to).await,
             SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to).await,
-            SessionMsg::ResetNoted { reply_to } => state.reset_noted(reply_to).await,
+            SessionMsg::ResetNoted { written, reply_to } => state.reset_noted(written, reply_to).await,
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
             SessionMsg::Receipt { reply_to } => {
                 let receipt = state.receipt.clone().filter(|_| state.machine.is_ready());
@@ -180,7 +180,9 @@ impl SessionActorState {
             }
             SessionMsg::PutBack(cell) => state.apply(Input::PutBack(cell)).await,
             SessionMsg::Freeze { reply_to } => state.freeze(myself, reply_to).await,
-            SessionMsg::FreezeDone { outcome, reply_to } => state.freeze_done(outcome, reply_to).await,
+            SessionMsg::FreezeDone { number, outcome, reply_to } => {
+                state.freeze_done(number, outcome, reply_to).await;
+            }
             SessionMsg::Thaw { reply_to } => {
                 state.apply(Input::Thaw).await;
                 let _ = reply_to.send(Ok(()));

@@ -66,19 +66,27 @@ impl SessionActorState {
             None => EventBody::Reset,
         };
         let session = myself.any_generation().clone();
-        self.append_and(event, move |_| drop(session.cast(SessionMsg::ResetNoted { reply_to })));
+        self.append_and(event, move |written| {
+            let _ = session.cast(SessionMsg::ResetNoted { written, reply_to });
+        });
     }
 
-    pub(super) async fn reset_noted(&mut self, reply_to: Reply<()>) {
+    /// Carries out the reset. If the journal does not have it yet, a crash may undo it, and its caller is told so.
+    pub(super) async fn reset_noted(&mut self, written: bool, reply_to: Reply<()>) {
+        let noted = if written {
+            Ok(())
+        } else {
+            Err(self.unwritable("the session was reset, which may be forgotten"))
+        };
         if let Some(executor) = self.ready() {
             // Sent at once, so that it precedes any cell that has waited for the reset.
             let done = send_now(&executor, |reply_to| ExecutorMsg::Reset { reply_to });
             tokio::spawn(async move {
                 // If the sandbox ended meanwhile, the next one is fresh anyway.
-                let _ = reply_to.send(done.await.unwrap_or(Ok(())));
+                let _ = reply_to.send(done.await.unwrap_or(Ok(())).and(noted));
             });
         } else {
-            let _ = reply_to.send(Ok(()));
+            let _ = reply_to.send(noted);
         }
         self.apply(Input::ResetNoted).await;
     }

@@ -26,16 +26,22 @@ impl SessionActorState {
         };
         let session = myself.clone();
         self.apply(Input::Freeze).await;
+        let number = self.machine.freezes();
         let frozen = send_now(&executor, |reply_to| ExecutorMsg::Freeze { reply_to });
         tokio::spawn(async move {
             let outcome = frozen.await.unwrap_or_else(|| Err(ended_meanwhile()));
-            let _ = session.cast(SessionMsg::FreezeDone { outcome, reply_to });
+            let _ = session.cast(SessionMsg::FreezeDone { number, outcome, reply_to });
         });
     }
 
-    pub(super) async fn freeze_done(&mut self, outcome: Result<(), Problem>, reply_to: Reply<()>) {
+    pub(super) async fn freeze_done(
+        &mut self,
+        number: u64,
+        outcome: Result<(), Problem>,
+        reply_to: Reply<()>,
+    ) {
         if outcome.is_err() {
-            self.apply(Input::FreezeFailed).await;
+            self.apply(Input::FreezeFailed(number)).await;
         }
         let (log, late) =
             (Arc::clone(&self.log), self.unwritable("the sandbox is frozen, which may be forgotten"));

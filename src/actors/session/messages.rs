@@ -255,9 +255,10 @@ pub enum SessionMsg {
         replay: Option<Vec<CellNumber>>,
         reply_to: Reply<()>,
     },
-    /// The reset is in the journal, so that the next daemon repeats it if this one ends now; or the journal
-    /// is too slow, and the reset continues without it.
+    /// The reset is in the journal, so that the next daemon repeats it if this one ends now; or, if it is not
+    /// `written`, the journal is too slow, and the reset continues without it.
     ResetNoted {
+        written: bool,
         reply_to: Reply<()>,
     },
     View {
@@ -347,7 +348,9 @@ pub enum SessionMsg {
         gone: LiveResources,
         frame_guard: FrameGuard,
     },
+    /// The freeze with this number has ended.
     FreezeDone {
+        number: u64,
         outcome: Result<(), Problem>,
         reply_to: Reply<()>,
     },
@@ -412,7 +415,7 @@ impl SessionMsg {
             | Self::Thaw { reply_to }
             | Self::PrepareReplay { reply_to }
             | Self::Reset { reply_to, .. }
-            | Self::ResetNoted { reply_to }
+            | Self::ResetNoted { reply_to, .. }
             | Self::AnswerCall { reply_to, .. }
             | Self::FreezeDone { reply_to, .. }
             | Self::Remove { reply_to: Some(reply_to) }

@@ -3,16 +3,48 @@
 use futures_util::future::BoxFuture;
 use std::path::Path;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::protocol::api::ImageView;
 use crate::protocol::event::Counters;
 use crate::protocol::frames::Probe;
-use crate::protocol::problem::Problem;
+use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::spec::{SandboxRequest, SandboxSpec, UserMapping};
 
 /// Receives a line for each step of a long operation.
 pub type Progress<'a> = &'a (dyn Fn(String) + Sync);
+
+/// Bytes in both directions between the daemon and the kernel of a sandbox.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// Why there is no byte stream to a kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("the bridge's socket cannot be made: {0}")]
+    Socket(#[source] std::io::Error),
+    #[error("the kernel did not connect within {} s", .0.as_secs())]
+    NoKernel(Duration),
+    #[error("within {} s only processes that are not pid 1 of the sandbox connected to the bridge", .0.as_secs())]
+    Strangers(Duration),
+    #[error("the sandbox ended at once")]
+    Ended,
+}
+
+impl From<ConnectError> for Problem {
+    fn from(error: ConnectError) -> Self {
+        let problem = Self::new(Code::SandboxFailed, error.to_string());
+        match error {
+            ConnectError::Strangers(_) => problem.hint(
+                "the engine's runtime has to start processes of the host's kernel, as `runc` does; `runsc` does not: \
+                 see `sandbox.runtime`",
+            ),
+            ConnectError::Socket(_) | ConnectError::NoKernel(_) | ConnectError::Ended => problem,
+        }
+    }
+}
 
 /// One way to hold sandboxes. The daemon has one value of each backend.
 pub trait SandboxBackend: Send + Sync {
@@ -41,8 +73,8 @@ pub trait SandboxBackend: Send + Sync {
         output: &'a Path,
     ) -> BoxFuture<'a, Result<(), Problem>>;
 
-    /// Starts a sandbox whose kernel connects to the socket in the spec's bridge folder. If it fails to start, its
-    /// remains are removed here or by the reaper.
+    /// Starts a sandbox, to whose kernel `RunningSandbox::connect` leads. If it fails to start, its remains are removed
+    /// here or by the reaper.
     fn start<'a>(
         &'a self,
         spec: &'a SandboxSpec,
@@ -63,8 +95,12 @@ pub trait SandboxBackend: Send + Sync {
 
 /// A sandbox that a backend holds. Dropping it leaves the sandbox running.
 pub trait RunningSandbox: Send + Sync {
-    /// The guardian's pid on the host.
+    /// The guardian's pid on this host; `None` if it has ended, or is a process of another host.
     fn pid(&self) -> Option<i32>;
+
+    /// Opens the byte stream to the kernel, which has `limit` to answer. No process but the guardian gets it. Each call
+    /// opens another stream, because the kernel connects again where the last one ended.
+    fn connect(&self, limit: Duration) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectError>>;
 
     /// Reads the sandbox's properties back; an error names every difference from the spec.
     fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem>;

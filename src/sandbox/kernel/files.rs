@@ -188,6 +188,16 @@ pub fn open_to_all(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Writes what a well-behaved `prepare.py` writes into `output`.
+#[cfg(test)]
+pub fn pretend_to_compile(output: &Path) {
+    for module in modules() {
+        std::fs::write(output.join(prepared_name(module)), format!("bytecode of {module}")).unwrap();
+    }
+    let prepared = r#"{"cache_tag": "cpython-312", "packages": ["numpy", "bad\nname"]}"#;
+    std::fs::write(output.join(PREPARED_FILE), prepared).unwrap();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,11 +206,7 @@ mod tests {
     fn output(home: &Path) -> PathBuf {
         let output = home.join("output");
         std::fs::create_dir(&output).unwrap();
-        for module in modules() {
-            std::fs::write(output.join(prepared_name(module)), format!("bytecode of {module}")).unwrap();
-        }
-        let prepared = r#"{"cache_tag": "cpython-312", "packages": ["numpy", "bad\nname"]}"#;
-        std::fs::write(output.join(PREPARED_FILE), prepared).unwrap();
+        pretend_to_compile(&output);
         output
     }
 

@@ -74,9 +74,10 @@ pub enum Input<W> {
     ReplayEnded {
         finished: bool,
     },
-    /// A freeze that `may_freeze` allowed.
+    /// A freeze that `may_freeze` allowed; `freezes` gives its number.
     Freeze,
-    FreezeFailed,
+    /// The freeze with this number has failed.
+    FreezeFailed(u64),
     Thaw,
     Remove,
     /// The daemon shuts down; waiting and running cells are left to the next one.

@@ -30,6 +30,11 @@ impl<W> Machine<W> {
         self.frozen
     }
 
+    /// The number of the newest freeze.
+    pub fn freezes(&self) -> u64 {
+        self.freezes
+    }
+
     pub fn is_replaying(&self) -> bool {
         self.replay == ReplayPhase::Running
     }

@@ -370,7 +370,7 @@ impl World {
             }
             Op::ReplayEnded => self.take(Input::ReplayEnded { finished: true }),
             Op::Freeze if self.machine.may_freeze().is_ok() => self.take(Input::Freeze),
-            Op::FreezeFailed if self.frozen => self.take(Input::FreezeFailed),
+            Op::FreezeFailed if self.frozen => self.take(Input::FreezeFailed(self.machine.freezes())),
             Op::Thaw => self.take(Input::Thaw),
             Op::Tick(seconds) => {
                 self.now += Duration::from_secs(seconds);

@@ -40,6 +40,13 @@ struct Open {
 }
 
 impl Open {
+    /// Returns the cell to the queue: nothing of its run counts any more.
+    fn put_back(&mut self) {
+        (self.began, self.frozen, self.pauses, self.paused_since) = (None, Duration::ZERO, 0, None);
+        (self.to_end, self.died, self.calls) = (None, None, 0);
+        self.completed.clear();
+    }
+
     /// Begins a pause. Overlapping pauses count once.
     fn pause(&mut self, at: &str) {
         self.pauses += 1;
@@ -264,6 +271,8 @@ impl Fold {
 
     fn started(&mut self, cell: CellNumber, before: Counters, at: &str) {
         if let Some(open) = self.open.get_mut(&cell) {
+            // The kernel may have returned the cell to the queue, which the journal does not tell.
+            open.put_back();
             open.began = Some(at.to_owned());
             open.start.before = before;
             open.passed = self.newest_begun >= cell;
@@ -432,9 +441,7 @@ impl Fold {
         self.restored.frozen_since = None;
         self.calls.clear();
         // Cells that ran in the sandbox were reported as ended; all others never reached it.
-        for open in self.open.values_mut() {
-            (open.began, open.frozen, open.pauses, open.paused_since) = (None, Duration::ZERO, 0, None);
-        }
+        self.open.values_mut().for_each(Open::put_back);
     }
 
     fn answered(&mut self, call: u64, outcome: &ToolOutcome, seq: Seq) {

@@ -356,6 +356,18 @@ fn a_cell_that_a_lost_sandbox_never_took_waits_again() {
 }
 
 #[test]
+fn a_cell_that_begins_again_has_nothing_of_its_earlier_run() {
+    let died = EventBody::CellDied { cell: 1, exit_code: -9, after: StateAfter::Kept, killed: true };
+    let first = [replayed(1, 7), started(1), called(1, 1), answered(1), EventBody::Interrupting { cell: 1 }];
+    let gone = EventBody::SandboxGone { reason: "why".into() };
+    for between in [vec![died.clone(), gone], vec![died]] {
+        let past = past(&[&first[..], &between, &[started(1)]].concat());
+        let [begun] = &past.running[..] else { panic!("{past:?}") };
+        assert_eq!((&begun.to_end, begun.died, begun.completed.len()), (&None, None, 0));
+    }
+}
+
+#[test]
 fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
     let spec = serde_json::json!({
         "text": "", "model": "m", "dialect": "tool_calls", "language": "en", "approval": {"tools": ["danger"]},

@@ -29,7 +29,7 @@ async fn a_user_who_has_too_much_in_the_queue_is_not_read_from() {
     };
     let (flood, same_user, other_user) = (log(1), log(1), log(2));
     // The writer is held, as by a slow disk.
-    let go = hold_writer(&journal);
+    let go = journal.hold_writer();
     let large = || EventBody::SandboxGone { reason: "x".repeat(1 << 20) };
     for _ in 0..=LANE_BYTES >> 20 {
         // Appending must not block, because the test has only this thread.
@@ -56,7 +56,7 @@ async fn what_is_small_goes_before_what_is_large_of_others_and_each_log_keeps_it
         let body = EventBody::SandboxGone { reason: "x".repeat(bytes) };
         log.append_then(body, None, move || order.lock().push(name));
     };
-    let go = hold_writer(&journal);
+    let go = journal.hold_writer();
     append(&flood, "large 1", 1 << 20);
     append(&flood, "large 2", 1 << 20);
     append(&flood, "small behind them", 1);

@@ -36,7 +36,7 @@ async fn an_event_is_visible_only_when_it_is_committed() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(SessionId::fresh()).unwrap();
-    let held = hold_writer(&journal);
+    let held = journal.hold_writer();
     let (told, tell) = mpsc::channel();
     let later = Arc::clone(&log);
     let seq = log.append_then(created("a"), None, move || {
@@ -282,7 +282,7 @@ async fn the_end_of_a_cell_is_found_in_memory_and_in_the_file() {
     let session = SessionId::fresh();
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(session).unwrap();
-    let held = hold_writer(&journal);
+    let held = journal.hold_writer();
     log.append(finished(1));
     assert_eq!(log.finished(1), None);
     drop(held);
@@ -302,7 +302,7 @@ async fn frames_are_received_when_their_effect_is_committed() {
     let applied = |sandbox: &SandboxId, received| AppliedFrame { sandbox: sandbox.clone(), received };
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(session).unwrap();
-    let held = hold_writer(&journal);
+    let held = journal.hold_writer();
     log.append_applied(EventBody::Reset, applied(&one, 7));
     log.append_then(EventBody::Reset, Some(applied(&one, 5)), || {});
     log.append_durably_then(EventBody::Reset, None, Some(applied(&two, 2)), || {});
@@ -322,7 +322,7 @@ async fn a_batch_with_an_intent_is_committed_fully_and_others_are_not() {
     let log = journal.log(SessionId::fresh()).unwrap();
     log.append(EventBody::Reset);
     log.flushed().await;
-    let held = hold_writer(&journal);
+    let held = journal.hold_writer();
     log.append(EventBody::Reset);
     log.append_durably_then(EventBody::Reset, None, None, || {});
     log.append(EventBody::Reset);
@@ -340,7 +340,7 @@ async fn two_handles_of_a_session_are_one_log_also_over_a_drop() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let session = SessionId::fresh();
-    let held = hold_writer(&journal);
+    let held = journal.hold_writer();
     let log = journal.log(session).unwrap();
     assert_eq!(
         (log.append(EventBody::Reset), journal.log(session).unwrap().append(EventBody::Reset)),
@@ -393,7 +393,7 @@ async fn the_last_handle_may_be_dropped_by_a_callback() {
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(SessionId::fresh()).unwrap();
     let (told, tell) = mpsc::channel();
-    let held = hold_writer(&journal);
+    let held = journal.hold_writer();
     let last = Arc::clone(&log);
     log.append_then(EventBody::Reset, None, move || {
         drop(last);

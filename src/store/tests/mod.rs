@@ -19,10 +19,9 @@ mod recovery;
 /// Measurements that are printed and not asserted.
 mod speed;
 
-use std::sync::mpsc;
 use std::time::Duration;
 
-use super::writer::{Durability, OnRefusal};
+use super::writer::Durability;
 use super::{EventLog, Journal, SessionRecord};
 use crate::protocol::event::{Counters, Event, EventBody};
 use crate::protocol::ids::{Seq, SessionId, SessionName};
@@ -82,24 +81,6 @@ fn bodies(log: &EventLog) -> Vec<EventBody> {
 
 fn seqs(log: &EventLog, after: Seq, limit: usize) -> Vec<Seq> {
     log.read(after, limit).unwrap().iter().map(|event| event.seq).collect()
-}
-
-/// Keeps the writer busy until the sender is dropped.
-fn hold_writer(journal: &Journal) -> mpsc::Sender<()> {
-    let (release, released) = mpsc::channel::<()>();
-    let (entered, is_held) = mpsc::channel();
-    let journal = journal.clone();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let work = move |_: &rusqlite::Connection, _: &super::blobs::Blobs| {
-            let _ = entered.send(());
-            let _ = released.recv();
-            Ok(())
-        };
-        let _ = runtime.block_on(journal.core.queue.ask(Durability::Normal, OnRefusal::Wait, work));
-    });
-    is_held.recv_timeout(PATIENCE).unwrap();
-    release
 }
 
 /// A result as an older version may have written it, with only the fields that every result has.

@@ -176,7 +176,7 @@ async fn a_frame_in_several_events_is_committed_whole() {
     recorder.begin(1);
     out(&recorder, b"a", 1);
     log.flushed().await;
-    let held = hold_writer(&journal);
+    let held = journal.hold_writer();
     // The first output waits for the second; together they are more than one event holds.
     recorder.hold_back();
     out(&recorder, &vec![b'y'; 65_000], 2);

@@ -14,6 +14,7 @@ use crate::controls;
 use crate::protocol::api::ImageView;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
+use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::spec::{SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
@@ -87,7 +88,8 @@ impl Docker {
     }
 
     async fn start_container(&self, spec: &SandboxSpec) -> Result<Box<dyn RunningSandbox>, Problem> {
-        match Container::start(&self.engine, spec).await {
+        let socket = BridgeSocket::bind(&spec.bridge_dir)?;
+        match Container::start(&self.engine, spec, socket).await {
             Ok(container) => Ok(Box::new(container)),
             Err(error) => {
                 // If the answer to a create call is lost, the container may exist nevertheless.
@@ -200,10 +202,10 @@ impl SandboxBackend for Docker {
     fn adopt<'a>(
         &'a self,
         receipt: &'a Receipt,
-        _folder: &'a Path,
+        folder: &'a Path,
     ) -> BoxFuture<'a, Result<Option<Box<dyn RunningSandbox>>, Problem>> {
         async move {
-            let container = Container::adopt(&self.engine, receipt).await?;
+            let container = Container::adopt(&self.engine, receipt, folder).await?;
             Ok(container.map(|container| Box::new(container) as Box<dyn RunningSandbox>))
         }
         .boxed()

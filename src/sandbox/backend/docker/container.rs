@@ -3,6 +3,7 @@
 use bollard::models::ContainerInspectResponse;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,23 +15,29 @@ use crate::protocol::frames::Probe;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::cgroup::Cgroup;
-use crate::sandbox::backend::{RunningSandbox, SandboxEnd};
-use crate::sandbox::spec::{GUARDIAN_PRIORITY, SandboxSpec};
+use crate::sandbox::backend::bridge_socket::BridgeSocket;
+use crate::sandbox::backend::{ByteStream, ConnectError, RunningSandbox, SandboxEnd};
+use crate::sandbox::spec::{GUARDIAN_PRIORITY, SandboxSpec, bridge_dir};
 
 pub struct Container {
     engine: Arc<Engine>,
     name: String,
     inspected: ContainerInspectResponse,
     cgroup: Option<Cgroup>,
+    socket: BridgeSocket,
 }
 
 impl Container {
-    pub async fn start(engine: &Arc<Engine>, spec: &SandboxSpec) -> Result<Self, EngineError> {
+    pub async fn start(
+        engine: &Arc<Engine>,
+        spec: &SandboxSpec,
+        socket: BridgeSocket,
+    ) -> Result<Self, EngineError> {
         let name = config::container_name(&spec.sandbox);
         engine.create(&name, config::session_container(spec)).await?;
         engine.start(&name).await?;
         let inspected = engine.inspect(&name).await?;
-        let started = Self::seen(engine, name, inspected);
+        let started = Self::seen(engine, name, inspected, socket);
         if let Some(pid) = attest::container_pid(&started.inspected)
             && controls::holds("container_guardian_goes_first")
         {
@@ -40,13 +47,22 @@ impl Container {
         Ok(started)
     }
 
-    fn seen(engine: &Arc<Engine>, name: String, inspected: ContainerInspectResponse) -> Self {
+    fn seen(
+        engine: &Arc<Engine>,
+        name: String,
+        inspected: ContainerInspectResponse,
+        socket: BridgeSocket,
+    ) -> Self {
         let cgroup = attest::container_pid(&inspected).and_then(Cgroup::of_process);
-        Self { engine: Arc::clone(engine), name, inspected, cgroup }
+        Self { engine: Arc::clone(engine), name, inspected, cgroup, socket }
     }
 
     /// Takes over a container that an earlier daemon left running; `None` if it is gone. A frozen one is thawed.
-    pub async fn adopt(engine: &Arc<Engine>, receipt: &Receipt) -> Result<Option<Self>, Problem> {
+    pub async fn adopt(
+        engine: &Arc<Engine>,
+        receipt: &Receipt,
+        folder: &Path,
+    ) -> Result<Option<Self>, Problem> {
         let name = config::container_name(&receipt.sandbox);
         let inspected = match engine.inspect(&name).await {
             Ok(inspected) => inspected,
@@ -61,7 +77,8 @@ impl Container {
         if state.paused == Some(true) {
             engine.unpause(&name).await.map_err(|error| error.problem())?;
         }
-        Ok(Some(Self::seen(engine, name, inspected)))
+        let socket = BridgeSocket::unbound(bridge_dir(folder));
+        Ok(Some(Self::seen(engine, name, inspected, socket)))
     }
 
     async fn unpause(&self) -> Result<(), Problem> {
@@ -93,6 +110,14 @@ impl Container {
 impl RunningSandbox for Container {
     fn pid(&self) -> Option<i32> {
         attest::container_pid(&self.inspected)
+    }
+
+    fn connect(&self, limit: Duration) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectError>> {
+        async move {
+            let stream = self.socket.accept(self.pid().ok_or(ConnectError::Ended)?, limit).await?;
+            Ok(Box::new(stream) as Box<dyn ByteStream>)
+        }
+        .boxed()
     }
 
     fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem> {

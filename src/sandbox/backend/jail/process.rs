@@ -17,8 +17,9 @@ use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
-use crate::sandbox::backend::{RunningSandbox, SandboxEnd};
-use crate::sandbox::spec::SandboxSpec;
+use crate::sandbox::backend::bridge_socket::BridgeSocket;
+use crate::sandbox::backend::{ByteStream, ConnectError, RunningSandbox, SandboxEnd};
+use crate::sandbox::spec::{SandboxSpec, bridge_dir};
 
 /// Time for a killed process to disappear.
 const KILLED: Duration = Duration::from_secs(10);
@@ -45,6 +46,7 @@ pub struct Jail {
     /// Fingerprint of the seccomp profile that the jail was built with.
     pub(super) seccomp: String,
     pub(super) said: StderrHead,
+    pub(super) socket: BridgeSocket,
 }
 
 /// The beginning of what a jail wrote to its stderr.
@@ -70,6 +72,7 @@ impl Jail {
             runtime: receipt.runtime.clone(),
             seccomp: receipt.seccomp_profile.clone(),
             said: StderrHead::default(),
+            socket: BridgeSocket::unbound(bridge_dir(folder)),
         })
     }
 
@@ -116,6 +119,14 @@ impl Jail {
 impl RunningSandbox for Jail {
     fn pid(&self) -> Option<i32> {
         Some(self.identity.pid)
+    }
+
+    fn connect(&self, limit: Duration) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectError>> {
+        async move {
+            let stream = self.socket.accept(self.identity.pid, limit).await?;
+            Ok(Box::new(stream) as Box<dyn ByteStream>)
+        }
+        .boxed()
     }
 
     fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::processes::Identity;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::fingerprint;
+use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::jail::arguments::{self, BLOCK_FD, FIRST_SECCOMP_FD, Host, STATUS_FD};
 use crate::sandbox::backend::jail::explain::{self, Machine};
 use crate::sandbox::backend::jail::group::Group;
@@ -162,6 +163,7 @@ pub async fn start(tools: Option<&Tools>, spec: &SandboxSpec, folder: &Path) -> 
 }
 
 async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
+    let socket = BridgeSocket::bind(&spec.bridge_dir)?;
     let group = Group::make(&spec.sandbox.0, &spec.limits);
     let cleanup = Unfinished { folder, group: group.clone(), finished: false };
     let built = Built::prepare(tools, spec, folder)?;
@@ -226,6 +228,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         runtime: tools.version.clone(),
         seccomp: fingerprint(seccomp_profile()),
         said: words,
+        socket,
     })
 }
 
@@ -335,6 +338,7 @@ fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
         )
         .hint("move the state to a shorter path with `BELLJAR_HOME`"));
     }
+    let bridge = BridgeSocket::bind(&spec.bridge_dir)?;
     let words = kernel_command(
         &spec.kernel_dir.to_string_lossy(),
         &socket.to_string_lossy(),
@@ -369,6 +373,7 @@ fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
         runtime: "none".into(),
         seccomp: String::new(),
         said: StderrHead::default(),
+        socket: bridge,
     })
 }
 

@@ -1,0 +1,95 @@
+use super::*;
+use crate::protocol::frames::{HostFrame, RefusedCode};
+use crate::protocol::result::{Reason, Status};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_runs_and_its_result_is_in_the_journal() {
+    let home = Home::new();
+    home.backend.plays("say hi", &[Step::Print("hi")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let ticket = client.run("say hi").await;
+    let result = client.result(ticket).await;
+    assert_eq!((result.status, result.stdout.as_str()), (Status::Success, "hi"));
+    assert_eq!(client.only_result(1).await, *result);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_cells_run_one_after_the_other() {
+    let home = Home::new();
+    home.backend.plays("first", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let (first, second) = (client.run("first").await, client.run("second").await);
+    let kernel = home.backend.kernel();
+    kernel.hears(|frame| matches!(frame, HostFrame::Cell { .. })).await;
+    let sent = |kernel: &[HostFrame]| {
+        let cells = kernel.iter().filter_map(|frame| match frame {
+            HostFrame::Cell { cell, .. } => Some(*cell),
+            _ => None,
+        });
+        cells.collect::<Vec<_>>()
+    };
+    assert_eq!(sent(&kernel.heard()), [1]);
+    kernel.lets_go_on(1);
+    assert_eq!(client.result(first).await.status, Status::Success);
+    assert_eq!(client.result(second).await.status, Status::Success);
+    assert_eq!(sent(&kernel.heard()), [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_whose_process_dies_says_so_and_the_next_cell_runs() {
+    let home = Home::new();
+    home.backend.plays("die", &[Step::Print("last words"), Step::Die]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let ticket = client.run("die").await;
+    let result = client.result(ticket).await;
+    assert_eq!((result.reason, result.stdout.as_str()), (Reason::Signal, "last words"));
+    let ticket = client.run("next").await;
+    assert_eq!(client.result(ticket).await.status, Status::Success);
+    assert_eq!(home.backend.started(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_whose_sandbox_ends_says_so_and_the_next_cell_runs_in_another() {
+    for end in [Step::EndSandbox, Step::HangUp] {
+        let home = Home::new();
+        home.backend.plays("end", &[Step::Print("last words"), end, Step::Wait]);
+        let daemon = home.daemon().await;
+        let client = daemon.makes_a_session().await;
+        let ticket = client.run("end").await;
+        let result = client.result(ticket).await;
+        assert_eq!(result.reason, Reason::SandboxLost, "{end:?}");
+        let ticket = client.run("next").await;
+        assert_eq!(client.result(ticket).await.status, Status::Success);
+        assert_eq!(home.backend.started(), 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_finds_no_worker_is_sent_again_until_there_is_one() {
+    let home = Home::new();
+    home.backend.plays("early", &[Step::Refuse(RefusedCode::NoWorker)]);
+    home.backend.plays("early", &[Step::Print("at last")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let ticket = client.run("early").await;
+    assert_eq!(client.result(ticket).await.stdout, "at last");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_finds_no_worker_is_sent_again_after_a_freeze() {
+    let home = Home::new();
+    home.backend.plays("early", &[Step::Refuse(RefusedCode::NoWorker)]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let ticket = client.run("early").await;
+    let kernel = home.backend.kernel();
+    kernel.hears(|frame| matches!(frame, HostFrame::Cell { .. })).await;
+    kernel.is_heard().await;
+    client.freeze().await;
+    home.backend.plays("early", &[Step::Print("at last")]);
+    client.thaw().await;
+    assert_eq!(client.result(ticket).await.stdout, "at last");
+}

@@ -1,0 +1,95 @@
+use super::*;
+use crate::protocol::event::ToolOutcome;
+use crate::protocol::frames::HostFrame;
+use crate::protocol::result::Status;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_cell_goes_on_to_its_end_over_the_death_of_the_daemon() {
+    let home = Home::new();
+    home.backend.plays("long", &[Step::Print("before, "), Step::Wait, Step::Print("after")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.run("long").await;
+    client.run("next").await;
+    let kernel = home.backend.kernel();
+    kernel.runs(1).await;
+    daemon.dies().await;
+    let daemon = home.daemon().await;
+    let client = daemon.client(client.id);
+    client.has_event(|event| matches!(event, EventBody::SandboxAttached)).await;
+    kernel.lets_go_on(1);
+    let (first, second) = (client.only_result(1).await, client.only_result(2).await);
+    assert_eq!((first.status, first.stdout.as_str()), (Status::Success, "before, after"));
+    assert_eq!(second.status, Status::Success);
+    assert_eq!(home.backend.started(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_ends_while_no_daemon_runs_is_told_to_the_next_one() {
+    let home = Home::new();
+    home.backend.plays("long", &[Step::Wait, Step::Print("alone")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.run("long").await;
+    let kernel = home.backend.kernel();
+    kernel.runs(1).await;
+    daemon.dies().await;
+    kernel.lets_go_on(1);
+    kernel.has_ended(1).await;
+    let daemon = home.daemon().await;
+    let client = daemon.client(client.id);
+    let result = client.only_result(1).await;
+    assert_eq!((result.status, result.stdout.as_str()), (Status::Success, "alone"));
+    // A third daemon has nothing to repeat.
+    daemon.dies().await;
+    let daemon = home.daemon().await;
+    let client = daemon.client(client.id);
+    let ticket = client.run("next").await;
+    assert_eq!(client.result(ticket).await.status, Status::Success);
+    assert_eq!(client.results(1).len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_only_the_journal_got_is_sent_to_the_kernel_by_the_next_daemon() {
+    let home = Home::new();
+    home.backend.plays("call", &[Step::Wait, Step::Call("answer")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.run("call").await;
+    let kernel = home.backend.kernel();
+    kernel.runs(1).await;
+    kernel.loses_answers();
+    kernel.lets_go_on(1);
+    let answered = |event: &EventBody| matches!(event, EventBody::ToolAnswered { outcome: ToolOutcome::Value(value), .. } if *value == 42);
+    client.has_event(answered).await;
+    kernel.hears(|frame| matches!(frame, HostFrame::ToolResult { .. })).await;
+    daemon.dies().await;
+    let daemon = home.daemon().await;
+    let client = daemon.client(client.id);
+    let result = client.only_result(1).await;
+    assert_eq!((result.status, result.stdout.as_str()), (Status::Success, "42"));
+    assert_eq!(client.events().iter().filter(|event| answered(event)).count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_that_is_done_is_not_repeated_by_the_next_daemon() {
+    let home = Home::new();
+    home.backend.plays("copy", &[Step::Wait, Step::Print("whole")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.reset().await;
+    client.run_in(Mode::Fork, "copy").await;
+    let kernel = home.backend.kernel();
+    kernel.runs(1).await;
+    daemon.dies().await;
+    let daemon = home.daemon().await;
+    let client = daemon.client(client.id);
+    // Where a reset is repeated, it precedes this cell.
+    let ticket = client.run("next").await;
+    assert_eq!(client.result(ticket).await.status, Status::Success);
+    kernel.lets_go_on(1);
+    let result = client.only_result(1).await;
+    assert_eq!((result.status, result.stdout.as_str()), (Status::Success, "whole"));
+    let resets = kernel.heard().into_iter().filter(|frame| matches!(frame, HostFrame::Reset { .. }));
+    assert_eq!(resets.count(), 1);
+}

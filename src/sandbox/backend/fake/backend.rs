@@ -1,0 +1,281 @@
+//! The backend whose sandboxes are kernels of the test.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::kernel::FakeKernel;
+use super::script::{Script, Step};
+use crate::protocol::api::ImageView;
+use crate::protocol::event::Counters;
+use crate::protocol::frames::Probe;
+use crate::protocol::ids::SandboxId;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::{HeldBy, ImageFact, LimitFact, ProcessFact, Receipt};
+use crate::sandbox::backend::bridge_socket::BridgeSocket;
+use crate::sandbox::backend::{
+    ByteStream, ConnectError, Progress, RunningSandbox, SandboxBackend, SandboxEnd,
+};
+use crate::sandbox::kernel::files::pretend_to_compile;
+use crate::sandbox::spec::{BRIDGE_SOCKET_NAME, SandboxRequest, SandboxSpec, UserMapping, bridge_dir};
+
+/// All sandboxes of a test. Clones are the same backend, so each daemon of the test gets one.
+#[derive(Clone)]
+pub struct FakeBackend(Arc<Shared>);
+
+struct Shared {
+    runtime: Handle,
+    script: Arc<Script>,
+    /// The sandboxes in the order of their start, with those that have ended.
+    sandboxes: Mutex<Vec<(SandboxId, FakeKernel)>>,
+    /// The freezes (true) and thaws (false) that were done.
+    freezes: Mutex<Vec<bool>>,
+    /// The next freezes fail, each when its sender is used or dropped.
+    failing_freezes: Mutex<VecDeque<oneshot::Receiver<()>>>,
+}
+
+impl FakeBackend {
+    /// The kernels run in the runtime of the caller, which has to be that of the test.
+    pub fn in_this_runtime() -> Self {
+        Self(Arc::new(Shared {
+            runtime: Handle::current(),
+            script: Arc::default(),
+            sandboxes: Mutex::default(),
+            freezes: Mutex::default(),
+            failing_freezes: Mutex::default(),
+        }))
+    }
+
+    /// Says what a cell with this code does the next time; the last word on a code holds for all later times, too.
+    pub fn plays(&self, code: &str, steps: &[Step]) {
+        self.0.script.add(code, steps);
+    }
+
+    /// The newest sandbox.
+    pub fn kernel(&self) -> FakeKernel {
+        self.0.sandboxes.lock().last().expect("a sandbox").1.clone()
+    }
+
+    /// The number of sandboxes so far.
+    pub fn started(&self) -> usize {
+        self.0.sandboxes.lock().len()
+    }
+
+    /// The freezes (true) and thaws (false) that daemons had done so far.
+    pub fn freezes(&self) -> Vec<bool> {
+        self.0.freezes.lock().clone()
+    }
+
+    /// The next freeze fails, but only when the test says so.
+    pub fn next_freeze_fails(&self) -> oneshot::Sender<()> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.failing_freezes.lock().push_back(receiver);
+        sender
+    }
+}
+
+struct FakeSandbox {
+    backend: FakeBackend,
+    kernel: FakeKernel,
+    socket: BridgeSocket,
+}
+
+impl FakeSandbox {
+    async fn stop(&self) -> Result<(), Problem> {
+        let fails = self.backend.0.failing_freezes.lock().pop_front();
+        if let Some(fails) = fails {
+            let _ = fails.await;
+            return Err(Problem::new(Code::SandboxFailed, "as the test wants it"));
+        }
+        self.change(true);
+        Ok(())
+    }
+
+    fn change(&self, frozen: bool) {
+        self.backend.0.freezes.lock().push(frozen);
+        self.kernel.freeze(frozen);
+    }
+}
+
+impl SandboxBackend for FakeBackend {
+    fn user_mapping(&self) -> BoxFuture<'_, Result<UserMapping, Problem>> {
+        std::future::ready(Ok(UserMapping::Same)).boxed()
+    }
+
+    fn check<'a>(&'a self, _image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>> {
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn resolve_image<'a>(
+        &'a self,
+        _wanted: &'a SandboxRequest,
+        _progress: Progress<'a>,
+    ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
+        std::future::ready(Ok(ImageFact { reference: "fake".into(), id: "fake".into() })).boxed()
+    }
+
+    fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>> {
+        std::future::ready(Ok(Vec::new())).boxed()
+    }
+
+    fn compile_kernel<'a>(
+        &'a self,
+        _spec: &'a SandboxSpec,
+        _folder: &'a Path,
+        output: &'a Path,
+    ) -> BoxFuture<'a, Result<(), Problem>> {
+        pretend_to_compile(output);
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn start<'a>(
+        &'a self,
+        spec: &'a SandboxSpec,
+        _folder: &'a Path,
+    ) -> BoxFuture<'a, Result<Box<dyn RunningSandbox>, Problem>> {
+        async move {
+            let socket = BridgeSocket::bind(&spec.bridge_dir)?;
+            let path = spec.bridge_dir.join(BRIDGE_SOCKET_NAME);
+            let kernel = FakeKernel::start(path, Arc::clone(&self.0.script), self.0.runtime.clone());
+            self.0.sandboxes.lock().push((spec.sandbox.clone(), kernel.clone()));
+            Ok(Box::new(FakeSandbox { backend: self.clone(), kernel, socket }) as Box<dyn RunningSandbox>)
+        }
+        .boxed()
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        receipt: &'a Receipt,
+        folder: &'a Path,
+    ) -> BoxFuture<'a, Result<Option<Box<dyn RunningSandbox>>, Problem>> {
+        let sandboxes = self.0.sandboxes.lock();
+        let found = sandboxes.iter().find(|(id, kernel)| *id == receipt.sandbox && kernel.lives());
+        let adopted = found.map(|(_, kernel)| {
+            kernel.freeze(false);
+            let socket = BridgeSocket::unbound(bridge_dir(folder));
+            let (backend, kernel) = (self.clone(), kernel.clone());
+            Box::new(FakeSandbox { backend, kernel, socket }) as Box<dyn RunningSandbox>
+        });
+        std::future::ready(Ok(adopted)).boxed()
+    }
+
+    fn reap<'a>(&'a self, _is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
+        std::future::ready(0).boxed()
+    }
+}
+
+impl RunningSandbox for FakeSandbox {
+    fn pid(&self) -> Option<i32> {
+        None
+    }
+
+    fn connect(&self, limit: Duration) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectError>> {
+        async move {
+            // The kernel is a task of this process.
+            let pid = i32::try_from(std::process::id()).expect("a pid");
+            let stream = self.socket.accept(pid, limit).await?;
+            Ok(Box::new(stream) as Box<dyn ByteStream>)
+        }
+        .boxed()
+    }
+
+    fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem> {
+        Ok(receipt(spec, python, probe))
+    }
+
+    fn receipt(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<Receipt> {
+        Some(receipt(spec, python, probe))
+    }
+
+    fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
+        self.stop().boxed()
+    }
+
+    fn thaw(&self) -> BoxFuture<'_, Result<(), Problem>> {
+        async {
+            self.change(false);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.kernel.is_frozen()
+    }
+
+    fn limit_cpus(&self, _cpus: Option<f64>) -> bool {
+        true
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        None
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>> {
+        let running = self.kernel.lives();
+        let exit_code = (!running).then_some(1);
+        std::future::ready(Some(SandboxEnd { running, exit_code, out_of_memory: false })).boxed()
+    }
+
+    fn gone(&self) -> BoxFuture<'_, ()> {
+        self.kernel.ended().boxed()
+    }
+
+    fn last_words(&self) -> String {
+        String::new()
+    }
+
+    fn remove(&self) -> BoxFuture<'_, Result<(), Problem>> {
+        self.kernel.end();
+        std::future::ready(Ok(())).boxed()
+    }
+}
+
+fn receipt(spec: &SandboxSpec, python: String, probe: Probe) -> Receipt {
+    Receipt {
+        sandbox: spec.sandbox.clone(),
+        backend: spec.backend,
+        container: spec.sandbox.0.clone(),
+        runtime: "fake".into(),
+        image: spec.image.clone(),
+        python,
+        process: ProcessFact {
+            pid: 0,
+            uid: spec.user.host_uid,
+            gid: spec.user.host_gid,
+            groups: Some(Vec::new()),
+            cap_eff: String::new(),
+            cap_bnd: String::new(),
+            no_new_privs: true,
+            seccomp: 2,
+            apparmor: None,
+        },
+        network: "none".into(),
+        read_only_root: true,
+        seccomp_profile: String::new(),
+        limits: LimitFact {
+            memory_bytes: spec.limits.memory_bytes,
+            cpus: spec.limits.cpus,
+            pids: spec.limits.pids,
+            open_files: spec.limits.open_files,
+            file_bytes: spec.limits.file_bytes,
+            core_bytes: 0,
+            cgroup_version: 0,
+            held_by: HeldBy::default(),
+        },
+        mounts: Vec::new(),
+        probe,
+        namespaces: Vec::new(),
+        chosen: String::new(),
+    }
+}
