@@ -134,8 +134,7 @@ class Channel:
         """Handle only what has been sent up to now; processes that the runner left behind may continue to send."""
         if self._ended:
             return
-        end = float("inf")
-        end = self._received + bytes_waiting(self._pipe)  # control: last_words_have_an_end
+        end = self._received + bytes_waiting(self._pipe)
         while self._received < end and self.receive():
             pass
 
