@@ -23,7 +23,7 @@ use super::routes::{App, cells, sessions};
 use crate::actors::session::keyed::CellTarget;
 use crate::memory::MemoryPurpose;
 use crate::protocol::ids::SessionId;
-use crate::protocol::limits::FRAME_BYTES;
+use crate::protocol::limits::{CONNECTIONS_PER_USER, FRAME_BYTES};
 use crate::protocol::problem::{Code, Problem};
 use crate::store::{Answered, Claim, JournalError};
 
@@ -66,6 +66,8 @@ enum Entry {
     Repetition(watch::Receiver<()>),
     /// A different request with this key is in progress.
     Conflict,
+    /// The owner has as many requests in progress as may be: they go on without their connections.
+    TooMany,
 }
 
 impl InWork {
@@ -76,6 +78,9 @@ impl InWork {
         match waiting.get(&at) {
             Some(first) if first.hash == hash => Entry::Repetition(first.done.clone()),
             Some(_) => Entry::Conflict,
+            None if waiting.keys().filter(|(other, _)| *other == owner).count() >= CONNECTIONS_PER_USER => {
+                Entry::TooMany
+            }
             None => {
                 let (sender, done) = watch::channel(());
                 waiting.insert(at.clone(), First { hash: hash.to_owned(), done });
@@ -115,6 +120,12 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
             // The loop ends when the sender is dropped; then there is an answer, or the key is free again.
             Entry::Repetition(mut first) => while first.changed().await.is_ok() {},
             Entry::Conflict => return Err(conflict(&key).into()),
+            Entry::TooMany => {
+                let message = format!("{CONNECTIONS_PER_USER} requests of yours are in progress");
+                return Err(Problem::new(Code::TooMany, message)
+                    .hint("ask again when some have ended")
+                    .into());
+            }
         }
     };
     app.key_accounts.charge(peer.uid, KEY_BYTES)?;
@@ -265,4 +276,22 @@ async fn made_before(app: &App, peer: &Peer, target: Option<Value>) -> ApiResult
 fn conflict(key: &str) -> Problem {
     Problem::new(Code::KeyReused, format!("the key `{}` was used for another request", key.escape_default()))
         .hint("use a new key for each request, and the same one only to repeat it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_outlive_their_connections_are_bounded() {
+        let in_work = InWork::default();
+        let enter = |owner, n: usize| in_work.enter(owner, &format!("key {n}"), "hash");
+        let held: Vec<Entry> = (0..CONNECTIONS_PER_USER).map(|n| enter(1, n)).collect();
+        assert!(held.iter().all(|entry| matches!(entry, Entry::First(_))));
+        assert!(matches!(enter(1, CONNECTIONS_PER_USER), Entry::TooMany));
+        assert!(matches!(enter(1, 0), Entry::Repetition(_)));
+        assert!(matches!(enter(2, 0), Entry::First(_)));
+        drop(held);
+        assert!(matches!(enter(1, 0), Entry::First(_)));
+    }
 }

@@ -1,5 +1,6 @@
 //! Makes a running sandbox from a request: prepares its folders and starts it, or takes over one that runs.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -35,8 +36,10 @@ pub struct Launcher {
     pub instance: String,
     pub slots: Arc<UserSlots>,
     claims: Arc<Claims>,
-    /// Compiled kernels by image id. The mutex also makes sure that only one compiles at a time.
-    pub(super) kernels: tokio::sync::Mutex<HashMap<String, PathBuf>>,
+    /// Compiled kernels by image id.
+    pub(super) kernels: Mutex<HashMap<String, PathBuf>>,
+    /// Held while a kernel is compiled, because one user id compiles them all.
+    pub(super) compiling: tokio::sync::Mutex<()>,
 }
 
 /// A sandbox that does not run yet. Its folders exist.
@@ -67,7 +70,8 @@ impl Launcher {
             paths,
             instance,
             claims,
-            kernels: tokio::sync::Mutex::default(),
+            kernels: Mutex::default(),
+            compiling: tokio::sync::Mutex::default(),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::protocol::problem::Problem;
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::kernel::files as kernel_files;
 use crate::sandbox::launch::Launcher;
-use crate::sandbox::spec::{GuestUser, SandboxSpec};
+use crate::sandbox::spec::{GuestUser, Limits, SandboxSpec};
 use crate::sandbox::workspace::{guest, remove_tree};
 
 /// A folder in which a kernel tree is made. It is removed when this value is dropped, however the work ended.
@@ -37,9 +37,14 @@ impl Launcher {
         spec: &SandboxSpec,
         folder: &Path,
     ) -> Result<PathBuf, Problem> {
-        let mut kernels = self.kernels.lock().await;
-        if let Some(folder) = kernels.get(&spec.image.id) {
-            return Ok(folder.clone());
+        let known = || self.kernels.lock().get(&spec.image.id).cloned();
+        // A sandbox whose kernel is there does not wait for the kernel of another image.
+        if let Some(folder) = known() {
+            return Ok(folder);
+        }
+        let _alone = self.compiling.lock().await;
+        if let Some(folder) = known() {
+            return Ok(folder);
         }
         let parent = self.paths.kernel_dir();
         let target = parent.join(kernel_files::folder_name(&spec.image.id));
@@ -52,7 +57,7 @@ impl Launcher {
             let tree = self.compile_kernel(spec, &draft.0, folder).await?;
             std::fs::rename(&tree, &target).map_err(|error| storage_problem(&target, &error))?;
         }
-        kernels.insert(spec.image.id.clone(), target.clone());
+        self.kernels.lock().insert(spec.image.id.clone(), target.clone());
         Ok(target)
     }
 
@@ -72,7 +77,11 @@ impl Launcher {
         if self.service.system {
             std::os::unix::fs::chown(&output, Some(user.host_uid), Some(user.host_gid)).map_err(failed)?;
         }
-        let spec = SandboxSpec { kernel_dir: sources, user, ..spec.clone() };
+        // Other sandboxes may wait for this one, so it does not have the limits of the session that happens to be first.
+        let usual = &self.settings.sandbox;
+        let limits =
+            Limits { cpus: usual.cpus, memory_bytes: usual.memory_bytes, pids: usual.pids, ..spec.limits };
+        let spec = SandboxSpec { kernel_dir: sources, user, limits, ..spec.clone() };
         self.backend(spec.backend).compile_kernel(&spec, folder, &output).await?;
         kernel_files::assemble(&tree, &output).map_err(failed)?;
         Ok(tree)
