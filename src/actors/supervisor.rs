@@ -46,6 +46,7 @@ pub struct SupervisorArgs {
 pub struct SupervisorState {
     args: SupervisorArgs,
     sessions: BTreeMap<SessionId, Entry>,
+    restore_turns: BTreeMap<u32, Arc<tokio::sync::Mutex<()>>>,
     shutting_down: Option<Vec<RpcReplyPort<()>>>,
 }
 
@@ -113,7 +114,12 @@ impl Actor for Supervisor {
         args: SupervisorArgs,
     ) -> Result<SupervisorState, ActorProcessingErr> {
         args.models.start(&myself.get_cell()).await?;
-        let mut state = SupervisorState { args, sessions: BTreeMap::new(), shutting_down: None };
+        let mut state = SupervisorState {
+            args,
+            sessions: BTreeMap::new(),
+            restore_turns: BTreeMap::new(),
+            shutting_down: None,
+        };
         state.restore(&myself).await?;
         Ok(state)
     }
@@ -310,6 +316,7 @@ impl SupervisorState {
             // The entries were checked when the session was made.
             preload: Preload::parse(entries).unwrap_or_default(),
             ephemeral: request.ephemeral,
+            restore_turn: Arc::clone(self.restore_turns.entry(peer).or_default()),
             created,
         };
         match Session::spawn(args).await {

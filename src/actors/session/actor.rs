@@ -42,6 +42,15 @@ impl Actor for Session {
         Generations::first(&myself, inheritance).await
     }
 
+    async fn post_start(
+        &self,
+        myself: SessionRef,
+        generations: &mut Generations,
+    ) -> Result<(), ActorProcessingErr> {
+        generations.restore(&myself).await;
+        Ok(())
+    }
+
     async fn handle(
         &self,
         myself: SessionRef,

@@ -82,6 +82,8 @@ pub struct Generations {
 enum Generation {
     Living(Box<SessionActorState>),
     Parked(Box<Parked>),
+    /// The session of an earlier daemon, whose journal has not been read yet.
+    Restoring(Box<Parked>),
     /// The session has ended, and the actor is about to end.
     Stopped,
 }
@@ -144,13 +146,22 @@ impl Generations {
         let mut generations =
             Self { number: 0, deaths: CrashCounter::default(), current: Generation::Stopped };
         if inheritance.args.before.is_some() && controls::holds("session_of_before_is_parked") {
-            generations.revive(myself, Parked::of_before(inheritance)).await;
+            generations.current = Generation::Restoring(Box::new(Parked::of_before(inheritance)));
         } else {
             let own = OwnSession::new(myself.clone(), generations.number);
             let state = SessionActorState::begin(own, inheritance).await?;
             generations.current = Generation::Living(Box::new(state));
         }
         Ok(generations)
+    }
+
+    /// Takes up a session that an earlier daemon had. Its messages wait, and nothing else does: reading its journal takes
+    /// the longer the more its user has put there.
+    pub(super) async fn restore(&mut self, myself: &SessionRef) {
+        match std::mem::replace(&mut self.current, Generation::Stopped) {
+            Generation::Restoring(parked) => drop(self.revive(myself, *parked).await),
+            other => self.current = other,
+        }
     }
 
     pub(super) async fn handle(&mut self, myself: &SessionRef, message: SessionMsg) {
@@ -170,7 +181,7 @@ impl Generations {
                 }
             }
             Generation::Parked(_) => self.handle_parked(myself, message).await,
-            Generation::Stopped => {}
+            Generation::Restoring(_) | Generation::Stopped => {}
         }
     }
 

@@ -78,6 +78,8 @@ pub(super) async fn past(
     log: &Arc<EventLog>,
     client_rules: &Arc<CellRules>,
 ) -> Result<(Restored, RecalledAsks), JournalError> {
+    // Each user's sessions take turns, so that those of one user do not hold up those of another.
+    let _turn = args.restore_turn.lock().await;
     let told_chars = args.launcher.settings.agent.told_chars;
     let folds = (Fold::new(client_rules), AsksFold::new(told_chars));
     let take = |(of_session, of_asks): &mut (Fold, AsksFold), event: Event| {

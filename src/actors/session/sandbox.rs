@@ -135,6 +135,7 @@ impl SessionArgs {
             job: self.job,
             preload: self.preload.clone(),
             ephemeral: self.ephemeral,
+            restore_turn: Arc::clone(&self.restore_turn),
             created: None,
             before: self.before,
         }

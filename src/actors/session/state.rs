@@ -63,6 +63,8 @@ pub struct SessionArgs {
     pub preload: Preload,
     /// The session is removed as soon as no client holds it.
     pub ephemeral: bool,
+    /// Held while a session of this owner reads its journal.
+    pub restore_turn: Arc<tokio::sync::Mutex<()>>,
     /// Answered when the first sandbox is ready, or could not be made.
     pub created: Option<Reply<SessionView>>,
     /// Set for a session that existed before: in an earlier daemon, or in an earlier generation.
