@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::cli::client::session_key::SessionKey;
@@ -14,7 +15,6 @@ use crate::protocol::api::NewSession;
 use crate::protocol::ids::SessionName;
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
-use crate::protocol::result::Mode;
 use crate::protocol::values;
 
 /// A session that is named by `-s`.
@@ -52,6 +52,11 @@ impl SessionArg {
     pub fn resolve(&self) -> Result<SessionKey, Failure> {
         self.name.clone().map_or_else(|| self.flag.resolve(), Ok)
     }
+
+    /// The path of something that belongs to the session.
+    pub fn path(&self, rest: &str) -> Result<String, Failure> {
+        self.resolve().map(|session| format!("/v1/sessions/{session}{rest}"))
+    }
 }
 
 fn named(flag: Option<&SessionKey>, env: Option<String>) -> Result<Option<SessionKey>, Failure> {
@@ -67,7 +72,7 @@ fn named(flag: Option<&SessionKey>, env: Option<String>) -> Result<Option<Sessio
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SandboxArgs {
     /// What holds the Python processes.
-    #[arg(long, value_parser = backend())]
+    #[arg(long, value_parser = word::<Backend>(&Backend::ALL.map(Backend::name)))]
     pub backend: Option<Backend>,
     /// One of the allowed images; see `belljar image list`.
     #[arg(long)]
@@ -157,15 +162,12 @@ pub(in crate::cli) fn cpus(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "it has to be a number above 0, as in `1.5`".to_owned())
 }
 
-pub(in crate::cli) fn backend() -> impl TypedValueParser<Value = Backend> {
-    let all = Backend::ALL;
-    PossibleValuesParser::new(all.map(Backend::name))
-        .map(move |name| all.into_iter().find(|backend| backend.name() == name).unwrap_or_default())
-}
-
-pub(in crate::cli) fn mode() -> impl TypedValueParser<Value = Mode> {
-    PossibleValuesParser::new(["main", "fork"])
-        .map(|name| if name == "fork" { Mode::Fork } else { Mode::Main })
+/// One of the words that an enum has in the API.
+pub(in crate::cli) fn word<T>(words: &[&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value(Value::String(word)))
 }
 
 /// A JSON object, given itself or as `@FILE`.

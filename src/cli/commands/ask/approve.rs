@@ -108,19 +108,17 @@ impl Approve {
 }
 
 fn table(approvals: &[Approval], of_all: bool) -> Table {
-    let left_out = usize::from(!of_all);
-    let mut table = Table::new(&["OWNER", "ID", "SESSION", "AGE", "WHAT"][left_out..]);
-    for approval in approvals {
-        let cells = [
+    let cells = |approval: &Approval| {
+        [
             owner(approval.owner),
             approval.id.clone(),
             approval.session_name.to_string(),
             age(since(&approval.asked_at).as_secs()),
             clipped(&visible(&approval_subject(&approval.subject)), SUMMARY_CHARS),
-        ];
-        table.row(&cells[left_out..]);
-    }
-    table
+        ]
+    };
+    let heads = ["OWNER", "ID", "SESSION", "AGE", "WHAT"];
+    Table::new(heads, approvals.iter().map(cells)).without_first(usize::from(!of_all))
 }
 
 /// Finds an approval by its id, or by the start of the id.

@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value};
 
 use super::watch::{Watched, watch};
-use crate::cli::args::{SandboxArgs, SessionFlag, seconds};
+use crate::cli::args::{SandboxArgs, SessionFlag, seconds, word};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::ask::models::played;
@@ -21,15 +20,10 @@ use crate::protocol::ask::{
     ApprovalPolicy, AskEnd, AskLimitsWanted, AskView, Dialect, Language, ModelList, ModelView, NewAsk,
 };
 use crate::protocol::event::phrases;
-use crate::protocol::exit_codes::{self as exit, ask_exit_code};
+use crate::protocol::exit_codes::ask_exit_code;
 use crate::protocol::values;
 
-const DIALECTS: [(&str, Dialect); 4] = [
-    ("tool_calls", Dialect::ToolCalls),
-    ("next_step", Dialect::NextStep),
-    ("json_action", Dialect::JsonAction),
-    ("xml_tags", Dialect::XmlTags),
-];
+const DIALECTS: [&str; 4] = ["tool_calls", "next_step", "json_action", "xml_tags"];
 
 /// Ask a model, which may run Python in a session until it knows the answer.
 ///
@@ -44,10 +38,10 @@ pub(in crate::cli) struct Ask {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// How the model says what it wants.
-    #[arg(long, value_parser = dialect())]
+    #[arg(long, value_parser = word::<Dialect>(&DIALECTS))]
     dialect: Option<Dialect>,
     /// The language of what the model is told.
-    #[arg(long, value_parser = language())]
+    #[arg(long, value_parser = word::<Language>(&["en", "zh"]))]
     language: Option<Language>,
     /// When you are asked: never (`auto`), before every cell (`ask`), or `tools:NAME,NAME`.
     #[arg(long, value_name = "WHEN", value_parser = approval)]
@@ -118,9 +112,7 @@ impl Ask {
         };
         if self.detach {
             let answer = client.post(&format!("/v1/sessions/{session}/asks"), &ask).await?;
-            let text = if context.json { answer.text() } else { answer.parse::<AskView>()?.ask.to_string() };
-            context.screen.line(&text)?;
-            return Ok(exit::SUCCESS);
+            return context.show(&answer, |screen, view: AskView| screen.line(&view.ask.to_string()));
         }
         ask_in(context, &client, &session, &ask, &models, &mut stops).await
     }
@@ -218,17 +210,6 @@ fn model_line(model: &ModelView) -> String {
     }
 }
 
-fn dialect() -> impl TypedValueParser<Value = Dialect> {
-    PossibleValuesParser::new(DIALECTS.map(|(name, _)| name)).map(|given| {
-        DIALECTS.into_iter().find(|(name, _)| *name == given).map(|(_, dialect)| dialect).unwrap_or_default()
-    })
-}
-
-fn language() -> impl TypedValueParser<Value = Language> {
-    PossibleValuesParser::new(["en", "zh"])
-        .map(|name| if name == "zh" { Language::Chinese } else { Language::English })
-}
-
 fn approval(text: &str) -> Result<ApprovalPolicy, String> {
     match (text, text.strip_prefix("tools:")) {
         ("auto", _) => Ok(ApprovalPolicy::Auto),
@@ -277,6 +258,7 @@ fn json_file(path: &Path) -> Result<Value, Failure> {
 mod tests {
     use super::*;
     use crate::cli::entry::{Cli, Command};
+    use crate::protocol::exit_codes as exit;
     use clap::Parser as _;
     use serde_json::json;
 

@@ -17,6 +17,7 @@ use serde_json::json;
 use self::finding::{Finding, Severity};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
+use crate::cli::render::human::word;
 use crate::cli::render::screen::Tint;
 use crate::protocol::exit_codes as exit;
 use crate::protocol::text::one_line;
@@ -52,7 +53,7 @@ fn show(context: &mut Context, finding: &Finding) -> Result<(), Failure> {
         Severity::Warning => Tint::Yellow,
         Severity::Failure => Tint::Red,
     };
-    let word = format!("{:<STATUS_COLUMNS$}", finding.status.word());
+    let word = format!("{:<STATUS_COLUMNS$}", word(&finding.status));
     let word = context.screen.tinted(tint, &word);
     let message = one_line(&finding.message);
     context.screen.line(&format!("{word}{:<CHECK_COLUMNS$}{message}", finding.check))?;

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::cli::client::http::next_chunk;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::cli::render::human::{Table, bar, size};
+use crate::cli::render::human::{Table, bar, or_dash, size};
 use crate::config::Paths;
 use crate::protocol::api::{ImageList, ImageView, PullImage};
 use crate::protocol::exit_codes as exit;
@@ -93,18 +93,16 @@ async fn list(context: &mut Context) -> Result<u8, Failure> {
 }
 
 fn table(images: &[ImageView]) -> Table {
-    let mut table = Table::new(&["IMAGE", "BACKEND", "ID", "SIZE", "DEFAULT"]);
-    for image in images {
-        let id = image.id.as_deref().map(short_id);
-        table.row(&[
+    let cells = |image: &ImageView| {
+        [
             image.reference.clone(),
             image.backend.name().to_owned(),
-            id.unwrap_or_else(|| "not there".to_owned()),
-            image.bytes.map_or_else(|| "-".to_owned(), size),
+            image.id.as_deref().map_or_else(|| "not there".to_owned(), short_id),
+            or_dash(image.bytes.map(size)),
             if image.default { "yes" } else { "" }.to_owned(),
-        ]);
-    }
-    table
+        ]
+    };
+    Table::new(["IMAGE", "BACKEND", "ID", "SIZE", "DEFAULT"], images.iter().map(cells))
 }
 
 /// The start of a digest; for a folder for jails, the path of its Python.

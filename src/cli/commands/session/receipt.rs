@@ -28,8 +28,7 @@ enum Line {
 
 impl Receipt {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let session = self.session.resolve()?;
-        let answer = context.client().get(&format!("/v1/sessions/{session}/receipt")).await?;
+        let answer = context.client().get(&self.session.path("/receipt")?).await?;
         context.show(&answer, |screen, receipt| {
             lines(&receipt).iter().try_for_each(|line| screen.line(&line.rendered(screen)))
         })
