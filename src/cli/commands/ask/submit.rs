@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use super::watch::{Watched, watch};
-use crate::cli::args::{SandboxArgs, SessionFlag, seconds, word};
+use crate::cli::args::{SandboxArgs, SessionFlag, read_text, seconds, word};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::ask::models::played;
@@ -101,13 +101,9 @@ impl Ask {
         // From here on no signal may end this process before its throw-away session is removed again.
         let mut stops = Stops::new()?;
         let Some(session) = named else {
-            let session = ThrowAway::make(&client, self.sandbox).await?;
-            session.tell_backend(context)?;
+            let session = ThrowAway::make(context, &client, self.sandbox).await?;
             let code = ask_in(context, &client, &session.name, &ask, &models, &mut stops).await;
-            let (name, removed) = session.remove(&client).await;
-            if let Err(failure) = removed {
-                context.screen.warn(&format!("the session `{name}` was not removed: {failure}"))?;
-            }
+            session.remove(&client).await.iter().try_for_each(|warning| context.screen.warn(warning))?;
             return code;
         };
         if self.detach {
@@ -121,7 +117,7 @@ impl Ask {
         let (text, template) = match self.text.strip_prefix('@') {
             Some("") => return Err(Failure::usage("`@` needs the name of a template behind it")),
             Some(name) => (String::new(), Some(name.to_owned())),
-            None if self.text == "-" => (read("-".as_ref())?, None),
+            None if self.text == "-" => (read_text("-".as_ref(), "file")?, None),
             None => (self.text.clone(), None),
         };
         if let (None, Some(extra)) = (&template, self.parameters.first()) {
@@ -189,9 +185,9 @@ pub(in crate::cli) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) ->
         return screen.note(&tally);
     }
     if told && end.value.is_none() && screen.is_one_terminal() {
-        return screen.show(&Block::Head(Section::JsonResponse, format!("· above · {tally}")));
+        return screen.show(&Block::Head(Section::Answer, format!("· above · {tally}")));
     }
-    screen.show(&Block::Head(Section::JsonResponse, format!("· {tally}")))?;
+    screen.show(&Block::Head(Section::Answer, format!("· {tally}")))?;
     match (&end.value, &end.answer) {
         (Some(value), _) => screen.guest_line(&value.to_string()),
         (None, Some(answer)) => screen.guest_line(answer.trim_end()),
@@ -236,21 +232,8 @@ fn parameters(given: &[String]) -> Result<Map<String, Value>, Failure> {
     Ok(all)
 }
 
-/// A text file, or stdin for `-`.
-pub(in crate::cli) fn read(path: &Path) -> Result<String, Failure> {
-    let text = if path.as_os_str() == "-" {
-        std::io::read_to_string(std::io::stdin())
-    } else {
-        std::fs::read_to_string(path)
-    };
-    text.map_err(|e| {
-        Failure::io(format_args!("failed to read `{}`", path.display()), &e)
-            .hint("name a file in UTF-8, or `-` to read it from stdin")
-    })
-}
-
 fn json_file(path: &Path) -> Result<Value, Failure> {
-    values::from_json(&read(path)?)
+    values::from_json(&read_text(path, "file")?)
         .map_err(|e| Failure::usage(format!("`{}` is no JSON that can be used: {e}", path.display())))
 }
 

@@ -30,7 +30,8 @@ enum Action {
 }
 
 impl Config {
-    pub fn run(self, context: &mut Context) -> Result<u8, Failure> {
+    #[expect(clippy::unused_async, reason = "all commands are run in the same way")]
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         match self.action {
             Action::Show => show(context),
             Action::Path => path(context),
