@@ -1,27 +1,26 @@
 //! Arguments that several commands share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::failure::Failure;
 use crate::config::{parse_duration, parse_size};
 use crate::protocol::api::NewSession;
-use crate::protocol::ids::SessionName;
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
-use crate::protocol::result::Mode;
 use crate::protocol::values;
 
 /// A session that is named by `-s`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SessionFlag {
     /// The session. [env: `BELLJAR_SESSION`]
-    #[arg(short, long, value_name = "NAME", value_parser = session_key)]
+    #[arg(short, long, value_name = "NAME", value_parser = SessionKey::parse)]
     session: Option<SessionKey>,
 }
 
@@ -42,7 +41,7 @@ impl SessionFlag {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SessionArg {
     /// The session.
-    #[arg(value_parser = session_key, conflicts_with = "session")]
+    #[arg(value_parser = SessionKey::parse, conflicts_with = "session")]
     name: Option<SessionKey>,
     #[command(flatten)]
     flag: SessionFlag,
@@ -51,6 +50,11 @@ pub(in crate::cli) struct SessionArg {
 impl SessionArg {
     pub fn resolve(&self) -> Result<SessionKey, Failure> {
         self.name.clone().map_or_else(|| self.flag.resolve(), Ok)
+    }
+
+    /// The path of something that belongs to the session.
+    pub fn path(&self, rest: &str) -> Result<String, Failure> {
+        self.resolve().map(|session| format!("/v1/sessions/{session}{rest}"))
     }
 }
 
@@ -67,7 +71,7 @@ fn named(flag: Option<&SessionKey>, env: Option<String>) -> Result<Option<Sessio
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SandboxArgs {
     /// What holds the Python processes.
-    #[arg(long, value_parser = backend())]
+    #[arg(long, value_parser = word::<Backend>(&Backend::ALL.map(Backend::name)))]
     pub backend: Option<Backend>,
     /// One of the allowed images; see `belljar image list`.
     #[arg(long)]
@@ -127,29 +131,19 @@ impl SandboxArgs {
     }
 }
 
-/// The name of a session to create.
-pub(in crate::cli) fn session_name(text: &str) -> Result<SessionName, String> {
-    SessionName::parse(text)
-}
-
-/// The name or id of an existing session.
-pub(in crate::cli) fn session_key(text: &str) -> Result<SessionKey, String> {
-    SessionKey::parse(text)
+fn duration(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|e| e.to_string())?;
+    if time == Duration::ZERO { Err("it has to be more than 0".to_owned()) } else { Ok(time) }
 }
 
 /// Seconds for the API.
 pub(in crate::cli) fn seconds(text: &str) -> Result<f64, String> {
-    let time = parse_duration(text).map_err(|e| e.to_string())?;
-    if time == Duration::ZERO { Err("it has to be more than 0".to_owned()) } else { Ok(time.as_secs_f64()) }
+    duration(text).map(|time| time.as_secs_f64())
 }
 
 /// Whole seconds for the API, rounded up.
 pub(in crate::cli) fn whole_seconds(text: &str) -> Result<u64, String> {
-    let time = parse_duration(text).map_err(|e| e.to_string())?;
-    match time.as_secs() + u64::from(time.subsec_nanos() > 0) {
-        0 => Err("it has to be more than 0".to_owned()),
-        seconds => Ok(seconds),
-    }
+    duration(text).map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0))
 }
 
 pub(in crate::cli) fn cpus(text: &str) -> Result<f64, String> {
@@ -157,27 +151,24 @@ pub(in crate::cli) fn cpus(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "it has to be a number above 0, as in `1.5`".to_owned())
 }
 
-pub(in crate::cli) fn backend() -> impl TypedValueParser<Value = Backend> {
-    let all = Backend::ALL;
-    PossibleValuesParser::new(all.map(Backend::name))
-        .map(move |name| all.into_iter().find(|backend| backend.name() == name).unwrap_or_default())
+/// One of the words that an enum has in the API.
+pub(in crate::cli) fn word<T>(words: &[&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value(Value::String(word)))
 }
 
-pub(in crate::cli) fn mode() -> impl TypedValueParser<Value = Mode> {
-    PossibleValuesParser::new(["main", "fork"])
-        .map(|name| if name == "fork" { Mode::Fork } else { Mode::Main })
+/// The text of the file that `@FILE` names; none for any other argument.
+fn named_file(text: &str) -> Result<Option<String>, String> {
+    let read = |path| std::fs::read_to_string(path).map_err(|e| format!("failed to read `{path}`: {e}"));
+    text.strip_prefix('@').map(read).transpose()
 }
 
 /// A JSON object, given itself or as `@FILE`.
 pub(in crate::cli) fn json_object(text: &str) -> Result<Map<String, Value>, String> {
-    let read;
-    let json = match text.strip_prefix('@') {
-        Some(path) => {
-            read = std::fs::read_to_string(path).map_err(|e| format!("failed to read `{path}`: {e}"))?;
-            read.as_str()
-        }
-        None => text,
-    };
+    let file = named_file(text)?;
+    let json = file.as_deref().unwrap_or(text);
     match values::from_json(json).map_err(|e| format!("this JSON cannot be used: {e}"))? {
         Value::Object(map) => Ok(map),
         _ => Err("this is JSON, but no object such as `{\"x\": 1}`".to_owned()),
@@ -186,14 +177,19 @@ pub(in crate::cli) fn json_object(text: &str) -> Result<Map<String, Value>, Stri
 
 /// An entry of `--preload`, or the entries of a file.
 fn preload(text: &str) -> Result<Entries, String> {
-    let entries = match text.strip_prefix('@') {
-        Some(path) => {
-            let read = std::fs::read_to_string(path).map_err(|e| format!("failed to read `{path}`: {e}"))?;
-            entries_of(&read)
-        }
-        None => vec![text.to_owned()],
-    };
+    let entries = named_file(text)?.map_or_else(|| vec![text.to_owned()], |file| entries_of(&file));
     Preload::parse(&entries).map(|_| Entries(entries))
+}
+
+/// A text file, or stdin for `-`. `kind` says in the error what kind of file it has to be.
+pub(in crate::cli) fn read_text(path: &Path, kind: &str) -> Result<String, Failure> {
+    let is_stdin = path.as_os_str() == "-";
+    let text =
+        if is_stdin { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
+    text.map_err(|e| {
+        Failure::io(format_args!("failed to read `{}`", path.display()), &e)
+            .hint(format!("name a {kind} in UTF-8, or `-` to read it from stdin"))
+    })
 }
 
 /// The code to run: given itself, or `-` for stdin.

@@ -44,8 +44,25 @@ pub(in crate::cli) struct Cli {
     pub command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-pub(in crate::cli) enum Command {
+/// Lists the commands once, for the grammar and for the dispatch.
+macro_rules! commands {
+    ($($(#[$attribute:meta])* $name:ident($arguments:ty),)*) => {
+        #[derive(Debug, Subcommand)]
+        pub(in crate::cli) enum Command {
+            $($(#[$attribute])* $name($arguments),)*
+        }
+
+        impl Command {
+            async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+                match self {
+                    $(Self::$name(command) => command.run(context).await,)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
     Run(run::Run),
     New(new::New),
     Exec(exec::Exec),
@@ -115,7 +132,7 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
     let code = match prepare(&cli) {
         Ok((runtime, paths, config)) => {
             let mut context = Context::new(screen, json, paths, config);
-            let outcome = runtime.block_on(dispatch(&mut context, cli.command));
+            let outcome = runtime.block_on(cli.command.run(&mut context));
             screen = context.screen;
             // A thread may still wait for stdin; it must not delay the exit.
             runtime.shutdown_background();
@@ -153,46 +170,6 @@ fn prepare(cli: &Cli) -> Result<(tokio::runtime::Runtime, Paths, Option<PathBuf>
         .build()
         .map_err(|e| Failure::io("failed to start", &e))?;
     Ok((runtime, paths, config))
-}
-
-async fn dispatch(context: &mut Context, command: Command) -> Result<u8, Failure> {
-    match command {
-        Command::Run(command) => command.run(context).await,
-        Command::New(command) => command.run(context).await,
-        Command::Exec(command) => command.run(context).await,
-        Command::Repl(command) => command.run(context).await,
-        Command::Eval(command) => command.run(context).await,
-        Command::Ask(command) => command.run(context).await,
-        Command::Approve(command) => command.run(context).await,
-        Command::Plan(command) => command.run(context).await,
-        Command::History(command) => command.run(context).await,
-        Command::Models(command) => command.run(context).await,
-        Command::Tools(command) => command.run(context).await,
-        Command::Ps(command) => command.run(context).await,
-        Command::Top(command) => command.run(context).await,
-        Command::Quota(command) => command.run(context).await,
-        Command::Show(command) => command.run(context).await,
-        Command::Receipt(command) => command.run(context).await,
-        Command::Vars(command) => command.run(context).await,
-        Command::Logs(command) => command.run(context).await,
-        Command::Cp(command) => command.run(context).await,
-        Command::Interrupt(command) => command.run(context).await,
-        Command::Reset(command) => command.run(context).await,
-        Command::Undo(command) => command.run(context).await,
-        Command::Replay(command) => command.run(context).await,
-        Command::Freeze(command) => command.run(context).await,
-        Command::Thaw(command) => command.run(context).await,
-        Command::Wait(command) => command.run(context).await,
-        Command::Rm(command) => command.run(context).await,
-        Command::Job(command) => command.run(context).await,
-        Command::Image(command) => command.run(context).await,
-        Command::Daemon(command) => command.run(context).await,
-        Command::Doctor(command) => command.run(context).await,
-        Command::Config(command) => command.run(context),
-        Command::Completions(command) => command.run(&mut context.screen),
-        Command::Man(command) => command.run(),
-        Command::Version(command) => command.run(context).await,
-    }
 }
 
 #[cfg(test)]

@@ -12,5 +12,6 @@ mod context;
 mod entry;
 mod failure;
 mod render;
+mod scratch;
 
 pub use entry::{Start, start};

@@ -187,7 +187,7 @@ pub(super) trait FromToml: Sized {
     fn from_toml(value: &DeValue<'_>) -> Result<Self, String>;
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default, PartialEq, PartialOrd)]
 pub(super) struct Bytes(pub u64);
 
 impl FromToml for Bytes {

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
-use std::time::Duration;
 
 use super::layer::{ConfigProblem, Layer, Source};
 use super::paths::Paths;
-use super::reader::{NonZeroBytes, Reader};
+use super::reader::{Reader, read_all};
 use super::settings::{
     Admin, Api, Cells, Daemon, Jobs, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
 };
@@ -120,89 +119,55 @@ fn resolve(texts: &[(Source, &str)]) -> Result<Loaded, ConfigError> {
 impl Reader<'_> {
     /// Reads every section, even after one with problems, so that all problems are found.
     fn settings(&mut self) -> Option<Settings> {
-        let sandbox = self.sandbox();
-        let cells = self.cells();
-        let sessions = self.sessions();
-        let jobs = self.jobs();
-        let quota = self.quota();
-        let admin = self.required::<String>("admin.group");
+        const LEVELS: [LogLevel; 5] =
+            [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug, LogLevel::Trace];
+        let levels = LEVELS.map(|level| (level.name(), level));
         let models = self.models();
-        let agent = self.agent(&models);
-        let command_tools = self.command_tools();
-        let templates = self.templates(&models);
-        let body = self.positive::<NonZeroBytes>("api.body");
-        let log_level = self.word(
-            "daemon.log_level",
-            &[LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug, LogLevel::Trace]
-                .map(|level| (level.name(), level)),
-        );
-        Some(Settings {
-            sandbox: sandbox?,
-            cells: cells?,
-            sessions: sessions?,
-            jobs: jobs?,
-            quota,
-            admin: Admin { group: admin? },
-            api: Api { body: body?.0 },
-            daemon: Daemon { log_level: log_level? },
-            agent: agent?,
-            models,
-            command_tools,
-            templates,
-        })
+        Some(read_all!(Settings {
+            sandbox: self.sandbox(),
+            cells: self.cells(),
+            sessions: self.sessions(),
+            jobs: self.jobs(),
+            quota: Some(self.quota()),
+            admin: self.required("admin.group").map(|group| Admin { group }),
+            api: self.positive_bytes("api.body").map(|body| Api { body }),
+            daemon: self.word("daemon.log_level", &levels).map(|log_level| Daemon { log_level }),
+            agent: self.agent(&models),
+            command_tools: Some(self.command_tools()),
+            templates: Some(self.templates(&models)),
+            models: Some(models),
+        }))
     }
 
     fn sandbox(&mut self) -> Option<Sandbox> {
         let backends = Backend::ALL.map(|backend| (backend.name(), backend));
-        let backend = self.word("sandbox.backend", &backends);
         let least = Isolation::ALL.map(|isolation| (isolation.name(), isolation));
-        let minimum_isolation = self.word("sandbox.minimum_isolation", &least);
-        let image = self.optional::<String>("sandbox.image");
-        let images = self.required::<Vec<String>>("sandbox.images");
-        let pull = self.word("sandbox.pull", &[("never", Pull::Never), ("missing", Pull::Missing)]);
-        let runtime = self.optional::<String>("sandbox.runtime");
-        let memory = self.bytes("sandbox.memory");
-        let max_memory = self.bytes("sandbox.max_memory");
-        let cpus = self.positive::<f64>("sandbox.cpus");
-        let max_cpus = self.positive::<f64>("sandbox.max_cpus");
-        let pids = self.positive::<u64>("sandbox.pids");
-        let open_files = self.positive::<u64>("sandbox.open_files");
-        let tmp = self.positive::<NonZeroBytes>("sandbox.tmp");
-        let tmp_inodes = self.positive::<u64>("sandbox.tmp_inodes");
-        let shm = self.positive::<NonZeroBytes>("sandbox.shm");
-        let workspace = self.positive::<NonZeroBytes>("sandbox.workspace");
-        let disk_reserve = self.bytes("sandbox.disk_reserve");
-        let life = self.positive::<Duration>("sandbox.life");
-        let orphan_life = self.positive::<Duration>("sandbox.orphan_life");
-        let checkpoints = self.required::<u64>("sandbox.checkpoints");
-        let checkpoint_budget = self.bytes("sandbox.checkpoint_budget");
-        let uid_first = self.positive::<u32>("sandbox.uid_first");
-        let uid_count = self.positive::<u32>("sandbox.uid_count");
-        let sandbox = Sandbox {
-            backend: backend?,
-            minimum_isolation: minimum_isolation?,
-            image,
-            images: images?,
-            pull: pull?,
-            runtime,
-            memory_bytes: memory?,
-            max_memory_bytes: max_memory?,
-            cpus: cpus?,
-            max_cpus: max_cpus?,
-            pids: pids?,
-            open_files: open_files?,
-            tmp_bytes: tmp?.0,
-            tmp_inodes: tmp_inodes?,
-            shm_bytes: shm?.0,
-            workspace_bytes: workspace?.0,
-            disk_reserve_bytes: disk_reserve?,
-            life: life?,
-            orphan_life: orphan_life?,
-            checkpoints: checkpoints?,
-            checkpoint_bytes: checkpoint_budget?,
-            uid_first: uid_first?,
-            uid_count: uid_count?,
-        };
+        let pulls = [("never", Pull::Never), ("missing", Pull::Missing)];
+        let sandbox = read_all!(Sandbox {
+            backend: self.word("sandbox.backend", &backends),
+            minimum_isolation: self.word("sandbox.minimum_isolation", &least),
+            image: Some(self.optional("sandbox.image")),
+            images: self.required("sandbox.images"),
+            pull: self.word("sandbox.pull", &pulls),
+            runtime: Some(self.optional("sandbox.runtime")),
+            memory_bytes: self.bytes("sandbox.memory"),
+            max_memory_bytes: self.bytes("sandbox.max_memory"),
+            cpus: self.positive("sandbox.cpus"),
+            max_cpus: self.positive("sandbox.max_cpus"),
+            pids: self.positive("sandbox.pids"),
+            open_files: self.positive("sandbox.open_files"),
+            tmp_bytes: self.positive_bytes("sandbox.tmp"),
+            tmp_inodes: self.positive("sandbox.tmp_inodes"),
+            shm_bytes: self.positive_bytes("sandbox.shm"),
+            workspace_bytes: self.positive_bytes("sandbox.workspace"),
+            disk_reserve_bytes: self.bytes("sandbox.disk_reserve"),
+            life: self.positive("sandbox.life"),
+            orphan_life: self.positive("sandbox.orphan_life"),
+            checkpoints: self.required("sandbox.checkpoints"),
+            checkpoint_bytes: self.bytes("sandbox.checkpoint_budget"),
+            uid_first: self.positive("sandbox.uid_first"),
+            uid_count: self.positive("sandbox.uid_count"),
+        });
         self.check_sandbox(&sandbox);
         Some(sandbox)
     }
@@ -231,20 +196,14 @@ impl Reader<'_> {
     }
 
     fn cells(&mut self) -> Option<Cells> {
-        let timeout = self.positive::<Duration>("cells.timeout");
-        let max_timeout = self.positive::<Duration>("cells.max_timeout");
-        let queue = self.positive::<usize>("cells.queue");
-        let output_head = self.bytes("cells.output_head");
-        let output_tail = self.bytes("cells.output_tail");
-        let spill = self.bytes("cells.spill");
-        let cells = Cells {
-            timeout: timeout?,
-            max_timeout: max_timeout?,
-            queue: queue?,
-            output_head: output_head?,
-            output_tail: output_tail?,
-            spill: spill?,
-        };
+        let cells = read_all!(Cells {
+            timeout: self.positive("cells.timeout"),
+            max_timeout: self.positive("cells.max_timeout"),
+            queue: self.positive("cells.queue"),
+            output_head: self.bytes("cells.output_head"),
+            output_tail: self.bytes("cells.output_tail"),
+            spill: self.bytes("cells.spill"),
+        });
         self.ordered("cells.timeout", "cells.max_timeout", cells.timeout <= cells.max_timeout);
         let kept = cells.output_head.saturating_add(cells.output_tail);
         if kept > cells.spill {
@@ -264,16 +223,15 @@ impl Reader<'_> {
     }
 
     fn jobs(&mut self) -> Option<Jobs> {
-        let slots = self.positive::<usize>("jobs.slots");
-        let timeout = self.positive::<Duration>("jobs.timeout");
-        let keep = self.positive::<Duration>("jobs.keep");
-        Some(Jobs { slots: slots?, timeout: timeout?, keep: keep? })
+        Some(read_all!(Jobs {
+            slots: self.positive("jobs.slots"),
+            timeout: self.positive("jobs.timeout"),
+            keep: self.positive("jobs.keep"),
+        }))
     }
 
     fn sessions(&mut self) -> Option<Sessions> {
-        let idle = self.positive::<Duration>("sessions.idle");
-        let preload = self.preload();
-        Some(Sessions { idle: idle?, preload: preload? })
+        Some(read_all!(Sessions { idle: self.positive("sessions.idle"), preload: self.preload() }))
     }
 
     /// Reads the modules to preload; files with imports are read here, once.
@@ -300,6 +258,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn with(text: &str) -> Result<Loaded, ConfigError> {
         load_text(Path::new("config.toml"), text)

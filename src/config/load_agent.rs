@@ -6,7 +6,7 @@ use toml::de::DeValue;
 
 use super::agent::{Agent, Model, Named};
 use super::layer::{FromToml, expected};
-use super::reader::Reader;
+use super::reader::{Reader, read_all};
 use crate::protocol::ask::{ApprovalPolicy, AskLimits, DefaultDecision, Dialect, Language};
 
 pub(super) const DIALECTS: [(&str, Dialect); 4] = [
@@ -19,50 +19,37 @@ pub(super) const DIALECTS: [(&str, Dialect); 4] = [
 impl Reader<'_> {
     /// Reads the section; `models` must already be read.
     pub fn agent(&mut self, models: &Named<Model>) -> Option<Agent> {
-        let model = self.optional::<String>("agent.model");
-        let dialect = self.word("agent.dialect", &DIALECTS);
-        let language = self.word("agent.language", &[("en", Language::English), ("zh", Language::Chinese)]);
-        let approval = self.required::<ApprovalPolicy>("agent.approval");
-        let approval_deadline = self.optional::<Duration>("agent.approval_deadline");
+        let languages = [("en", Language::English), ("zh", Language::Chinese)];
         let decisions = [("accept", DefaultDecision::Accept), ("reject", DefaultDecision::Reject)];
-        let approval_default = self.word("agent.approval_default", &decisions);
-        let limits = self.limits();
-        let next_step_steps = self.positive::<u32>("agent.next_step_steps");
-        let malformed = self.required::<u32>("agent.malformed");
-        let legacy_function_call = self.required::<bool>("agent.legacy_function_call");
-        let told_chars = self.positive::<usize>("agent.told_chars");
-        let depth = self.required::<u32>("agent.depth");
-        let python = self.required::<bool>("agent.python");
-        let degrade_after = self.required::<u32>("agent.degrade_after");
-        let tools = self.required::<Vec<String>>("agent.tools");
-        let prompt = self.optional::<String>("agent.prompt").map(|path| self.beside("agent.prompt", &path));
+        let model = self.optional::<String>("agent.model");
+        let approval_deadline = self.optional::<Duration>("agent.approval_deadline");
         let waits = approval_deadline.is_none_or(|deadline| deadline > Duration::ZERO);
         self.check("agent.approval_deadline", waits, "it has to be more than 0");
-        let (limits, max_limits) = limits?;
-        self.ordered(
-            "agent.next_step_steps",
-            "agent.max_steps",
-            next_step_steps.is_none_or(|steps| steps <= max_limits.steps),
-        );
-        Some(Agent {
-            model: self.default_model(model, models),
-            dialect: dialect?,
-            language: language?,
-            approval: approval?,
-            approval_deadline,
-            approval_default: approval_default?,
-            limits,
-            max_limits,
-            next_step_steps: next_step_steps?,
-            malformed: malformed?,
-            legacy_function_call: legacy_function_call?,
-            told_chars: told_chars?,
-            depth: depth?,
-            python: python?,
-            degrade_after: degrade_after?,
-            tools: tools?,
-            prompt,
-        })
+        let both = self.limits();
+        let steps = self.positive::<u32>("agent.next_step_steps");
+        if let (Some(steps), Some((_, most))) = (steps, both) {
+            self.ordered("agent.next_step_steps", "agent.max_steps", steps <= most.steps);
+        }
+        let prompt = self.optional::<String>("agent.prompt");
+        Some(read_all!(Agent {
+            dialect: self.word("agent.dialect", &DIALECTS),
+            language: self.word("agent.language", &languages),
+            approval: self.required("agent.approval"),
+            approval_deadline: Some(approval_deadline),
+            approval_default: self.word("agent.approval_default", &decisions),
+            limits: both.map(|(limits, _)| limits),
+            max_limits: both.map(|(_, most)| most),
+            next_step_steps: steps,
+            malformed: self.required("agent.malformed"),
+            legacy_function_call: self.required("agent.legacy_function_call"),
+            told_chars: self.positive("agent.told_chars"),
+            depth: self.required("agent.depth"),
+            python: self.required("agent.python"),
+            degrade_after: self.required("agent.degrade_after"),
+            tools: self.required("agent.tools"),
+            prompt: Some(prompt.map(|path| self.beside("agent.prompt", &path))),
+            model: Some(self.default_model(model, models)),
+        }))
     }
 
     /// The model named by `agent.model`; without a name, the only configured model.
@@ -76,27 +63,24 @@ impl Reader<'_> {
     }
 
     fn limits(&mut self) -> Option<(AskLimits, AskLimits)> {
-        let steps = self.positive::<u32>("agent.steps");
-        let failures = self.positive::<u32>("agent.failures");
-        let tokens = self.positive::<u64>("agent.tokens");
-        let time = self.positive::<Duration>("agent.time");
-        let max_steps = self.positive::<u32>("agent.max_steps");
-        let max_failures = self.positive::<u32>("agent.max_failures");
-        let max_tokens = self.positive::<u64>("agent.max_tokens");
-        let max_time = self.positive::<Duration>("agent.max_time");
-        let limits =
-            AskLimits { steps: steps?, failures: failures?, tokens: tokens?, seconds: time?.as_secs_f64() };
-        let most = AskLimits {
-            steps: max_steps?,
-            failures: max_failures?,
-            tokens: max_tokens?,
-            seconds: max_time?.as_secs_f64(),
-        };
+        let limits = self.limits_of(["agent.steps", "agent.failures", "agent.tokens", "agent.time"]);
+        let most =
+            self.limits_of(["agent.max_steps", "agent.max_failures", "agent.max_tokens", "agent.max_time"]);
+        let (limits, most) = (limits?, most?);
         self.ordered("agent.steps", "agent.max_steps", limits.steps <= most.steps);
         self.ordered("agent.failures", "agent.max_failures", limits.failures <= most.failures);
         self.ordered("agent.tokens", "agent.max_tokens", limits.tokens <= most.tokens);
         self.ordered("agent.time", "agent.max_time", limits.seconds <= most.seconds);
         Some((limits, most))
+    }
+
+    fn limits_of(&mut self, [steps, failures, tokens, time]: [&'static str; 4]) -> Option<AskLimits> {
+        Some(read_all!(AskLimits {
+            steps: self.positive(steps),
+            failures: self.positive(failures),
+            tokens: self.positive(tokens),
+            seconds: self.positive::<Duration>(time).map(|time| time.as_secs_f64()),
+        }))
     }
 }
 

@@ -59,6 +59,11 @@ impl Reader<'_> {
         Some(value)
     }
 
+    /// A required size that makes no sense as zero.
+    pub fn positive_bytes(&mut self, key: &'static str) -> Option<u64> {
+        self.positive::<Bytes>(key).map(|bytes| bytes.0)
+    }
+
     /// One of a few words.
     pub fn word<T: Copy>(&mut self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
         let text: String = self.required(key)?;
@@ -121,12 +126,12 @@ impl Reader<'_> {
     }
 }
 
-/// A size for [`Reader::positive`].
-#[derive(Clone, Copy, Default, PartialEq, PartialOrd)]
-pub(super) struct NonZeroBytes(pub u64);
-
-impl FromToml for NonZeroBytes {
-    fn from_toml(value: &toml::de::DeValue<'_>) -> Result<Self, String> {
-        Bytes::from_toml(value).map(|bytes| Self(bytes.0))
-    }
+/// Reads every field of a struct before one without a value ends the function with `None`, so that all problems are
+/// found.
+macro_rules! read_all {
+    ($name:ident { $($field:ident: $value:expr),* $(,)? }) => {{
+        $(let $field = $value;)*
+        $name { $($field: $field?),* }
+    }};
 }
+pub(super) use read_all;

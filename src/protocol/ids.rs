@@ -13,61 +13,50 @@ pub type CellNumber = u64;
 /// Sequence number of an event in its session: 1, 2, 3, … without gaps.
 pub type Seq = u64;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct SessionId(pub Uuid);
+/// Declares an id that is a UUID, and how a fresh one is made.
+macro_rules! uuid_id {
+    ($(#[$attribute:meta])* $name:ident, $(#[$about:meta])* $fresh:path) => {
+        $(#[$attribute])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
 
-impl SessionId {
+        impl $name {
+            $(#[$about])*
+            #[must_use]
+            pub fn fresh() -> Self {
+                Self($fresh())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+uuid_id!(
+    SessionId,
     /// Time-ordered, so that listings by id are listings by age.
-    #[must_use]
-    pub fn fresh() -> Self {
-        Self(Uuid::now_v7())
-    }
-}
+    Uuid::now_v7
+);
 
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct JobId(pub Uuid);
-
-impl JobId {
+uuid_id!(
+    JobId,
     /// Time-ordered, as sessions are.
-    #[must_use]
-    pub fn fresh() -> Self {
-        Self(Uuid::now_v7())
-    }
-}
+    Uuid::now_v7
+);
 
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// Id of files that were sent for jobs.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(transparent)]
-pub struct InputId(pub Uuid);
-
-impl InputId {
-    #[must_use]
-    pub fn fresh() -> Self {
-        Self(Uuid::new_v4())
-    }
-}
-
-impl fmt::Display for InputId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+uuid_id!(
+    /// Id of files that were sent for jobs.
+    #[derive(Default)]
+    InputId,
+    Uuid::new_v4
+);
 
 /// Sixteen hex digits: short, because it is part of container names and socket paths.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]

@@ -157,18 +157,6 @@ pub enum Holder {
     Nothing,
 }
 
-impl Holder {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cgroup => "cgroup",
-            Self::Rlimit => "rlimit",
-            Self::Guardian => "guardian",
-            Self::Nothing => "nothing",
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MountFact {
     pub target: String,

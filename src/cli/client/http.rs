@@ -89,7 +89,7 @@ impl Client {
                     tries += 1;
                     tokio::time::sleep(PAUSE).await;
                 }
-                answer => return answer.map_err(Broken::into_failure),
+                answer => return Ok(answer?),
             }
         }
     }
@@ -147,13 +147,11 @@ impl Client {
     ) -> Result<JsonResponse, Failure> {
         let body = StreamBody::new(content.map_ok(Frame::data)).boxed_unsync();
         let request = builder(Method::PUT, path).header(CONTENT_TYPE, content_type);
-        let response = self.send(path, request, body).await.map_err(Broken::into_failure)?;
-        read_all(response).await.map_err(Broken::into_failure)
+        Ok(read_all(self.send(path, request, body).await?).await?)
     }
 
     async fn json(&self, method: Method, path: &str, body: Bytes) -> Result<JsonResponse, Failure> {
-        let response = self.persist(method, path, "application/json", body).await?;
-        read_all(response).await.map_err(Broken::into_failure)
+        Ok(read_all(self.persist(method, path, "application/json", body).await?).await?)
     }
 
     /// Sends the request to the next daemon if the present one ended without having read it.
@@ -169,7 +167,7 @@ impl Client {
             let request = builder(method.clone(), path).header(CONTENT_TYPE, "application/json");
             match self.send(path, request.header(ACCEPT, accept), whole(body.clone())).await {
                 Err(Broken { unread: true, .. }) if tries < SEND_TRIES => tries += 1,
-                answer => return answer.map_err(Broken::into_failure),
+                answer => return Ok(answer?),
             }
         }
     }
@@ -221,8 +219,7 @@ impl Client {
             return Err(Failure::new("the daemon was stopped")
                 .hint("any other command starts one again; what runs in sandboxes goes on meanwhile"));
         }
-        let absent =
-            matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused);
+        let absent = is_absent(&error);
         let failed = |e: &std::io::Error| {
             Failure::io(format_args!("failed to connect to the daemon at `{}`", self.socket.display()), e)
         };
@@ -273,6 +270,11 @@ pub(in crate::cli) async fn connect(socket: &std::path::Path) -> std::io::Result
     }
 }
 
+/// Whether an attempt to connect failed because nobody listens.
+pub(in crate::cli) fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
+}
+
 fn builder(method: Method, path: &str) -> hyper::http::request::Builder {
     Request::builder().method(method).uri(path).header(HOST, "belljar").header(TE, "trailers")
 }
@@ -285,9 +287,9 @@ struct Broken {
     failure: Failure,
 }
 
-impl Broken {
-    fn into_failure(self) -> Failure {
-        self.failure
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Self {
+        broken.failure
     }
 }
 

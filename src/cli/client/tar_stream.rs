@@ -9,13 +9,17 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use bytes::{Buf as _, Bytes};
+use futures_util::stream::{self, BoxStream, StreamExt as _};
 use rustix::fs::{AtFlags, Mode, OFlags};
-use tokio::sync::mpsc::{Receiver, Sender};
+use tokio::sync::mpsc::{self, Receiver, Sender};
 
+use crate::cli::failure::Failure;
 use crate::protocol::limits::ARTIFACT_SCAN_DEPTH;
 
+/// The content type of an archive.
+pub(in crate::cli) const TAR: &str = "application/x-tar";
 /// Chunks that wait between the thread that handles files and the connection.
-pub(in crate::cli) const CHUNKS_WAITING: usize = 8;
+const CHUNKS_WAITING: usize = 8;
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Most levels of nested folders that are packed; deeper folders are an error.
 const DEPTH: usize = 4 * ARTIFACT_SCAN_DEPTH;
@@ -39,33 +43,62 @@ impl Skipped {
     }
 }
 
-/// Packs the content of `folder`. Blocks. An error is also sent to the receiver, so that part of a
-/// folder is never taken for all of it.
-pub(in crate::cli) fn pack(folder: &Path, sender: &Sender<io::Result<Bytes>>) -> io::Result<Skipped> {
+/// Packs a folder or a file on a thread and gives `send` the archive while it is made. Also returns what was left out.
+pub(in crate::cli) async fn send_packed<T>(
+    source: PathBuf,
+    failed: &str,
+    send: impl AsyncFnOnce(BoxStream<'static, io::Result<Bytes>>) -> Result<T, Failure>,
+) -> Result<(T, Skipped), Failure> {
+    let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
+    let packing = tokio::task::spawn_blocking(move || pack(&source, &sender));
+    let content = stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
+    let sent = send(content.boxed()).await;
+    match packing.await {
+        // If the daemon refused the upload, packing fails with a broken pipe; the daemon's error is reported then.
+        Ok(Err(e)) if e.kind() != io::ErrorKind::BrokenPipe => Err(Failure::io(failed, &e)),
+        Ok(Ok(skipped)) => Ok((sent?, skipped)),
+        Ok(Err(_)) | Err(_) => Ok((sent?, Skipped::default())),
+    }
+}
+
+/// Unpacks the chunks that `next` gets into `target`, on a thread. If that fails, no more chunks are got.
+pub(in crate::cli) async fn receive_unpacked(
+    target: PathBuf,
+    mut next: impl AsyncFnMut() -> Result<Option<Bytes>, Failure>,
+) -> Result<io::Result<Skipped>, Failure> {
+    let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
+    let unpacking = tokio::task::spawn_blocking(move || unpack(receiver, &target));
+    let whole = async move {
+        while let Some(chunk) = next().await? {
+            if sender.send(chunk).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let whole = whole.await;
+    let unpacked = unpacking.await.map_err(|e| Failure::new(format!("failed to unpack: {e}")))?;
+    whole.map(|()| unpacked)
+}
+
+/// Packs the content of a folder, or a single file, whose path may be a link. Blocks. An error is also sent to the
+/// receiver, so that part of a folder is never taken for all of it.
+fn pack(source: &Path, sender: &Sender<io::Result<Bytes>>) -> io::Result<Skipped> {
     let mut skipped = Skipped::default();
     let mut archive = tar::Builder::new(ChunkWriter { sender: sender.clone(), chunk: Vec::new() });
-    archive.follow_symlinks(false);
-    let packed = pack_folder(&mut archive, folder, Path::new(""), DEPTH, &mut skipped)
-        .and_then(|()| archive.into_inner()?.flush());
+    let packed = if source.is_dir() {
+        archive.follow_symlinks(false);
+        pack_folder(&mut archive, source, Path::new(""), DEPTH, &mut skipped)
+    } else {
+        let name = Path::new(source.file_name().unwrap_or_default());
+        archive.append_path_with_name(source, name).map_err(|e| named(source, &e))
+    };
+    let packed = packed.and_then(|()| archive.into_inner()?.flush());
     if let Err(error) = &packed {
         // Sending fails only if the receiver has given up, and then the receiver has an error of its own.
         let _ = sender.blocking_send(Err(io::Error::new(error.kind(), error.to_string())));
     }
     packed.map(|()| skipped)
-}
-
-/// Packs a single file; its path may be a link.
-pub(in crate::cli) fn pack_file(file: &Path, sender: &Sender<io::Result<Bytes>>) -> io::Result<Skipped> {
-    let mut archive = tar::Builder::new(ChunkWriter { sender: sender.clone(), chunk: Vec::new() });
-    let name = Path::new(file.file_name().unwrap_or_default());
-    let packed = archive
-        .append_path_with_name(file, name)
-        .map_err(|e| named(file, &e))
-        .and_then(|()| archive.into_inner()?.flush());
-    if let Err(error) = &packed {
-        let _ = sender.blocking_send(Err(io::Error::new(error.kind(), error.to_string())));
-    }
-    packed.map(|()| Skipped::default())
 }
 
 fn pack_folder(
@@ -96,7 +129,7 @@ fn pack_folder(
 
 /// Unpacks into `target`, which is created. Blocks. No entry gets outside of it: names are split
 /// into parts, and each folder on the way is opened without following links.
-pub(in crate::cli) fn unpack(receiver: Receiver<Bytes>, target: &Path) -> io::Result<Skipped> {
+fn unpack(receiver: Receiver<Bytes>, target: &Path) -> io::Result<Skipped> {
     std::fs::create_dir_all(target).map_err(|e| named(target, &e))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(target, flags, Mode::empty()).map_err(|e| named(target, &e.into()))?;
@@ -231,7 +264,6 @@ impl Read for ChunkReader {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
-    use tokio::sync::mpsc;
 
     /// Copies a folder through `pack` and `unpack`.
     fn copy(from: &Path, to: &Path) -> (Skipped, Skipped) {

@@ -38,41 +38,34 @@ pub(in crate::cli) enum Section {
     ToolAnswer,
     Plan,
     Approval,
-    JsonResponse,
+    Answer,
 }
 
 impl Section {
-    fn label(self) -> &'static str {
+    fn label(self) -> (Tint, &'static str) {
         match self {
-            Self::Reasoning => "reasoning",
-            Self::Thought => "thought",
-            Self::Model => "model",
-            Self::Refusal => "refusal",
-            Self::Code => "code",
-            Self::Output => "output",
-            Self::Result => "result",
-            Self::Exception => "exception",
-            Self::Tool => "tool",
-            Self::ToolAnswer => "tool answer",
-            Self::Plan => "plan",
-            Self::Approval => "approval wanted",
-            Self::JsonResponse => "answer",
-        }
-    }
-
-    fn tint(self) -> Tint {
-        match self {
-            Self::Reasoning | Self::Output | Self::Result | Self::ToolAnswer => Tint::Dim,
-            Self::Thought | Self::Model | Self::Code | Self::Plan => Tint::Bold,
-            Self::Tool => Tint::Cyan,
-            Self::Refusal | Self::Exception => Tint::Red,
-            Self::Approval => Tint::Yellow,
-            Self::JsonResponse => Tint::Green,
+            Self::Reasoning => (Tint::Dim, "reasoning"),
+            Self::Thought => (Tint::Bold, "thought"),
+            Self::Model => (Tint::Bold, "model"),
+            Self::Refusal => (Tint::Red, "refusal"),
+            Self::Code => (Tint::Bold, "code"),
+            Self::Output => (Tint::Dim, "output"),
+            Self::Result => (Tint::Dim, "result"),
+            Self::Exception => (Tint::Red, "exception"),
+            Self::Tool => (Tint::Cyan, "tool"),
+            Self::ToolAnswer => (Tint::Dim, "tool answer"),
+            Self::Plan => (Tint::Bold, "plan"),
+            Self::Approval => (Tint::Yellow, "approval wanted"),
+            Self::Answer => (Tint::Green, "answer"),
         }
     }
 }
 
 impl Screen {
+    pub fn show_all(&mut self, blocks: &[Block]) -> Result<(), Failure> {
+        blocks.iter().try_for_each(|block| self.show(block))
+    }
+
     /// Shows a block on stderr, which a watching person reads.
     pub fn show(&mut self, block: &Block) -> Result<(), Failure> {
         match block {
@@ -93,7 +86,8 @@ pub(in crate::cli) fn render(block: &Block, color: bool) -> String {
     let painted = |tint: Tint, text: &str| if color { tint.paint(text) } else { text.to_owned() };
     let text = match block {
         Block::Head(section, more) => {
-            let (rule, label) = (painted(Tint::Dim, "──"), painted(section.tint(), section.label()));
+            let (tint, label) = section.label();
+            let (rule, label) = (painted(Tint::Dim, "──"), painted(tint, label));
             let more = one_line(more);
             if more.is_empty() { format!("{rule} {label}") } else { format!("{rule} {label} {more}") }
         }

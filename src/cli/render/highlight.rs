@@ -84,7 +84,7 @@ fn next(rest: &str, first: char) -> (Kind, usize) {
     (Kind::Plain, rest.find(begins).unwrap_or(rest.len()))
 }
 
-fn is_word(c: char) -> bool {
+pub(in crate::cli) fn is_word(c: char) -> bool {
     c == '_' || c.is_alphanumeric()
 }
 
@@ -95,24 +95,51 @@ fn string(rest: &str) -> Option<usize> {
     if prefix > PREFIX_CHARS {
         return None;
     }
-    let body = rest.get(prefix..)?;
-    let quote = body.chars().next().filter(|c| matches!(c, '"' | '\''))?;
-    let triple = quote.to_string().repeat(3);
-    let (mark, lines) = if body.starts_with(&triple) { (triple, true) } else { (quote.to_string(), false) };
-    let mut at = prefix + mark.len();
-    let mut escaped = false;
-    while let Some(c) = rest.get(at..).and_then(|left| left.chars().next()) {
-        let left = rest.get(at..).unwrap_or_default();
-        match c {
-            '\n' if !lines && !escaped => return Some(at),
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            _ if left.starts_with(&mark) => return Some(at + mark.len()),
-            _ => {}
+    let quoted = Quoted::at(rest.get(prefix..)?)?;
+    Some(prefix + quoted.length)
+}
+
+/// A string of Python, without its prefix.
+pub(in crate::cli) struct Quoted {
+    pub length: usize,
+    /// Whether it is triple-quoted, so that it may have many lines.
+    pub triple: bool,
+    pub end: QuotedEnd,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum QuotedEnd {
+    Closed,
+    /// The line ended before the string was closed.
+    Line,
+    /// The text ended before the string was closed, perhaps with a backslash.
+    Text {
+        escaped: bool,
+    },
+}
+
+impl Quoted {
+    /// The string at the start of `rest`; none if there is no quote.
+    pub fn at(rest: &str) -> Option<Self> {
+        let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''))?.to_string();
+        let triple = rest.starts_with(&quote.repeat(3));
+        let mark = if triple { quote.repeat(3) } else { quote };
+        let mut at = mark.len();
+        let mut escaped = false;
+        while let Some((left, c)) = rest.get(at..).and_then(|left| Some((left, left.chars().next()?))) {
+            match c {
+                _ if std::mem::take(&mut escaped) => {}
+                '\\' => escaped = true,
+                _ if left.starts_with(&mark) => {
+                    return Some(Self { length: at + mark.len(), triple, end: QuotedEnd::Closed });
+                }
+                '\n' if !triple => return Some(Self { length: at, triple, end: QuotedEnd::Line }),
+                _ => {}
+            }
+            at += c.len_utf8();
         }
-        at += c.len_utf8();
+        Some(Self { length: rest.len(), triple, end: QuotedEnd::Text { escaped } })
     }
-    Some(rest.len())
 }
 
 /// `0xff`, `1_000.5`, `1e-9`, `2j`: malformed numbers are coloured as numbers, too.

@@ -1,5 +1,6 @@
 //! Numbers, times and tables for people.
 
+use serde::Serialize;
 use unicode_width::UnicodeWidthStr as _;
 
 pub(in crate::cli) use crate::config::show_size as size;
@@ -18,19 +19,35 @@ pub(in crate::cli) fn age(seconds: u64) -> String {
     }
 }
 
+/// The word that an enum has in the API.
+pub(in crate::cli) fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
+
+/// What a cell of a table shows of a value that may be absent.
+pub(in crate::cli) fn or_dash(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "-".to_owned())
+}
+
 /// Columns, as wide as their widest cell. The last one is not padded.
 pub(in crate::cli) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub fn new(heads: &[&str]) -> Self {
-        Self { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
+    /// Cells may hold any text; it is put on one line.
+    pub fn new<const N: usize>(heads: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Self {
+        let cells = |row: [String; N]| row.iter().map(|cell| one_line(cell)).collect();
+        Self { rows: [heads.map(ToOwned::to_owned)].into_iter().chain(rows).map(cells).collect() }
     }
 
-    /// Cells may hold any text; it is put on one line.
-    pub fn row(&mut self, cells: &[String]) {
-        self.rows.push(cells.iter().map(|cell| one_line(cell)).collect());
+    /// The table without its first columns.
+    pub fn without_first(mut self, columns: usize) -> Self {
+        self.rows.iter_mut().for_each(|row| drop(row.drain(..columns.min(row.len()))));
+        self
     }
 
     /// The lines of the table, the header first.
@@ -81,10 +98,8 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_whatever_the_cells_hold() {
-        let mut table = Table::new(&["NAME", "VALUE"]);
-        table.row(&["a".into(), "one\ntwo\x1b[31m".into()]);
-        table.row(&["变量名".into(), String::new()]);
-        table.row(&["longer-name".into(), "x".into()]);
+        let rows = [["a", "one\ntwo\x1b[31m"], ["变量名", ""], ["longer-name", "x"]];
+        let table = Table::new(["NAME", "VALUE"], rows.map(|row| row.map(ToOwned::to_owned)));
         insta::assert_snapshot!(table.lines().join("\n"), @r"
         NAME         VALUE
         a            one two

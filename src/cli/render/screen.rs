@@ -157,17 +157,20 @@ impl Screen {
     /// Writes bytes to stdout unchanged.
     pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.erase_progress()?;
-        let mut out = io::stdout().lock();
-        out.write_all(bytes).and_then(|()| out.flush()).map_err(|e| Failure::write(&e))
+        write(Stream::Stdout, bytes)
+    }
+
+    fn channel(&mut self, stream: Stream) -> &mut Channel {
+        match stream {
+            Stream::Stdout => &mut self.out,
+            Stream::Stderr => &mut self.err,
+        }
     }
 
     /// Output of the guest. It is sanitized for a terminal and passed on unchanged to anything else.
     pub fn guest(&mut self, stream: Stream, text: &str) -> Result<(), Failure> {
         self.erase_progress()?;
-        let channel = match stream {
-            Stream::Stdout => &mut self.out,
-            Stream::Stderr => &mut self.err,
-        };
+        let channel = self.channel(stream);
         let mut clean = String::new();
         let shown = if channel.terminal {
             channel.guest.feed(text, &mut clean);
@@ -180,14 +183,7 @@ impl Screen {
         }
         let mid_line = channel.mid_line;
         self.share_line(mid_line);
-        let written = match stream {
-            Stream::Stdout => {
-                let mut out = io::stdout().lock();
-                out.write_all(shown.as_bytes()).and_then(|()| out.flush())
-            }
-            Stream::Stderr => io::stderr().lock().write_all(shown.as_bytes()),
-        };
-        written.map_err(|e| Failure::write(&e))
+        write(stream, shown.as_bytes())
     }
 
     /// If stdout and stderr are both terminals, they are most likely the same one and share the current line.
@@ -200,17 +196,11 @@ impl Screen {
     /// Ends a line that the guest began, so that the next text on this stream begins a line of its own.
     pub fn end_line(&mut self, stream: Stream) -> Result<(), Failure> {
         self.erase_progress()?;
-        let channel = match stream {
-            Stream::Stdout => &mut self.out,
-            Stream::Stderr => &mut self.err,
-        };
+        let channel = self.channel(stream);
         channel.guest = Sanitizer::default();
         if std::mem::take(&mut channel.mid_line) {
             self.share_line(false);
-            return match stream {
-                Stream::Stdout => self.raw(b"\n"),
-                Stream::Stderr => io::stderr().lock().write_all(b"\n").map_err(|e| Failure::write(&e)),
-            };
+            return write(stream, b"\n");
         }
         Ok(())
     }
@@ -235,13 +225,13 @@ impl Screen {
             Some((tint, label)) => format!("{}: {text}\n", self.err.tinted(tint, label)),
             None => format!("{}\n", self.err.tinted(Tint::Dim, &text)),
         };
-        io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))
+        write(Stream::Stderr, line.as_bytes())
     }
 
     /// Lines for people, on stderr. They may hold Belljar's own colours, so the caller sanitizes the rest.
     pub fn block(&mut self, text: &str) -> Result<(), Failure> {
         self.end_line(Stream::Stderr)?;
-        writeln!(io::stderr().lock(), "{text}").map_err(|e| Failure::write(&e))
+        write(Stream::Stderr, format!("{text}\n").as_bytes())
     }
 
     /// A question; the answer is typed behind it.
@@ -249,8 +239,7 @@ impl Screen {
         self.end_line(Stream::Stderr)?;
         self.err.mid_line = true;
         self.share_line(true);
-        let text = self.err.tinted(Tint::Bold, text);
-        io::stderr().lock().write_all(text.as_bytes()).map_err(|e| Failure::write(&e))
+        write(Stream::Stderr, self.err.tinted(Tint::Bold, text).as_bytes())
     }
 
     /// The answer was typed, and its Enter has ended the line.
@@ -270,36 +259,39 @@ impl Screen {
         }
         self.in_progress = true;
         let line = format!("\r\x1b[2K{}", self.err.tinted(Tint::Dim, &one_line(text)));
-        io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))
+        write(Stream::Stderr, line.as_bytes())
     }
 
     fn erase_progress(&mut self) -> Result<(), Failure> {
-        if std::mem::take(&mut self.in_progress) {
-            return io::stderr().lock().write_all(b"\r\x1b[2K").map_err(|e| Failure::write(&e));
-        }
-        Ok(())
+        if std::mem::take(&mut self.in_progress) { write(Stream::Stderr, b"\r\x1b[2K") } else { Ok(()) }
     }
 
     /// Reports the failure of a command.
     pub fn failure(&mut self, failure: &Failure, json: bool) {
-        if failure.is_quiet() {
-            return;
+        if !failure.is_quiet() {
+            // If stderr is closed, too, the failure cannot be reported.
+            let _ = self.try_failure(failure, json);
         }
-        // If stderr is closed, too, the failure cannot be reported.
-        let _ = self.try_failure(failure, json);
     }
 
     fn try_failure(&mut self, failure: &Failure, json: bool) -> Result<(), Failure> {
         if json {
-            self.end_line(Stream::Stderr)?;
-            return writeln!(io::stderr().lock(), "{}", failure.json()).map_err(|e| Failure::write(&e));
+            return self.block(&failure.json().to_string());
         }
         self.error(&failure.message)?;
-        if let Some(hint) = &failure.hint {
-            let label = self.err.tinted(Tint::Cyan, "hint");
-            let line = format!("\n{label}: {}\n", sanitized(hint));
-            io::stderr().lock().write_all(line.as_bytes()).map_err(|e| Failure::write(&e))?;
-        }
-        Ok(())
+        let Some(hint) = &failure.hint else { return Ok(()) };
+        let label = self.err.tinted(Tint::Cyan, "hint");
+        write(Stream::Stderr, format!("\n{label}: {}\n", sanitized(hint)).as_bytes())
     }
+}
+
+fn write(stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
+    let written = match stream {
+        Stream::Stdout => {
+            let mut out = io::stdout().lock();
+            out.write_all(bytes).and_then(|()| out.flush())
+        }
+        Stream::Stderr => io::stderr().lock().write_all(bytes),
+    };
+    written.map_err(|e| Failure::write(&e))
 }

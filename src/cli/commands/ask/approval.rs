@@ -1,13 +1,9 @@
 //! How a person decides: what is shown of an approval, and which answers are possible. Shared by `ask` and
 //! `approve`.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
-
 use crate::cli::failure::Failure;
 use crate::cli::render::block::{Block, Section};
+use crate::cli::scratch::scratch_folder;
 use crate::protocol::ask::{Approval, Decision, DefaultDecision, Subject};
 use crate::protocol::clock::since;
 use crate::protocol::event::phrases;
@@ -81,25 +77,12 @@ fn deadline(approval: &Approval) -> Option<String> {
     Some(format!("without a decision within {left:.0} s it is {end}"))
 }
 
-/// Removes the folder with the edited code when dropped.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // A folder that remains in the temporary folder does no harm.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// The code after a person edited it; none if it is unchanged.
 pub(in crate::cli) async fn edited(code: &str) -> Result<Option<String>, Failure> {
     let failed = |e: std::io::Error| Failure::io("failed to write the code for the editor", &e);
-    let folder = std::env::temp_dir().join(format!("belljar-{}", uuid::Uuid::new_v4().simple()));
-    std::fs::DirBuilder::new().mode(0o700).create(&folder).map_err(failed)?;
-    let scratch = Scratch(folder);
-    let path = scratch.0.join("cell.py");
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    file.and_then(|mut file| file.write_all(code.as_bytes())).map_err(failed)?;
+    let scratch = scratch_folder().map_err(failed)?;
+    let path = scratch.path().join("cell.py");
+    std::fs::write(&path, code).map_err(failed)?;
 
     let named = |variable| std::env::var(variable).ok().filter(|value| !value.trim().is_empty());
     let editor = named("VISUAL").or_else(|| named("EDITOR")).unwrap_or_else(|| EDITOR.to_owned());

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::Value;
 
+use crate::cli::args::read_text;
 use crate::cli::commands::ask::approval::{Choice, blocks, choice, edited, question};
 use crate::cli::commands::ask::line_reader::LineReader;
-use crate::cli::commands::ask::submit::read;
 use crate::cli::commands::session::ps::owner;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -62,12 +62,12 @@ impl ApprovalArgs {
         let Self { accept, accept_with, reject, respond, edit } = self;
         Ok(match (accept, accept_with, reject, respond, edit) {
             (true, ..) => Some(Decision::Accept { code: None }),
-            (_, Some(file), ..) => Some(Decision::Accept { code: Some(read(&file)?) }),
+            (_, Some(file), ..) => Some(Decision::Accept { code: Some(read_text(&file, "file")?) }),
             (_, _, Some(reason), ..) => {
                 Some(Decision::Reject { reason: Some(reason).filter(|reason| !reason.is_empty()) })
             }
             (_, _, _, Some(text), _) => Some(Decision::Respond { text }),
-            (.., Some(file)) => Some(Decision::Edit { text: read(&file)? }),
+            (.., Some(file)) => Some(Decision::Edit { text: read_text(&file, "file")? }),
             _ => None,
         })
     }
@@ -88,9 +88,7 @@ impl Approve {
         let decision = match self.verdict.decision()? {
             Some(decision) => decision,
             None if !context.json && context.screen.is_watched() && std::io::stdin().is_terminal() => {
-                for block in blocks(approval) {
-                    context.screen.show(&block)?;
-                }
+                context.screen.show_all(&blocks(approval))?;
                 match ask(context, approval).await? {
                     Some(decision) => decision,
                     None => return Ok(exit::SUCCESS),
@@ -108,19 +106,17 @@ impl Approve {
 }
 
 fn table(approvals: &[Approval], of_all: bool) -> Table {
-    let left_out = usize::from(!of_all);
-    let mut table = Table::new(&["OWNER", "ID", "SESSION", "AGE", "WHAT"][left_out..]);
-    for approval in approvals {
-        let cells = [
+    let cells = |approval: &Approval| {
+        [
             owner(approval.owner),
             approval.id.clone(),
             approval.session_name.to_string(),
             age(since(&approval.asked_at).as_secs()),
             clipped(&visible(&approval_subject(&approval.subject)), SUMMARY_CHARS),
-        ];
-        table.row(&cells[left_out..]);
-    }
-    table
+        ]
+    };
+    let heads = ["OWNER", "ID", "SESSION", "AGE", "WHAT"];
+    Table::new(heads, approvals.iter().map(cells)).without_first(usize::from(!of_all))
 }
 
 /// Finds an approval by its id, or by the start of the id.

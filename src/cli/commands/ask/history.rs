@@ -5,9 +5,10 @@ use clap::Args;
 use crate::cli::args::SessionArg;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
+use crate::cli::render::human::word;
 use crate::cli::render::screen::Tint;
 use crate::protocol::ask;
-use crate::protocol::chat::{Message, Role};
+use crate::protocol::chat::Message;
 use crate::protocol::text::one_line;
 
 /// Show what was said between a session and its models, as the next ask continues it.
@@ -19,8 +20,7 @@ pub(in crate::cli) struct History {
 
 impl History {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let session = self.session.resolve()?;
-        let answer = context.client().get(&format!("/v1/sessions/{session}/history")).await?;
+        let answer = context.client().get(&self.session.path("/history")?).await?;
         context.show(&answer, |screen, history: ask::History| {
             if history.messages.is_empty() {
                 screen.note("nothing was said yet; ask with `belljar ask`")?;
@@ -35,13 +35,7 @@ impl History {
 
 /// `── tool · call_1`
 fn head(message: &Message) -> String {
-    let role = match message.role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-        Role::Function => "function",
-    };
+    let role = word(&message.role);
     match message.tool_call_id.as_ref().or(message.name.as_ref()) {
         Some(of) => format!("── {role} · {}", one_line(of)),
         None => format!("── {role}"),
@@ -50,25 +44,18 @@ fn head(message: &Message) -> String {
 
 /// The text of the message, and a line for each call.
 fn body(message: &Message) -> String {
-    let mut lines: Vec<String> = Some(message.content.trim_end().to_owned())
-        .into_iter()
-        .filter(|content| !content.is_empty())
-        .collect();
-    lines.extend(
-        message
-            .tool_calls
-            .iter()
-            .map(|call| format!("→ {} {} {}", call.id, call.name, one_line(&call.arguments))),
-    );
-    lines.extend(
-        message.function_call.iter().map(|call| format!("→ {} {}", call.name, one_line(&call.arguments))),
-    );
-    lines.join("\n")
+    let content = Some(message.content.trim_end().to_owned()).filter(|content| !content.is_empty());
+    let tools = message.tool_calls.iter();
+    let tools = tools.map(|call| format!("→ {} {} {}", call.id, call.name, one_line(&call.arguments)));
+    let functions = message.function_call.iter();
+    let functions = functions.map(|call| format!("→ {} {}", call.name, one_line(&call.arguments)));
+    content.into_iter().chain(tools).chain(functions).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::chat::Role;
     use crate::protocol::chat::ToolCall;
 
     #[test]

@@ -31,18 +31,17 @@ pub(in crate::cli) fn played(provider: &str) -> Option<&'static str> {
 }
 
 fn table(models: &[ModelView]) -> Table {
-    let mut table = Table::new(&["NAME", "PROVIDER", "MODEL", "DEFAULT", "NOTE"]);
-    for model in models {
+    let cells = |model: &ModelView| {
         let key = model.missing_key.as_ref().map(|variable| format!("the daemon lacks the key `{variable}`"));
-        table.row(&[
+        [
             model.name.clone(),
             model.provider.clone(),
             model.model.clone(),
             if model.default { "yes" } else { "" }.to_owned(),
             key.or_else(|| played(&model.provider).map(ToOwned::to_owned)).unwrap_or_default(),
-        ]);
-    }
-    table
+        ]
+    };
+    Table::new(["NAME", "PROVIDER", "MODEL", "DEFAULT", "NOTE"], models.iter().map(cells))
 }
 
 #[cfg(test)]

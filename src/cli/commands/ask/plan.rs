@@ -28,8 +28,7 @@ pub(in crate::cli) struct Plan {
 
 impl Plan {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let session = self.session.resolve()?;
-        let answer = context.client().get(&format!("/v1/sessions/{session}/plan")).await?;
+        let answer = context.client().get(&self.session.path("/plan")?).await?;
         if let (true, None) = (context.json, self.version) {
             return context.show(&answer, |_, _: PlanView| Ok(()));
         }
@@ -78,11 +77,8 @@ fn chosen(plan: &PlanView, wanted: Option<u64>) -> Result<Option<&PlanVersion>, 
 }
 
 fn statistics(version: &PlanVersion) -> String {
-    let mut table = Table::new(&["STATUS", "TASKS"]);
-    for (key, value) in &version.statistics {
-        table.row(&[key.clone(), value.to_string()]);
-    }
-    table.lines().join("\n")
+    let rows = version.statistics.iter().map(|(key, value)| [key.clone(), value.to_string()]);
+    Table::new(["STATUS", "TASKS"], rows).lines().join("\n")
 }
 
 #[cfg(test)]

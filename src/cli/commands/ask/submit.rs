@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value};
 
 use super::watch::{Watched, watch};
-use crate::cli::args::{SandboxArgs, SessionFlag, seconds};
+use crate::cli::args::{SandboxArgs, SessionFlag, read_text, seconds, word};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::ask::models::played;
@@ -21,15 +20,10 @@ use crate::protocol::ask::{
     ApprovalPolicy, AskEnd, AskLimitsWanted, AskView, Dialect, Language, ModelList, ModelView, NewAsk,
 };
 use crate::protocol::event::phrases;
-use crate::protocol::exit_codes::{self as exit, ask_exit_code};
+use crate::protocol::exit_codes::ask_exit_code;
 use crate::protocol::values;
 
-const DIALECTS: [(&str, Dialect); 4] = [
-    ("tool_calls", Dialect::ToolCalls),
-    ("next_step", Dialect::NextStep),
-    ("json_action", Dialect::JsonAction),
-    ("xml_tags", Dialect::XmlTags),
-];
+const DIALECTS: [&str; 4] = ["tool_calls", "next_step", "json_action", "xml_tags"];
 
 /// Ask a model, which may run Python in a session until it knows the answer.
 ///
@@ -44,10 +38,10 @@ pub(in crate::cli) struct Ask {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// How the model says what it wants.
-    #[arg(long, value_parser = dialect())]
+    #[arg(long, value_parser = word::<Dialect>(&DIALECTS))]
     dialect: Option<Dialect>,
     /// The language of what the model is told.
-    #[arg(long, value_parser = language())]
+    #[arg(long, value_parser = word::<Language>(&["en", "zh"]))]
     language: Option<Language>,
     /// When you are asked: never (`auto`), before every cell (`ask`), or `tools:NAME,NAME`.
     #[arg(long, value_name = "WHEN", value_parser = approval)]
@@ -107,20 +101,14 @@ impl Ask {
         // From here on no signal may end this process before its throw-away session is removed again.
         let mut stops = Stops::new()?;
         let Some(session) = named else {
-            let session = ThrowAway::make(&client, self.sandbox).await?;
-            session.tell_backend(context)?;
+            let session = ThrowAway::make(context, &client, self.sandbox).await?;
             let code = ask_in(context, &client, &session.name, &ask, &models, &mut stops).await;
-            let (name, removed) = session.remove(&client).await;
-            if let Err(failure) = removed {
-                context.screen.warn(&format!("the session `{name}` was not removed: {failure}"))?;
-            }
+            session.remove(&client).await.iter().try_for_each(|warning| context.screen.warn(warning))?;
             return code;
         };
         if self.detach {
             let answer = client.post(&format!("/v1/sessions/{session}/asks"), &ask).await?;
-            let text = if context.json { answer.text() } else { answer.parse::<AskView>()?.ask.to_string() };
-            context.screen.line(&text)?;
-            return Ok(exit::SUCCESS);
+            return context.show(&answer, |screen, view: AskView| screen.line(&view.ask.to_string()));
         }
         ask_in(context, &client, &session, &ask, &models, &mut stops).await
     }
@@ -129,7 +117,7 @@ impl Ask {
         let (text, template) = match self.text.strip_prefix('@') {
             Some("") => return Err(Failure::usage("`@` needs the name of a template behind it")),
             Some(name) => (String::new(), Some(name.to_owned())),
-            None if self.text == "-" => (read("-".as_ref())?, None),
+            None if self.text == "-" => (read_text("-".as_ref(), "file")?, None),
             None => (self.text.clone(), None),
         };
         if let (None, Some(extra)) = (&template, self.parameters.first()) {
@@ -197,9 +185,9 @@ pub(in crate::cli) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) ->
         return screen.note(&tally);
     }
     if told && end.value.is_none() && screen.is_one_terminal() {
-        return screen.show(&Block::Head(Section::JsonResponse, format!("· above · {tally}")));
+        return screen.show(&Block::Head(Section::Answer, format!("· above · {tally}")));
     }
-    screen.show(&Block::Head(Section::JsonResponse, format!("· {tally}")))?;
+    screen.show(&Block::Head(Section::Answer, format!("· {tally}")))?;
     match (&end.value, &end.answer) {
         (Some(value), _) => screen.guest_line(&value.to_string()),
         (None, Some(answer)) => screen.guest_line(answer.trim_end()),
@@ -216,17 +204,6 @@ fn model_line(model: &ModelView) -> String {
         ),
         None => format!("model `{}`: {} ({})", model.name, model.model, model.provider),
     }
-}
-
-fn dialect() -> impl TypedValueParser<Value = Dialect> {
-    PossibleValuesParser::new(DIALECTS.map(|(name, _)| name)).map(|given| {
-        DIALECTS.into_iter().find(|(name, _)| *name == given).map(|(_, dialect)| dialect).unwrap_or_default()
-    })
-}
-
-fn language() -> impl TypedValueParser<Value = Language> {
-    PossibleValuesParser::new(["en", "zh"])
-        .map(|name| if name == "zh" { Language::Chinese } else { Language::English })
 }
 
 fn approval(text: &str) -> Result<ApprovalPolicy, String> {
@@ -255,21 +232,8 @@ fn parameters(given: &[String]) -> Result<Map<String, Value>, Failure> {
     Ok(all)
 }
 
-/// A text file, or stdin for `-`.
-pub(in crate::cli) fn read(path: &Path) -> Result<String, Failure> {
-    let text = if path.as_os_str() == "-" {
-        std::io::read_to_string(std::io::stdin())
-    } else {
-        std::fs::read_to_string(path)
-    };
-    text.map_err(|e| {
-        Failure::io(format_args!("failed to read `{}`", path.display()), &e)
-            .hint("name a file in UTF-8, or `-` to read it from stdin")
-    })
-}
-
 fn json_file(path: &Path) -> Result<Value, Failure> {
-    values::from_json(&read(path)?)
+    values::from_json(&read_text(path, "file")?)
         .map_err(|e| Failure::usage(format!("`{}` is no JSON that can be used: {e}", path.display())))
 }
 
@@ -277,6 +241,7 @@ fn json_file(path: &Path) -> Result<Value, Failure> {
 mod tests {
     use super::*;
     use crate::cli::entry::{Cli, Command};
+    use crate::protocol::exit_codes as exit;
     use clap::Parser as _;
     use serde_json::json;
 

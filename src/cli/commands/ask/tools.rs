@@ -34,12 +34,9 @@ impl Tools {
 }
 
 fn table(tools: &[ModelTool]) -> Table {
-    let mut table = Table::new(&["NAME", "DESCRIPTION"]);
-    for tool in tools {
-        let about = tool.description.lines().next().unwrap_or_default();
-        table.row(&[tool.name.clone(), clipped(about, DESCRIPTION_CHARS)]);
-    }
-    table
+    let about = |tool: &ModelTool| tool.description.lines().next().unwrap_or_default().to_owned();
+    let cells = |tool: &ModelTool| [tool.name.clone(), clipped(&about(tool), DESCRIPTION_CHARS)];
+    Table::new(["NAME", "DESCRIPTION"], tools.iter().map(cells))
 }
 
 fn described(tool: &ModelTool) -> String {

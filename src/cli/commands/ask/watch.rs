@@ -187,9 +187,7 @@ impl<'a> Watcher<'a> {
     fn show(&mut self, event: &EventBody) -> Result<(), Failure> {
         let was_asking = self.desk.is_asking();
         let blocks = self.live.show(event);
-        for block in &blocks {
-            self.context.screen.show(block)?;
-        }
+        self.context.screen.show_all(&blocks)?;
         if let EventBody::ApprovalDecided { id, .. } = event
             && self.desk.decided(id)
         {
@@ -233,9 +231,7 @@ impl<'a> Watcher<'a> {
     /// Shows the next approval again, if there is one: it was first shown before the decision about the previous one.
     fn next_question(&mut self) -> Result<(), Failure> {
         if let Some(approval) = self.desk.waiting.front() {
-            for block in approval::blocks(approval) {
-                self.context.screen.show(&block)?;
-            }
+            self.context.screen.show_all(&approval::blocks(approval))?;
             self.lines.forget_stale();
         }
         self.ask()

@@ -2,13 +2,13 @@
 
 use clap::Args;
 
-use crate::cli::args::{SessionFlag, code_or_stdin, mode, seconds};
+use crate::cli::args::{SessionFlag, code_or_stdin, seconds, word};
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::cell::show_end;
 use crate::protocol::api::{CellView, RunCell};
-use crate::protocol::exit_codes::{self as exit, exit_code};
+use crate::protocol::exit_codes::exit_code;
 use crate::protocol::result::Mode;
 
 /// Run Python in a session and watch its output.
@@ -22,7 +22,7 @@ pub(in crate::cli) struct Exec {
     #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
     /// `fork` runs in a copy whose changes are dropped.
-    #[arg(long, value_parser = mode(), default_value = "main")]
+    #[arg(long, value_parser = word::<Mode>(&["main", "fork"]), default_value = "main")]
     mode: Mode,
     /// Do not wait: print the number of the cell, for `belljar wait`.
     #[arg(long)]
@@ -38,10 +38,7 @@ impl Exec {
         let client = context.client();
         if self.detach {
             let answer = client.post(&format!("/v1/sessions/{session}/cells"), &cell).await?;
-            let text =
-                if context.json { answer.text() } else { answer.parse::<CellView>()?.cell.to_string() };
-            context.screen.line(&text)?;
-            return Ok(exit::SUCCESS);
+            return context.show(&answer, |screen, view: CellView| screen.line(&view.cell.to_string()));
         }
         let mut stops = Stops::new()?;
         match stream(context, &client, &session, &cell, &mut stops).await? {

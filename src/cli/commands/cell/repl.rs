@@ -238,15 +238,11 @@ fn show_files(context: &mut Context, folder: &FolderView) -> Result<(), Failure>
     if folder.entries.is_empty() {
         return context.screen.note("no files");
     }
-    let mut table = Table::new(&["FILE", "SIZE"]);
-    for entry in &folder.entries {
-        let (mark, bytes) = match entry.kind {
-            FileKind::File => ("", size(entry.bytes)),
-            FileKind::Folder => ("/", "-".to_owned()),
-            FileKind::Other => ("?", "-".to_owned()),
-        };
-        table.row(&[format!("{}{mark}", entry.name), bytes]);
-    }
-    table.lines().iter().try_for_each(|line| context.screen.line(line))?;
+    let rows = folder.entries.iter().map(|entry| match entry.kind {
+        FileKind::File => [entry.name.clone(), size(entry.bytes)],
+        FileKind::Folder => [format!("{}/", entry.name), "-".to_owned()],
+        FileKind::Other => [format!("{}?", entry.name), "-".to_owned()],
+    });
+    Table::new(["FILE", "SIZE"], rows).lines().iter().try_for_each(|line| context.screen.line(line))?;
     if folder.truncated { context.screen.note("… and more") } else { Ok(()) }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::args::{SandboxArgs, seconds};
+use crate::cli::args::{SandboxArgs, read_text, seconds};
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
@@ -45,34 +45,28 @@ impl Run {
         // From here on no signal may end this process before the session is removed again.
         let mut stops = Stops::new()?;
         let keeps_files = self.sandbox.workspace.is_some();
-        let session = ThrowAway::make(&client, self.sandbox).await?;
-        session.tell_backend(context)?;
+        let session = ThrowAway::make(context, &client, self.sandbox).await?;
         let end = match prepare(&client, &session.name, circumstances).await {
             Ok(()) => stream(context, &client, &session.name, &cell, &mut stops).await,
             Err(failure) => Err(failure),
         };
-        let (name, removed) = session.remove(&client).await;
+        let not_removed = session.remove(&client).await;
         let code = match end? {
             End::Left(code) => code,
             End::Finished(mut result) => {
                 name_file(&mut result, &file);
-                if context.json {
-                    context.screen.json(&result)?;
-                } else {
-                    show_end(&mut context.screen, &result, true)?;
+                context.show_value(&result, |screen, result| {
+                    show_end(screen, result, true)?;
                     let left = result.artifacts.iter().any(|artifact| artifact.change != Change::Removed);
-                    if left && !keeps_files {
-                        context
-                            .screen
-                            .note("files are gone with the session; `--workspace DIR` keeps them")?;
+                    if keeps_files || !left {
+                        return Ok(());
                     }
-                }
+                    screen.note("files are gone with the session; `--workspace DIR` keeps them")
+                })?;
                 script_exit_code(&result)
             }
         };
-        if let Err(failure) = removed {
-            context.screen.warn(&format!("the session `{name}` was not removed: {failure}"))?;
-        }
+        not_removed.iter().try_for_each(|warning| context.screen.warn(warning))?;
         Ok(code)
     }
 
@@ -91,16 +85,9 @@ impl Run {
     }
 
     fn code(&self) -> Result<String, Failure> {
-        let read = if self.file.as_os_str() == "-" {
-            std::io::read_to_string(std::io::stdin())
-        } else {
-            std::fs::read_to_string(&self.file)
-        };
+        let code = read_text(&self.file, "script")?;
         // Some editors put a byte order mark before the text, which Python does not accept in code.
-        read.map(|code| code.strip_prefix('\u{feff}').map(ToOwned::to_owned).unwrap_or(code)).map_err(|e| {
-            Failure::io(format_args!("failed to read `{}`", self.file.display()), &e)
-                .hint("name a script in UTF-8, or `-` to read it from stdin")
-        })
+        Ok(code.strip_prefix('\u{feff}').map(ToOwned::to_owned).unwrap_or(code))
     }
 }
 
@@ -125,20 +112,21 @@ fn name_file(result: &mut ExecutionResult, file: &str) {
 /// A session that is removed when this process ends, no matter how it ends.
 pub(in crate::cli) struct ThrowAway {
     pub name: SessionKey,
-    /// A description of the sandbox, if it is not the usual container.
-    unusual: Option<String>,
     /// If this process is killed, the connection closes, and the daemon removes the session.
     _held: Events,
 }
 
 impl ThrowAway {
-    pub async fn make(client: &Client, sandbox: SandboxArgs) -> Result<Self, Failure> {
+    pub async fn make(context: &mut Context, client: &Client, sandbox: SandboxArgs) -> Result<Self, Failure> {
         let new = NewSession { ephemeral: true, ..sandbox.session()? };
         let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
         match client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await {
             Ok(held) => {
-                let unusual = (session.backend != Backend::Docker).then(|| made_of(&session));
-                Ok(Self { name: session.name.into(), unusual, _held: held })
+                // Weaker isolation than usual is never used silently.
+                if session.backend != Backend::Docker && !context.json {
+                    context.screen.note(&made_of(&session))?;
+                }
+                Ok(Self { name: session.name.into(), _held: held })
             }
             Err(failure) => {
                 let _ = client.delete(&format!("/v1/sessions/{}", session.id)).await;
@@ -147,18 +135,10 @@ impl ThrowAway {
         }
     }
 
-    /// Weaker isolation than usual is never used silently.
-    pub fn tell_backend(&self, context: &mut Context) -> Result<(), Failure> {
-        match &self.unusual {
-            Some(what) if !context.json => context.screen.note(what),
-            _ => Ok(()),
-        }
-    }
-
-    /// Removes the session, and also returns its name.
-    pub async fn remove(self, client: &Client) -> (SessionKey, Result<(), Failure>) {
-        let removed = client.delete(&format!("/v1/sessions/{}", self.name)).await.map(|_| ());
-        (self.name, removed)
+    /// Removes the session. Returns a warning if that failed.
+    pub async fn remove(self, client: &Client) -> Option<String> {
+        let failure = client.delete(&format!("/v1/sessions/{}", self.name)).await.err()?;
+        Some(format!("the session `{}` was not removed: {failure}", self.name))
     }
 }
 

@@ -25,7 +25,9 @@ use crate::protocol::quota::Kind;
 /// Messages of jobs that wait to be shown.
 const TOLD: usize = 256;
 
-pub(in crate::cli) struct Batch {
+pub(in crate::cli) struct Batch<'a> {
+    context: &'a mut Context,
+    show: Show,
     client: Arc<Client>,
     plan: Plan,
     /// The inputs that were sent, by the index of their source.
@@ -46,16 +48,19 @@ pub(in crate::cli) struct Batch {
     stopped: Option<u8>,
 }
 
-impl Batch {
+impl<'a> Batch<'a> {
     pub fn new(
-        client: Client,
+        context: &'a mut Context,
+        show: Show,
         plan: Plan,
         ahead: usize,
         fail_fast: bool,
         artifacts_to: Option<PathBuf>,
     ) -> Self {
         Self {
-            client: Arc::new(client),
+            client: Arc::new(context.client()),
+            context,
+            show,
             inputs: BTreeMap::new(),
             waiting: (0..plan.jobs.len()).collect(),
             running: BTreeMap::new(),
@@ -72,40 +77,35 @@ impl Batch {
     }
 
     /// Runs the jobs. Returns the outcomes, and the exit code for a signal that stopped the run.
-    pub async fn go(
-        mut self,
-        context: &mut Context,
-        show: &mut Show,
-        stops: &mut Stops,
-    ) -> Result<(Vec<Outcome>, Option<u8>), Failure> {
+    pub async fn go(mut self, stops: &mut Stops) -> Result<(Vec<Outcome>, Option<u8>), Failure> {
         let (sender, mut receiver) = mpsc::channel(TOLD);
         let alone = self.plan.jobs.len() == 1;
         loop {
             if let Some(place) = self.next_to_begin() {
                 // Signals are handled only after this: a job whose id is not known yet could not be cancelled.
-                match self.begin(context, place).await {
+                match self.begin(place).await {
                     Ok(id) => {
                         self.admission.granted();
                         self.running.insert(place, id);
-                        let (client, live) = (Arc::clone(&self.client), show.is_live(context));
+                        let (client, live) = (Arc::clone(&self.client), self.show.is_live(self.context));
                         tokio::spawn(watch::follow(client, id, place, live, sender.clone()));
                     }
-                    Err(failure) if self.shall_wait(context, &failure).await? => {
+                    Err(failure) if self.shall_wait(&failure).await? => {
                         self.waiting.push_front(place);
                     }
                     // This is the only job, so its failure is the failure of the command.
                     Err(failure) if alone => return Err(failure),
                     Err(failure) => {
-                        self.ended(context, show, place, Fate::Refused(failure)).await?;
+                        self.ended(place, Fate::Refused(failure)).await?;
                     }
                 }
                 while let Ok(told) = receiver.try_recv() {
-                    self.told(context, show, told).await?;
+                    self.told(told).await?;
                 }
                 if self.can_begin() {
                     tokio::select! {
                         biased;
-                        code = stops.next() => self.stop(context, code).await?,
+                        code = stops.next() => self.stop(code).await?,
                         () = std::future::ready(()) => {}
                     }
                     continue;
@@ -118,14 +118,14 @@ impl Batch {
             tokio::select! {
                 code = stops.next() => {
                     if self.stopped.is_some() {
-                        context.screen.warn("left; the jobs were told to end")?;
+                        self.context.screen.warn("left; the jobs were told to end")?;
                         return Err(Failure { exit: code, ..Failure::new(String::new()) });
                     }
-                    self.stop(context, code).await?;
+                    self.stop(code).await?;
                 }
                 told = receiver.recv() => {
                     if let Some(told) = told {
-                        self.told(context, show, told).await?;
+                        self.told(told).await?;
                     }
                 }
                 () = until(again) => {}
@@ -146,7 +146,7 @@ impl Batch {
     }
 
     /// Whether the daemon refused a job only because there is no room at the moment.
-    async fn shall_wait(&mut self, context: &mut Context, failure: &Failure) -> Result<bool, Failure> {
+    async fn shall_wait(&mut self, failure: &Failure) -> Result<bool, Failure> {
         let full = failure.has_code(Code::QuotaExceeded) || failure.has_code(Code::TooMany);
         if !full || !self.admission.refused(Instant::now(), self.running.len()) {
             return Ok(false);
@@ -157,7 +157,7 @@ impl Batch {
                 return Ok(false);
             }
             self.said_full = true;
-            context.screen.note(&format!("waiting for room: {}", failure.message))?;
+            self.context.screen.note(&format!("waiting for room: {}", failure.message))?;
         }
         Ok(true)
     }
@@ -169,7 +169,7 @@ impl Batch {
         view.is_ok_and(none)
     }
 
-    async fn begin(&mut self, context: &mut Context, place: usize) -> Result<JobId, Failure> {
+    async fn begin(&mut self, place: usize) -> Result<JobId, Failure> {
         let Some(planned) = self.plan.jobs.get(place).cloned() else {
             return Err(Failure::new("a job that was not planned"));
         };
@@ -177,7 +177,7 @@ impl Batch {
             let known = self.inputs.get(&planned.source).copied();
             let input = match known {
                 Some(input) => input,
-                None => self.send(context, planned.source).await?,
+                None => self.send(planned.source).await?,
             };
             let job = NewJob { input: Some(input), ..planned.job.clone() };
             match watch::submit(&self.client, &job).await {
@@ -191,13 +191,13 @@ impl Batch {
         }
     }
 
-    async fn send(&mut self, context: &mut Context, place: usize) -> Result<InputId, Failure> {
+    async fn send(&mut self, place: usize) -> Result<InputId, Failure> {
         let Some(source) = self.plan.sources.get(place) else {
             return Err(Failure::new("a source that was not planned"));
         };
         let (input, skipped) = watch::send(&self.client, source).await?;
         if skipped.count > 0 {
-            context.screen.warn(&format!(
+            self.context.screen.warn(&format!(
                 "{} left out, being neither plain files nor folders, such as `{}`",
                 skipped.count,
                 skipped.example.display()
@@ -207,52 +207,36 @@ impl Batch {
         Ok(input)
     }
 
-    async fn told(&mut self, context: &mut Context, show: &mut Show, told: Told) -> Result<(), Failure> {
+    async fn told(&mut self, told: Told) -> Result<(), Failure> {
         match told {
             Told::Output { place, stream, text } => {
                 let name = self.plan.jobs.get(place).map_or("", |planned| planned.name.as_str()).to_owned();
-                show.output(context, place, &name, stream, &text)
+                self.show.output(self.context, place, &name, stream, &text)
             }
             Told::Ended { place, seen } => {
                 self.running.remove(&place);
                 self.admission.freed();
-                match *seen {
-                    Err(failure) => self.ended(context, show, place, Fate::Refused(failure)).await,
-                    Ok(seen) => {
-                        let Some(planned) = self.plan.jobs.get(place) else { return Ok(()) };
-                        let outcome = Outcome {
-                            stdout: seen.stdout,
-                            stderr: seen.stderr,
-                            ..ended(planned, Fate::Ended(Box::new(seen.view)))
-                        };
-                        self.fetch(context, &outcome).await?;
-                        self.conclude(context, show, place, outcome).await
-                    }
-                }
+                let seen = match *seen {
+                    Err(failure) => return self.ended(place, Fate::Refused(failure)).await,
+                    Ok(seen) => seen,
+                };
+                let Some(planned) = self.plan.jobs.get(place) else { return Ok(()) };
+                let fate = Fate::Ended(Box::new(seen.view));
+                let outcome = Outcome { stdout: seen.stdout, stderr: seen.stderr, ..ended(planned, fate) };
+                self.fetch(&outcome).await?;
+                self.conclude(place, outcome).await
             }
         }
     }
 
-    async fn ended(
-        &mut self,
-        context: &mut Context,
-        show: &mut Show,
-        place: usize,
-        fate: Fate,
-    ) -> Result<(), Failure> {
+    async fn ended(&mut self, place: usize, fate: Fate) -> Result<(), Failure> {
         let Some(planned) = self.plan.jobs.get(place) else { return Ok(()) };
         let outcome = ended(planned, fate);
-        self.conclude(context, show, place, outcome).await
+        self.conclude(place, outcome).await
     }
 
-    async fn conclude(
-        &mut self,
-        context: &mut Context,
-        show: &mut Show,
-        place: usize,
-        outcome: Outcome,
-    ) -> Result<(), Failure> {
-        show.ended(context, place, &outcome, self.plan.jobs.len() == 1)?;
+    async fn conclude(&mut self, place: usize, outcome: Outcome) -> Result<(), Failure> {
+        self.show.ended(self.context, place, &outcome, self.plan.jobs.len() == 1)?;
         let failed = !outcome.passed();
         if let Some(slot) = self.outcomes.get_mut(place) {
             *slot = Some(outcome);
@@ -263,12 +247,12 @@ impl Batch {
         Ok(())
     }
 
-    async fn fetch(&mut self, context: &mut Context, outcome: &Outcome) -> Result<(), Failure> {
+    async fn fetch(&mut self, outcome: &Outcome) -> Result<(), Failure> {
         let (Some(to), Fate::Ended(view)) = (&self.artifacts_to, &outcome.fate) else { return Ok(()) };
         let Some(end) = &view.end else { return Ok(()) };
         if end.artifacts_cut {
             let name = &outcome.name;
-            context
+            self.context
                 .screen
                 .warn(&format!("{name}: not all artifacts were kept: too many, too large, or oddly named"))?;
         }
@@ -283,9 +267,9 @@ impl Batch {
         watch::fetch(&self.client, &view.id.to_string(), &to).await
     }
 
-    async fn stop(&mut self, context: &mut Context, code: u8) -> Result<(), Failure> {
+    async fn stop(&mut self, code: u8) -> Result<(), Failure> {
         self.stopped = Some(code);
-        context.screen.note(match code {
+        self.context.screen.note(match code {
             exit::INTERRUPTED => "cancelling the jobs; press Ctrl-C again to leave at once",
             _ => "cancelling the jobs",
         })?;

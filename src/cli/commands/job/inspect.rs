@@ -8,13 +8,14 @@ use crate::cli::commands::session::ps::owner;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::cell::show_event;
-use crate::cli::render::human::{Table, size};
+use crate::cli::render::human::{Table, or_dash, size};
 use crate::protocol::event::EventBody;
 use crate::protocol::exit_codes as exit;
 use crate::protocol::job::{JobList, JobState, JobView};
 
 pub(in crate::cli) async fn list(context: &mut Context, all: bool) -> Result<u8, Failure> {
-    let answer = context.client().get(if all { "/v1/jobs?all=true" } else { "/v1/jobs" }).await?;
+    let path = if all { "/v1/jobs?all=true" } else { "/v1/jobs" };
+    let answer = context.client().get(path).await?;
     context.show(&answer, |screen, list: JobList| match list.jobs.as_slice() {
         [] => screen.note("no jobs; run one with `belljar job run FILE`"),
         jobs => screen.table(&table(jobs, all)),
@@ -23,23 +24,19 @@ pub(in crate::cli) async fn list(context: &mut Context, all: bool) -> Result<u8,
 
 fn table(jobs: &[JobView], of_all: bool) -> Table {
     let heads = ["OWNER", "ID", "NAME", "STATE", "EXIT", "TIME", "CREATED"];
-    let left_out = usize::from(!of_all);
-    let mut table = Table::new(&heads[left_out..]);
-    for job in jobs {
-        let cells = [
+    let cells = |job: &JobView| {
+        let end = job.end.as_ref();
+        [
             owner(job.owner),
             job.id.to_string(),
             job.name.clone(),
             state(job),
-            job.end.as_ref().map_or_else(|| "-".to_owned(), |end| end.exit_code.to_string()),
-            job.end
-                .as_ref()
-                .map_or_else(|| "-".to_owned(), |end| format!("{:.2}s", end.duration_ms / 1000.0)),
+            or_dash(end.map(|end| end.exit_code.to_string())),
+            or_dash(end.map(|end| format!("{:.2}s", end.duration_ms / 1000.0))),
             job.created_at.clone(),
-        ];
-        table.row(&cells[left_out..]);
-    }
-    table
+        ]
+    };
+    Table::new(heads, jobs.iter().map(cells)).without_first(usize::from(!of_all))
 }
 
 fn state(job: &JobView) -> String {

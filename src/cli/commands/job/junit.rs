@@ -6,13 +6,13 @@ use super::report::Outcome;
 use crate::protocol::job::Verdict;
 
 pub(in crate::cli) fn report(outcomes: &[Outcome]) -> String {
-    let count = |kind: Kind| outcomes.iter().filter(|outcome| kind_of(outcome) == kind).count();
+    let count = |element| outcomes.iter().filter(|outcome| element_of(outcome) == Some(element)).count();
     let totals = format!(
         "tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{:.3}\"",
         outcomes.len(),
-        count(Kind::Failure),
-        count(Kind::Error),
-        count(Kind::Skipped),
+        count("failure"),
+        count("error"),
+        count("skipped"),
         outcomes.iter().map(Outcome::seconds).sum::<f64>(),
     );
     let mut xml = format!(
@@ -27,11 +27,10 @@ pub(in crate::cli) fn report(outcomes: &[Outcome]) -> String {
             outcome.seconds()
         );
         let (message, kind) = (escaped(&outcome.reason()), outcome.word());
-        let _ = match kind_of(outcome) {
-            Kind::Passed => Ok(()),
-            Kind::Failure => writeln!(xml, "      <failure message=\"{message}\" type=\"{kind}\"/>"),
-            Kind::Error => writeln!(xml, "      <error message=\"{message}\" type=\"{kind}\"/>"),
-            Kind::Skipped => writeln!(xml, "      <skipped message=\"{message}\"/>"),
+        let _ = match element_of(outcome) {
+            None => Ok(()),
+            Some("skipped") => writeln!(xml, "      <skipped message=\"{message}\"/>"),
+            Some(element) => writeln!(xml, "      <{element} message=\"{message}\" type=\"{kind}\"/>"),
         };
         let _ = writeln!(xml, "      <system-out>{}</system-out>", escaped(&outcome.stdout));
         let _ = writeln!(xml, "      <system-err>{}</system-err>", escaped(&outcome.stderr));
@@ -41,21 +40,13 @@ pub(in crate::cli) fn report(outcomes: &[Outcome]) -> String {
     xml
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Passed,
-    Failure,
-    Error,
-    Skipped,
-}
-
-/// A script that exits with an error has failed; a script that did not get to its own end is an error.
-fn kind_of(outcome: &Outcome) -> Kind {
+/// The element for an outcome; none if the job passed. A script that exits with an error has failed; a script that did not get to its own end is an error.
+fn element_of(outcome: &Outcome) -> Option<&'static str> {
     match outcome.verdict() {
-        Some(Verdict::Passed) => Kind::Passed,
-        Some(Verdict::Failed) => Kind::Failure,
-        Some(Verdict::TimedOut | Verdict::Crashed | Verdict::OutOfMemory | Verdict::Error) => Kind::Error,
-        Some(Verdict::Cancelled) | None => Kind::Skipped,
+        Some(Verdict::Passed) => None,
+        Some(Verdict::Failed) => Some("failure"),
+        Some(Verdict::TimedOut | Verdict::Crashed | Verdict::OutOfMemory | Verdict::Error) => Some("error"),
+        Some(Verdict::Cancelled) | None => Some("skipped"),
     }
 }
 

@@ -11,13 +11,6 @@ use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES};
 /// Most jobs of one run.
 const JOBS: usize = 10_000;
 
-/// What is sent for a job: a folder with its content, or a single file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Source {
-    Folder(PathBuf),
-    File(PathBuf),
-}
-
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::cli) struct Planned {
     pub name: String,
@@ -30,7 +23,8 @@ pub(in crate::cli) struct Planned {
 
 #[derive(Debug, Default, PartialEq)]
 pub(in crate::cli) struct Plan {
-    pub sources: Vec<Source>,
+    /// What is sent: folders with their content, and single files.
+    pub sources: Vec<PathBuf>,
     pub jobs: Vec<Planned>,
 }
 
@@ -50,7 +44,7 @@ impl Plan {
                 plan.add_folder(target, &["*.py".to_owned()], common, matrix)?;
             } else {
                 let name = utf8(target.file_name().unwrap_or_default().as_ref())?;
-                plan.sources.push(Source::File(target.clone()));
+                plan.sources.push(target.clone());
                 plan.add(target.clone(), &name, common, matrix)?;
             }
         }
@@ -82,7 +76,7 @@ impl Plan {
             return Err(Failure::usage(format!("there is no script in `{}`", folder.display()))
                 .hint("every `*.py` directly in a folder is a job; a specification can name others"));
         }
-        self.sources.push(Source::Folder(folder.to_owned()));
+        self.sources.push(folder.to_owned());
         scripts.into_iter().try_for_each(|script| self.add(folder.join(script), script, common, matrix))
     }
 

@@ -60,10 +60,8 @@ impl Outcome {
     }
 
     pub fn seconds(&self) -> f64 {
-        match &self.fate {
-            Fate::Ended(view) => view.end.as_ref().map_or(0.0, |end| end.duration_ms / 1000.0),
-            Fate::Refused(_) | Fate::Skipped => 0.0,
-        }
+        let Fate::Ended(view) = &self.fate else { return 0.0 };
+        view.end.as_ref().map_or(0.0, |end| end.duration_ms / 1000.0)
     }
 
     pub fn passed(&self) -> bool {

@@ -10,7 +10,7 @@ use super::plan::{Matrix, Plan, check_matrix, matrix, variables};
 use super::progress::Show;
 use super::report;
 use super::spec::Spec;
-use crate::cli::args::{backend, cpus, seconds};
+use crate::cli::args::{cpus, seconds, word};
 use crate::cli::commands::cell::stream::Stops;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -49,7 +49,7 @@ pub(in crate::cli) struct Run {
     #[arg(long)]
     image: Option<String>,
     /// What holds them: `docker`, `bubblewrap` or `auto`.
-    #[arg(long, value_parser = backend())]
+    #[arg(long, value_parser = word::<Backend>(&Backend::ALL.map(Backend::name)))]
     backend: Option<Backend>,
     /// A variable for the scripts; without a value, with the one that it has here. Nothing else of
     /// this environment reaches them.
@@ -104,9 +104,9 @@ impl Run {
         if let Some(folder) = &self.artifacts_to {
             output_files::check_folder(folder)?;
         }
-        let mut show = Show::new(self.quiet, self.github, plan.jobs.len() > 1);
-        let round = Batch::new(context.client(), plan, ahead, fail_fast, self.artifacts_to.clone());
-        let (outcomes, stopped) = round.go(context, &mut show, &mut stops).await?;
+        let show = Show::new(self.quiet, self.github, plan.jobs.len() > 1);
+        let round = Batch::new(context, show, plan, ahead, fail_fast, self.artifacts_to.clone());
+        let (outcomes, stopped) = round.go(&mut stops).await?;
         if let Some(report) = report {
             report.write(&junit::report(&outcomes))?;
         }

@@ -30,7 +30,8 @@ enum Action {
 }
 
 impl Config {
-    pub fn run(self, context: &mut Context) -> Result<u8, Failure> {
+    #[expect(clippy::unused_async, reason = "all commands are run in the same way")]
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         match self.action {
             Action::Show => show(context),
             Action::Path => path(context),
@@ -66,15 +67,13 @@ fn as_json(loaded: &Loaded) -> Value {
 }
 
 fn table(loaded: &Loaded) -> Table {
-    let mut table = Table::new(&["KEY", "VALUE", "FROM"]);
-    for (key, written) in &loaded.values {
-        let (value, from) = match written {
-            Some(written) => (written.value.to_string(), written.source.to_string()),
-            None => ("-".to_owned(), "not set".to_owned()),
-        };
-        table.row(&[key.clone(), clipped(&value, VALUE_CHARS), from]);
-    }
-    table
+    let rows = loaded.values.iter().map(|(key, written)| match written {
+        Some(written) => {
+            [key.clone(), clipped(&written.value.to_string(), VALUE_CHARS), written.source.to_string()]
+        }
+        None => [key.clone(), "-".to_owned(), "not set".to_owned()],
+    });
+    Table::new(["KEY", "VALUE", "FROM"], rows)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::cli::client::autostart::READY;
-use crate::cli::client::http::connect;
+use crate::cli::client::http::{connect, is_absent};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::config::{Paths, Serving};
@@ -152,8 +152,4 @@ async fn status(context: &mut Context) -> Result<u8, Failure> {
 fn not_running(context: &mut Context, code: u8) -> Result<u8, Failure> {
     context.show_value(&json!({ "running": false }), |screen, _| screen.note("the daemon is not running"))?;
     Ok(code)
-}
-
-fn is_absent(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
 }

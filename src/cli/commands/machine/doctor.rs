@@ -17,7 +17,8 @@ use serde_json::json;
 use self::finding::{Finding, Severity};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::cli::render::screen::Tint;
+use crate::cli::render::human::word;
+use crate::cli::render::screen::{Screen, Tint};
 use crate::protocol::exit_codes as exit;
 use crate::protocol::text::one_line;
 
@@ -35,30 +36,28 @@ impl Doctor {
         let findings = diagnosis::diagnosis(&collect::facts(context).await);
         let count = |status| findings.iter().filter(|finding| finding.status == status).count();
         let (warnings, failures) = (count(Severity::Warning), count(Severity::Failure));
-        if context.json {
-            context.screen.json(&json!({ "ok": failures == 0, "findings": findings }))?;
-        } else {
-            findings.iter().try_for_each(|finding| show(context, finding))?;
-            context.screen.note(&summary(warnings, failures))?;
-        }
+        context.show_value(&json!({ "ok": failures == 0, "findings": findings }), |screen, _| {
+            findings.iter().try_for_each(|finding| show(screen, finding))?;
+            screen.note(&summary(warnings, failures))
+        })?;
         Ok(if failures == 0 { exit::SUCCESS } else { exit::FAILURE })
     }
 }
 
 /// `failure  images           none of …`, and the remedy below it.
-fn show(context: &mut Context, finding: &Finding) -> Result<(), Failure> {
+fn show(screen: &mut Screen, finding: &Finding) -> Result<(), Failure> {
     let tint = match finding.status {
         Severity::Ok => Tint::Green,
         Severity::Warning => Tint::Yellow,
         Severity::Failure => Tint::Red,
     };
-    let word = format!("{:<STATUS_COLUMNS$}", finding.status.word());
-    let word = context.screen.tinted(tint, &word);
+    let word = format!("{:<STATUS_COLUMNS$}", word(&finding.status));
+    let word = screen.tinted(tint, &word);
     let message = one_line(&finding.message);
-    context.screen.line(&format!("{word}{:<CHECK_COLUMNS$}{message}", finding.check))?;
+    screen.line(&format!("{word}{:<CHECK_COLUMNS$}{message}", finding.check))?;
     if let Some(fix) = &finding.fix {
-        let label = context.screen.tinted(Tint::Cyan, "fix");
-        context.screen.line(&format!("{:<STATUS_COLUMNS$}{label}: {}", "", one_line(fix)))?;
+        let label = screen.tinted(Tint::Cyan, "fix");
+        screen.line(&format!("{:<STATUS_COLUMNS$}{label}: {}", "", one_line(fix)))?;
     }
     Ok(())
 }

@@ -4,17 +4,19 @@ mod builder;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::process::Stdio;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde::Deserialize;
+use tempfile::TempDir;
 
 use crate::cli::client::http::next_chunk;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::cli::render::human::{Table, bar, size};
+use crate::cli::render::human::{Table, bar, or_dash, size};
+use crate::cli::scratch::scratch_folder;
 use crate::config::Paths;
 use crate::protocol::api::{ImageList, ImageView, PullImage};
 use crate::protocol::exit_codes as exit;
@@ -53,7 +55,8 @@ enum Action {
         #[arg(long)]
         rootfs: bool,
         /// `base` has Python only, `science` the usual packages too.
-        kind: Kind,
+        #[arg(value_parser = ["base", "science"])]
+        kind: String,
     },
     /// Get an allowed image from its registry.
     Pull {
@@ -62,17 +65,11 @@ enum Action {
     },
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
-    Base,
-    Science,
-}
-
 impl Image {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         match self.action {
             Action::List => list(context).await,
-            Action::Build { kind, rootfs } => build(context, kind, rootfs).await,
+            Action::Build { kind, rootfs } => build(context, &kind, rootfs).await,
             Action::Pull { reference } => pull(context, reference).await,
         }
     }
@@ -93,18 +90,16 @@ async fn list(context: &mut Context) -> Result<u8, Failure> {
 }
 
 fn table(images: &[ImageView]) -> Table {
-    let mut table = Table::new(&["IMAGE", "BACKEND", "ID", "SIZE", "DEFAULT"]);
-    for image in images {
-        let id = image.id.as_deref().map(short_id);
-        table.row(&[
+    let cells = |image: &ImageView| {
+        [
             image.reference.clone(),
             image.backend.name().to_owned(),
-            id.unwrap_or_else(|| "not there".to_owned()),
-            image.bytes.map_or_else(|| "-".to_owned(), size),
+            image.id.as_deref().map_or_else(|| "not there".to_owned(), short_id),
+            or_dash(image.bytes.map(size)),
             if image.default { "yes" } else { "" }.to_owned(),
-        ]);
-    }
-    table
+        ]
+    };
+    Table::new(["IMAGE", "BACKEND", "ID", "SIZE", "DEFAULT"], images.iter().map(cells))
 }
 
 /// The start of a digest; for a folder for jails, the path of its Python.
@@ -115,41 +110,22 @@ fn short_id(id: &str) -> String {
     }
 }
 
-/// Removes the sources of a build when dropped.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // A folder that remains in the temporary folder does no harm.
-        let _ = std::fs::remove_dir_all(&self.0);
+/// A new folder that no other user can read, with all sources.
+fn sources() -> std::io::Result<TempDir> {
+    let folder = scratch_folder()?;
+    for (name, content) in SOURCES {
+        let mode = if Path::new(name).extension().is_some_and(|end| end == "sh") { 0o700 } else { 0o600 };
+        let path = folder.path().join(name);
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?.write_all(content)?;
     }
+    Ok(folder)
 }
 
-impl Scratch {
-    /// A new folder that no other user can read, with all sources.
-    fn with_sources() -> std::io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("belljar-{}", uuid::Uuid::new_v4().simple()));
-        std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
-        let scratch = Self(folder);
-        for (name, content) in SOURCES {
-            let mode = if Path::new(name).extension().is_some_and(|end| end == "sh") { 0o700 } else { 0o600 };
-            let path = scratch.0.join(name);
-            OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?.write_all(content)?;
-        }
-        Ok(scratch)
-    }
-}
-
-async fn build(context: &mut Context, kind: Kind, rootfs: bool) -> Result<u8, Failure> {
-    let scratch =
-        Scratch::with_sources().map_err(|e| Failure::io("failed to write the image's sources", &e))?;
-    let name = match kind {
-        Kind::Base => "base",
-        Kind::Science => "science",
-    };
+async fn build(context: &mut Context, name: &str, rootfs: bool) -> Result<u8, Failure> {
+    let scratch = sources().map_err(|e| Failure::io("failed to write the image's sources", &e))?;
     // `bash` is named explicitly, since temporary folders are often mounted `noexec`.
     let mut command = tokio::process::Command::new("bash");
-    command.arg(scratch.0.join("build.sh"));
+    command.arg(scratch.path().join("build.sh"));
     if rootfs {
         let paths = Paths::of_this_process().map_err(|e| Failure::new(e.to_string()).hint(e.fix()))?;
         command.arg("--rootfs").arg(paths.roots_dir().join(name));

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::cli::render::human::{Table, size};
+use crate::cli::render::human::{Table, or_dash, size};
 use crate::protocol::api::QuotaView;
 use crate::protocol::quota::{Unit, Usage};
 
@@ -31,19 +31,13 @@ impl Quota {
 }
 
 fn table(quotas: &[Usage]) -> Table {
-    let mut table = Table::new(&["QUOTA", "USED", "OF", "BY"]);
-    for quota in quotas {
+    let cells = |quota: &Usage| {
         let show = |amount: u64| amount_of(quota.unit, amount);
         let by: Vec<String> =
             quota.by.iter().map(|share| format!("{} {}", share.by, show(share.amount))).collect();
-        table.row(&[
-            quota.kind.to_string(),
-            show(quota.used),
-            quota.limit.map_or_else(|| "-".to_owned(), show),
-            by.join(", "),
-        ]);
-    }
-    table
+        [quota.kind.to_string(), show(quota.used), or_dash(quota.limit.map(show)), by.join(", ")]
+    };
+    Table::new(["QUOTA", "USED", "OF", "BY"], quotas.iter().map(cells))
 }
 
 fn amount_of(unit: Unit, amount: u64) -> String {

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _, ValueEnum};
 
+use crate::cli::context::Context;
 use crate::cli::entry::Cli;
 use crate::cli::failure::Failure;
-use crate::cli::render::screen::Screen;
 use crate::protocol::exit_codes as exit;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -25,8 +25,9 @@ pub(in crate::cli) struct Completions {
 }
 
 impl Completions {
-    pub fn run(&self, screen: &mut Screen) -> Result<u8, Failure> {
-        screen.raw(&self.text()).map(|()| exit::SUCCESS)
+    #[expect(clippy::unused_async, reason = "all commands are run in the same way")]
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        context.screen.raw(&self.text()).map(|()| exit::SUCCESS)
     }
 
     fn text(&self) -> Vec<u8> {
@@ -48,7 +49,8 @@ pub(in crate::cli) struct Man {
 }
 
 impl Man {
-    pub fn run(&self) -> Result<u8, Failure> {
+    #[expect(clippy::unused_async, reason = "all commands are run in the same way")]
+    pub async fn run(self, _: &mut Context) -> Result<u8, Failure> {
         write_pages(&self.folder).map(|()| exit::SUCCESS).map_err(|e| {
             Failure::io(format_args!("failed to write the manual pages to `{}`", self.folder.display()), &e)
         })
@@ -76,7 +78,7 @@ mod tests {
     fn every_command_has_a_page() {
         let folder = tempfile::tempdir().unwrap();
         let man = Man { folder: folder.path().join("man1") };
-        man.run().unwrap();
+        write_pages(&man.folder).unwrap();
         for page in ["belljar.1", "belljar-exec.1", "belljar-image-build.1"] {
             let text = std::fs::read_to_string(man.folder.join(page)).unwrap();
             assert!(text.starts_with(".ie"), "{page}: {text}");

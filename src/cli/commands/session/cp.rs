@@ -9,18 +9,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use futures_util::{Stream, TryStreamExt as _, stream};
+use futures_util::{Stream, TryStreamExt as _};
 use hyper::body::{Frame, Incoming};
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, Response};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
-use tokio::sync::mpsc;
 use tokio_util::io::ReaderStream;
 
-use crate::cli::client::http::{Client, escaped_path, next_frame};
+use crate::cli::client::http::{escaped_path, next_frame};
 use crate::cli::client::session_key::SessionKey;
-use crate::cli::client::tar_stream::{CHUNKS_WAITING, Skipped, pack, unpack};
+use crate::cli::client::tar_stream::{Skipped, TAR, receive_unpacked, send_packed};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::size;
@@ -30,7 +29,6 @@ use crate::protocol::exit_codes as exit;
 const PROGRESS: Duration = Duration::from_millis(200);
 const CHUNK_BYTES: usize = 64 * 1024;
 const BYTES: &str = "application/octet-stream";
-const TAR: &str = "application/x-tar";
 
 /// Copy files and folders into or out of a session's workspace.
 ///
@@ -47,25 +45,22 @@ pub(in crate::cli) struct Cp {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Side {
-    Standard,
-    Local(PathBuf),
+    /// A local path; none for stdin or stdout.
+    Local(Option<PathBuf>),
     /// A path relative to the workspace; empty for the workspace itself.
-    Session {
-        session: SessionKey,
-        path: String,
-    },
+    Session { session: SessionKey, path: String },
 }
 
 impl Side {
     /// To name a local file with a colon, write `./a:b`.
     fn parse(text: &str) -> Result<Self, Failure> {
         if text == "-" {
-            return Ok(Self::Standard);
+            return Ok(Self::Local(None));
         }
         let named = text.split_once(':').and_then(|(name, path)| Some((SessionKey::parse(name).ok()?, path)));
         match named {
             Some((session, path)) => Ok(Self::Session { session, path: workspace_path(path)? }),
-            None => Ok(Self::Local(PathBuf::from(text))),
+            None => Ok(Self::Local(Some(PathBuf::from(text)))),
         }
     }
 }
@@ -90,21 +85,15 @@ impl Cp {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         match (Side::parse(&self.source)?, Side::parse(&self.target)?) {
             (Side::Local(source), Side::Session { session, path }) => {
-                upload(context, &session, &path, Some(source)).await?;
-            }
-            (Side::Standard, Side::Session { session, path }) => {
-                upload(context, &session, &path, None).await?;
+                upload(context, &session, &path, source).await?;
             }
             (Side::Session { session, path }, Side::Local(target)) => {
-                download(context, &session, &path, Some(target)).await?;
-            }
-            (Side::Session { session, path }, Side::Standard) => {
-                download(context, &session, &path, None).await?;
+                download(context, &session, &path, target).await?;
             }
             (Side::Session { .. }, Side::Session { .. }) => {
                 return Err(Failure::usage("only one side can be a session"));
             }
-            (Side::Local(_) | Side::Standard, Side::Local(_) | Side::Standard) => {
+            (Side::Local(_), Side::Local(_)) => {
                 return Err(Failure::usage("one side has to be a session, as in `NAME:PATH`")
                     .hint("a session's name has letters, digits, `-`, `_` and `.` only"));
             }
@@ -124,22 +113,21 @@ async fn upload(
     path: &str,
     source: Option<PathBuf>,
 ) -> Result<(), Failure> {
-    let client = context.client();
+    let into_folder = path.is_empty() || path.ends_with('/');
     let Some(source) = source else {
-        if path.is_empty() || path.ends_with('/') {
+        if into_folder {
             return Err(Failure::usage("what comes from stdin needs a name, as in `NAME:file`"));
         }
         let stdin =
             io::stdin().as_fd().try_clone_to_owned().map_err(|e| Failure::io("failed to open stdin", &e))?;
-        let content = ReaderStream::with_capacity(tokio::fs::File::from_std(stdin.into()), CHUNK_BYTES);
-        return send(context, &client, &url(session, path), BYTES, content).await;
+        return send_file(context, &url(session, path), tokio::fs::File::from_std(stdin.into())).await;
     };
     let opened = |e| {
         Failure::io(format_args!("failed to open `{}`", source.display()), &e)
             .hint("the first path is the file or folder to copy, or `-` for stdin")
     };
     // As with `cp`, a target that is a folder gets the file or folder put into it.
-    let path = if path.is_empty() || path.ends_with('/') {
+    let path = if into_folder {
         // `.` and `..` have a file name only after they are resolved.
         let whole = if source.file_name().is_some() {
             source.clone()
@@ -153,40 +141,22 @@ async fn upload(
     } else {
         path.to_owned()
     };
+    let url = url(session, &path);
     if source.is_dir() {
-        return upload_folder(context, &client, &url(session, &path), source).await;
+        let upload = async |content| send(context, &url, TAR, content).await;
+        let ((), skipped) = send_packed(source, "failed to read the folder", upload).await?;
+        return tell_skipped(context, &skipped);
     }
     let file = tokio::fs::File::open(&source).await.map_err(opened)?;
-    let content = ReaderStream::with_capacity(file, CHUNK_BYTES);
-    send(context, &client, &url(session, &path), BYTES, content).await
+    send_file(context, &url, file).await
 }
 
-async fn upload_folder(
-    context: &mut Context,
-    client: &Client,
-    url: &str,
-    folder: PathBuf,
-) -> Result<(), Failure> {
-    let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(CHUNKS_WAITING);
-    let packing = tokio::task::spawn_blocking(move || pack(&folder, &sender));
-    let content = stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
-    let sent = send(context, client, url, TAR, content).await;
-    match packing.await {
-        // If the daemon refused the upload, packing fails with a broken pipe; the daemon's error is reported then.
-        Ok(Err(e)) if e.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::io("failed to read the folder", &e))
-        }
-        Ok(Ok(skipped)) => {
-            sent?;
-            tell_skipped(context, &skipped)
-        }
-        Ok(Err(_)) | Err(_) => sent,
-    }
+async fn send_file(context: &mut Context, url: &str, file: tokio::fs::File) -> Result<(), Failure> {
+    send(context, url, BYTES, ReaderStream::with_capacity(file, CHUNK_BYTES)).await
 }
 
 async fn send(
     context: &mut Context,
-    client: &Client,
     url: &str,
     content_type: &str,
     content: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
@@ -196,8 +166,8 @@ async fn send(
     let content = content.inspect_ok(move |chunk| {
         counter.fetch_add(chunk.len() as u64, Ordering::Relaxed);
     });
-    let upload = client.upload(url, content_type, content);
-    tokio::pin!(upload);
+    let client = context.client();
+    let mut upload = std::pin::pin!(client.upload(url, content_type, content));
     let mut ticks = tokio::time::interval(PROGRESS);
     let answer = loop {
         tokio::select! {
@@ -269,11 +239,8 @@ async fn download_folder(
     received: &mut Received,
     target: PathBuf,
 ) -> Result<usize, Failure> {
-    let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
-    let unpacking = tokio::task::spawn_blocking(move || unpack(receiver, &target));
-    let whole = pass_on(context, received, sender).await;
-    let unpacked = unpacking.await.map_err(|e| Failure::new(format!("failed to unpack: {e}")))?;
-    whole.map_err(|failure| {
+    let unpacked = receive_unpacked(target, async || received.next(context).await).await;
+    let unpacked = unpacked.map_err(|failure| {
         failure
             .hint("only a part has arrived; if the daemon still runs, its log names what it could not send")
     })?;
@@ -281,20 +248,6 @@ async fn download_folder(
     skipped.count += received.left_out;
     tell_skipped(context, &skipped)?;
     Ok(skipped.count)
-}
-
-/// Passes the received chunks on, and ends early if unpacking has failed.
-async fn pass_on(
-    context: &mut Context,
-    received: &mut Received,
-    sender: mpsc::Sender<Bytes>,
-) -> Result<(), Failure> {
-    while let Some(chunk) = received.next(context).await? {
-        if sender.send(chunk).await.is_err() {
-            break;
-        }
-    }
-    Ok(())
 }
 
 fn tell_skipped(context: &mut Context, skipped: &Skipped) -> Result<(), Failure> {
@@ -356,10 +309,10 @@ mod tests {
     #[test]
     fn a_side_is_a_session_if_a_name_and_a_colon_come_first() {
         for (text, side) in [
-            ("-", Side::Standard),
-            ("a.txt", Side::Local("a.txt".into())),
-            ("./a:b", Side::Local("./a:b".into())),
-            ("/x/a:b", Side::Local("/x/a:b".into())),
+            ("-", Side::Local(None)),
+            ("a.txt", Side::Local(Some("a.txt".into()))),
+            ("./a:b", Side::Local(Some("./a:b".into()))),
+            ("/x/a:b", Side::Local(Some("/x/a:b".into()))),
             ("s:", session("s", "")),
             ("s:a/b.txt", session("s", "a/b.txt")),
             ("s:./a", session("s", "a")),

@@ -23,18 +23,14 @@ pub(in crate::cli) struct Thaw {
 
 impl Freeze {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        post(context, self.session, "freeze").await
+        let answer = context.client().post_empty(&self.session.path("/freeze")?).await?;
+        context.show(&answer, |_, _: Value| Ok(()))
     }
 }
 
 impl Thaw {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        post(context, self.session, "thaw").await
+        let answer = context.client().post_empty(&self.session.path("/thaw")?).await?;
+        context.show(&answer, |_, _: Value| Ok(()))
     }
-}
-
-async fn post(context: &mut Context, session: SessionArg, what: &str) -> Result<u8, Failure> {
-    let session = session.resolve()?;
-    let answer = context.client().post_empty(&format!("/v1/sessions/{session}/{what}")).await?;
-    context.show(&answer, |_, _: Value| Ok(()))
 }

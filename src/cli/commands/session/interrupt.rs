@@ -20,16 +20,14 @@ pub(in crate::cli) struct Interrupt {
 
 impl Interrupt {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let session = self.session.resolve()?;
         let Some(ask) = self.ask else {
-            let answer = context.client().post_empty(&format!("/v1/sessions/{session}/interrupt")).await?;
+            let answer = context.client().post_empty(&self.session.path("/interrupt")?).await?;
             return context.show(&answer, |screen, interrupted: Interrupted| match interrupted.cell {
                 Some(cell) => screen.note(&format!("interrupting cell {cell}")),
                 None => screen.note("no cell is running"),
             });
         };
-        let path = format!("/v1/sessions/{session}/asks/{ask}/cancel");
-        let answer = context.client().post_empty(&path).await?;
+        let answer = context.client().post_empty(&self.session.path(&format!("/asks/{ask}/cancel"))?).await?;
         context.show(&answer, |screen, view: AskView| match view.end.map(|end| end.outcome) {
             Some(AskOutcome::Cancelled) => screen.note(&format!("ask {ask} is cancelled")),
             _ => screen.note(&format!("ask {ask} had ended already")),

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
-use crate::cli::args::{SandboxArgs, json_object, session_name, whole_seconds};
+use crate::cli::args::{SandboxArgs, json_object, whole_seconds};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::screen::Screen;
@@ -20,7 +20,7 @@ const SLOW: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 pub(in crate::cli) struct New {
     /// Its name; made up if absent.
-    #[arg(value_parser = session_name)]
+    #[arg(value_parser = SessionName::parse)]
     name: Option<SessionName>,
     #[command(flatten)]
     pub sandbox: SandboxArgs,

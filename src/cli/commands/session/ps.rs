@@ -4,8 +4,8 @@ use clap::Args;
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::cli::render::human::{Table, age};
-use crate::protocol::api::{SessionList, SessionState, SessionView};
+use crate::cli::render::human::{Table, age, or_dash, word};
+use crate::protocol::api::{SessionList, SessionView};
 
 /// List your sessions.
 #[derive(Debug, Args)]
@@ -28,23 +28,20 @@ impl Ps {
 
 fn table(sessions: &[SessionView], of_all: bool) -> Table {
     let heads = ["OWNER", "ID", "NAME", "STATE", "BACKEND", "IMAGE", "PYTHON", "CELLS", "IDLE"];
-    let left_out = if of_all { 0 } else { 2 };
-    let mut table = Table::new(&heads[left_out..]);
-    for session in sessions {
-        let cells = [
+    let cells = |session: &SessionView| {
+        [
             owner(session.owner),
             session.id.to_string(),
             session.name.to_string(),
             state(session),
             session.backend.name().to_owned(),
-            session.image.as_ref().map_or_else(|| "-".to_owned(), |image| image.reference.clone()),
-            session.python.clone().unwrap_or_else(|| "-".to_owned()),
+            or_dash(session.image.as_ref().map(|image| image.reference.clone())),
+            or_dash(session.python.clone()),
             session.cells.to_string(),
             age(session.idle_for_s),
-        ];
-        table.row(&cells[left_out..]);
-    }
-    table
+        ]
+    };
+    Table::new(heads, sessions.iter().map(cells)).without_first(if of_all { 0 } else { 2 })
 }
 
 /// The name of a user, or the number if this host has no name for it.
@@ -54,21 +51,14 @@ pub(in crate::cli) fn owner(uid: u32) -> String {
 }
 
 pub(in crate::cli) fn state(session: &SessionView) -> String {
-    let word = match session.state {
-        SessionState::Starting => "starting",
-        SessionState::Idle => "idle",
-        SessionState::Busy => "busy",
-        SessionState::Frozen => "frozen",
-        SessionState::Asleep => "asleep",
-        SessionState::Parked => "parked",
-    };
-    if session.queued > 0 { format!("{word} +{}", session.queued) } else { word.to_owned() }
+    let word = word(&session.state);
+    if session.queued > 0 { format!("{word} +{}", session.queued) } else { word }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::api::SessionLimits;
+    use crate::protocol::api::{SessionLimits, SessionState};
     use crate::protocol::ids::{SessionId, SessionName};
     use crate::protocol::receipt::{Backend, ImageFact};
 

@@ -43,30 +43,23 @@ impl Replay {
         };
         let report: ReplayReport = answer.parse()?;
         let same = report.cells.iter().all(|cell| cell.differences.is_empty()) && report.not_run.is_empty();
-        if context.json {
-            context.screen.line(&answer.text())?;
-        } else {
+        context.show(&answer, |screen, report: ReplayReport| {
             for cell in &report.cells {
-                let how = if cell.differences.is_empty() {
-                    "the same".to_owned()
-                } else {
-                    format!("different in {}", cell.differences.join(", "))
+                let how = match cell.differences.as_slice() {
+                    [] => "the same".to_owned(),
+                    differences => format!("different in {}", differences.join(", ")),
                 };
-                context
-                    .screen
-                    .line(&format!("cell {} ran again as {}: {how}", cell.cell, cell.replayed_as))?;
+                screen.line(&format!("cell {} ran again as {}: {how}", cell.cell, cell.replayed_as))?;
             }
             for cell in &report.left_out {
-                let note = format!("cell {cell} was interrupted when it first ran, and is left out");
-                context.screen.warn(&note)?;
+                screen.warn(&format!("cell {cell} was interrupted when it first ran, and is left out"))?;
             }
-            if let Some(first) = report.not_run.first() {
-                let left = report.not_run.len();
-                context.screen.warn(&format!(
-                    "broken off before cell {first}: {left} of the cells did not run; replay again"
-                ))?;
-            }
-        }
+            let Some(first) = report.not_run.first() else { return Ok(()) };
+            let left = report.not_run.len();
+            screen.warn(&format!(
+                "broken off before cell {first}: {left} of the cells did not run; replay again"
+            ))
+        })?;
         Ok(if same { exit::SUCCESS } else { exit::FAILURE })
     }
 }

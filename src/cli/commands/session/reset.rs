@@ -17,9 +17,8 @@ pub(in crate::cli) struct Reset {
 impl Reset {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let session = self.session.resolve()?;
-        let answer = context.client().post_empty(&format!("/v1/sessions/{session}/reset")).await?;
-        context.show(&answer, |screen, _: Value| {
-            screen.note(&format!("the variables of `{session}` are gone; its files remain"))
-        })
+        let note = format!("the variables of `{session}` are gone; its files remain");
+        let answer = context.client().post_empty(&self.session.path("/reset")?).await?;
+        context.show(&answer, |screen, _: Value| screen.note(&note))
     }
 }

@@ -3,7 +3,6 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::args::session_key;
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -14,7 +13,7 @@ use crate::protocol::exit_codes as exit;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Rm {
     /// The sessions.
-    #[arg(value_parser = session_key, required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_parser = SessionKey::parse, required_unless_present = "all", conflicts_with = "all")]
     names: Vec<SessionKey>,
     /// All of yours.
     #[arg(long)]

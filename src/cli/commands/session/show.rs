@@ -18,8 +18,8 @@ pub(in crate::cli) struct Show {
 
 impl Show {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let session = self.session.resolve()?;
-        let answer = context.client().get(&format!("/v1/sessions/{session}")).await?;
+        let path = self.session.path("")?;
+        let answer = context.client().get(&path).await?;
         context.show(&answer, |screen, session| screen.facts(&facts(&session)))
     }
 }

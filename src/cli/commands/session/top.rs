@@ -11,7 +11,7 @@ use crate::cli::client::http::Client;
 use crate::cli::commands::session::ps::{owner, state};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::cli::render::human::{Table, age, size};
+use crate::cli::render::human::{Table, age, or_dash, size};
 use crate::protocol::api::{SessionList, SessionView};
 use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::SessionId;
@@ -59,9 +59,7 @@ impl Top {
 
 async fn sample(client: &Client) -> Result<Sample, Failure> {
     let answer = match client.get("/v1/sessions?all=true").await {
-        Err(failure) if failure.problem.as_ref().is_some_and(|problem| problem.code == Code::Forbidden) => {
-            client.get("/v1/sessions").await
-        }
+        Err(failure) if failure.has_code(Code::Forbidden) => client.get("/v1/sessions").await,
         answer => answer,
     };
     let list: SessionList = answer?.parse()?;
@@ -71,41 +69,36 @@ async fn sample(client: &Client) -> Result<Sample, Failure> {
 
 fn show(context: &mut Context, before: &Sample, now: &Sample, live: bool) -> Result<(), Failure> {
     if context.json {
-        let rows: Vec<_> = now
-            .sessions
-            .iter()
-            .map(|session| {
-                json!({
-                    "id": session.id,
-                    "name": session.name,
-                    "owner": session.owner,
-                    "state": session.state,
-                    "cpu_percent": percent(before, now, session),
-                    "memory_bytes": session.load.map(|load| load.memory_bytes),
-                    "idle_for_s": session.idle_for_s,
-                })
+        let row = |session: &SessionView| {
+            json!({
+                "id": session.id,
+                "name": session.name,
+                "owner": session.owner,
+                "state": session.state,
+                "cpu_percent": percent(before, now, session),
+                "memory_bytes": session.load.map(|load| load.memory_bytes),
+                "idle_for_s": session.idle_for_s,
             })
-            .collect();
-        context.screen.json(&json!({ "sessions": rows }))?;
-        return Ok(());
+        };
+        let rows: Vec<_> = now.sessions.iter().map(row).collect();
+        return context.screen.json(&json!({ "sessions": rows }));
     }
-    let mut table = Table::new(&["NAME", "OWNER", "STATE", "CPU", "MEMORY", "OF", "IDLE"]);
-    for session in &now.sessions {
-        table.row(&[
+    let cells = |session: &SessionView| {
+        [
             session.name.to_string(),
             owner(session.owner),
             state(session),
-            percent(before, now, session).map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0}%")),
-            session.load.map_or_else(|| "-".to_owned(), |load| size(load.memory_bytes)),
+            or_dash(percent(before, now, session).map(|percent| format!("{percent:.0}%"))),
+            or_dash(session.load.map(|load| size(load.memory_bytes))),
             size(session.limits.memory_bytes),
             age(session.idle_for_s),
-        ]);
-    }
+        ]
+    };
     if live {
         context.screen.raw(CLEAR.as_bytes())?;
     }
-    context.screen.table(&table)?;
-    Ok(())
+    let heads = ["NAME", "OWNER", "STATE", "CPU", "MEMORY", "OF", "IDLE"];
+    context.screen.table(&Table::new(heads, now.sessions.iter().map(cells)))
 }
 
 /// The share of one CPU that a session used since the previous sample.

@@ -20,18 +20,15 @@ pub(in crate::cli) struct Undo {
 
 impl Undo {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let session = self.session.resolve()?;
-        let path = format!("/v1/sessions/{session}/undo");
-        let answer =
-            context.client().post(&path, &Request { cells: self.cells }).await.map_err(|failure| {
-                match failure.problem {
-                    Some(_) => failure,
-                    None => failure.hint(
-                        "`belljar logs` shows whether the cells were undone; look before you repeat it",
-                    ),
-                }
-            })?;
-        context.show(&answer, |screen, undone| show_undone(screen, &undone))
+        let path = self.session.path("/undo")?;
+        match context.client().post(&path, &Request { cells: self.cells }).await {
+            Ok(answer) => context.show(&answer, |screen, undone| show_undone(screen, &undone)),
+            Err(failure) if failure.problem.is_some() => Err(failure),
+            Err(failure) => {
+                Err(failure
+                    .hint("`belljar logs` shows whether the cells were undone; look before you repeat it"))
+            }
+        }
     }
 }
 

@@ -5,10 +5,11 @@ use clap::Args;
 use crate::cli::args::SessionArg;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::cli::render::human::{Table, size};
+use crate::cli::render::human::{Table, or_dash, size};
 use crate::cli::render::screen::Screen;
 use crate::protocol::api::VariableList;
 use crate::protocol::event::phrases::as_before;
+use crate::protocol::frames::Variable;
 use crate::protocol::text::clipped;
 
 /// Characters of a value's preview that are shown, so that it fits in a row.
@@ -26,8 +27,7 @@ pub(in crate::cli) struct Vars {
 
 impl Vars {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let session = self.session.resolve()?;
-        let path = format!("/v1/sessions/{session}/variables?private={}", self.private);
+        let path = self.session.path(&format!("/variables?private={}", self.private))?;
         let answer = context.client().get(&path).await?;
         context.show(&answer, |screen, list| show_variables(screen, &list))
     }
@@ -46,15 +46,14 @@ pub(in crate::cli) fn show_variables(screen: &mut Screen, list: &VariableList) -
 }
 
 fn table(list: &VariableList) -> Table {
-    let mut table = Table::new(&["NAME", "TYPE", "SIZE", "SHAPE", "VALUE"]);
-    for variable in &list.variables {
-        table.row(&[
+    let cells = |variable: &Variable| {
+        [
             clipped(&variable.name, VALUE_CHARS),
             clipped(&variable.type_name, VALUE_CHARS),
-            variable.bytes.map_or_else(|| "-".to_owned(), size),
-            variable.shape.clone().unwrap_or_else(|| "-".to_owned()),
+            or_dash(variable.bytes.map(size)),
+            or_dash(variable.shape.clone()),
             clipped(&variable.preview, VALUE_CHARS),
-        ]);
-    }
-    table
+        ]
+    };
+    Table::new(["NAME", "TYPE", "SIZE", "SHAPE", "VALUE"], list.variables.iter().map(cells))
 }

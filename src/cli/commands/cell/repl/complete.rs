@@ -2,6 +2,8 @@
 //! strings and blocks and no more of Python: text that makes no sense counts as whole, so that
 //! Python can report the error.
 
+use crate::cli::render::highlight::{Quoted, QuotedEnd};
+
 /// The indentation of one block.
 const STEP: &str = "    ";
 /// Statements that end a block.
@@ -113,7 +115,7 @@ impl Scan {
             '\\' if matches!(rest.as_bytes().get(1), None | Some(b'\n')) => {
                 self.become_state(State::Continued);
             }
-            '"' | '\'' => return self.text(rest, next),
+            '"' | '\'' => return self.text(rest),
             _ => {}
         }
         next.len_utf8()
@@ -133,34 +135,18 @@ impl Scan {
     }
 
     /// The length of the string at the start of `rest`.
-    fn text(&mut self, rest: &str, quote: char) -> usize {
-        let triple = quote.to_string().repeat(3);
-        let many_lines = rest.starts_with(&triple);
-        let mark = if many_lines { triple } else { quote.to_string() };
-        let mut at = mark.len();
-        let mut escaped = false;
-        while let Some(left) = rest.get(at..).filter(|left| !left.is_empty()) {
-            let Some(c) = left.chars().next() else { break };
-            match c {
-                _ if std::mem::take(&mut escaped) => {}
-                '\\' => escaped = true,
-                _ if left.starts_with(&mark) => return at + mark.len(),
-                '\n' if !many_lines => {
-                    self.become_state(State::Broken);
-                    return at;
-                }
-                _ => {}
+    fn text(&mut self, rest: &str) -> usize {
+        let Some(Quoted { length, triple, end }) = Quoted::at(rest) else { return 1 };
+        match end {
+            QuotedEnd::Closed => {}
+            QuotedEnd::Text { .. } if triple => self.become_state(State::OpenText),
+            // After a backslash even a single-line string continues on the next line.
+            QuotedEnd::Text { escaped } if escaped || rest.ends_with("\\\n") => {
+                self.become_state(State::Continued);
             }
-            at += c.len_utf8();
+            QuotedEnd::Line | QuotedEnd::Text { .. } => self.become_state(State::Broken),
         }
-        // After a backslash even a single-line string continues on the next line.
-        let goes_on = escaped || rest.ends_with("\\\n");
-        self.become_state(match (many_lines, goes_on) {
-            (true, _) => State::OpenText,
-            (false, true) => State::Continued,
-            (false, false) => State::Broken,
-        });
-        rest.len()
+        length
     }
 }
 

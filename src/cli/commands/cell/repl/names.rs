@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::command;
-use crate::cli::render::highlight::KEYWORDS;
+use crate::cli::render::highlight::{KEYWORDS, is_word};
 use crate::protocol::frames::Variable;
 
 /// Bounds on the number and the length of names, because they come from the guest.
@@ -21,10 +21,6 @@ pub fn usable(variables: &[Variable]) -> BTreeSet<String> {
 fn is_name(text: &str) -> bool {
     let begins = text.chars().next().is_some_and(|c| c == '_' || c.is_alphabetic());
     begins && text.len() <= NAME_BYTES && text.chars().all(is_word)
-}
-
-fn is_word(c: char) -> bool {
-    c == '_' || c.is_alphanumeric()
 }
 
 /// Where the word before `at` begins, and its possible completions.

@@ -10,7 +10,8 @@ use rustix::fs::{Access, access, statvfs};
 use tokio::time::timeout;
 
 use super::engine;
-use super::facts::{Cgroups, Config, Daemon, Facts, Found, Free, Home, Namespaces, SocketFile};
+use super::facts::{Cgroups, Config, Daemon, Facts, Found, Free, Home, Namespaces};
+use super::facts::{OTHERS_WRITE, PERMISSIONS, SocketFile};
 use super::machine::SWITCHES;
 use crate::cli::context::Context;
 use crate::config;
@@ -23,17 +24,14 @@ const DAEMON: Duration = Duration::from_secs(10);
 const VERSION_CHARS: usize = 80;
 /// Characters of a program's error message.
 const SAID_CHARS: usize = 300;
-const PERMISSIONS: u32 = 0o7777;
-const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
 pub async fn facts(context: &Context) -> Facts {
     let config = configuration(context);
     let host = std::env::var("DOCKER_HOST").ok();
-    let socket = engine::socket(host.as_deref());
     let allowed =
         config.settings.as_ref().map(|settings| settings.sandbox.images.clone()).unwrap_or_default();
-    let (engine, images) = match socket {
+    let (engine, images) = match engine::socket(host.as_deref()) {
         Ok(socket) => match engine::examine(&socket).await {
             Ok(engine) => (Ok(engine), engine::images(&socket, &allowed).await),
             Err(trouble) => (Err(trouble), Vec::new()),
@@ -78,17 +76,8 @@ fn sysctl(name: &str) -> Option<u64> {
 /// Builds a jail with the same kinds of namespaces as real ones, and returns what went wrong.
 async fn jail_trouble() -> Option<String> {
     let mut command = tokio::process::Command::new("bwrap");
-    command.args([
-        "--ro-bind",
-        "/",
-        "/",
-        "--proc",
-        "/proc",
-        "--unshare-pid",
-        "--unshare-net",
-        "--unshare-ipc",
-    ]);
-    command.args(["--unshare-uts", "--unshare-cgroup-try"]);
+    command.args(["--ro-bind", "/", "/", "--proc", "/proc", "--unshare-pid", "--unshare-net"]);
+    command.args(["--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]);
     // A daemon of root changes to another user id instead of using a user namespace.
     if !config::is_system() {
         command.arg("--unshare-user");

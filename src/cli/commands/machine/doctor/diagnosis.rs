@@ -6,23 +6,23 @@ use super::{engine_rules, machine};
 
 pub fn diagnosis(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![
-        machine::kernel(facts.kernel.as_deref()),
-        machine::cgroups(facts),
-        machine::seccomp(facts.seccomp),
-        machine::user_namespaces(facts),
-        machine::apparmor(facts),
+        machine::kernel(facts.kernel.as_deref()).of("kernel"),
+        machine::cgroups(facts).of("cgroups"),
+        machine::seccomp(facts.seccomp).of("seccomp"),
+        machine::user_namespaces(facts).of("user namespaces"),
+        machine::apparmor(facts).of("apparmor"),
     ];
-    findings.extend(machine::sysctls(&facts.sysctls));
-    findings.extend([machine::bubblewrap(facts), engine_rules::engine(facts)]);
+    findings.extend(machine::sysctls(&facts.sysctls).into_iter().map(|finding| finding.of("sysctls")));
+    findings.extend([machine::bubblewrap(facts).of("bubblewrap"), engine_rules::engine(facts).of("engine")]);
     if let Ok(engine) = &facts.engine {
         findings.extend(engine_rules::all(engine, facts));
     }
     findings.extend([
-        machine::config(&facts.config),
-        machine::home(&facts.home),
-        machine::disk(&facts.home),
-        machine::socket(&facts.socket, facts.root),
-        machine::daemon(facts.daemon.as_ref()),
+        machine::config(&facts.config).of("config"),
+        machine::home(&facts.home).of("home"),
+        machine::disk(&facts.home).of("disk"),
+        machine::socket(&facts.socket, facts.root).of("socket"),
+        machine::daemon(facts.daemon.as_ref()).of("daemon"),
     ]);
     findings
 }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use tokio::time::timeout;
 
-use super::facts::{Engine, EngineTrouble};
+use super::facts::{Engine, EngineTrouble, PERMISSIONS};
 use crate::cli::client::http::{connect, escaped_path};
 
 const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
@@ -25,7 +25,6 @@ const CALL: Duration = Duration::from_secs(10);
 const ANSWER_BYTES: usize = 1024 * 1024;
 /// Most images of a configuration that are checked; no realistic configuration has more.
 const IMAGES: usize = 64;
-const PERMISSIONS: u32 = 0o7777;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

@@ -1,6 +1,6 @@
 //! Judges the container engine, its runtime and its images.
 
-use super::facts::{Engine, EngineTrouble, Facts};
+use super::facts::{Engine, EngineTrouble, Facts, OTHERS_WRITE};
 use super::finding::Finding;
 use super::runc::Version;
 use crate::cli::render::human::size;
@@ -9,7 +9,6 @@ use crate::protocol::receipt::{Backend, Isolation};
 
 /// The oldest version of the engine's API that Belljar is tested with.
 const API: (u32, u32) = (1, 41);
-const OTHERS_WRITE: u32 = 0o002;
 
 pub fn engine(facts: &Facts) -> Finding {
     let found = match &facts.engine {
@@ -17,15 +16,14 @@ pub fn engine(facts: &Facts) -> Finding {
         Err(trouble) => {
             let (message, fix) = unusable(trouble);
             return if jails_serve(facts) {
-                Finding::warning("engine", format!("{message}; sessions run in jails of bubblewrap"), fix)
+                Finding::warning(format!("{message}; sessions run in jails of bubblewrap"), fix)
             } else {
-                Finding::failure("engine", message, fix)
+                Finding::failure(message, fix)
             };
         }
     };
     if found.podman {
         return Finding::failure(
-            "engine",
             format!("Podman {} takes no seccomp profile over its interface", found.version),
             "apt-get install docker.io, and set `DOCKER_HOST` to `unix:///var/run/docker.sock`",
         );
@@ -33,12 +31,11 @@ pub fn engine(facts: &Facts) -> Finding {
     let (major, minor) = API;
     if !Version::parse(&found.api).is_some_and(|api| api.is_at_least(major, minor)) {
         return Finding::warning(
-            "engine",
             format!("{} (API {}) is older than what Belljar is tested with", found.version, found.api),
             "upgrade it to 20.10 or later",
         );
     }
-    Finding::ok("engine", format!("{} (API {})", found.version, found.api))
+    Finding::ok(format!("{} (API {})", found.version, found.api))
 }
 
 fn unusable(trouble: &EngineTrouble) -> (String, &'static str) {
@@ -72,11 +69,14 @@ fn jails_serve(facts: &Facts) -> bool {
 pub fn all(engine: &Engine, facts: &Facts) -> Vec<Finding> {
     let sandbox = facts.config.settings.as_ref().ok().map(|settings| &settings.sandbox);
     let runtime = sandbox.and_then(|sandbox| sandbox.runtime.as_deref()).unwrap_or(&engine.default_runtime);
-    let mut findings = vec![engine_socket(engine), runtime_finding(engine, runtime)];
-    findings.push(engine_seccomp(engine));
-    findings.push(remap(engine));
-    findings.extend(limits(engine));
-    findings.extend(sandbox.map(|sandbox| images(sandbox, &facts.images)));
+    let mut findings = vec![
+        engine_socket(engine).of("engine socket"),
+        runtime_finding(engine, runtime).of("runtime"),
+        engine_seccomp(engine).of("engine seccomp"),
+        remap(engine).of("userns-remap"),
+    ];
+    findings.extend(limits(engine).map(|finding| finding.of("engine limits")));
+    findings.extend(sandbox.map(|sandbox| images(sandbox, &facts.images).of("images")));
     findings
 }
 
@@ -84,33 +84,26 @@ fn engine_socket(engine: &Engine) -> Finding {
     let path = engine.socket.display();
     match engine.socket_mode {
         Some(mode) if mode & OTHERS_WRITE != 0 => Finding::failure(
-            "engine socket",
             format!("everybody may use `{path}` (mode {mode:o}), and with it become root"),
             format!("sudo chmod 660 {path}"),
         ),
-        Some(mode) => Finding::ok("engine socket", format!("{path} (mode {mode:o})")),
-        None => Finding::warning(
-            "engine socket",
-            format!("nobody knows who may use `{path}`"),
-            format!("ls -l {path}"),
-        ),
+        Some(mode) => Finding::ok(format!("{path} (mode {mode:o})")),
+        None => Finding::warning(format!("nobody knows who may use `{path}`"), format!("ls -l {path}")),
     }
 }
 
 fn runtime_finding(engine: &Engine, runtime: &str) -> Finding {
     if !engine.runtimes.iter().any(|known| known == runtime) {
         return Finding::failure(
-            "runtime",
             format!("the engine has no runtime `{runtime}`; it has {}", engine.runtimes.join(", ")),
             "set `sandbox.runtime` to one of them, or name it in /etc/docker/daemon.json",
         );
     }
     if !runtime.contains("runc") {
-        return Finding::ok("runtime", format!("{runtime}; faults of runc do not matter to it"));
+        return Finding::ok(format!("{runtime}; faults of runc do not matter to it"));
     }
     let unknown = || {
         Finding::warning(
-            "runtime",
             "nobody knows the version of runc",
             "runc --version; it should be 1.2.8, 1.3.3 or later",
         )
@@ -118,10 +111,9 @@ fn runtime_finding(engine: &Engine, runtime: &str) -> Finding {
     let Some(version) = &engine.runc else { return unknown() };
     let Some(open) = Version::parse(version).map(Version::open) else { return unknown() };
     if open.is_empty() {
-        return Finding::ok("runtime", format!("runc {version}"));
+        return Finding::ok(format!("runc {version}"));
     }
     Finding::warning(
-        "runtime",
         format!("runc {version} is open to {}; it may be patched by your distribution", open.join(", ")),
         "apt-get install --only-upgrade runc, or get 1.2.8, 1.3.3 or later; then systemctl restart docker",
     )
@@ -133,10 +125,9 @@ fn has(engine: &Engine, name: &str) -> bool {
 
 fn engine_seccomp(engine: &Engine) -> Finding {
     if has(engine, "seccomp") {
-        return Finding::ok("engine seccomp", "it can filter system calls");
+        return Finding::ok("it can filter system calls");
     }
     Finding::failure(
-        "engine seccomp",
         "the engine does not filter system calls, so no sandbox would start",
         "use an engine that is built with seccomp, as Docker's own packages and every distribution's are",
     )
@@ -144,13 +135,12 @@ fn engine_seccomp(engine: &Engine) -> Finding {
 
 fn remap(engine: &Engine) -> Finding {
     if has(engine, "rootless") {
-        return Finding::ok("userns-remap", "not needed: the engine runs without root");
+        return Finding::ok("not needed: the engine runs without root");
     }
     if has(engine, "userns") {
-        return Finding::ok("userns-remap", "on: root of a container is nobody on the host");
+        return Finding::ok("on: root of a container is nobody on the host");
     }
     Finding::warning(
-        "userns-remap",
         "off: one wall less between a container and the host",
         "put `\"userns-remap\": \"default\"` into /etc/docker/daemon.json, then systemctl restart docker",
     )
@@ -161,7 +151,6 @@ fn limits(engine: &Engine) -> Option<Finding> {
         return None;
     }
     Some(Finding::failure(
-        "engine limits",
         format!("the engine cannot limit {}", engine.no_limits.join(", ")),
         "of a rootless engine: systemctl --user edit docker, with `Delegate=cpu memory pids`; else see `cgroups`",
     ))
@@ -183,13 +172,13 @@ fn images(sandbox: &Sandbox, found: &[(String, Option<u64>)]) -> Finding {
             if !missing.is_empty() {
                 text = format!("{text}; not there: {}", missing.join(", "));
             }
-            return Finding::ok("images", text);
+            return Finding::ok(text);
         }
     };
     let fix = get_image(wanted, &missing);
     match sandbox.pull {
-        Pull::Missing => Finding::warning("images", format!("{lacks}; the first session pulls it"), fix),
-        Pull::Never => Finding::failure("images", lacks, fix),
+        Pull::Missing => Finding::warning(format!("{lacks}; the first session pulls it"), fix),
+        Pull::Never => Finding::failure(lacks, fix),
     }
 }
 

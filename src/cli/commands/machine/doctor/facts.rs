@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use crate::config::{ConfigError, Settings};
 use crate::protocol::api::{Health, Version};
 
+/// The bits of a mode that say who may do what, and the one that lets all users write.
+pub const PERMISSIONS: u32 = 0o7777;
+pub const OTHERS_WRITE: u32 = 0o002;
+
 pub struct Facts {
     /// The doctor runs as root, and so would a daemon that it starts.
     pub root: bool,

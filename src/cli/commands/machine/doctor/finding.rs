@@ -10,16 +10,6 @@ pub enum Severity {
     Failure,
 }
 
-impl Severity {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warning => "warning",
-            Self::Failure => "failure",
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub check: &'static str,
@@ -31,15 +21,20 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub fn ok(check: &'static str, message: impl Into<String>) -> Self {
-        Self { check, status: Severity::Ok, message: message.into(), fix: None }
+    pub fn ok(message: impl Into<String>) -> Self {
+        Self { check: "", status: Severity::Ok, message: message.into(), fix: None }
     }
 
-    pub fn warning(check: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { check, status: Severity::Warning, message: message.into(), fix: Some(fix.into()) }
+    pub fn warning(message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { status: Severity::Warning, fix: Some(fix.into()), ..Self::ok(message) }
     }
 
-    pub fn failure(check: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { status: Severity::Failure, ..Self::warning(check, message, fix) }
+    pub fn failure(message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { status: Severity::Failure, ..Self::warning(message, fix) }
+    }
+
+    /// Names the check that the finding is of.
+    pub fn of(self, check: &'static str) -> Self {
+        Self { check, ..self }
     }
 }

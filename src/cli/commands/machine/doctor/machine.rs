@@ -1,6 +1,6 @@
 //! Judges the host: its kernel, and what Belljar keeps on it.
 
-use super::facts::{Config, Daemon, Facts, Home, SocketFile};
+use super::facts::{Config, Daemon, Facts, Home, OTHERS_WRITE, SocketFile};
 use super::finding::Finding;
 use super::runc::Version;
 use crate::cli::render::human::size;
@@ -15,33 +15,25 @@ const LOW_BYTES: u64 = 1024 * 1024 * 1024;
 /// Below this, a journal cannot work.
 const FULL_BYTES: u64 = 64 * 1024 * 1024;
 const FULL_FILES: u64 = 1000;
-/// Mode bits that let all users, or a group, write.
-const OTHERS_WRITE: u32 = 0o002;
+/// The mode bit that lets a group write.
 const GROUP_WRITES: u32 = 0o020;
 
 pub fn kernel(release: Option<&str>) -> Finding {
     let (major, minor) = KERNEL;
     match release.map(|release| (release, Version::parse(release))) {
-        Some((release, Some(version))) if version.is_at_least(major, minor) => Finding::ok("kernel", release),
+        Some((release, Some(version))) if version.is_at_least(major, minor) => Finding::ok(release),
         Some((release, _)) => Finding::failure(
-            "kernel",
             format!("{release} is too old: Belljar needs Linux {major}.{minor}"),
             "upgrade the system, or use a machine with a newer one",
         ),
-        None => {
-            Finding::warning("kernel", "its version is unknown", "mount /proc: `mount -t proc proc /proc`")
-        }
+        None => Finding::warning("its version is unknown", "mount /proc: `mount -t proc proc /proc`"),
     }
 }
 
 pub fn cgroups(facts: &Facts) -> Finding {
     let cgroups = &facts.cgroups;
     let Some(version) = cgroups.version else {
-        return Finding::failure(
-            "cgroups",
-            "there are none",
-            "mount them: `mount -t cgroup2 none /sys/fs/cgroup`",
-        );
+        return Finding::failure("there are none", "mount them: `mount -t cgroup2 none /sys/fs/cgroup`");
     };
     let missing: Vec<&str> = CONTROLLERS
         .into_iter()
@@ -49,7 +41,6 @@ pub fn cgroups(facts: &Facts) -> Finding {
         .collect();
     if missing.is_empty() && !cgroups.for_jails && facts.engine.is_err() {
         return Finding::warning(
-            "cgroups",
             format!(
                 "version {version}, but none that you may use: memory of jails is watched, their CPU time is not held"
             ),
@@ -57,11 +48,10 @@ pub fn cgroups(facts: &Facts) -> Finding {
         );
     }
     if missing.is_empty() {
-        return Finding::ok("cgroups", format!("version {version} with {}", CONTROLLERS.join(", ")));
+        return Finding::ok(format!("version {version} with {}", CONTROLLERS.join(", ")));
     }
     let missing = missing.join(", ");
     Finding::failure(
-        "cgroups",
         format!("version {version}, but without {missing}: these limits would not hold"),
         "add `cgroup_enable=memory swapaccount=1` to the kernel's command line and reboot",
     )
@@ -69,10 +59,9 @@ pub fn cgroups(facts: &Facts) -> Finding {
 
 pub fn seccomp(supported: bool) -> Finding {
     if supported {
-        return Finding::ok("seccomp", "the kernel can filter system calls");
+        return Finding::ok("the kernel can filter system calls");
     }
     Finding::failure(
-        "seccomp",
         "the kernel cannot filter system calls",
         "use a kernel that is built with CONFIG_SECCOMP_FILTER, as every distribution's own is",
     )
@@ -83,22 +72,19 @@ pub fn user_namespaces(facts: &Facts) -> Finding {
     let found = &facts.namespaces;
     if found.max == Some(0) {
         return Finding::warning(
-            "user namespaces",
             "switched off, so bubblewrap cannot work",
             "sysctl -w user.max_user_namespaces=10000",
         );
     }
     if found.clone == Some(0) && !facts.root {
         return Finding::warning(
-            "user namespaces",
             "only for root, so bubblewrap cannot work for you",
             "sudo sysctl -w kernel.unprivileged_userns_clone=1",
         );
     }
     match found.max {
-        Some(max) => Finding::ok("user namespaces", format!("up to {max}")),
+        Some(max) => Finding::ok(format!("up to {max}")),
         None => Finding::warning(
-            "user namespaces",
             "this kernel has none, so bubblewrap cannot work",
             "use a kernel that is built with CONFIG_USER_NS; Docker works without",
         ),
@@ -144,22 +130,20 @@ pub fn sysctls(found: &[(&'static str, u64)]) -> Vec<Finding> {
             let fix = format!(
                 "sudo sysctl -w {name}={good}, and put `{name} = {good}` into /etc/sysctl.d/belljar.conf"
             );
-            (switch.is_wrong)(*value)
-                .then(|| Finding::warning("sysctls", format!("`{name}` is {value}: {effect}"), fix))
+            (switch.is_wrong)(*value).then(|| Finding::warning(format!("`{name}` is {value}: {effect}"), fix))
         })
         .collect();
-    if wrong.is_empty() { vec![Finding::ok("sysctls", "none is in the way")] } else { wrong }
+    if wrong.is_empty() { vec![Finding::ok("none is in the way")] } else { wrong }
 }
 
 pub fn apparmor(facts: &Facts) -> Finding {
     match facts.namespaces.apparmor_restricts {
         Some(1..) if !facts.root => Finding::warning(
-            "apparmor",
             "it keeps user namespaces from programs without a profile, so bubblewrap may not work for you",
             "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or give `bwrap` a profile with `userns,`",
         ),
-        Some(1..) => Finding::ok("apparmor", "restricts user namespaces, though not those of root"),
-        Some(0) | None => Finding::ok("apparmor", "does not restrict user namespaces"),
+        Some(1..) => Finding::ok("restricts user namespaces, though not those of root"),
+        Some(0) | None => Finding::ok("does not restrict user namespaces"),
     }
 }
 
@@ -167,13 +151,12 @@ pub fn bubblewrap(facts: &Facts) -> Finding {
     if let Some(said) = &facts.jail_trouble {
         let message = format!("it cannot build a jail here: {}", said.trim());
         let fix = "see the checks above; `bwrap --ro-bind / / --unshare-all true` has to work for you";
-        return Finding::warning("bubblewrap", message, fix);
+        return Finding::warning(message, fix);
     }
     match (&facts.bubblewrap, &facts.engine) {
-        (Some(version), _) => Finding::ok("bubblewrap", version.trim_start_matches("bubblewrap ")),
-        (None, Ok(_)) => Finding::ok("bubblewrap", "not there, and not needed while an engine answers"),
+        (Some(version), _) => Finding::ok(version.trim_start_matches("bubblewrap ")),
+        (None, Ok(_)) => Finding::ok("not there, and not needed while an engine answers"),
         (None, Err(_)) => Finding::warning(
-            "bubblewrap",
             "not there; it is what can hold sandboxes where no engine answers",
             "apt-get install bubblewrap, or dnf install bubblewrap",
         ),
@@ -183,13 +166,11 @@ pub fn bubblewrap(facts: &Facts) -> Finding {
 pub fn config(config: &Config) -> Finding {
     let file = config.file.display();
     match &config.settings {
-        Ok(_) if config.there => Finding::ok("config", file.to_string()),
-        Ok(_) => Finding::ok("config", format!("the defaults; `{file}` is not there")),
-        Err(error) => Finding::failure(
-            "config",
-            error.to_string(),
-            format!("edit `{file}`, then `belljar config show`"),
-        ),
+        Ok(_) if config.there => Finding::ok(file.to_string()),
+        Ok(_) => Finding::ok(format!("the defaults; `{file}` is not there")),
+        Err(error) => {
+            Finding::failure(error.to_string(), format!("edit `{file}`, then `belljar config show`"))
+        }
     }
 }
 
@@ -197,22 +178,22 @@ pub fn disk(home: &Home) -> Finding {
     let path = home.path.display();
     let Some(free) = home.free else {
         let fix = format!("ls -ld {path}, and set `BELLJAR_HOME` to a folder of yours");
-        return Finding::failure("disk", format!("nobody knows how much is free at `{path}`"), fix);
+        return Finding::failure(format!("nobody knows how much is free at `{path}`"), fix);
     };
     let fix =
         || format!("df -h {path}; remove old sessions with `belljar rm`, or set `BELLJAR_HOME` elsewhere");
     if free.files.is_some_and(|files| files < FULL_FILES) {
         let files = free.files.unwrap_or_default();
-        return Finding::failure("disk", format!("only {files} more files fit at `{path}`"), fix());
+        return Finding::failure(format!("only {files} more files fit at `{path}`"), fix());
     }
     let left = format!("{} free at `{path}`", size(free.bytes));
     match free.bytes {
-        ..FULL_BYTES => Finding::failure("disk", format!("full: {left}"), fix()),
-        FULL_BYTES..LOW_BYTES => Finding::warning("disk", format!("nearly full: {left}"), fix()),
+        ..FULL_BYTES => Finding::failure(format!("full: {left}"), fix()),
+        FULL_BYTES..LOW_BYTES => Finding::warning(format!("nearly full: {left}"), fix()),
         LOW_BYTES.. if home.project_quotas => {
-            Finding::ok("disk", format!("{left}, with project quotas: the kernel bounds workspaces"))
+            Finding::ok(format!("{left}, with project quotas: the kernel bounds workspaces"))
         }
-        LOW_BYTES.. => Finding::ok("disk", left),
+        LOW_BYTES.. => Finding::ok(left),
     }
 }
 
@@ -220,17 +201,15 @@ pub fn home(home: &Home) -> Finding {
     let path = home.path.display();
     match home.mode {
         _ if !home.writable => Finding::failure(
-            "home",
             format!("you may not write to `{path}`"),
             format!("sudo chown $USER {path}, or set `BELLJAR_HOME` to a folder of yours"),
         ),
         Some(mode) if mode & OTHERS_WRITE != 0 => Finding::failure(
-            "home",
             format!("everybody may write to `{path}` (mode {mode:o})"),
             format!("chmod 700 {path}"),
         ),
-        Some(_) => Finding::ok("home", path.to_string()),
-        None => Finding::ok("home", format!("`{path}` is made by the first daemon")),
+        Some(_) => Finding::ok(path.to_string()),
+        None => Finding::ok(format!("`{path}` is made by the first daemon")),
     }
 }
 
@@ -239,53 +218,45 @@ pub fn socket(socket: &SocketFile, system: bool) -> Finding {
     if socket.open_folder {
         let folder = socket.path.parent().unwrap_or(&socket.path).display();
         return Finding::failure(
-            "socket",
             format!("everybody may put another socket into `{folder}`"),
             format!("chmod o-w {folder}"),
         );
     }
     match &socket.found {
-        None => Finding::ok("socket", format!("`{path}` is made by the daemon")),
-        Some(found) if !found.is_socket => Finding::failure(
-            "socket",
-            format!("`{path}` is in the way and is no socket"),
-            format!("rm {path}"),
-        ),
+        None => Finding::ok(format!("`{path}` is made by the daemon")),
+        Some(found) if !found.is_socket => {
+            Finding::failure(format!("`{path}` is in the way and is no socket"), format!("rm {path}"))
+        }
         Some(found) if !found.ours => Finding::failure(
-            "socket",
             format!("`{path}` belongs to user {}, neither to you nor to root", found.owner),
             "set `BELLJAR_SOCKET` to a path of yours",
         ),
         Some(found) if found.mode & OTHERS_WRITE != 0 => Finding::failure(
-            "socket",
             format!("everybody may use `{path}` (mode {:o})", found.mode),
             format!("chmod o-rwx {path}"),
         ),
         Some(found) if found.mode & GROUP_WRITES != 0 && !system => Finding::warning(
-            "socket",
             format!("your group may use `{path}` (mode {:o})", found.mode),
             format!("chmod g-rwx {path}"),
         ),
-        Some(found) => Finding::ok("socket", format!("{path} (mode {:o})", found.mode)),
+        Some(found) => Finding::ok(format!("{path} (mode {:o})", found.mode)),
     }
 }
 
 pub fn daemon(daemon: Option<&Daemon>) -> Finding {
     let own = env!("CARGO_PKG_VERSION");
     let Some(Daemon { version, health }) = daemon else {
-        return Finding::ok("daemon", "not running; commands start it");
+        return Finding::ok("not running; commands start it");
     };
     if version.version != own {
         return Finding::warning(
-            "daemon",
             format!("it is version {}, and this is {own}", version.version),
             "belljar daemon stop; sessions live on, and the next command starts the new one",
         );
     }
     match health.status {
-        HealthStatus::Ok => Finding::ok("daemon", format!("runs (pid {})", version.pid)),
+        HealthStatus::Ok => Finding::ok(format!("runs (pid {})", version.pid)),
         HealthStatus::Degraded => Finding::warning(
-            "daemon",
             format!("runs, but cannot make new sandboxes: {}", health.problems.join("; ")),
             "belljar daemon stop; the next command starts it with the environment of your shell",
         ),

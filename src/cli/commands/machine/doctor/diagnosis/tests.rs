@@ -5,6 +5,7 @@ use super::super::facts::{
 };
 use super::super::finding::Severity;
 use super::*;
+use crate::cli::render::human::word;
 use crate::config::load_text;
 use crate::protocol::api::{Health, HealthStatus, Version};
 
@@ -67,7 +68,7 @@ fn complaints(facts: &Facts) -> Vec<String> {
     diagnosis(facts)
         .into_iter()
         .filter(|finding| finding.status != Severity::Ok)
-        .map(|f| format!("{} {}: {} | {}", f.status.word(), f.check, f.message, f.fix.unwrap_or_default()))
+        .map(|f| format!("{} {}: {} | {}", word(&f.status), f.check, f.message, f.fix.unwrap_or_default()))
         .collect()
 }
 
