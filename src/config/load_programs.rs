@@ -171,7 +171,7 @@ argv = ["date"]
           /etc/belljar/config.toml:2: `tool.2fast.argv`: it has to begin with a program
           /etc/belljar/config.toml:3: `tool.2fast.parameters`: its `type` has to be "object"
           /etc/belljar/config.toml:6: `tool.b.argv`: expected a list of texts, found text
-          /etc/belljar/config.toml:7: `tool.b.output`: it is no JSON Schema: "thing" is not valid under any of the schemas listed in the 'anyOf' keyword
+          /etc/belljar/config.toml:7: `tool.b.output`: it is no JSON Schema: `type` has to be one or more of array, boolean, integer, null, number, object and string, and not "thing"
           /etc/belljar/config.toml:8: `tool.b.shell`: there is no such key
           /etc/belljar/config.toml:10: `template.c.prompt`: braces hold the name of a parameter; one that is meant as such is doubled
           /etc/belljar/config.toml:11: `template.c.model`: there is no `[model.NAME]` of this name

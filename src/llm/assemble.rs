@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::client::Delta;
 use super::failure::AttemptFailure;
 use crate::protocol::chat::{ChatReply, Finish, FunctionCall, Message, Role, ToolCall, Usage};
+use crate::protocol::values;
 
 /// More tokens than any context window has.
 const USAGE_TOKENS: u64 = 16 << 20;
@@ -15,6 +16,8 @@ const USAGE_TOKENS: u64 = 16 << 20;
 pub const REPLY_BYTES: usize = 16 * 1024 * 1024;
 /// The most bytes of one call's arguments.
 const ARGUMENTS_BYTES: usize = 4 * 1024 * 1024;
+/// The most bytes of memory of a chunk or of a whole answer as parsed values, with its text.
+const PARSED_BYTES: u64 = 64 * 1024 * 1024;
 /// The most tool calls of one reply.
 const TOOL_CALLS: usize = 128;
 /// The most bytes of a call's id or name; longer ones are ignored.
@@ -46,6 +49,16 @@ struct Slot {
     arguments: String,
 }
 
+/// Parses what a server sent as a stream or as an answer, unless it would take much more memory than its text: a list
+/// of small values does.
+pub(super) fn parsed(json: &str, source: &str) -> Result<Value, AttemptFailure> {
+    if values::parsed_bytes(json) > PARSED_BYTES {
+        return Err(AttemptFailure::bad_reply(format!("the {source} holds too many values")));
+    }
+    serde_json::from_str(json)
+        .map_err(|error| AttemptFailure::bad_reply(format!("the {source} holds no JSON: {error}")))
+}
+
 impl Assembler {
     /// Processes the data of one event and returns the parts that can be shown already.
     pub fn event(&mut self, data: &str) -> Result<Vec<Delta>, AttemptFailure> {
@@ -53,9 +66,7 @@ impl Assembler {
             self.done = true;
             return Ok(Vec::new());
         }
-        let chunk: Value = serde_json::from_str(data)
-            .map_err(|error| AttemptFailure::bad_reply(format!("the stream holds no JSON: {error}")))?;
-        self.chunk(&chunk)
+        self.chunk(&parsed(data, "stream")?)
     }
 
     /// Processes one chunk of a stream, or a whole answer that was not streamed.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-use super::assemble::Assembler;
+use super::assemble::{Assembler, parsed};
 use super::client::Delta;
 use super::failure::{AttemptFailure, clean};
 use super::retry;
@@ -214,8 +214,9 @@ impl Body<'_> {
         while let Some(chunk) = self.chunk(response, WHOLE_BYTES).await? {
             text.extend_from_slice(&chunk);
         }
-        let answer = serde_json::from_slice(&text)
-            .map_err(|error| AttemptFailure::bad_reply(format!("the answer is no JSON: {error}")))?;
+        let text = std::str::from_utf8(&text)
+            .map_err(|error| AttemptFailure::bad_reply(format!("the answer is no text: {error}")))?;
+        let answer = parsed(text, "answer")?;
         let mut assembler = Assembler::default();
         assembler.chunk(&answer)?.into_iter().for_each(deltas);
         if !assembler.is_answered() {

@@ -146,14 +146,17 @@ pub const FOLDER_ENTRIES: usize = 10_000;
 pub const DISK_TOLERANCE: u64 = 2;
 /// Time sessions have to end after SIGTERM before the daemon exits anyway.
 pub const DRAIN: Duration = Duration::from_secs(10);
-/// Backtracking steps and compiled bytes of a pattern in a JSON Schema, and bytes of all texts and of all field names
-/// that one check matches against patterns.
-pub const PATTERN_STEPS: usize = 100_000;
-pub const PATTERN_BYTES: usize = 1024 * 1024;
-pub const PATTERN_TEXT_BYTES: usize = 4 * 1024;
-pub const PATTERN_NAME_BYTES: u64 = 64 * 1024;
-/// Parts of a schema, with its references expanded, times parts of the value that is checked against it.
-pub const CHECK_STEPS: u64 = 100_000_000;
+/// Bytes of a JSON Schema as text, and values in it.
+pub const SCHEMA_BYTES: usize = 64 * 1024;
+pub const SCHEMA_PARTS: usize = 10_000;
+/// Different patterns of one schema, their bytes as text, and their bytes as compiled programs, each of all of them
+/// together.
+pub const PATTERNS: usize = 64;
+pub const PATTERNS_TEXT_BYTES: usize = 8 * 1024;
+pub const PATTERNS_COMPILED_BYTES: usize = 1024 * 1024;
+/// Steps of one check of a value against a schema, and schemas within schemas that it may be in at once.
+pub const CHECK_STEPS: u64 = 10_000_000;
+pub const CHECK_NESTING: usize = 512;
 
 /// Time for an event to get into the journal. It takes some tens of microseconds; a disk that hangs longer than this must
 /// not hold a session or a client.

@@ -2,15 +2,22 @@
 //! not, the normalised arguments of a call, and the strict form that some providers want. All of it is pure.
 
 mod arguments;
-mod bounds;
+mod budget;
 mod checker;
 mod circles;
+mod equality;
+mod evaluate;
+mod evaluate_parts;
 mod generate;
+mod keywords;
 mod nulls;
 mod patterns;
 mod problem;
 mod references;
 mod strict;
+#[cfg(test)]
+mod tests;
+mod well_formed;
 
 pub use arguments::{CODE_PARAMETERS, normalise, parse};
 pub use checker::{Checker, check};

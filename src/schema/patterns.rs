@@ -1,115 +1,205 @@
-//! `pattern` in schemas. Matching a text costs the size of the pattern times the length of the text, and untrusted
-//! clients and models supply both. So both are bounded: the pattern when it is compiled, and the texts of one check by
-//! a budget that all patterns share. A check that exceeds the budget fails as a whole: under a `not`, a text that could
-//! not be matched would otherwise pass.
+//! Patterns in schemas. They are matched in linear time, so look-around and back references are not supported. Matching
+//! costs the size of the compiled pattern times the length of the text, and untrusted clients and models supply both:
+//! the patterns of a schema have a size that they share, and matching counts as steps of the check.
 
-use jsonschema::paths::{LazyLocation, Location};
-use jsonschema::{Keyword, PatternOptions, ValidationError, Validator};
-use serde_json::{Map, Value, json};
-use std::cell::Cell;
+use regex::{Regex, RegexBuilder};
+use std::collections::HashMap;
 
+use super::budget::{Budget, Stop};
 use super::problem::excerpt;
-use crate::protocol::limits::{PATTERN_BYTES, PATTERN_STEPS, PATTERN_TEXT_BYTES};
+use crate::protocol::limits::{PATTERNS, PATTERNS_COMPILED_BYTES, PATTERNS_TEXT_BYTES};
 
-/// The compiled size up to which a pattern is small; each byte of text costs `TIMES_SMALLER` times less with a small
-/// pattern.
-const SMALL_BYTES: usize = PATTERN_BYTES / TIMES_SMALLER;
-const TIMES_SMALLER: usize = 128;
-/// The budget of one check: one byte of text costs 1 with a small pattern.
-const BUDGET: usize = PATTERN_TEXT_BYTES * TIMES_SMALLER;
-/// The fixed cost of each text, in addition to its bytes.
-const TEXT_COST: usize = 16;
+/// The compiled size that every pattern is assumed to have at least; larger ones are tried in turn.
+/// The less they are apart, the better is the cost of a match known, and the more often a pattern is compiled.
+const SMALLEST_BYTES: usize = 8 * 1024;
+const LARGER_TIMES: usize = 2;
+/// Bytes of a compiled pattern for which one byte of text costs one step.
+const COMPILED_BYTES_A_STEP: usize = 1024;
+/// Steps that every match costs.
+const MATCH_STEPS: u64 = 16;
+/// Bytes of memory for states that the matcher remembers between texts.
+const REMEMBERED_BYTES: usize = 64 * 1024;
+/// How many times the text of a pattern with flags counts: one that ignores case takes much longer to compile.
+const FLAGS_TIMES: usize = 8;
 
-thread_local! {
-    /// The rest of the budget of the current check.
-    static LEFT: Cell<usize> = const { Cell::new(0) };
-    static RAN_OUT: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs a check on this thread; `None` if it exceeded the budget for patterns.
-pub(super) fn within_budget<T>(check: impl FnOnce() -> T) -> Option<T> {
-    LEFT.set(BUDGET);
-    RAN_OUT.set(false);
-    let outcome = check();
-    (!RAN_OUT.get()).then_some(outcome)
-}
-
-pub(super) fn options() -> PatternOptions<jsonschema::FancyRegex> {
-    options_of(PATTERN_BYTES)
-}
-
-fn options_of(bytes: usize) -> PatternOptions<jsonschema::FancyRegex> {
-    PatternOptions::fancy_regex().backtrack_limit(PATTERN_STEPS).size_limit(bytes).dfa_size_limit(bytes)
-}
-
-fn compiled(pattern: &Value, bytes: usize) -> Result<Validator, String> {
-    let schema = json!({ "pattern": pattern });
-    let built = jsonschema::options().with_pattern_options(options_of(bytes)).build(&schema);
-    built.map_err(|error| error.to_string())
-}
-
-/// Whether the pattern is small enough to match every field name of a large value.
-pub(super) fn is_small(pattern: &str) -> bool {
-    compiled(&json!(pattern), SMALL_BYTES).is_ok()
-}
-
-/// Replaces the validator's own `pattern`.
-#[expect(clippy::result_large_err, reason = "the validator's own type")]
-pub(super) fn keyword<'a>(
-    _parent: &'a Map<String, Value>,
-    pattern: &'a Value,
-    path: Location,
-) -> Result<Box<dyn Keyword>, ValidationError<'a>> {
-    let small = compiled(pattern, SMALL_BYTES).map(|validator| (validator, 1));
-    match small.or_else(|_| compiled(pattern, PATTERN_BYTES).map(|validator| (validator, TIMES_SMALLER))) {
-        Ok((validator, byte_cost)) => {
-            Ok(Box::new(Pattern { validator, byte_cost, source: excerpt(&pattern.to_string()), path }))
-        }
-        Err(error) => Err(ValidationError::custom(path, Location::new(), pattern, error)),
-    }
-}
-
+#[derive(Debug)]
 struct Pattern {
-    validator: Validator,
-    /// The cost of each byte of text.
-    byte_cost: usize,
-    source: String,
-    path: Location,
+    regex: Regex,
+    /// The steps that each byte of text costs.
+    byte_steps: u64,
 }
 
-impl Pattern {
-    /// `None` if the budget does not suffice for the text.
-    fn matches(&self, instance: &Value) -> Option<bool> {
-        let Value::String(text) = instance else { return Some(true) };
-        let left =
-            LEFT.get().checked_sub(text.len().saturating_mul(self.byte_cost).saturating_add(TEXT_COST));
-        LEFT.set(left.unwrap_or_default());
-        if left.is_none() {
-            RAN_OUT.set(true);
-            return None;
+/// The compiled patterns of a schema, each once, by the text of the pattern.
+#[derive(Debug, Default)]
+pub(super) struct Patterns {
+    compiled: HashMap<String, Pattern>,
+    text_bytes: usize,
+    compiled_bytes: usize,
+}
+
+impl Patterns {
+    pub fn add(&mut self, pattern: &str) -> Result<(), String> {
+        if self.compiled.contains_key(pattern) {
+            return Ok(());
         }
-        Some(self.validator.is_valid(instance))
+        let times = if has_flags(pattern) { FLAGS_TIMES } else { 1 };
+        self.text_bytes += pattern.len() * times;
+        if self.compiled.len() == PATTERNS || self.text_bytes > PATTERNS_TEXT_BYTES {
+            return Err(format!(
+                "the schema has more than {PATTERNS} different patterns, or {PATTERNS_TEXT_BYTES} bytes of them"
+            ));
+        }
+        let translated = translated(pattern)
+            .map_err(|what| format!("{what} is not supported in patterns: {:?}", excerpt(pattern)))?;
+        let mut bytes = SMALLEST_BYTES;
+        let regex = loop {
+            if self.compiled_bytes + bytes > PATTERNS_COMPILED_BYTES {
+                return Err(format!("the pattern {:?} is too large, or others are", excerpt(pattern)));
+            }
+            let mut builder = RegexBuilder::new(&translated);
+            match builder.size_limit(bytes).dfa_size_limit(REMEMBERED_BYTES).build() {
+                Ok(regex) => break regex,
+                Err(regex::Error::CompiledTooBig(_)) => bytes *= LARGER_TIMES,
+                Err(_) => {
+                    return Err(format!("it is no JSON Schema: {:?} is no pattern", excerpt(pattern)));
+                }
+            }
+        };
+        self.compiled_bytes += bytes;
+        let byte_steps = (bytes / COMPILED_BYTES_A_STEP) as u64;
+        self.compiled.insert(pattern.to_owned(), Pattern { regex, byte_steps });
+        Ok(())
+    }
+
+    /// Whether a text has a part that matches a pattern of this schema.
+    pub fn is_match(&self, pattern: &str, text: &str, budget: &mut Budget) -> Result<bool, Stop> {
+        // Every pattern of a schema was compiled with it; a text cannot match one that was not.
+        let Some(pattern) = self.compiled.get(pattern) else { return Ok(false) };
+        budget.charge(MATCH_STEPS.saturating_add(pattern.byte_steps.saturating_mul(text.len() as u64)))?;
+        Ok(pattern.regex.is_match(text))
     }
 }
 
-impl Keyword for Pattern {
-    fn validate<'i>(&self, instance: &'i Value, location: &LazyLocation) -> Result<(), ValidationError<'i>> {
-        let message = match self.matches(instance) {
-            Some(true) => return Ok(()),
-            Some(false) => {
-                format!(
-                    "expected a text that matches {}, got {}",
-                    self.source,
-                    excerpt(&instance.to_string())
-                )
+/// Whether a pattern may have flags such as `(?i)`; those of names of groups are none.
+fn has_flags(pattern: &str) -> bool {
+    pattern.split("(?").skip(1).any(|group| !group.starts_with([':', '<', 'P']))
+}
+
+/// Translates a pattern of JSON Schema, which is one of JavaScript, for the crate `regex`. The error names what is not
+/// supported.
+fn translated(pattern: &str) -> Result<String, &'static str> {
+    let mut out = String::with_capacity(pattern.len());
+    let mut rest = pattern;
+    let mut in_class = false;
+    while let Some(c) = rest.chars().next() {
+        let after = rest.get(c.len_utf8()..).unwrap_or_default();
+        rest = after;
+        match c {
+            '\\' => {
+                let Some(escaped) = after.chars().next() else {
+                    out.push('\\');
+                    break;
+                };
+                rest = after.get(escaped.len_utf8()..).unwrap_or_default();
+                match (escaped, in_class) {
+                    ('1'..='9' | 'k', false) => return Err("a back reference"),
+                    ('d', _) => out.push_str("[0-9]"),
+                    ('D', _) => out.push_str("[^0-9]"),
+                    ('w', _) => out.push_str("[A-Za-z0-9_]"),
+                    ('W', _) => out.push_str("[^A-Za-z0-9_]"),
+                    ('b', false) => out.push_str("(?-u:\\b)"),
+                    _ => out.extend(['\\', escaped]),
+                }
             }
-            // The message is not used: the caller reports that the budget is exceeded instead of any errors.
-            None => String::new(),
-        };
-        Err(ValidationError::custom(self.path.clone(), location.into(), instance, message))
+            '(' if !in_class && ["?=", "?!", "?<=", "?<!"].iter().any(|look| after.starts_with(look)) => {
+                return Err("look-around");
+            }
+            '[' if !in_class => {
+                if after.starts_with(']') || after.starts_with("^]") {
+                    return Err("an empty class");
+                }
+                in_class = true;
+                out.push('[');
+            }
+            ']' if in_class => {
+                in_class = false;
+                out.push(']');
+            }
+            // These have a meaning in classes of the crate that they do not have in JavaScript.
+            '[' | '&' | '~' if in_class => out.extend(['\\', c]),
+            '-' if in_class && after.starts_with('-') => {
+                out.push_str("-\\-");
+                rest = after.get(1..).unwrap_or_default();
+            }
+            _ => out.push(c),
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_match(pattern: &str, text: &str) -> bool {
+        let mut patterns = Patterns::default();
+        patterns.add(pattern).unwrap();
+        patterns.is_match(pattern, text, &mut Budget::new()).unwrap()
     }
 
-    fn is_valid(&self, instance: &Value) -> bool {
-        self.matches(instance) == Some(true)
+    #[test]
+    fn patterns_mean_what_they_mean_in_javascript() {
+        for (pattern, text, matches) in [
+            ("^\\d+$", "123", true),
+            ("^\\d+$", "١٢", false),
+            ("^[\\w.-]+$", "a_1.b-c", true),
+            ("^\\W$", "é", true),
+            ("^[^\\d]$", "5", false),
+            ("^[^\\d]$", "x", true),
+            ("^[[a]+$", "[a[", true),
+            ("^[a&&b]+$", "a&b", true),
+            ("^[+--]+$", "+,-", true),
+            ("\\bcat\\b", "a cat!", true),
+            ("\\bcat\\b", "concat", false),
+            ("b", "abc", true),
+            ("^\\u0041\\/$", "A/", true),
+            ("^\\p{L}+$", "Öl", true),
+            ("^(?<year>[0-9]{4})$", "2024", true),
+            ("^[\\]\\\\]$", "\\", true),
+        ] {
+            assert_eq!(is_match(pattern, text), matches, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn what_could_take_long_is_refused_by_name() {
+        let refusal = |pattern: &str| Patterns::default().add(pattern).unwrap_err();
+        for look in ["(?=a)", "a(?!b)", "(?<=a)b", "(?<!a)b"] {
+            assert!(refusal(look).starts_with("look-around is not supported in patterns"), "{look}");
+        }
+        assert!(refusal("(a)\\1").starts_with("a back reference is not supported"));
+        assert!(refusal("(?<x>a)\\k<x>").starts_with("a back reference is not supported"));
+        assert!(refusal("[]").starts_with("an empty class is not supported"));
+        assert!(refusal("(").starts_with("it is no JSON Schema"));
+        assert!(refusal("a[ab]{50000}[^ab]").contains("too large"));
+        assert!(refusal("(((a{100}){100}){100}){100}").contains("too large"));
+        assert!(refusal(&"a".repeat(PATTERNS_TEXT_BYTES + 1)).contains("bytes of them"));
+        assert!(refusal(&format!("(?i){}", "\\p{L}".repeat(300))).contains("bytes of them"));
+        assert!(refusal(&"(".repeat(1_000)).contains("no pattern"), "nesting is bounded");
+        assert!(Patterns::default().add("[(?=]").is_ok(), "in a class, that is three characters");
+    }
+
+    #[test]
+    fn the_patterns_of_a_schema_share_their_bounds() {
+        let mut patterns = Patterns::default();
+        for number in 0..PATTERNS {
+            patterns.add(&format!("^{number}")).unwrap();
+            patterns.add("^0").unwrap();
+        }
+        assert!(patterns.add("^more").unwrap_err().contains("different patterns"));
+        let mut patterns = Patterns::default();
+        let large = (0..PATTERNS).map(|number| patterns.add(&format!("{number}\\p{{L}}{{10}}")));
+        assert!(large.filter(Result::is_err).count() > PATTERNS / 2);
+        assert!(patterns.compiled_bytes <= PATTERNS_COMPILED_BYTES);
     }
 }

@@ -1,8 +1,8 @@
 //! Describes what is wrong with a value so that a model can act on it: the place, what is expected there, and what is
 //! there.
 
-use jsonschema::ValidationError;
-use jsonschema::error::{TypeKind, ValidationErrorKind};
+use serde_json::Value;
+use std::io::{self, Write};
 
 use crate::protocol::ask::Language;
 
@@ -28,7 +28,7 @@ enum Kind {
         options: String,
         actual: String,
     },
-    /// The validator's own message, for rare rules.
+    /// A message of its own, for rare rules.
     Other(String),
 }
 
@@ -43,33 +43,24 @@ impl Problem {
         Self { path: String::new(), kind: Kind::Other(why) }
     }
 
-    /// The problems in one error of the validator: several, if there are several unexpected fields.
-    pub(super) fn from_error(error: &ValidationError) -> Vec<Self> {
-        let path = error.instance_path.as_str().to_owned();
-        let actual = excerpt(&error.instance.to_string());
-        let (path, kind) = match &error.kind {
-            ValidationErrorKind::Required { property } => {
-                (format!("{path}/{}", property.as_str().unwrap_or_default()), Kind::Missing)
-            }
-            ValidationErrorKind::AdditionalProperties { unexpected } => {
-                let problem = |name: &String| Self {
-                    path: format!("{path}/{}", excerpt(name)),
-                    kind: Kind::Unexpected,
-                };
-                return unexpected.iter().map(problem).collect();
-            }
-            ValidationErrorKind::Type { kind } => {
-                (path, Kind::OtherThan { expected: type_names(kind), actual })
-            }
-            ValidationErrorKind::Enum { options } => {
-                (path, Kind::NoneOf { options: excerpt(&options.to_string()), actual })
-            }
-            ValidationErrorKind::Constant { expected_value } => {
-                (path, Kind::OtherThan { expected: excerpt(&expected_value.to_string()), actual })
-            }
-            _ => (path, Kind::Other(excerpt(&error.to_string()))),
-        };
-        vec![Self { path, kind }]
+    pub(super) fn other(path: &str, words: String) -> Self {
+        Self { path: path.to_owned(), kind: Kind::Other(words) }
+    }
+
+    pub(super) fn missing_below(path: &str, name: &str) -> Self {
+        Self { path: format!("{path}/{}", excerpt(name)), kind: Kind::Missing }
+    }
+
+    pub(super) fn unexpected(path: &str, name: &str) -> Self {
+        Self { path: format!("{path}/{}", excerpt(name)), kind: Kind::Unexpected }
+    }
+
+    pub(super) fn other_than(path: &str, expected: String, actual: &Value) -> Self {
+        Self { path: path.to_owned(), kind: Kind::OtherThan { expected, actual: shown(actual) } }
+    }
+
+    pub(super) fn none_of(path: &str, options: &Value, actual: &Value) -> Self {
+        Self { path: path.to_owned(), kind: Kind::NoneOf { options: shown(options), actual: shown(actual) } }
     }
 
     #[must_use]
@@ -98,13 +89,34 @@ impl Problem {
     }
 }
 
-fn type_names(kind: &TypeKind) -> String {
-    match kind {
-        TypeKind::Single(name) => name.to_string(),
-        TypeKind::Multiple(names) => {
-            let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
-            names.join(" | ")
+/// The beginning of a value as JSON. No more of a large value is written out than is shown.
+pub(super) fn shown(value: &Value) -> String {
+    let mut beginning = Beginning(Vec::new());
+    // The only error is that there is enough of it.
+    drop(serde_json::to_writer(&mut beginning, value));
+    excerpt(&String::from_utf8_lossy(&beginning.0))
+}
+
+/// The first bytes of a text: enough for one character more than is quoted.
+struct Beginning(Vec<u8>);
+
+impl Beginning {
+    const BYTES: usize = (QUOTED_CHARS + 2) * 4;
+}
+
+impl Write for Beginning {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = Self::BYTES - self.0.len();
+        if room == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
         }
+        let taken = bytes.get(..room.min(bytes.len())).unwrap_or_default();
+        self.0.extend_from_slice(taken);
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

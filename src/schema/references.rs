@@ -6,8 +6,8 @@ use serde_json::Value;
 /// The most references in a row before they count as a circle.
 const STEPS: usize = 32;
 
-/// The target of a reference; `None` if it is not in this schema. It is decoded as the validator does it, because a
-/// check of another definition than the one that the validator visits would prove nothing.
+/// The target of a reference; `None` if it is not in this schema. Percent signs are
+/// decoded, because a reference is a URI.
 pub(super) fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
     match reference.strip_prefix('#')? {
         "" => Some(root),

@@ -4,6 +4,8 @@
 //! Several blocks of code form one program, in their order. Results return as tool messages that answer a
 //! call which stands for the tag.
 
+use std::collections::HashSet;
+
 use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
 use crate::agent::arguments::CELL_TOOL;
 use crate::agent::history::{NO_ARGUMENTS, tool_result};
@@ -14,6 +16,8 @@ use crate::protocol::chat::{ChatReply, Finish, Message, ToolCall};
 const DEPENDENCIES: &str = "pip-dependencies-to-install";
 const CODE: &str = "execution-code";
 const CALL_NAME: &str = "execution_code";
+/// The most packages of one reply that are looked at.
+const DEPENDENCIES_LISTED: usize = 100;
 
 /// Modules of the standard library that models often list as packages to install.
 const STANDARD: [&str; 24] = [
@@ -121,15 +125,16 @@ fn contents<'a>(text: &'a str, tag: &str) -> Vec<&'a str> {
     found
 }
 
+/// The packages that a reply lists, each once, and no more than are looked at.
 fn dependencies(text: &str) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
+    let (mut names, mut seen) = (Vec::new(), HashSet::new());
     for name in contents(text, DEPENDENCIES).iter().flat_map(|list| {
         // An unclosed list must not include the code after it.
         list.split('<').next().unwrap_or_default().split([',', '\n'])
     }) {
-        let name = name.trim().to_owned();
-        if !name.is_empty() && !names.contains(&name) {
-            names.push(name);
+        let name = name.trim();
+        if names.len() < DEPENDENCIES_LISTED && !name.is_empty() && seen.insert(name) {
+            names.push(name.to_owned());
         }
     }
     names
@@ -184,6 +189,8 @@ mod tests {
         let list = |text: &str| dependencies(&format!("<{DEPENDENCIES}>{text}</{DEPENDENCIES}>"));
         assert_eq!(list(" pandas, ,numpy>=2,\npandas"), ["pandas", "numpy>=2"]);
         assert_eq!(list(""), Vec::<String>::new());
+        let many: Vec<String> = (0..200_000).map(|number| format!("p{number}")).collect();
+        assert_eq!(list(&many.join(",")), many[..DEPENDENCIES_LISTED]);
         assert_eq!(dependencies("<pip-dependencies-to-install>a, b<execution-code>c"), ["a", "b"]);
         assert_eq!(normal("Scikit_Learn[all]>=1.0"), "scikit-learn");
     }

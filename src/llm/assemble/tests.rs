@@ -112,6 +112,10 @@ fn an_error_in_the_stream_is_one_and_so_is_garbage() {
     let kind = |data: &str| Assembler::default().event(data).unwrap_err().kind;
     assert_eq!(kind(r#"{"error": {"message": "overloaded", "code": 503}}"#), Kind::ServerError);
     assert_eq!(kind("<html>"), Kind::BadReply);
+    // A few megabytes of text would take hundreds as values.
+    let many = format!("{{\"x\": [{}0]}}", "0,".repeat(1_000_000));
+    assert_eq!(kind(&many), Kind::BadReply);
+    assert!(Assembler::default().event(&format!("{{\"x\": \"{}\"}}", "0,".repeat(1_000_000))).is_ok());
 }
 
 /// A stream as bytes, read in pieces.
