@@ -380,7 +380,10 @@ impl JobsState {
 
     fn cancel(&mut self, id: JobId, reply_to: Option<RpcReplyPort<bool>>) {
         let Some(entry) = self.jobs.get_mut(&id) else {
-            return drop(reply_to.map(|reply_to| reply_to.send(false)));
+            if let Some(reply_to) = reply_to {
+                let _ = reply_to.send(false);
+            }
+            return;
         };
         entry.cancelled_by.extend(reply_to);
         // The token also cancels a job that is still being written to the journal.
