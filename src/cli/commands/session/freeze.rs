@@ -7,7 +7,7 @@ use crate::cli::args::SessionArg;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 
-/// Stop all processes of a session's sandbox; the next request lets them go on.
+/// Stop all processes of a session's sandbox; `thaw`, or the next work in it, lets them go on.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Freeze {
     #[command(flatten)]
