@@ -70,10 +70,11 @@ async fn look(
             owners.entry(record.view.owner).or_default().push((Thing::Artifacts(id, path), size));
         }
     }
-    for (owner, id, size) in journal.ended_jobs()? {
+    let scanned = journal.clone();
+    let (ended, mut removed) = blocking(move || Ok((scanned.ended_jobs()?, scanned.removed()?))).await?;
+    for (owner, id, size) in ended {
         owners.entry(owner).or_default().push((Thing::Job(id), size));
     }
-    let mut removed = journal.removed()?;
     // While a session is being taken down, it still writes to its journal, and its own charge covers that.
     removed.retain(|(_, id)| !directory.lists(*id));
     let ids: HashSet<SessionId> = removed.iter().map(|(_, id)| *id).collect();
@@ -81,7 +82,10 @@ async fn look(
     for (owner, id) in removed {
         let size = match sizes.get(&id) {
             Some(size) => *size,
-            None => *sizes.entry(id).or_insert(journal.stored(id)?),
+            None => {
+                let scanned = journal.clone();
+                *sizes.entry(id).or_insert(blocking(move || scanned.stored(id)).await?)
+            }
         };
         owners.entry(owner).or_default().push((Thing::Session(id), size));
     }
@@ -125,4 +129,11 @@ async fn look(
         let _ = mine.permit.gauge().measure(Kind::Journal, mine.bytes);
     }
     Ok(())
+}
+
+/// Runs queries that take long on a thread for them.
+async fn blocking<T: Send + 'static>(
+    query: impl FnOnce() -> Result<T, JournalError> + Send + 'static,
+) -> Result<T, JournalError> {
+    tokio::task::spawn_blocking(query).await.unwrap_or(Err(JournalError::Closed))
 }

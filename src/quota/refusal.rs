@@ -46,7 +46,12 @@ impl Refusal {
         let by: Vec<String> =
             self.by.iter().map(|share| format!("`{}` {}", share.by, show(share.amount))).collect();
         let by = if by.is_empty() { String::new() } else { format!(" (by {})", by.join(", ")) };
-        format!("{whose} {kind} is used up: {} of {} are used{by}{asked}", show(*used), show(*limit))
+        // How much all users have is the concern of administrators alone.
+        let used = match self.whose {
+            Whose::User => format!("{} of {} are used{by}", show(*used), show(*limit)),
+            Whose::Machine => format!("it has {}", show(*limit)),
+        };
+        format!("{whose} {kind} is used up: {used}{asked}")
     }
 
     fn hint(&self) -> String {
@@ -124,7 +129,7 @@ mod tests {
         };
         assert_eq!(
             Problem::from(machine).message,
-            "all that this machine has of CPUs is used up: 2 of 3.25 are used, and 1.5 more would be needed"
+            "all that this machine has of CPUs is used up: it has 3.25, and 1.5 more would be needed"
         );
     }
 }

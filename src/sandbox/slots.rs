@@ -48,7 +48,11 @@ impl UserSlots {
     /// Takes a user id that no other session has.
     pub fn take(self: &Arc<Self>) -> Result<UserSlot, Problem> {
         let mut taken = self.taken.lock();
-        let free = (self.first..self.last).find(|uid| !taken.contains_key(uid));
+        // From a random place on, because the first free one would tell a guest how many sessions other users have.
+        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let count = self.last.saturating_sub(self.first).max(1);
+        let start = self.first + u32::try_from(random % u64::from(count)).unwrap_or(0);
+        let free = (start..self.last).chain(self.first..start).find(|uid| !taken.contains_key(uid));
         let uid = free.ok_or_else(|| {
             Problem::new(Code::TooMany, "all user ids for guests are in use")
                 .hint("raise `sandbox.uid_count`")

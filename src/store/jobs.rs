@@ -133,7 +133,7 @@ impl Journal {
 
     /// The ended jobs, oldest first, each with its owner and the bytes that its record takes.
     pub fn ended_jobs(&self) -> Result<Vec<(u32, JobId, u64)>, JournalError> {
-        Ok(self.core.read(|file, _| {
+        Ok(self.core.scan(|file, _| {
             let query =
                 "SELECT owner, id, octet_length(record) FROM jobs WHERE ended_at IS NOT NULL ORDER BY id";
             let mut statement = file.prepare(query)?;

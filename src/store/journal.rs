@@ -32,6 +32,8 @@ pub(super) struct Core {
     blobs: Blobs,
     /// Queries are short, so one connection serves all readers.
     reader: Mutex<Connection>,
+    /// For the few queries that are long, so that no reader waits for them.
+    scanner: Mutex<Connection>,
     /// The open logs. Each session has only one shared state, because two would assign the same sequence numbers twice.
     logs: Mutex<HashMap<SessionId, Weak<LogState>>>,
     /// The backlog of each user who has an open log.
@@ -43,7 +45,7 @@ pub(super) struct Core {
 impl Journal {
     /// Opens or makes `journal.db` in that folder, with `blobs` and `spill` beside it.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
-        let (connection, reader) = schema::open(folder)?;
+        let (connection, reader, scanner) = schema::open(folder)?;
         let unusable = |error: std::io::Error| OpenError::unusable(folder, &error);
         let blobs = Blobs::open(folder.join("blobs")).map_err(unusable)?;
         let queue = Arc::new(Queue::new());
@@ -63,6 +65,7 @@ impl Journal {
             folder: folder.to_owned(),
             blobs,
             reader: Mutex::new(reader),
+            scanner: Mutex::new(scanner),
             logs: Mutex::default(),
             lanes: Mutex::default(),
             thread: Mutex::new(Some(thread.map_err(unusable)?)),
@@ -161,6 +164,14 @@ impl Core {
         query: impl FnOnce(&Connection, &Blobs) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
         query(&self.reader.lock(), &self.blobs)
+    }
+
+    /// Like [`Self::read`], for what looks at many rows of many users. To be called where a thread may wait.
+    pub fn scan<T>(
+        &self,
+        query: impl FnOnce(&Connection, &Blobs) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        query(&self.scanner.lock(), &self.blobs)
     }
 
     fn close(&self) {

@@ -141,8 +141,9 @@ impl OpenError {
     }
 }
 
-/// Opens the writer's and the readers' connection. A file that is refused is not changed.
-pub(super) fn open(folder: &Path) -> Result<(Connection, Connection), OpenError> {
+/// Opens the writer's connection, the readers', and one for queries that take long. A file that is refused is not
+/// changed.
+pub(super) fn open(folder: &Path) -> Result<(Connection, Connection, Connection), OpenError> {
     let path = folder.join(FILE);
     check_header(&path)?;
     let failed = |error: rusqlite::Error| OpenError::of(&path, &error);
@@ -158,13 +159,13 @@ pub(super) fn open(folder: &Path) -> Result<(Connection, Connection), OpenError>
         .map_err(|error| OpenError::unusable(&path, &error))?;
     writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(failed)?;
     migrate(&mut writer, found).map_err(failed)?;
-    let reader = Connection::open_with_flags(
-        &path,
-        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )
-    .map_err(failed)?;
-    reader.busy_timeout(BUSY).map_err(failed)?;
-    Ok((writer, reader))
+    let reader = || {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let reader = Connection::open_with_flags(&path, flags)?;
+        reader.busy_timeout(BUSY)?;
+        Ok(reader)
+    };
+    Ok((writer, reader().map_err(failed)?, reader().map_err(failed)?))
 }
 
 /// Checks the raw bytes, because `SQLite` would already begin recovery on opening. Creates the file if it does not

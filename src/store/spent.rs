@@ -47,7 +47,7 @@ impl Journal {
 
     /// Sessions that were removed and are still kept, with their owners, oldest first.
     pub fn removed(&self) -> Result<Vec<(u32, SessionId)>, JournalError> {
-        Ok(self.core.read(|file, _| {
+        Ok(self.core.scan(|file, _| {
             let query = "SELECT owner, id FROM sessions WHERE removed_at IS NOT NULL ORDER BY removed_at, id";
             let mut statement = file.prepare(query)?;
             let found = statement.query_map([], |row| {
@@ -60,7 +60,7 @@ impl Journal {
     /// Bytes that are kept of a session: its record, its events, its output.
     pub fn stored(&self, session: SessionId) -> Result<u64, JournalError> {
         let (record, events) =
-            self.core.read(|file, _| Ok((record_bytes(file, session)?, stored(file, session)?)))?;
+            self.core.scan(|file, _| Ok((record_bytes(file, session)?, stored(file, session)?)))?;
         let output = output_bytes(&self.spill_folder(session));
         Ok(record.saturating_add(events).saturating_add(output))
     }
