@@ -286,6 +286,9 @@ impl JobsState {
 
     fn enqueue(&mut self, id: JobId) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
+        if entry.cancel.is_cancelled() {
+            return self.conclude(id, verdict::cancelled(" before it ran"));
+        }
         entry.place = self.queue.push(entry.record.view.owner, id).ok();
         if entry.place.is_none() {
             let message = format!("{WAITING_PER_USER} jobs of yours wait already");

@@ -282,7 +282,8 @@ impl SupervisorState {
             Some(Begin { reply_to, first, seed, nested }) => {
                 (Some(reply_to), Some(first), Some(seed), nested)
             }
-            None => (None, None, None, false),
+            // Its sandbox may run, so it is paid for before others can take its room.
+            None => (None, self.sandbox_permit(id, peer, &name, &wanted), None, false),
         };
         let settings = &self.args.launcher.settings;
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
@@ -329,6 +330,19 @@ impl SupervisorState {
             // The reply port was dropped with the arguments, so the caller learns that the call failed.
             Err(error) => tracing::error!(%error, "a session could not be spawned"),
         }
+    }
+
+    /// The amounts of the sandbox that a session of an earlier daemon has, if it has one.
+    fn sandbox_permit(
+        &self,
+        id: SessionId,
+        owner: u32,
+        name: &SessionName,
+        wanted: &SandboxRequest,
+    ) -> Option<Permit> {
+        let sandboxes = self.args.journal.sandboxes(id).unwrap_or_default();
+        let amounts = a_sandbox(wanted, &self.args.launcher.settings.sandbox);
+        (!sandboxes.is_empty()).then(|| self.args.ledger.keep(owner, name.as_str(), amounts))
     }
 
     /// Checks everything before anything is created.

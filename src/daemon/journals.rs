@@ -80,12 +80,11 @@ async fn look(
     let ids: HashSet<SessionId> = removed.iter().map(|(_, id)| *id).collect();
     sizes.retain(|id, _| ids.contains(id));
     for (owner, id) in removed {
-        let size = match sizes.get(&id) {
-            Some(size) => *size,
-            None => {
-                let scanned = journal.clone();
-                *sizes.entry(id).or_insert(blocking(move || scanned.stored(id)).await?)
-            }
+        let size = if let Some(size) = sizes.get(&id) {
+            *size
+        } else {
+            let scanned = journal.clone();
+            *sizes.entry(id).or_insert(blocking(move || scanned.stored(id)).await?)
         };
         owners.entry(owner).or_default().push((Thing::Session(id), size));
     }
@@ -95,6 +94,11 @@ async fn look(
     // When the disk is short, those who have the most give first, before the work of all users comes to a stop.
     let mut short =
         disk::short_at(&launcher.paths.workspaces_dir(), launcher.settings.sandbox.disk_reserve_bytes);
+    let left: u64 = owners.values().flatten().map(|(_, size)| size).sum();
+    if left < short {
+        // All of it would not help, so it is not lost for nothing.
+        short = 0;
+    }
     let mut owners: Vec<_> = owners.into_iter().collect();
     owners.sort_by_key(|(_, things)| Reverse(things.iter().map(|(_, size)| size).sum::<u64>()));
     for (owner, oldest_first) in owners {

@@ -270,7 +270,13 @@ impl Books {
         }
         match self.check_kind(uid, kind, 0) {
             // Of all who fill the machine, only the one with the most has to stop: others would pay for its bytes.
-            Err(refusal) if refusal.whose == Whose::Machine && !self.has_most(uid, kind) => Ok(()),
+            Err(refusal)
+                if refusal.whose == Whose::Machine
+                    && refusal.used <= refusal.limit.saturating_mul(2)
+                    && !self.has_most(uid, kind) =>
+            {
+                Ok(())
+            }
             checked => checked,
         }
     }

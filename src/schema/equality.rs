@@ -66,7 +66,11 @@ pub(super) fn is_multiple(number: &Number, of: &Number) -> bool {
     }
     let (number, of) = (float(number), float(of));
     let quotient = number / of;
-    if quotient.is_finite() { (quotient - quotient.round()).abs() < TOLERANCE } else { number % of == 0.0 }
+    let whole = quotient.round();
+    if !quotient.is_finite() {
+        return number % of == 0.0;
+    }
+    (quotient - whole).abs() < TOLERANCE && (whole != 0.0 || number == 0.0)
 }
 
 /// Whether two values are equal. The recursion is as deep as the shallower of them, and one of them is part of a schema.

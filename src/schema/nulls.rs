@@ -2,106 +2,158 @@
 
 use serde_json::{Map, Value};
 
+use super::budget::{Budget, Stop};
+use super::equality::same;
 use super::references::resolve;
 
+/// What following references in a row may cost.
+const REFERENCE_STEPS: u64 = 64;
 const UNIONS: [&str; 2] = ["anyOf", "oneOf"];
 
-/// Returns true if the value changed.
+/// Returns true if the value changed. A value that is too large for this to end soon keeps the rest of its nulls.
 pub(super) fn drop_nulls(schema: &Value, value: &mut Value) -> bool {
-    drop_at(schema, schema, value)
+    let mut dropping = Dropping { root: schema, budget: Budget::new(), changed: false };
+    let _ = dropping.at(schema, value);
+    dropping.changed
 }
 
-/// The recursion ends because each call goes deeper into the finite value, or from a union into a branch that is not a
-/// union.
-fn drop_at(root: &Value, schema: &Value, value: &mut Value) -> bool {
-    let Some(schema) = resolve(root, schema) else { return false };
-    if let Some(branch) = branch_for(root, schema, value) {
-        return drop_at(root, branch, value);
-    }
-    match value {
-        Value::Array(items) => {
-            let Some(schema) = schema.get("items") else { return false };
-            items.iter_mut().fold(false, |changed, item| drop_at(root, schema, item) | changed)
+struct Dropping<'s> {
+    root: &'s Value,
+    budget: Budget,
+    changed: bool,
+}
+
+impl<'s> Dropping<'s> {
+    /// The recursion ends because each call goes deeper into the finite value, or from a union into a branch that is not
+    /// a union.
+    fn at(&mut self, schema: &'s Value, value: &mut Value) -> Result<(), Stop> {
+        let Some(schema) = self.resolve(schema)? else { return Ok(()) };
+        if let Some(branch) = self.branch_for(schema, value)? {
+            return self.at(branch, value);
         }
-        Value::Object(fields) => {
-            let (Some(schema), Some(properties)) =
-                (schema.as_object(), schema.get("properties").and_then(Value::as_object))
-            else {
-                return false;
-            };
-            let before = fields.len();
-            fields.retain(|name, value| {
-                !value.is_null()
-                    || is_required(schema, name)
-                    || properties.get(name).is_none_or(|property| takes_null(root, property))
-            });
-            let mut changed = fields.len() != before;
-            for (name, value) in fields {
-                if let Some(property) = properties.get(name) {
-                    changed |= drop_at(root, property, value);
-                }
+        match value {
+            Value::Array(items) => {
+                let Some(schema) = schema.get("items") else { return Ok(()) };
+                items.iter_mut().try_for_each(|item| self.at(schema, item))
             }
-            changed
+            Value::Object(fields) => {
+                let (Some(schema), Some(properties)) =
+                    (schema.as_object(), schema.get("properties").and_then(Value::as_object))
+                else {
+                    return Ok(());
+                };
+                let mut needless = Vec::new();
+                for (name, _) in fields.iter().filter(|(_, value)| value.is_null()) {
+                    self.budget.charge(1 + required(schema).len() as u64)?;
+                    if let Some(property) = properties.get(name)
+                        && !is_required(schema, name)
+                        && !self.takes_null(property)?
+                    {
+                        needless.push(name.clone());
+                    }
+                }
+                self.changed |= !needless.is_empty();
+                for name in &needless {
+                    fields.remove(name);
+                }
+                for (name, value) in fields {
+                    if let Some(property) = properties.get(name) {
+                        self.at(property, value)?;
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        _ => false,
     }
-}
 
-/// The branch of a union that a value is meant for. Unions inside a union are skipped, because two unions that refer to
-/// each other would never end.
-fn branch_for<'s>(root: &'s Value, schema: &'s Value, value: &Value) -> Option<&'s Value> {
-    let branches = UNIONS.iter().filter_map(|key| schema.get(key)?.as_array()).flatten();
-    let plain: Vec<&Value> = branches
-        .filter_map(|branch| resolve(root, branch))
-        .filter(|branch| UNIONS.iter().all(|key| branch.get(key).is_none()))
-        .filter(|branch| match value {
-            Value::Array(_) => branch.get("items").is_some(),
-            Value::Object(_) => branch.get("properties").is_some(),
-            _ => false,
-        })
-        .collect();
-    plain.iter().find(|branch| fits(branch, value)).or(plain.first()).copied()
+    fn resolve(&mut self, schema: &'s Value) -> Result<Option<&'s Value>, Stop> {
+        self.budget.charge(1)?;
+        if schema.get("$ref").is_some() {
+            self.budget.charge(REFERENCE_STEPS)?;
+        }
+        Ok(resolve(self.root, schema))
+    }
+
+    /// The branch of a union that a value is meant for. Unions inside a union are skipped, because two unions that refer
+    /// to each other would never end.
+    fn branch_for(&mut self, schema: &'s Value, value: &Value) -> Result<Option<&'s Value>, Stop> {
+        if !value.is_array() && !value.is_object() {
+            return Ok(None);
+        }
+        let mut first = None;
+        for branch in UNIONS.iter().filter_map(|key| schema.get(key)?.as_array()).flatten() {
+            let Some(branch) = self.resolve(branch)? else { continue };
+            let meant = if value.is_array() { "items" } else { "properties" };
+            if UNIONS.iter().any(|key| branch.get(key).is_some()) || branch.get(meant).is_none() {
+                continue;
+            }
+            self.budget.charge(value.as_object().map_or(0, Map::len) as u64)?;
+            if fits(branch, value, &mut self.budget)? {
+                return Ok(Some(branch));
+            }
+            first = first.or(Some(branch));
+        }
+        Ok(first)
+    }
+
+    /// Whether null is a valid value here. A schema without restrictions accepts any value.
+    fn takes_null(&mut self, schema: &'s Value) -> Result<bool, Stop> {
+        let Some(schema) = self.resolve(schema)? else { return Ok(true) };
+        if let Some(kind) = schema.get("type") {
+            return Ok(mentions(kind, "null"));
+        }
+        if let Some(choices) = schema.get("enum").and_then(Value::as_array) {
+            self.budget.charge(choices.len() as u64)?;
+            return Ok(choices.contains(&Value::Null));
+        }
+        if let Some(constant) = schema.get("const") {
+            return Ok(constant.is_null());
+        }
+        let mut is_union = false;
+        for branch in UNIONS.iter().filter_map(|key| schema.get(key)?.as_array()).flatten() {
+            is_union = true;
+            let takes = match self.resolve(branch)? {
+                Some(branch) if UNIONS.iter().all(|key| branch.get(key).is_none()) => {
+                    self.takes_null(branch)?
+                }
+                _ => true,
+            };
+            if takes {
+                return Ok(true);
+            }
+        }
+        Ok(!is_union)
+    }
 }
 
 /// Whether a branch of the right type may be meant: it has all fields of the value, and its constants match.
-fn fits(branch: &Value, value: &Value) -> bool {
+fn fits(branch: &Value, value: &Value, budget: &mut Budget) -> Result<bool, Stop> {
     let (Some(fields), Some(properties)) =
         (value.as_object(), branch.get("properties").and_then(Value::as_object))
     else {
-        return true;
+        return Ok(true);
     };
-    fields.iter().all(|(name, value)| {
-        properties.get(name).is_some_and(|property| {
-            let constant = property.get("const").is_none_or(|constant| constant == value);
-            let choices = property.get("enum").and_then(Value::as_array);
-            constant && choices.is_none_or(|all| value.is_null() || all.contains(value))
-        })
-    })
-}
-
-/// Whether null is a valid value here. A schema without restrictions accepts any value.
-fn takes_null(root: &Value, schema: &Value) -> bool {
-    let Some(schema) = resolve(root, schema) else { return true };
-    if let Some(kind) = schema.get("type") {
-        return mentions(kind, "null");
+    for (name, value) in fields {
+        let Some(property) = properties.get(name) else { return Ok(false) };
+        if let Some(constant) = property.get("const")
+            && !same(constant, value, budget)?
+        {
+            return Ok(false);
+        }
+        if let Some(choices) = property.get("enum").and_then(Value::as_array)
+            && !value.is_null()
+        {
+            let mut is_choice = false;
+            for choice in choices {
+                is_choice = is_choice || same(choice, value, budget)?;
+            }
+            if !is_choice {
+                return Ok(false);
+            }
+        }
     }
-    if let Some(choices) = schema.get("enum") {
-        return mentions_value(choices, &Value::Null);
-    }
-    if let Some(constant) = schema.get("const") {
-        return constant.is_null();
-    }
-    let mut branches = UNIONS.iter().filter_map(|key| schema.get(key)?.as_array()).flatten().peekable();
-    branches.peek().is_none()
-        || branches.any(|branch| match resolve(root, branch) {
-            Some(branch) if UNIONS.iter().any(|key| branch.get(key).is_some()) => true,
-            Some(branch) => takes_null(root, branch),
-            None => true,
-        })
-}
-
-fn mentions_value(choices: &Value, wanted: &Value) -> bool {
-    choices.as_array().is_some_and(|all| all.contains(wanted))
+    Ok(true)
 }
 
 /// `type` is a word or a list of words.
@@ -110,5 +162,9 @@ pub(super) fn mentions(kind: &Value, word: &str) -> bool {
 }
 
 pub(super) fn is_required(schema: &Map<String, Value>, name: &str) -> bool {
-    schema.get("required").and_then(Value::as_array).is_some_and(|all| all.iter().any(|key| key == name))
+    required(schema).iter().any(|key| key == name)
+}
+
+fn required(schema: &Map<String, Value>) -> &[Value] {
+    schema.get("required").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

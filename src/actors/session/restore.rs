@@ -135,6 +135,9 @@ impl SessionActorState {
             self.tickets.insert(cell, waiting.remove(&cell).unwrap_or_else(nobody));
         }
         running.for_each(|cell| self.keep_cell_permit(cell));
+        if past.sandbox.is_none() {
+            self.args.permit = None;
+        }
         if self.args.before.is_some() {
             self.receipt = past.last_sandbox.clone().map(Arc::new);
             self.keep_image();

@@ -54,10 +54,13 @@ pub(in crate::cli) async fn send_packed<T>(
     let content = stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
     let sent = send(content.boxed()).await;
     match packing.await {
-        // If the daemon refused the upload, packing fails with a broken pipe; the daemon's error is reported then.
-        Ok(Err(e)) if e.kind() != io::ErrorKind::BrokenPipe => Err(Failure::io(failed, &e)),
         Ok(Ok(skipped)) => Ok((sent?, skipped)),
-        Ok(Err(_)) | Err(_) => Ok((sent?, Skipped::default())),
+        // If the daemon refused the upload, packing fails with a broken pipe; the daemon's error is reported then.
+        Ok(Err(e)) if e.kind() == io::ErrorKind::BrokenPipe && sent.is_err() => {
+            sent.map(|sent| (sent, Skipped::default()))
+        }
+        Ok(Err(e)) => Err(Failure::io(failed, &e)),
+        Err(e) => Err(Failure::new(format!("{failed}: {e}"))),
     }
 }
 

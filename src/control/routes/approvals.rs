@@ -13,6 +13,7 @@ use crate::control::peer::Peer;
 use crate::control::problems::{ApiResult, Refused};
 use crate::protocol::api::Done;
 use crate::protocol::ask::{ApprovalList, Decision};
+use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::{Code, Problem};
 
 pub async fn list(
@@ -27,7 +28,7 @@ pub async fn list(
     let mut approvals = Vec::new();
     for session in app.directory.list(meant) {
         // A session that ends meanwhile has no approvals any more.
-        let Ok(asks) = ask(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
+        let Ok(Ok(asks)) = call_promptly(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
             continue;
         };
         if let Ok(pending) = call_promptly(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await {
@@ -62,6 +63,11 @@ pub async fn decide(
     })?;
     let asks = ask(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
     let decide = |reply_to| AsksMsg::Decide { id, decision, by: peer.uid, reply_to };
-    call_part(&session, &asks, None, decide).await??;
+    // The answer comes when the journal has the decision.
+    let decided = tokio::time::timeout(JOURNAL_TIMEOUT, call_part(&session, &asks, None, decide)).await;
+    decided.map_err(|_| {
+        Problem::new(Code::Storage, "the decision was taken, and cannot be written into the journal yet")
+            .hint("free some space where the daemon's home is")
+    })???;
     Ok(Json(Done {}))
 }

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use std::io::{BufReader, Read, Seek, Write};
+use std::time::Duration;
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::App;
@@ -165,9 +166,16 @@ pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>)
     Ok(Json(Done {}))
 }
 
+/// How long the answer to a cancellation waits for the end of the job.
+const CANCELLED_WITHIN: Duration = Duration::from_secs(60);
+
 pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let id = find(&app, &peer, &key).await?.view.id;
-    app.jobs.call(|reply_to| JobsMsg::Cancel { id, reply_to }).await?;
+    let cancelled = app.jobs.call(|reply_to| JobsMsg::Cancel { id, reply_to });
+    tokio::time::timeout(CANCELLED_WITHIN, cancelled).await.map_err(|_| {
+        Problem::new(Code::Storage, "the job is being cancelled, and its end is not in the journal yet")
+            .hint("look at it with `belljar job show`")
+    })??;
     Ok(Json(Done {}))
 }
 

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -68,17 +69,17 @@ pub async fn list(
         peer.require_admin(&app.settings.admin.group, "see what others have")?;
     }
     let meant = (!query.all).then_some(peer.uid);
-    let mut sessions = Vec::new();
-    for session in app.directory.list(meant) {
+    // All at once, because one that still reads its journal answers late.
+    let views = app.directory.list(meant).into_iter().map(async |session| {
         let view = || call_promptly(&session, |reply_to| SessionMsg::View { reply_to });
         // A session that crashes while it answers is restarted and can be asked again; a session that ends is not
         // listed.
-        let answer = match view().await {
+        match view().await {
             Err(problem) if problem.code == Code::Internal => view().await,
             answer => answer,
-        };
-        sessions.extend(answer.ok());
-    }
+        }
+    });
+    let sessions = join_all(views).await.into_iter().flatten().collect();
     Ok(Json(SessionList { sessions }))
 }
 

@@ -2,6 +2,7 @@
 //! files are taken out, as data.
 
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -90,9 +91,13 @@ pub fn gather(root: &Root<'_>, patterns: &[String], out: impl Write) -> std::io:
     // In order, so that the same files are taken each time if not all can be.
     let walk = Walk { entries: ARTIFACT_SCAN_ENTRIES, sorted: true };
     walk.run(root.folder(), |met| {
-        let Met::Entry(entry) = met else {
-            gathered.cut = true;
-            return Ok::<_, std::io::Error>(false);
+        let entry = match met {
+            Met::Entry(entry) => entry,
+            Met::Unread { error: Errno::NOENT, .. } => return Ok::<_, std::io::Error>(false),
+            Met::Unread { .. } | Met::TooMany => {
+                gathered.cut = true;
+                return Ok(false);
+            }
         };
         let usable = entry.name.to_str().ok().filter(|name| !name.chars().any(char::is_control));
         let path = usable.and_then(|_| entry.path().into_os_string().into_string().ok());

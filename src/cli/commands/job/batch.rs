@@ -96,7 +96,7 @@ impl<'a> Batch<'a> {
                     // This is the only job, so its failure is the failure of the command.
                     Err(failure) if alone => return Err(failure),
                     Err(failure) => {
-                        self.ended(place, Fate::Refused(failure)).await?;
+                        self.ended(place, Fate::Refused(failure))?;
                     }
                 }
                 while let Ok(told) = receiver.try_recv() {
@@ -105,7 +105,7 @@ impl<'a> Batch<'a> {
                 if self.can_begin() {
                     tokio::select! {
                         biased;
-                        code = stops.next() => self.stop(code).await?,
+                        code = stops.next() => self.stop(code)?,
                         () = std::future::ready(()) => {}
                     }
                     continue;
@@ -121,7 +121,7 @@ impl<'a> Batch<'a> {
                         self.context.screen.warn("left; the jobs were told to end")?;
                         return Err(Failure { exit: code, ..Failure::new(String::new()) });
                     }
-                    self.stop(code).await?;
+                    self.stop(code)?;
                 }
                 told = receiver.recv() => {
                     if let Some(told) = told {
@@ -217,32 +217,32 @@ impl<'a> Batch<'a> {
                 self.running.remove(&place);
                 self.admission.freed();
                 let seen = match *seen {
-                    Err(failure) => return self.ended(place, Fate::Refused(failure)).await,
+                    Err(failure) => return self.ended(place, Fate::Refused(failure)),
                     Ok(seen) => seen,
                 };
                 let Some(planned) = self.plan.jobs.get(place) else { return Ok(()) };
                 let fate = Fate::Ended(Box::new(seen.view));
                 let outcome = Outcome { stdout: seen.stdout, stderr: seen.stderr, ..ended(planned, fate) };
                 self.fetch(&outcome).await?;
-                self.conclude(place, outcome).await
+                self.conclude(place, outcome)
             }
         }
     }
 
-    async fn ended(&mut self, place: usize, fate: Fate) -> Result<(), Failure> {
+    fn ended(&mut self, place: usize, fate: Fate) -> Result<(), Failure> {
         let Some(planned) = self.plan.jobs.get(place) else { return Ok(()) };
         let outcome = ended(planned, fate);
-        self.conclude(place, outcome).await
+        self.conclude(place, outcome)
     }
 
-    async fn conclude(&mut self, place: usize, outcome: Outcome) -> Result<(), Failure> {
+    fn conclude(&mut self, place: usize, outcome: Outcome) -> Result<(), Failure> {
         self.show.ended(self.context, place, &outcome, self.plan.jobs.len() == 1)?;
         let failed = !outcome.passed();
         if let Some(slot) = self.outcomes.get_mut(place) {
             *slot = Some(outcome);
         }
         if failed && self.fail_fast {
-            self.cancel().await;
+            self.cancel();
         }
         Ok(())
     }
@@ -267,26 +267,24 @@ impl<'a> Batch<'a> {
         watch::fetch(&self.client, &view.id.to_string(), &to).await
     }
 
-    async fn stop(&mut self, code: u8) -> Result<(), Failure> {
+    fn stop(&mut self, code: u8) -> Result<(), Failure> {
         self.stopped = Some(code);
         self.context.screen.note(match code {
             exit::INTERRUPTED => "cancelling the jobs; press Ctrl-C again to leave at once",
             _ => "cancelling the jobs",
         })?;
-        self.cancel().await;
+        self.cancel();
         Ok(())
     }
 
     /// Cancels all jobs. Their ends are reported like those of all others.
-    async fn cancel(&mut self) {
+    fn cancel(&mut self) {
         self.waiting.clear();
-        let cancelled = self.running.values().map(|id| {
-            let client = Arc::clone(&self.client);
-            let path = format!("/v1/jobs/{id}/cancel");
+        for id in self.running.values() {
+            let (client, path) = (Arc::clone(&self.client), format!("/v1/jobs/{id}/cancel"));
             // The request fails if the job has just ended, which is fine.
-            async move { drop(client.post_empty(&path).await) }
-        });
-        futures_util::future::join_all(cancelled).await;
+            tokio::spawn(async move { drop(client.post_empty(&path).await) });
+        }
     }
 }
 

@@ -114,8 +114,10 @@ pub(in crate::cli) async fn logs(context: &mut Context, id: &str, follow: bool) 
 
 pub(in crate::cli) async fn cancel(context: &mut Context, ids: &[String]) -> Result<u8, Failure> {
     let client = context.client();
-    for id in ids {
-        client.post_empty(&path(id, "/cancel")).await?;
+    // The daemon answers when a job has ended, so all are asked to end before the first answer.
+    let cancelled = ids.iter().map(async |id| client.post_empty(&path(id, "/cancel")).await);
+    for cancelled in futures_util::future::join_all(cancelled).await {
+        cancelled?;
     }
     for id in ids {
         // The daemon answers when the job has ended and nothing of it is left.
