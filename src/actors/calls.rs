@@ -29,6 +29,15 @@ pub async fn call<M: ractor::Message, T: Send + 'static>(
     call_part(actor, actor, None, message).await
 }
 
+/// Asks an actor on behalf of a part that ends with it: without an answer, the session has ended for the part, even if
+/// a next generation of the session goes on.
+pub(super) async fn call_own<M: ractor::Message, T: Send + 'static>(
+    actor: &ActorRef<M>,
+    message: impl FnOnce(RpcReplyPort<T>) -> M,
+) -> Result<T, Problem> {
+    answer(false, actor.call(message, None).await)
+}
+
 /// Asks an actor that answers without waiting for anything slow.
 pub async fn call_promptly<M: ractor::Message, T: Send + 'static>(
     actor: &ActorRef<M>,

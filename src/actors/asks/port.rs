@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::messages::{AsksMsg, AsksRef};
 use super::shared_budget::ParentBudget;
 use super::state::AsksState;
-use crate::actors::calls::{ask, call};
+use crate::actors::calls::{ask, call_own};
 use crate::actors::directory::Directory;
 use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
@@ -337,7 +337,7 @@ pub async fn ended(
     let mut watch = log.watch();
     loop {
         watch.borrow_and_update();
-        let view = call(asks, |reply_to| AsksMsg::View { ask, reply_to }).await?;
+        let view = call_own(asks, |reply_to| AsksMsg::View { ask, reply_to }).await?;
         let view = view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {ask}")))?;
         look(&view);
         if view.end.is_some() {

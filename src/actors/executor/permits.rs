@@ -66,7 +66,7 @@ impl Permission {
         let waiting = Waiting { asks, executor, left, cell, call };
         let wanted = PermitWanted { cell, ask, call, name, arguments, bound_by };
         let permit = |reply_to| AsksMsg::Permit { wanted, reply_to };
-        let decision = calls::call(&waiting.asks, permit).await;
+        let decision = calls::call_own(&waiting.asks, permit).await;
         let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });
         match decision {
             Ok(Decision::Accept { .. }) => begun(&log, cell, call).await,

@@ -64,7 +64,7 @@ impl OwnSession {
         &self,
         message: impl FnOnce(RpcReplyPort<T>) -> SessionMsg,
     ) -> Result<T, Problem> {
-        calls::call(&self.session, |reply_to| Self::own(self.generation, message(reply_to))).await
+        calls::call_own(&self.session, |reply_to| Self::own(self.generation, message(reply_to))).await
     }
 
     /// Calls the session with a request that it may refuse.
