@@ -64,7 +64,14 @@ impl OwnSession {
         &self,
         message: impl FnOnce(RpcReplyPort<T>) -> SessionMsg,
     ) -> Result<T, Problem> {
-        calls::call_own(&self.session, |reply_to| Self::own(self.generation, message(reply_to))).await
+        let answer =
+            calls::call_own(&self.session, |reply_to| Self::own(self.generation, message(reply_to))).await;
+        if answer.is_err() && calls::lives(&self.session) {
+            // The generation of this part has ended, and the part ends with it. What it made of a lost answer would get
+            // into the journal, from which the next generation goes on.
+            std::future::pending::<()>().await;
+        }
+        answer
     }
 
     /// Calls the session with a request that it may refuse.
