@@ -99,7 +99,7 @@ fn try_post(daemon: &Daemon, path: &str) -> Option<u16> {
 pub fn an_undo_that_the_daemon_did_not_survive_is_told_by_the_next() {
     let Some(mut daemon) = base() else { return };
     let mut told_by_the_kernel = 0;
-    for place in (1..=6).flat_map(|n| [format!("{n}:before"), format!("{n}:after")]) {
+    for place in (1..=9).flat_map(|n| [format!("{n}:before"), format!("{n}:after")]) {
         printed(&daemon, "x = 'old'");
         let last = printed_cell(&daemon, "x = 'new'");
         daemon.kill();
