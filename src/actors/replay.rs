@@ -21,7 +21,7 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
     ask(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
     let mut under_way = UnderWay { session, finished: false };
     let take = |fold: &mut Fold, event: Event| {
-        fold.take(&event);
+        let _ = fold.take(&event);
         Ok(())
     };
     let fold = Fold::new(&Arc::default());

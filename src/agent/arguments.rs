@@ -9,7 +9,7 @@ use crate::protocol::limits::TOOL_NAME_CHARS;
 use crate::schema::{self, CODE_PARAMETERS, Checker, Problem, excerpt};
 
 pub(super) const CELL_TOOL: &str = "execute_python_code";
-pub(super) const COMPUTE_TOOL: &str = "compute_with_python";
+pub const COMPUTE_TOOL: &str = "compute_with_python";
 pub(super) const PLAN_TOOL: &str = "recursive_plan_tree_todo";
 
 /// Aliases of tools, which models know from other systems.
@@ -32,7 +32,8 @@ impl Work {
     }
 }
 
-pub(super) fn is_cell_tool(name: &str) -> bool {
+#[must_use]
+pub fn is_cell_tool(name: &str) -> bool {
     matches!(name, CELL_TOOL | "exec_code")
 }
 

@@ -163,15 +163,23 @@ impl Effect {
     }
 }
 
+/// What a person has to allow of the calls that the model makes itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelApprovals {
+    /// Whether cells have to be allowed.
+    pub cells: bool,
+    /// The names of the tools whose calls have to be allowed.
+    pub tools: BTreeSet<String>,
+}
+
 /// The facts that the machine needs beside the ask itself. Replaying the inputs gives the same effects only
 /// with the same setup.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// The tools that `AskSpec::tools` names, as described to the model; further tools do no harm.
     pub tools: Vec<ModelTool>,
-    /// The names of the tools that act outside of the sandbox.
     #[serde(default)]
-    pub outside: BTreeSet<String>,
+    pub approvals: ModelApprovals,
     /// How many malformed replies in a row are fed back before the ask ends.
     pub malformed: u32,
     /// Whether a legacy `function_call` is executed; otherwise it is answered with a correction.

@@ -19,8 +19,9 @@ mod template;
 mod turn;
 mod words;
 
+pub use arguments::{COMPUTE_TOOL, is_cell_tool};
 pub use budget::tokens_of_text;
-pub use effects::{Effect, Input, Setup, SetupProblem};
+pub use effects::{Effect, Input, ModelApprovals, Setup, SetupProblem};
 pub use machine::Machine;
 pub use report::report;
 pub use template::{TemplateProblem, fill as fill_template};

@@ -1,12 +1,9 @@
 //! The calls of one reply: cells run one after the other, other tools at once, and each call waits for
 //! approval first where required.
 
-use std::collections::BTreeSet;
-
-use super::arguments::{Work, is_cell_tool};
-use super::effects::{Effect, Setup};
-use crate::controls;
-use crate::protocol::ask::{ApprovalPolicy, AskSpec, Subject};
+use super::arguments::Work;
+use super::effects::{Effect, ModelApprovals, Setup};
+use crate::protocol::ask::{AskSpec, Subject};
 use crate::protocol::chat::Message;
 use crate::protocol::timeout::Timeouts;
 
@@ -71,42 +68,21 @@ pub(super) struct Turn {
 
 /// The rules that all cells and calls of an ask share.
 pub(super) struct Rules<'a> {
-    approval: &'a ApprovalPolicy,
-    /// Further tools that a person has to allow.
-    also: &'a [String],
-    /// The tools that act outside of the sandbox.
-    outside: &'a BTreeSet<String>,
+    approvals: &'a ModelApprovals,
     restricted: bool,
     timeouts: Timeouts,
 }
 
 impl<'a> Rules<'a> {
     pub fn of(spec: &'a AskSpec, setup: &'a Setup) -> Self {
-        Self {
-            approval: &spec.approval,
-            also: &spec.also_approve,
-            outside: &setup.outside,
-            restricted: spec.restricted,
-            timeouts: setup.cell_timeouts(),
-        }
+        Self { approvals: &setup.approvals, restricted: spec.restricted, timeouts: setup.cell_timeouts() }
     }
 
     fn wants_approval(&self, work: &Work) -> bool {
-        let is_named = |names: &[String]| match work {
-            Work::Cell { .. } => names.iter().any(|name| is_cell_tool(name)),
-            Work::Tool { name, .. } => names.contains(name),
-        };
-        let by_policy = match self.approval {
-            ApprovalPolicy::Auto => false,
-            ApprovalPolicy::Ask => work.is_python() || self.acts_outside(work),
-            ApprovalPolicy::Tools(names) => is_named(names),
-        };
-        by_policy || is_named(self.also)
-    }
-
-    fn acts_outside(&self, work: &Work) -> bool {
-        let outside = matches!(work, Work::Tool { name, .. } if self.outside.contains(name));
-        outside && controls::holds("host_tools_of_models_are_asked")
+        match work {
+            Work::Cell { .. } => self.approvals.cells,
+            Work::Tool { name, .. } => self.approvals.tools.contains(name),
+        }
     }
 
     fn timeout_s(&self, wanted: Option<f64>) -> f64 {

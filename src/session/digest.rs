@@ -1,4 +1,4 @@
-//! Digests of values that are only compared later, so that the values need not be kept.
+//! Digests and sizes of values that are only compared later, so that the values need not be stored.
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -13,4 +13,10 @@ pub fn digest<T: Serialize + ?Sized>(value: &T) -> Digest {
     // Serializing these values cannot fail, and neither can writing to a hash.
     let _ = serde_json::to_writer(&mut hash, value);
     hash.finalize().into()
+}
+
+/// The bytes of a call's arguments, as JSON.
+#[must_use]
+pub fn json_bytes(arguments: &serde_json::Map<String, serde_json::Value>) -> u64 {
+    serde_json::to_string(arguments).map_or(u64::MAX, |json| json.len() as u64)
 }

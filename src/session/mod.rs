@@ -1,6 +1,7 @@
-//! The pure parts of a session: its queue, the rules for its code, the outcome of a cell, and the present
-//! state derived from its events. Nothing here has side effects; `actors::session` carries them out.
+//! The pure parts of a session: its queue, the rules for its code, the approvals that wait, the
+//! outcome of a cell, and the present state derived from its events. Nothing here has side effects; `actors::session` carries them out.
 
+pub mod approvals;
 pub mod digest;
 pub mod machine;
 pub mod notices;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::digest::{Digest, digest};
+use super::digest::{Digest, digest, json_bytes};
 use super::rules::CellRules;
 use crate::memory::Charge;
 use crate::protocol::ask::AskNumber;
@@ -61,9 +61,7 @@ impl RecordedCall {
     pub fn had(&self, arguments: &serde_json::Map<String, serde_json::Value>) -> bool {
         match self.refused_bytes {
             None => self.arguments == digest(arguments),
-            Some(bytes) => {
-                serde_json::to_string(arguments).is_ok_and(|arguments| arguments.len() as u64 == bytes)
-            }
+            Some(bytes) => json_bytes(arguments) == bytes,
         }
     }
 }

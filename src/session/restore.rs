@@ -1,6 +1,7 @@
 //! The present state of a session, folded from its events: the state from which it continues after a restart
 //! of the daemon.
 
+mod asks;
 mod fold;
 #[cfg(test)]
 mod tests;
@@ -16,11 +17,13 @@ use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::preload::Preloaded;
 use crate::protocol::receipt::Receipt;
+use crate::session::approvals::Approvals;
 use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::recorded::Span;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::tools::Responses;
 
+pub use asks::{AsksFold, CELL_REFUSED, Recalled, RecalledAsks};
 pub use fold::Fold;
 
 #[derive(Clone, Debug, Default)]
@@ -65,6 +68,7 @@ pub struct Restored {
     pub sandbox_rules: SandboxRules,
     /// The rules of the asks so far.
     pub rules_of_asks: BTreeMap<AskNumber, Arc<CellRules>>,
+    pub approvals: Approvals,
 }
 
 /// A cell that had begun.

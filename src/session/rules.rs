@@ -1,16 +1,21 @@
-//! The rules for what code in a sandbox may do outside of it. Rules belong to code, not to moments: those of
+//! The rules for what code in a sandbox, or a model itself, may do outside of it, and for what a person has to allow of
+//! that. Rules belong to code, not to moments: those of
 //! a cell bind everything that comes of it (threads, tasks, processes, inner asks, the `repr` of its
 //! objects). Only the guest could say which code makes a call, and the guest is not trusted. So the rules of
 //! all code that has run in a sandbox since its last reset apply together to every call from it.
 
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::digest::json_bytes;
+use crate::agent::{COMPUTE_TOOL, ModelApprovals, is_cell_tool};
 use crate::config::Agent;
 use crate::controls;
 use crate::protocol::ask::{ApprovalPolicy, AskNumber, AskSpec};
 use crate::protocol::ids::CellNumber;
-use crate::tools::{self, Registry};
+use crate::protocol::limits::APPROVAL_BYTES;
+use crate::tools::{self, Definition, Registry};
 
 /// The most asks of one sandbox whose rules are kept separately. Beyond that, the rules of the oldest are
 /// merged.
@@ -107,16 +112,38 @@ impl CellRules {
     }
 }
 
+/// What a person has to allow of the calls that the model of an ask makes itself; `outside` are the tools that act
+/// outside of the sandbox.
+#[must_use]
+pub fn of_model(spec: &AskSpec, outside: BTreeSet<String>) -> ModelApprovals {
+    let asks = spec.approval == ApprovalPolicy::Ask;
+    let outside = outside.into_iter().filter(|_| asks && controls::holds("host_tools_of_models_are_asked"));
+    let python = asks.then(|| COMPUTE_TOOL.to_owned());
+    let named = match &spec.approval {
+        ApprovalPolicy::Tools(names) => names.as_slice(),
+        ApprovalPolicy::Auto | ApprovalPolicy::Ask => &[],
+    };
+    let named = named.iter().chain(&spec.also_approve).cloned();
+    let tools: BTreeSet<String> = named.chain(outside).chain(python).collect();
+    ModelApprovals { cells: asks || tools.iter().any(|name| is_cell_tool(name)), tools }
+}
+
+/// Whether a person can look through the arguments of a call before allowing it.
+#[must_use]
+pub fn is_reviewable(arguments: &Map<String, Value>) -> bool {
+    json_bytes(arguments) <= APPROVAL_BYTES
+}
+
 /// Whose code it is: that of an ask, or of a client.
 pub type Source = Option<AskNumber>;
 
 /// A tool that code calls.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+struct Call<'a> {
     /// The name in the tool's definition.
-    pub name: &'a str,
+    name: &'a str,
     /// Whether the tool acts outside of the sandbox.
-    pub outside: bool,
+    outside: bool,
 }
 
 impl Call<'_> {
@@ -133,6 +160,17 @@ pub enum CallOrigin {
     Leftover,
     /// A cell of that source.
     Cell(Source),
+}
+
+impl CallOrigin {
+    /// The ask in whose name the call is made.
+    #[must_use]
+    pub fn ask(self) -> Source {
+        match self {
+            Self::Leftover => None,
+            Self::Cell(source) => source,
+        }
+    }
 }
 
 /// The decision on a call.
@@ -239,10 +277,32 @@ impl SandboxRules {
         bound.fold(base, |rules, (_, bound)| rules.tightened(&bound.rules))
     }
 
-    /// Decides on a call. If the rules of the running cell allow the call but those of earlier code forbid
-    /// it, a person may allow it; without a running cell, nothing could wait for that decision.
+    /// Decides on a call of this tool with these arguments.
     #[must_use]
-    pub fn judge(&self, call: Call<'_>, origin: CallOrigin) -> CallDecision {
+    pub fn decide(
+        &self,
+        tool: &Definition,
+        arguments: &Map<String, Value>,
+        origin: CallOrigin,
+    ) -> CallDecision {
+        if tool.local {
+            return CallDecision::Never(format!(
+                "`{}` runs in the sandbox itself, not through a call",
+                tool.name
+            ));
+        }
+        match self.judge(Call { name: &tool.name, outside: tool.outside }, origin) {
+            CallDecision::Person { .. } if !is_reviewable(arguments) => CallDecision::Never(format!(
+                "a person has to allow `{}`, and cannot look at more than {APPROVAL_BYTES} bytes of arguments",
+                tool.name
+            )),
+            decision => decision,
+        }
+    }
+
+    /// Decides on a call, whatever its arguments. If the rules of the running cell allow the call but those of earlier code forbid
+    /// it, a person may allow it; without a running cell, nothing could wait for that decision.
+    fn judge(&self, call: Call<'_>, origin: CallOrigin) -> CallDecision {
         let base = Some((None, &*self.base))
             .filter(|_| matches!(origin, CallOrigin::Leftover | CallOrigin::Cell(None)));
         let bound = self.by_source.iter().map(|(source, bound)| (*source, &bound.rules));

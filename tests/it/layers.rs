@@ -16,7 +16,7 @@ const MAY_USE: [(&str, &[&str]); 17] = [
     ("sandbox", &["config", "protocol"]),
     ("store", &["config", "memory", "protocol"]),
     ("tools", &["config", "memory", "protocol", "schema"]),
-    ("session", &["config", "memory", "protocol", "sandbox", "store", "tools"]),
+    ("session", &["agent", "config", "memory", "protocol", "sandbox", "store", "tools"]),
     (
         "actors",
         &[

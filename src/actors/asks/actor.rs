@@ -1,6 +1,5 @@
 //! The asks actor: how it handles each message.
 
-use super::approvals::CALLER_ENDED;
 use super::messages::{AsksMsg, AsksRef};
 use super::state::{AsksArgs, AsksState};
 use super::views::plan_bytes;
@@ -10,7 +9,7 @@ use crate::protocol::ask::{AskNumber, AskState};
 use crate::protocol::event::EventBody;
 use crate::tools::PlanHistory;
 use ractor::{Actor, ActorProcessingErr, SpawnErr};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 /// The interval at which deadlines are checked.
@@ -48,20 +47,18 @@ impl Actor for Asks {
             remains: BTreeMap::new(),
             history: Vec::new(),
             history_memory: pool.open(MemoryPurpose::Conversations),
-            approvals: BTreeMap::new(),
-            next_approval: memory.approvals_wanted + 1,
-            early: memory.early,
+            approvals: memory.approvals,
+            permits: HashMap::new(),
             leaving: false,
             last_programs: None,
         };
-        state.recall(&myself, memory.asks, memory.approvals);
+        state.approvals.owned_by(state.args.owner);
+        state.recall(&myself, memory.asks);
         let known: Vec<AskNumber> = state.asks.keys().copied().collect();
         for ask in known {
             state.keeps(ask);
         }
-        for id in &memory.void {
-            state.withdraw(id, CALLER_ENDED);
-        }
+        state.withdraw_void();
         myself.send_interval(TICK, || AsksMsg::Tick);
         Ok(state)
     }
@@ -92,9 +89,9 @@ impl Actor for Asks {
             }
             AsksMsg::Approvals { reply_to } => state.tell_approvals(reply_to),
             AsksMsg::Decide { id, decision, by, reply_to } => {
-                state.decide(&myself, &id, decision, Some(by), Some(reply_to));
+                state.decide(&myself, id, decision, Some(by), Some(reply_to));
             }
-            AsksMsg::Permit { wanted, reply_to } => state.want_permit(wanted, reply_to),
+            AsksMsg::Permit { question, reply_to } => state.want_permit(question, reply_to),
             AsksMsg::PermitDropped { cell, call } => state.permit_dropped(cell, call),
             AsksMsg::CellEnded { cell } => state.cell_ended(cell),
             AsksMsg::Spent { ask, usage, steps } => state.spent_within(&myself, ask, usage, steps),

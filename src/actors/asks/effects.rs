@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::messages::{AsksMsg, AsksRef};
-use super::recall::CELL_REFUSED;
 use super::shared_budget::{REPLY_TOKENS, Short};
 use super::state::{AsksState, Task};
 use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
@@ -22,6 +21,7 @@ use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
+use crate::session::restore::CELL_REFUSED;
 use crate::session::rules::CellRules;
 use crate::store::Paid;
 use crate::tools::Caller;
@@ -406,10 +406,12 @@ impl AsksState {
         self.finish(myself, ask, end);
     }
 
-    pub(super) fn finish(&self, myself: &AsksRef, ask: AskNumber, end: AskEnd) {
+    pub(super) fn finish(&mut self, myself: &AsksRef, ask: AskNumber, end: AskEnd) {
         let end = Box::new(end);
         let asks = myself.clone();
-        self.args.log.append_then(EventBody::AskFinished { ask, end: end.clone() }, None, move || {
+        let finished = EventBody::AskFinished { ask, end: end.clone() };
+        let _ = self.approvals.take(&finished, &clock::now());
+        self.args.log.append_then(finished, None, move || {
             let _ = asks.cast(AsksMsg::AskEnded { ask, end });
         });
     }

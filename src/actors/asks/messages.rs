@@ -1,7 +1,6 @@
 //! The messages to a session's asks actor: requests of other actors, and reports of its own tasks.
 
 use ractor::{ActorRef, RpcReplyPort};
-use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,21 +13,10 @@ use crate::protocol::event::ToolOutcome;
 use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::Problem;
 use crate::protocol::result::ExecutionResult;
+use crate::session::approvals::Question;
 use crate::tools::PlanTree;
 
 pub type AsksRef = ActorRef<AsksMsg>;
-
-/// A tool call of a running cell that a person has to allow.
-pub struct PermitWanted {
-    pub cell: CellNumber,
-    /// The ask that the cell belongs to.
-    pub ask: Option<AskNumber>,
-    pub call: u64,
-    pub name: String,
-    pub arguments: Map<String, Value>,
-    /// The ask whose rules require the permit, if it is another one.
-    pub bound_by: Option<AskNumber>,
-}
 
 pub enum AsksMsg {
     /// Starts an ask. Answered when it is in the journal.
@@ -77,10 +65,10 @@ pub enum AsksMsg {
     },
     /// Requests a person's permit for a tool call of a running cell. Answered with the decision.
     Permit {
-        wanted: PermitWanted,
+        question: Question,
         reply_to: RpcReplyPort<Decision>,
     },
-    /// The call no longer waits for its permit.
+    /// The call no longer waits for its permit: it was dropped, or has begun.
     PermitDropped {
         cell: CellNumber,
         call: u64,

@@ -5,7 +5,7 @@
 //! `actor` handles messages, `state` holds the actor's state. `spec` turns a request into an ask, `start`
 //! begins and recalls asks, `effects` carries effects out, `approvals` asks people, `views` shows asks,
 //! `nesting` computes the bounds of inner asks, `shared_budget` counts the tokens and steps that asks share,
-//! `recall` reads the journal, `port` is the tools' access to the session.
+//! `port` is the tools' access to the session.
 
 pub mod actor;
 mod approvals;
@@ -13,7 +13,6 @@ mod effects;
 pub mod messages;
 mod nesting;
 pub mod port;
-pub mod recall;
 pub(in crate::actors) mod shared_budget;
 pub mod spec;
 mod start;

@@ -10,7 +10,7 @@ use crate::protocol::chat::ModelTool;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::text::quotable;
 use crate::protocol::values;
-use crate::session::rules::CellRules;
+use crate::session::rules::{self, CellRules};
 use crate::tools::Registry;
 
 /// The most characters in the text of an ask.
@@ -147,7 +147,7 @@ pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies
     described.extend(gone);
     Setup {
         tools: described,
-        outside,
+        approvals: rules::of_model(spec, outside),
         malformed: agent.malformed,
         legacy_function_call: agent.legacy_function_call,
         told_chars: agent.told_chars,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::messages::{AsksMsg, AsksRef};
-use super::recall::Recalled;
 use super::spec::{self, Outer};
 use super::state::LastPrograms;
 use super::state::Remains;
@@ -18,11 +17,13 @@ use crate::actors::session::messages::SessionMsg;
 use crate::agent::{Effect, Input, Machine};
 use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
-use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, NewAsk};
+use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
+use crate::session::approvals::Approvals;
+use crate::session::restore::Recalled;
 use crate::tools::Registry;
 
 /// The message of an ask that cannot be resumed.
@@ -207,15 +208,11 @@ impl AsksState {
 
     /// Replays the asks of earlier daemons. An ended ask leaves its conversation; an unended one resumes with
     /// the effects that it was waiting for.
-    pub(super) fn recall(
-        &mut self,
-        myself: &AsksRef,
-        asks: BTreeMap<AskNumber, Recalled>,
-        mut approvals: Vec<Approval>,
-    ) {
+    pub(super) fn recall(&mut self, myself: &AsksRef, asks: BTreeMap<AskNumber, Recalled>) {
         if asks.values().any(|recalled| recalled.spec.depth > 0) {
             // The caller that created this session for an inner ask ended with the earlier daemon.
             self.leaving = true;
+            self.approvals = Approvals::default();
             let _ = self.args.session.cast(SessionMsg::Remove { reply_to: None });
             return;
         }
@@ -266,7 +263,6 @@ impl AsksState {
                 self.keep_history(machine.into_history());
                 if let Some(end) = unwritten {
                     let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
-                    approvals.retain(|approval| approval.ask != Some(ask));
                     self.finish(myself, ask, end);
                 }
                 continue;
@@ -284,36 +280,16 @@ impl AsksState {
                 };
                 self.keep_history(machine.into_history());
                 let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
-                approvals.retain(|approval| approval.ask != Some(ask));
                 self.finish(myself, ask, end);
                 continue;
             }
-            let questions = approvals.iter().filter(|approval| approval.ask == Some(ask));
-            let asked_at = questions.map(|approval| approval.asked_at.as_str()).min();
+            let asked_at = self.approvals.of_ask(ask).map(|approval| approval.asked_at.as_str()).min();
             let clock = Clock::running(recalled.spent(asked_at));
             let begun = Waiting { ask, spec: recalled.spec.clone(), above: None };
             self.remains.remove(&ask);
             let current = Current::new(begun, machine, clock, Arc::clone(&tools));
             self.current = Some(Current { recalled: Some(recalled), ..current });
         }
-        self.recall_approvals(approvals);
         self.go_on(myself);
-    }
-}
-
-impl Recalled {
-    fn view(&self) -> AskView {
-        AskView {
-            ask: self.ask,
-            state: if self.end.is_some() { AskState::Done } else { AskState::Queued },
-            text: self.spec.text.clone(),
-            model: self.spec.model.clone(),
-            dialect: self.spec.dialect,
-            steps: self.end.as_ref().map_or(0, |end| end.steps),
-            usage: self.end.as_ref().map_or_else(Usage::default, |end| end.usage),
-            waits_for: Vec::new(),
-            events_after: self.events_after,
-            end: self.end.clone(),
-        }
     }
 }

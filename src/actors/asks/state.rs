@@ -1,7 +1,6 @@
 //! The state of the asks actor.
 
 use super::messages::{AsksMsg, AsksRef};
-use super::recall::{Recalled, RecalledAsks};
 use super::shared_budget::{Left, ParentBudget, Reserved, SharedBudget};
 use crate::actors::calls;
 use crate::actors::directory::Directory;
@@ -16,14 +15,15 @@ use crate::memory::{Charge, MemoryPurpose};
 use crate::memory::{NoRoom, Pool};
 use crate::panics::spawn_reporting;
 use crate::protocol::ask::AskLimits;
-use crate::protocol::ask::DefaultDecision;
 use crate::protocol::ask::{Approval, AskNumber, AskSpec, AskView, Decision, PlanVersion};
 use crate::protocol::chat::ChatRequest;
 use crate::protocol::chat::Message;
 use crate::protocol::chat::Usage;
-use crate::protocol::ids::{CellNumber, SessionId, SessionName};
+use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::problem::Problem;
 use crate::quota;
+use crate::session::approvals::Approvals;
+use crate::session::restore::{Recalled, RecalledAsks};
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, Registry};
 use parking_lot::Mutex;
@@ -84,11 +84,9 @@ pub struct AsksState {
     /// The memory charged for the plans to the owner's share.
     pub(super) plans_memory: Charge,
     pub(super) plan: PlanHistory,
-    pub(super) approvals: BTreeMap<String, PendingApproval>,
-    pub(super) next_approval: u64,
-    /// Decisions on tool calls of cells that were not made yet, and that the cells have not repeated since
-    /// the daemon restarted.
-    pub(super) early: BTreeMap<(CellNumber, u64), Decision>,
+    pub(super) approvals: Approvals,
+    /// The tool calls of cells that wait for a decision, by the id of the approval.
+    pub(super) permits: HashMap<String, RpcReplyPort<Decision>>,
     /// Whether the daemon is shutting down.
     pub(super) leaving: bool,
     /// The host programs that the shutdown waits for.
@@ -229,31 +227,6 @@ impl Current {
     /// Whether a call of the ask may still be in the session's queue.
     pub fn machine_ran_cell(&self) -> bool {
         !self.tasks.is_empty()
-    }
-}
-
-pub(super) struct PendingApproval {
-    pub approval: Approval,
-    pub asked: Instant,
-    /// The waiting tool call of a cell, which gets the decision.
-    pub permit: Option<RpcReplyPort<Decision>>,
-}
-
-impl PendingApproval {
-    pub fn is_of(&self, ask: AskNumber) -> bool {
-        self.approval.ask == Some(ask)
-    }
-
-    pub fn approval(&self) -> &Approval {
-        &self.approval
-    }
-
-    pub fn overdue(&self) -> Option<Decision> {
-        let deadline = Duration::try_from_secs_f64(self.approval.deadline_s?).ok()?;
-        (self.asked.elapsed() >= deadline).then_some(match self.approval.by_default? {
-            DefaultDecision::Accept => Decision::Accept { code: None },
-            DefaultDecision::Reject => Decision::Reject { reason: Some("nobody decided in time".to_owned()) },
-        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::messages::AsksRef;
 use super::port::ended;
-use super::state::{ASK_COPIES, AsksState, Current, PendingApproval, Waiting};
+use super::state::{ASK_COPIES, AsksState, Current, Waiting};
 use crate::actors::calls::Reply;
 use crate::actors::session::messages::SessionMsg;
 use crate::agent::{Effect, Input};
@@ -63,8 +63,8 @@ impl AsksState {
     }
 
     pub(super) fn waits_for(&self, current: &Current) -> Vec<Approval> {
-        let own = self.approvals.values().filter(|pending| pending.is_of(current.ask));
-        own.map(PendingApproval::approval).chain(current.waiting_within.values().flatten()).cloned().collect()
+        let own = self.approvals.of_ask(current.ask);
+        own.chain(current.waiting_within.values().flatten()).cloned().collect()
     }
 
     /// Cancels an ask. Answered when its end is in the journal.

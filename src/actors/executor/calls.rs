@@ -13,15 +13,16 @@ use crate::bridge::{FrameGuard, Refusal};
 use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, Pool, TINY_BYTES};
 use crate::panics::spawn_reporting;
+use crate::protocol::ask::Subject;
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::{
-    APPROVAL_BYTES, EXCEPTION_CHARS, MARKERS_BYTES, TOOL_CALLS_LISTED, TOOL_NAME_CHARS,
-};
+use crate::protocol::limits::{EXCEPTION_CHARS, MARKERS_BYTES, TOOL_CALLS_LISTED, TOOL_NAME_CHARS};
 use crate::protocol::result::{Display, ValueView};
 use crate::protocol::values;
-use crate::session::rules::{Call, CallDecision, CallOrigin};
+use crate::session::approvals::Question;
+use crate::session::digest::json_bytes;
+use crate::session::rules::{CallDecision, CallOrigin};
 use crate::store::{AppliedFrame, CellRecord};
 use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
 
@@ -142,39 +143,27 @@ impl ExecutorState {
         let runs = runs.map_or(CallOrigin::Leftover, |running| CallOrigin::Cell(running.start.ask));
         let definition = self.args.tools.definition(name);
         let is_program = definition.is_some_and(|definition| definition.program);
-        if let Some(definition) = definition.filter(|definition| definition.local) {
-            return refused(format!("`{}` runs in the sandbox itself, not through a call", definition.name));
-        }
-        let wanted =
-            definition.map(|definition| Call { name: &definition.name, outside: definition.outside });
-        let permit = match wanted.map(|wanted| (wanted, self.bound.judge(wanted, runs))) {
+        let decision = definition.map(|tool| (tool, self.bound.decide(tool, &arguments, runs)));
+        let permit = match (decision, cell) {
             // An unknown tool needs no permission; the registry answers with the known ones.
-            None | Some((_, CallDecision::Free)) => None,
-            Some((_, CallDecision::Never(why))) => return refused(why),
-            Some((wanted, CallDecision::Person { .. })) if bytes_of(&arguments) > APPROVAL_BYTES => {
-                return refused(format!(
-                    "a person has to allow `{}`, and cannot look at more than {APPROVAL_BYTES} bytes of arguments",
-                    wanted.name
-                ));
+            (None | Some((_, CallDecision::Free)), _) => None,
+            (Some((_, CallDecision::Never(why))), _) => return refused(why),
+            (Some((tool, CallDecision::Person { .. })), None) => {
+                return refused(format!("a person has to allow `{}`", tool.name));
             }
-            Some((wanted, CallDecision::Person { bound_by })) => Some(Permission {
-                asks: self.args.asks.clone(),
-                log: Arc::clone(&self.args.log),
-                executor: myself.clone(),
-                left: Arc::clone(&self.left),
-                cell: match cell {
-                    Some(cell) => cell,
-                    None => return refused(format!("a person has to allow `{}`", wanted.name)),
-                },
-                ask: match runs {
-                    CallOrigin::Cell(source) => source,
-                    CallOrigin::Leftover => None,
-                },
-                call,
-                name: wanted.name.to_owned(),
-                arguments: arguments.clone(),
-                bound_by,
-            }),
+            (Some((tool, CallDecision::Person { bound_by })), Some(cell)) => {
+                let subject = Subject::Tool { name: tool.name.clone(), arguments: arguments.clone() };
+                let (ask, number) = (runs.ask(), call.to_string());
+                Some(Permission {
+                    asks: self.args.asks.clone(),
+                    log: Arc::clone(&self.args.log),
+                    executor: myself.clone(),
+                    left: Arc::clone(&self.left),
+                    cell,
+                    call,
+                    question: Question { ask, cell: Some(cell), call: number, bound_by, subject },
+                })
+            }
         };
         let context = self.args.context.clone().with_port(Arc::new(self.port(runs))).with_memory(memory);
         let context = match cell {
@@ -195,11 +184,8 @@ impl ExecutorState {
 
     /// The port for a tool: the tool acts on the session for this code, and so within the code's rules.
     fn port(&self, runs: CallOrigin) -> Port {
-        let by = match runs {
-            CallOrigin::Leftover => None,
-            CallOrigin::Cell(source) => source,
-        };
-        Port { caller: PortCaller::Code(Calling { by, rules: self.bound.clone() }), ..self.args.port.clone() }
+        let calling = Calling { by: runs.ask(), rules: self.bound.clone() };
+        Port { caller: PortCaller::Code(calling), ..self.args.port.clone() }
     }
 
     /// In a replay no call has an outside effect again: the answer is the recorded one, and a call that
@@ -327,11 +313,6 @@ fn answer_in_memory(pool: &Pool, outcome: &Result<ToolOutput, ToolFailure>) -> O
     is_charged.then(|| pool.charge_anyway(MemoryPurpose::Calls, bytes))
 }
 
-/// Bytes of a call's arguments, as JSON.
-pub(in super::super) fn bytes_of(arguments: &Map<String, Value>) -> u64 {
-    serde_json::to_string(arguments).map_or(u64::MAX, |json| json.len() as u64)
-}
-
 /// The journal's event for a call. Of the arguments of a refused call, only the size is kept.
 fn called(
     cell: Option<CellNumber>,
@@ -341,7 +322,7 @@ fn called(
     begun: &Begun,
 ) -> EventBody {
     let refused = matches!(begun, Begun::Known(Err(_))) && controls::holds("refused_arguments_left_out");
-    let refused_bytes = refused.then(|| bytes_of(&arguments));
+    let refused_bytes = refused.then(|| json_bytes(&arguments));
     let arguments = if refused { Map::new() } else { arguments };
     EventBody::ToolCalled { cell, call, name, arguments, refused_bytes }
 }

@@ -1,7 +1,6 @@
 //! Tool calls that a person has to allow. The waiting does not count towards the cell's deadline, but CPU
 //! time that it uses meanwhile does, so that a question to a person is no way around a deadline.
 
-use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,12 +9,13 @@ use super::messages::{ExecutorMsg, ExecutorRef};
 use super::running::ApprovalWait;
 use super::running::Running;
 use super::state::ExecutorState;
-use crate::actors::asks::messages::{AsksMsg, AsksRef, PermitWanted};
+use crate::actors::asks::messages::{AsksMsg, AsksRef};
 use crate::actors::calls;
-use crate::protocol::ask::{AskNumber, Decision};
+use crate::protocol::ask::Decision;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
+use crate::session::approvals::Question;
 use crate::session::outcome::EndedBy;
 use crate::store::EventLog;
 use crate::tools::OnWaiting;
@@ -30,13 +30,8 @@ pub(super) struct Permission {
     /// Set when the executor ends and leaves the sandbox to the next one, which asks the same question again.
     pub left: Arc<AtomicBool>,
     pub cell: CellNumber,
-    /// The ask that the cell belongs to.
-    pub ask: Option<AskNumber>,
     pub call: u64,
-    pub name: String,
-    pub arguments: Map<String, Value>,
-    /// The ask whose rules require the permit, if it is another one.
-    pub bound_by: Option<AskNumber>,
+    pub question: Question,
 }
 
 /// Withdraws the question when the call is dropped.
@@ -61,11 +56,10 @@ impl Drop for Waiting {
 impl Permission {
     /// Waits for the decision. Every decision but an acceptance becomes an error for the code.
     pub async fn given(self) -> Result<(), ToolFailure> {
-        let Self { asks, log, executor, left, cell, ask, call, name, arguments, bound_by } = self;
+        let Self { asks, log, executor, left, cell, call, question } = self;
         let _ = executor.cast(ExecutorMsg::PersonAsked(cell));
         let waiting = Waiting { asks, executor, left, cell, call };
-        let wanted = PermitWanted { cell, ask, call, name, arguments, bound_by };
-        let permit = |reply_to| AsksMsg::Permit { wanted, reply_to };
+        let permit = |reply_to| AsksMsg::Permit { question, reply_to };
         let decision = calls::call_own(&waiting.asks, permit).await;
         let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });
         match decision {

@@ -9,7 +9,6 @@ use super::state::{SessionActorState, SessionArgs};
 use crate::actors::asks::actor::Asks;
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::asks::port::{Port, PortCaller};
-use crate::actors::asks::recall::RecalledAsks;
 use crate::actors::asks::state::AsksArgs;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::ExecutorMsg;
@@ -20,6 +19,7 @@ use crate::protocol::receipt::Backend;
 use crate::protocol::result::ExecutionResult;
 use crate::protocol::tool::ClientTool;
 use crate::sandbox::kernel::files as kernel_files;
+use crate::session::restore::RecalledAsks;
 use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry, RegistryError};
 

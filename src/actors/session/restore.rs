@@ -6,7 +6,6 @@ use tokio::sync::oneshot;
 use super::messages::{OwnSession, SessionMsg};
 use super::state::{CellWaiter, SessionActorState, SessionArgs, expiry};
 use crate::actors::asks::messages::AsksMsg;
-use crate::actors::asks::recall::{AsksFold, RecalledAsks};
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{Attach, ExecutorMsg, Resumed};
 use crate::memory::{Charge, MemoryPurpose};
@@ -20,7 +19,7 @@ use crate::sandbox::attest::cgroup::Cgroup;
 use crate::session::machine::{Input, Machine, Phase, Unfinished};
 use crate::session::notices;
 use crate::session::recorded::{RecordedCell, Recording, Span};
-use crate::session::restore::{Begun, Fold, Restored};
+use crate::session::restore::{AsksFold, Begun, Fold, RecalledAsks, Restored};
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, JournalError, Overdraft};
 use std::collections::{BTreeMap, HashMap};
@@ -83,8 +82,8 @@ pub(super) async fn past(
     let told_chars = args.launcher.settings.agent.told_chars;
     let folds = (Fold::new(client_rules), AsksFold::new(told_chars));
     let take = |(of_session, of_asks): &mut (Fold, AsksFold), event: Event| {
-        of_session.take(&event);
-        of_asks.take(event);
+        let decided = of_session.take(&event);
+        of_asks.take(event, decided);
         Ok(())
     };
     let all = (0, log.newest());
@@ -105,7 +104,8 @@ pub(super) async fn past(
         let bytes = calls.fold(start.code.len() as u64, u64::saturating_add).saturating_mul(COPIES);
         start.memory = Some(Arc::new(pool.charge_anyway(MemoryPurpose::Cells, bytes)));
     }
-    Ok((past, of_asks.end()))
+    let asks = of_asks.end(std::mem::take(&mut past.approvals));
+    Ok((past, asks))
 }
 
 /// The machine of a restored session. `replays`: the replay that was under way continues.

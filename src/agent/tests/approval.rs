@@ -5,10 +5,8 @@ use serde_json::json;
 use super::*;
 use crate::protocol::ask::{AskOutcome, Decision, Subject};
 
-fn asking(approval: ApprovalPolicy) -> Machine {
-    let mut spec = spec(Dialect::ToolCalls);
-    spec.approval = approval;
-    started(spec, setup()).0
+fn asking(cells: bool, tools: &[&str]) -> Machine {
+    started(spec(Dialect::ToolCalls), Setup { approvals: approvals(cells, tools), ..setup() }).0
 }
 
 fn decided(machine: &mut Machine, id: &str, decision: Decision) -> Vec<Effect> {
@@ -21,7 +19,7 @@ fn code(text: &str) -> String {
 
 #[test]
 fn cells_run_in_their_order_and_other_tools_at_once() {
-    let mut machine = asking(ApprovalPolicy::Auto);
+    let mut machine = asking(false, &[]);
     let effects = reply(
         &mut machine,
         calls(
@@ -48,8 +46,8 @@ fn cells_run_in_their_order_and_other_tools_at_once() {
 }
 
 #[test]
-fn every_cell_and_what_acts_outside_waits_for_a_person_where_that_is_the_policy() {
-    let mut machine = asking(ApprovalPolicy::Ask);
+fn cells_and_named_tools_wait_for_a_person() {
+    let mut machine = asking(true, &["get_secret"]);
     let calls = calls(
         "",
         &[
@@ -86,19 +84,8 @@ fn every_cell_and_what_acts_outside_waits_for_a_person_where_that_is_the_policy(
 }
 
 #[test]
-fn what_has_to_be_allowed_around_an_ask_has_to_be_allowed_in_it() {
-    let mut spec = spec(Dialect::ToolCalls);
-    spec.also_approve = vec!["provide_answer".into()];
-    for approval in [ApprovalPolicy::Auto, ApprovalPolicy::Ask, ApprovalPolicy::Tools(Vec::new())] {
-        let mut machine = started(AskSpec { approval, ..spec.clone() }, setup()).0;
-        let calls = calls("", &[("a", "provide_answer", "{\"answer\": \"x\"}")]);
-        assert_eq!(shown(&reply(&mut machine, calls)), ["person a"]);
-    }
-}
-
-#[test]
 fn named_tools_wait_for_a_person_and_a_rejection_ends_the_ask() {
-    let mut machine = asking(ApprovalPolicy::Tools(vec!["provide_answer".into()]));
+    let mut machine = asking(false, &["provide_answer"]);
     let both = || {
         calls("", &[("a", "provide_answer", "{\"answer\": \"x\"}"), ("b", "execute_python_code", &code("1"))])
     };
@@ -121,7 +108,7 @@ fn named_tools_wait_for_a_person_and_a_rejection_ends_the_ask() {
 
 #[test]
 fn other_names_of_tools_and_parameters_are_understood() {
-    let mut machine = asking(ApprovalPolicy::Auto);
+    let mut machine = asking(false, &[]);
     for (name, arguments, wanted) in [
         ("execute_python_code", json!({"code": "1"}), "cell c1 1"),
         ("exec_code", json!({"code_snippet": "1"}), "cell c2 1"),
@@ -136,7 +123,7 @@ fn other_names_of_tools_and_parameters_are_understood() {
 
 #[test]
 fn a_time_limit_is_kept_within_bounds() {
-    let mut machine = asking(ApprovalPolicy::Auto);
+    let mut machine = asking(false, &[]);
     for (timeout, wanted) in [(json!(5), 5.0), (json!(100_000), 3_600.0), (json!(null), 30.0)] {
         let arguments = json!({"python_code_snippet": "1", "timeout": timeout}).to_string();
         let effects = reply(&mut machine, calls("", &[("a", "execute_python_code", &arguments)]));

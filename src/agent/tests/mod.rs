@@ -8,7 +8,7 @@ mod random;
 
 use serde_json::{Value, json};
 
-use super::{Effect, Input, Machine, Setup};
+use super::{Effect, Input, Machine, ModelApprovals, Setup};
 use crate::protocol::ask::{ApprovalPolicy, AskEnd, AskLimits, AskSpec, Dialect, Language};
 use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, FunctionCall, Message, ModelTool, Role, ToolCall, Usage,
@@ -37,7 +37,7 @@ fn setup() -> Setup {
     });
     let compute = json!({"code": {"type": "string"}, "description": {"type": "string"}});
     Setup {
-        outside: ["get_secret".to_owned()].into(),
+        approvals: ModelApprovals::default(),
         tools: vec![
             tool("execute_python_code", code, &["python_code_snippet"]),
             tool("compute_with_python", compute, &["code", "description"]),
@@ -62,6 +62,10 @@ fn setup() -> Setup {
         dependencies: vec!["numpy".into(), "pandas".into()],
         prompt: None,
     }
+}
+
+fn approvals(cells: bool, tools: &[&str]) -> ModelApprovals {
+    ModelApprovals { cells, tools: tools.iter().map(|name| (*name).to_owned()).collect() }
 }
 
 fn spec(dialect: Dialect) -> AskSpec {

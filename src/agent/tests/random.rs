@@ -76,17 +76,19 @@ fn asks() -> impl Strategy<Value = (AskSpec, Setup)> {
         3 => Just(Dialect::ToolCalls), 1 => Just(Dialect::NextStep), 1 => Just(Dialect::JsonAction), 1 => Just(Dialect::XmlTags),
     ];
     let approvals = prop_oneof![
-        Just(ApprovalPolicy::Auto),
-        Just(ApprovalPolicy::Ask),
-        Just(ApprovalPolicy::Tools(vec!["get_secret".into()])),
+        Just(approvals(false, &[])),
+        Just(approvals(true, &["compute_with_python", "get_secret"])),
+        Just(approvals(false, &["get_secret"])),
     ];
     (dialects, approvals, 0..8_u32, 0..6_u32, any::<bool>(), 0..3_u32, 1_500..20_000_u64).prop_map(
-        |(dialect, approval, steps, failures, legacy, degrade_after, context_tokens)| {
-            let mut spec = AskSpec { approval, ..spec(dialect) };
+        |(dialect, approvals, steps, failures, legacy, degrade_after, context_tokens)| {
+            let mut spec = spec(dialect);
             spec.limits.steps = steps;
             spec.limits.failures = failures;
             spec.limits.tokens = context_tokens * 5;
-            (spec, Setup { legacy_function_call: legacy, degrade_after, context_tokens, ..setup() })
+            let setup =
+                Setup { approvals, legacy_function_call: legacy, degrade_after, context_tokens, ..setup() };
+            (spec, setup)
         },
     )
 }

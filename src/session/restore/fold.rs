@@ -11,13 +11,14 @@ use crate::protocol::ask::{Approval, Subject};
 use crate::protocol::clock;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
-use crate::protocol::limits::{APPROVAL_BYTES, TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_LISTED};
+use crate::protocol::limits::{TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_LISTED};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
+use crate::session::approvals::{Decided, code_call};
 use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::recorded::{RecordedCell, Span};
-use crate::session::rules::{CellRules, SandboxRules};
+use crate::session::rules::{self, CellRules, SandboxRules};
 use crate::tools::{Responses, ToolOutput};
 
 /// A cell that has not ended.
@@ -83,8 +84,6 @@ pub struct Fold {
     restored: Restored,
     open: BTreeMap<CellNumber, Open>,
     calls: BTreeMap<u64, Call>,
-    /// The approvals without a decision, by their id.
-    permits: BTreeMap<String, WaitingPermit>,
     client_rules: Arc<CellRules>,
     /// The newest cell that has begun.
     newest_begun: CellNumber,
@@ -97,19 +96,6 @@ pub struct Fold {
     open_resets: u32,
     /// Finished cells of an unfinished replay, with the cells that they replace.
     replayed: BTreeMap<CellNumber, CellNumber>,
-}
-
-/// A call of a cell that waits for a person.
-#[derive(Debug)]
-struct WaitingPermit {
-    cell: CellNumber,
-    call: u64,
-}
-
-impl WaitingPermit {
-    fn of(approval: &Approval) -> Option<Self> {
-        Some(Self { cell: approval.cell?, call: approval.call.as_ref()?.parse().ok()? })
-    }
 }
 
 impl Fold {
@@ -166,8 +152,10 @@ impl Fold {
         restored
     }
 
-    pub fn take(&mut self, event: &Event) {
+    /// Takes an event. Gives the approval that the event decides on.
+    pub fn take(&mut self, event: &Event) -> Option<Decided> {
         let restored = &mut self.restored;
+        let decided = restored.approvals.take(&event.body, &event.at);
         // Attaching to the sandbox is an action of a daemon, not an activity of the session.
         if !matches!(event.body, EventBody::SandboxAttached) {
             restored.active_at = Some(event.at.clone());
@@ -245,7 +233,13 @@ impl Fold {
                 restored.rules_of_asks.insert(*ask, Arc::new(CellRules::of_ask(spec)));
             }
             EventBody::ApprovalWanted { approval } => self.asked(approval),
-            EventBody::ApprovalDecided { id, .. } => self.decided(id, &event.at),
+            EventBody::ApprovalDecided { .. } => {
+                // The time that a person took does not count as the cell's.
+                let call = decided.as_ref().and_then(|decided| code_call(&decided.approval));
+                if let Some(open) = call.and_then(|(cell, _)| self.open.get_mut(&cell)) {
+                    open.resume(&event.at);
+                }
+            }
             EventBody::SessionCreated { .. }
             | EventBody::SandboxStarting { .. }
             | EventBody::ImagePulling { .. }
@@ -267,6 +261,7 @@ impl Fold {
             | EventBody::PlanChanged { .. }
             | EventBody::AskFinished { .. } => {}
         }
+        decided
     }
 
     fn started(&mut self, cell: CellNumber, before: Counters, at: &str) {
@@ -304,9 +299,8 @@ impl Fold {
         // replay are answered from the record.
         let is_made = open.as_ref().is_some_and(|open| open.replays.is_none());
         // No person is asked about a call that is too large to be reviewed.
-        let waits = is_made
-            && self.restored.sandbox_rules.an_ask_names(name)
-            && serde_json::to_string(arguments).is_ok_and(|text| text.len() as u64 <= APPROVAL_BYTES);
+        let waits =
+            is_made && self.restored.sandbox_rules.an_ask_names(name) && rules::is_reviewable(arguments);
         let place = open.map_or(0, |open| {
             open.calls += 1;
             open.calls - 1
@@ -316,24 +310,15 @@ impl Fold {
     }
 
     fn asked(&mut self, approval: &Approval) {
-        let Some(permit) = WaitingPermit::of(approval) else { return };
-        if let Some(call) = self.calls.get_mut(&permit.call) {
+        let Some((cell, call)) = code_call(approval) else { return };
+        if let Some(call) = self.calls.get_mut(&call) {
             call.waits = true;
             if let Subject::Tool { arguments, .. } = &approval.subject {
                 call.arguments.clone_from(arguments);
             }
         }
-        if let Some(open) = self.open.get_mut(&permit.cell) {
+        if let Some(open) = self.open.get_mut(&cell) {
             open.pause(&approval.asked_at);
-        }
-        self.permits.insert(approval.id.clone(), permit);
-    }
-
-    /// The time that a person took does not count as the cell's.
-    fn decided(&mut self, approval: &str, at: &str) {
-        let Some(permit) = self.permits.remove(approval) else { return };
-        if let Some(open) = self.open.get_mut(&permit.cell) {
-            open.resume(at);
         }
     }
 

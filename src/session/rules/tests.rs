@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::protocol::ask::{AskLimits, Dialect, Language};
 
 const TOOLS: [&str; 4] = ["ask", "danger", "note", "read"];
 
@@ -163,4 +164,56 @@ fn the_policy_of_an_ask_within_covers_all_that_is_around_it() {
     assert_eq!(some.policy(), (ApprovalPolicy::Tools(vec!["read".into()]), Vec::new()));
     assert_eq!(careful.tightened(&some).policy(), (ApprovalPolicy::Ask, vec!["read".to_owned()]));
     assert_eq!(CellRules::default().policy(), (ApprovalPolicy::Auto, Vec::new()));
+}
+
+fn spec(approval: ApprovalPolicy, also: &[&str]) -> AskSpec {
+    AskSpec {
+        text: "t".into(),
+        model: "m".into(),
+        dialect: Dialect::ToolCalls,
+        language: Language::English,
+        approval,
+        also_approve: also.iter().map(|name| (*name).to_owned()).collect(),
+        tools: Vec::new(),
+        schema: None,
+        context: Map::new(),
+        restricted: false,
+        limits: AskLimits { steps: 1, failures: 1, tokens: 1, seconds: 1.0 },
+        fresh: false,
+        depth: 0,
+    }
+}
+
+#[test]
+fn a_person_allows_of_a_models_calls_what_the_policy_says() {
+    let named = |names: &[&str]| ApprovalPolicy::Tools(names.iter().map(|name| (*name).to_owned()).collect());
+    let cases = [
+        (ApprovalPolicy::Auto, vec![], false, vec![]),
+        (ApprovalPolicy::Auto, vec!["pay"], false, vec!["pay"]),
+        (ApprovalPolicy::Ask, vec!["read"], true, vec!["compute_with_python", "mail", "read"]),
+        (named(&["pay"]), vec!["read"], false, vec!["pay", "read"]),
+        (named(&["exec_code"]), vec![], true, vec!["exec_code"]),
+        (ApprovalPolicy::Auto, vec!["execute_python_code"], true, vec!["execute_python_code"]),
+    ];
+    for (policy, also, cells, tools) in cases {
+        let wanted = of_model(&spec(policy.clone(), &also), ["mail".to_owned()].into());
+        assert_eq!(wanted.cells, cells, "{policy:?}");
+        assert_eq!(wanted.tools.iter().map(String::as_str).collect::<Vec<_>>(), tools, "{policy:?}");
+    }
+}
+
+#[test]
+fn nobody_is_asked_about_what_cannot_be_looked_through() {
+    let mut sandbox = SandboxRules::default();
+    sandbox.bind(None, &CellRules { approve: ["pay".to_owned()].into(), ..CellRules::default() }, 1);
+    let tool = Definition::new("pay", "", Value::Null);
+    let size = usize::try_from(APPROVAL_BYTES).unwrap();
+    let decided = |bytes| {
+        let arguments = Map::from_iter([("a".to_owned(), Value::String("x".repeat(bytes)))]);
+        sandbox.decide(&tool, &arguments, CallOrigin::Cell(None))
+    };
+    assert_eq!(decided(1), CallDecision::Person { bound_by: None });
+    assert!(matches!(decided(size), CallDecision::Never(_)));
+    let local = Definition { local: true, ..tool.clone() };
+    assert!(matches!(sandbox.decide(&local, &Map::new(), CallOrigin::Cell(None)), CallDecision::Never(_)));
 }

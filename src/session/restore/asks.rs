@@ -1,0 +1,235 @@
+//! Rebuilds the asks of a session from its journal: the inputs of each in their order, and the calls that had
+//! begun but had no answer when the daemon ended.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use crate::agent::Input;
+use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, PlanVersion};
+use crate::protocol::chat::Usage;
+use crate::protocol::clock;
+use crate::protocol::event::{Event, EventBody, ToolOutcome};
+use crate::protocol::ids::{CellNumber, Seq};
+use crate::session::approvals::{Approvals, Decided};
+
+/// The code of a tool failure that stands for a cell that was not run.
+pub const CELL_REFUSED: &str = "cell_refused";
+
+/// An ask that was started before the daemon restarted.
+#[derive(Debug)]
+pub struct Recalled {
+    pub ask: AskNumber,
+    pub spec: AskSpec,
+    pub events_after: Seq,
+    /// The inputs in the order in which the machine took them.
+    pub inputs: Vec<Input>,
+    pub end: Option<AskEnd>,
+    /// Cells that were queued for a call of the ask and have not ended.
+    pub cells: HashMap<String, CellNumber>,
+    /// Tool calls that were begun, with or without an answer.
+    pub called: BTreeSet<String>,
+    /// RFC 3339: when the ask was started.
+    pub began_at: String,
+    /// RFC 3339: when the ask ended.
+    pub ended_at: Option<String>,
+    /// How long the ask waited for people, up to the last decision.
+    pub waited: Duration,
+    /// Whether the model was asked, that is, the ask did not end while it was still queued.
+    pub worked: bool,
+    /// The newest step in which the model was asked.
+    pub asked: u32,
+}
+
+impl Recalled {
+    #[must_use]
+    pub fn view(&self) -> AskView {
+        AskView {
+            ask: self.ask,
+            state: if self.end.is_some() { AskState::Done } else { AskState::Queued },
+            text: self.spec.text.clone(),
+            model: self.spec.model.clone(),
+            dialect: self.spec.dialect,
+            steps: self.end.as_ref().map_or(0, |end| end.steps),
+            usage: self.end.as_ref().map_or_else(Usage::default, |end| end.usage),
+            waits_for: Vec::new(),
+            events_after: self.events_after,
+            end: self.end.clone(),
+        }
+    }
+
+    /// The ids of the calls and cells that were begun, answered or decided.
+    pub fn begun(&self) -> BTreeSet<String> {
+        let answered = self.inputs.iter().filter_map(|input| match input {
+            Input::CellFinished { id, .. }
+            | Input::CellRefused { id, .. }
+            | Input::ToolFinished { id, .. }
+            | Input::Decided { id, .. } => Some(id),
+            Input::Begin
+            | Input::ModelReplied { .. }
+            | Input::ModelFailed { .. }
+            | Input::SandboxFailed { .. }
+            | Input::SpentWithin { .. }
+            | Input::Unanswered { .. }
+            | Input::OutOfTokens
+            | Input::OutOfSteps
+            | Input::Cancel
+            | Input::TimeUp => None,
+        });
+        answered.chain(&self.called).chain(self.cells.keys()).cloned().collect()
+    }
+
+    /// The ask's own time, without waiting for people, until its end or until now.
+    pub fn took(&self) -> Duration {
+        match &self.ended_at {
+            Some(at) => clock::between(&self.began_at, at).saturating_sub(self.waited),
+            None => self.spent(None),
+        }
+    }
+
+    /// The ask's own time until now; `since` is when the oldest question without a decision was put to a
+    /// person.
+    pub fn spent(&self, since: Option<&str>) -> Duration {
+        let waits = since.map_or(Duration::ZERO, clock::since);
+        clock::since(&self.began_at).saturating_sub(self.waited + waits)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct RecalledAsks {
+    pub asks: BTreeMap<AskNumber, Recalled>,
+    pub approvals: Approvals,
+    pub plans: Vec<PlanVersion>,
+}
+
+/// Folds the events of a session, one by one. It keeps no more of cell and tool output than a model would be
+/// shown.
+#[derive(Debug, Default)]
+pub struct AsksFold {
+    memory: RecalledAsks,
+    /// For each cell, the ask and the call that it runs for.
+    origins: HashMap<CellNumber, (AskNumber, String)>,
+    /// The most characters that a model is shown of one result.
+    told_chars: usize,
+}
+
+impl AsksFold {
+    #[must_use]
+    pub fn new(told_chars: usize) -> Self {
+        Self { told_chars, ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn end(self, approvals: Approvals) -> RecalledAsks {
+        RecalledAsks { approvals, ..self.memory }
+    }
+
+    /// Takes an event, and the approval that it decides on.
+    pub fn take(&mut self, event: Event, decided: Option<Decided>) {
+        let Event { seq, at, body } = event;
+        match body {
+            EventBody::AskStarted { ask, spec } => {
+                let recalled = Recalled {
+                    ask,
+                    spec: *spec,
+                    events_after: seq.saturating_sub(1),
+                    inputs: vec![Input::Begin],
+                    end: None,
+                    cells: HashMap::new(),
+                    called: BTreeSet::new(),
+                    began_at: at,
+                    ended_at: None,
+                    waited: Duration::ZERO,
+                    worked: false,
+                    asked: 0,
+                };
+                self.memory.asks.insert(ask, recalled);
+            }
+            EventBody::ModelAsked { ask, step } => {
+                if let Some(recalled) = self.memory.asks.get_mut(&ask) {
+                    recalled.worked = true;
+                    recalled.asked = recalled.asked.max(step);
+                }
+            }
+            EventBody::ModelReplied { ask, step, reply } => {
+                self.input(ask, Input::ModelReplied { step, reply });
+            }
+            EventBody::ModelFailed { ask, step, failure, retry_in_s: None } => {
+                self.input(ask, Input::ModelFailed { step, failure });
+            }
+            EventBody::ModelSpent { ask, tokens, .. } => self.input(ask, Input::Unanswered { tokens }),
+            EventBody::AskSpentWithin { ask, usage, steps } => {
+                self.input(ask, Input::SpentWithin { usage, steps });
+            }
+            EventBody::CellQueued { cell, origin: Some(origin), .. } => {
+                self.origins.insert(cell, (origin.ask, origin.id.clone()));
+                if let Some(recalled) = self.memory.asks.get_mut(&origin.ask) {
+                    recalled.cells.insert(origin.id, cell);
+                }
+            }
+            EventBody::CellFinished { mut result } => {
+                result.leave_out_shown();
+                if let Some((ask, id)) = self.origins.remove(&result.cell)
+                    && let Some(recalled) = self.memory.asks.get_mut(&ask)
+                {
+                    recalled.cells.remove(&id);
+                    recalled.inputs.push(Input::CellFinished { id, result });
+                }
+            }
+            EventBody::AskToolCalled { ask, id, .. } => {
+                if let Some(recalled) = self.memory.asks.get_mut(&ask) {
+                    recalled.called.insert(id);
+                }
+            }
+            EventBody::AskToolAnswered { ask, id, outcome } => {
+                let input = match outcome {
+                    ToolOutcome::Failure(failure) if failure.code == CELL_REFUSED => {
+                        Input::CellRefused { id, message: failure.message }
+                    }
+                    outcome => Input::ToolFinished { id, outcome },
+                };
+                self.input(ask, input);
+            }
+            EventBody::ApprovalDecided { decision, .. } => {
+                let Some(Decided { approval, waited }) = decided else { return };
+                if let Some(recalled) = approval.ask.and_then(|ask| self.memory.asks.get_mut(&ask)) {
+                    recalled.waited += waited;
+                }
+                // The machine does not take part in calls within a cell.
+                if let (Some(ask), Some(call), None) = (approval.ask, approval.call, approval.cell) {
+                    self.input(ask, Input::Decided { id: call, decision });
+                }
+            }
+            EventBody::PlanChanged { plan, .. } => self.memory.plans.push(*plan),
+            EventBody::AskFinished { ask, end } => self.ended(ask, *end, at),
+            _ => {}
+        }
+    }
+
+    fn ended(&mut self, ask: AskNumber, end: AskEnd, at: String) {
+        // These ends come from outside the machine and have no input event of their own, so the input is made
+        // here.
+        match end.outcome {
+            AskOutcome::Cancelled => self.input(ask, Input::Cancel),
+            AskOutcome::TimeLimit => self.input(ask, Input::TimeUp),
+            AskOutcome::TokenLimit => self.input(ask, Input::OutOfTokens),
+            AskOutcome::StepLimit => self.input(ask, Input::OutOfSteps),
+            AskOutcome::SandboxFailed => {
+                let message = end.message.clone().unwrap_or_default();
+                self.input(ask, Input::SandboxFailed { message });
+            }
+            _ => {}
+        }
+        if let Some(recalled) = self.memory.asks.get_mut(&ask) {
+            (recalled.end, recalled.ended_at) = (Some(end), Some(at));
+        }
+    }
+
+    fn input(&mut self, ask: AskNumber, input: Input) {
+        if let Some(recalled) = self.memory.asks.get_mut(&ask) {
+            recalled.inputs.push(input.as_told(recalled.spec.language, self.told_chars));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
