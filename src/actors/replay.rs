@@ -1,5 +1,5 @@
 //! Rebuilds a session's variables: the cells that made them run again in a fresh worker, with the recorded
-//! answers of tools instead of calls, and differing results are reported.
+//! answers of tools instead of calls, and differing results are reported. `session::replay` decides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,16 +7,15 @@ use std::sync::Arc;
 use crate::actors::calls::ask;
 use crate::actors::session::messages::{CellRequest, ReplayOf, SessionMsg, SessionRef};
 use crate::actors::session::restore;
-use crate::protocol::api::{ReplayReport, ReplayedCell};
+use crate::protocol::api::ReplayReport;
 use crate::protocol::event::Event;
 use crate::protocol::problem::Problem;
-use crate::protocol::result::{Mode, Status};
-use crate::session::recorded::ResultDigest;
+use crate::protocol::result::Mode;
+use crate::session::replay::Replay;
 use crate::session::restore::Fold;
 use crate::store::{EventLog, Overdraft};
 
-/// Runs the kept cells of a session again. It stops early when one of them dies or is interrupted; the cells
-/// that have not run then stay on the list for the next replay.
+/// Runs the cells of a session again whose changes its variables hold.
 pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayReport, Problem> {
     ask(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
     let mut under_way = UnderWay { session, finished: false };
@@ -27,19 +26,15 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
     let fold = Fold::new(&Arc::default());
     let fold = restore::fold(log, (0, log.newest()), Overdraft::Refused, fold, take).await?;
     let past = fold.end(&BTreeMap::new());
-    let replay = Some(past.replayable.clone());
-    ask(session, |reply_to| SessionMsg::Reset { replay, reply_to }).await?;
-    let (not_run, left_out) = (past.replayable.clone(), past.interrupted.clone());
-    let mut report = ReplayReport { cells: Vec::new(), not_run, left_out };
-    for cell in report.not_run.clone() {
-        let span = past.spans.get(&cell).copied();
+    let mut replay = Replay::of(&past);
+    let cells = Some(replay.to_run().to_vec());
+    ask(session, |reply_to| SessionMsg::Reset { replay: cells, reply_to }).await?;
+    while let Some(cell) = replay.next_cell() {
         // Records are loaded one by one, so that each is in memory only while its cell runs.
-        let (was, _charge) = match span {
-            Some(span) => restore::recorded(log, (cell, span), Overdraft::Refused).await?,
-            None => (None, None),
+        let Some(span) = past.spans.get(&cell).copied() else { continue };
+        let (Some(was), _charge) = restore::recorded(log, (cell, span), Overdraft::Refused).await? else {
+            continue;
         };
-        report.not_run.remove(0);
-        let Some(was) = was else { continue };
         let request = CellRequest {
             code: was.code,
             mode: Mode::Main,
@@ -53,17 +48,12 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
             keyed: None,
         };
         let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-        let replayed_as = ticket.cell;
-        let result = ticket.result(session).await?;
-        let differences = was.result.map(|before| before.differences(&ResultDigest::of(&result)));
-        let differences = differences.unwrap_or_default();
-        report.cells.push(ReplayedCell { cell, replayed_as, differences });
-        if matches!(result.status, Status::Timeout | Status::Crashed | Status::Interrupted) {
-            return Ok(report);
+        if !replay.ran(cell, was.result, &*ticket.result(session).await?) {
+            return Ok(replay.report());
         }
     }
     under_way.finished = true;
-    Ok(report)
+    Ok(replay.report())
 }
 
 /// Tells the session that the replay is over, also if an error ends it.

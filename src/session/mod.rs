@@ -7,6 +7,6 @@ pub mod machine;
 pub mod notices;
 pub mod outcome;
 pub mod queue;
-pub mod recorded;
+pub mod replay;
 pub mod restore;
 pub mod rules;

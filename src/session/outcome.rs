@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::digest::{Digest, digest, json_bytes};
+use super::replay::RecordedCalls;
 use super::rules::CellRules;
 use crate::memory::Charge;
 use crate::protocol::ask::AskNumber;
@@ -32,7 +32,7 @@ pub struct CellStart {
     /// A note for the result, for example that the sandbox is a new one.
     pub note: Option<String>,
     /// The record that tool calls are answered from, instead of being made.
-    pub replay: Option<Replay>,
+    pub replay: Option<RecordedCalls>,
     /// The ask that wants the cell.
     pub ask: Option<AskNumber>,
     pub rules: Arc<CellRules>,
@@ -40,30 +40,6 @@ pub struct CellStart {
     pub missed: u32,
     /// The memory charged for the code to the owner's share.
     pub memory: Option<Arc<Charge>>,
-}
-
-/// The recorded tool calls of a cell, in their order.
-pub type Replay = std::collections::VecDeque<RecordedCall>;
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct RecordedCall {
-    pub name: String,
-    /// The digest of the arguments.
-    pub arguments: Digest,
-    /// Set for a refused call: only the size of its arguments is known.
-    pub refused_bytes: Option<u64>,
-    pub outcome: Result<serde_json::Value, crate::protocol::frames::ToolFailure>,
-}
-
-impl RecordedCall {
-    /// Whether the call was made with these arguments, as far as that is known.
-    #[must_use]
-    pub fn had(&self, arguments: &serde_json::Map<String, serde_json::Value>) -> bool {
-        match self.refused_bytes {
-            None => self.arguments == digest(arguments),
-            Some(bytes) => json_bytes(arguments) == bytes,
-        }
-    }
 }
 
 /// How the kernel, or its absence, reported the end.

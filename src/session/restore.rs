@@ -3,6 +3,7 @@
 
 mod asks;
 mod fold;
+mod recorded;
 #[cfg(test)]
 mod tests;
 
@@ -19,12 +20,12 @@ use crate::protocol::preload::Preloaded;
 use crate::protocol::receipt::Receipt;
 use crate::session::approvals::Approvals;
 use crate::session::outcome::{CellStart, EndedBy};
-use crate::session::recorded::Span;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::tools::Responses;
 
 pub use asks::{AsksFold, CELL_REFUSED, Recalled, RecalledAsks};
 pub use fold::Fold;
+pub use recorded::{Recording, Span};
 
 #[derive(Clone, Debug, Default)]
 pub struct Restored {

@@ -188,8 +188,7 @@ impl ExecutorState {
         Port { caller: PortCaller::Code(calling), ..self.args.port.clone() }
     }
 
-    /// In a replay no call has an outside effect again: the answer is the recorded one, and a call that
-    /// differs from the recorded one fails.
+    /// The recorded answer to a call of a cell that is replayed.
     fn recorded(
         &mut self,
         cell: Option<CellNumber>,
@@ -198,17 +197,10 @@ impl ExecutorState {
     ) -> Option<Result<ToolOutput, ToolFailure>> {
         let replay = self.running.get_mut(&cell?)?.start.replay.as_mut()?;
         let gives_text = self.args.tools.definition(name).is_some_and(|tool| tool.output.is_none());
-        Some(match replay.pop_front() {
-            Some(call) if call.name == name && call.had(arguments) => call.outcome.map(|value| match value {
-                Value::String(text) if gives_text => ToolOutput::Text(text),
-                value => ToolOutput::Value(value),
-            }),
-            _ => Err(ToolFailure {
-                code: "replay_differs".into(),
-                message: "this call was not made when the cell first ran, so there is no answer to replay"
-                    .into(),
-            }),
-        })
+        Some(replay.answer(name, arguments).map(|value| match value {
+            Value::String(text) if gives_text => ToolOutput::Text(text),
+            value => ToolOutput::Value(value),
+        }))
     }
 
     pub(super) fn tool_done(&mut self, call: u64, outcome: Result<ToolOutput, ToolFailure>) {

@@ -31,7 +31,7 @@ use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::room::{Payer, UploadRoom};
 use crate::sandbox::workspace::{Root, Workspace};
-use crate::session::outcome::Replay;
+use crate::session::replay::RecordedCalls;
 use crate::session::rules::CellRules;
 use crate::store::EventLog;
 use crate::tools::Lease;
@@ -114,7 +114,7 @@ pub struct CellRequest {
 #[derive(Clone, Debug)]
 pub struct ReplayOf {
     pub cell: CellNumber,
-    pub calls: Replay,
+    pub calls: RecordedCalls,
 }
 
 /// A queued cell. Dropping `done` does not stop the cell.

@@ -18,8 +18,8 @@ use crate::protocol::values;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::session::machine::{Input, Machine, Phase, Unfinished};
 use crate::session::notices;
-use crate::session::recorded::{RecordedCell, Recording, Span};
-use crate::session::restore::{AsksFold, Begun, Fold, RecalledAsks, Restored};
+use crate::session::replay::RecordedCell;
+use crate::session::restore::{AsksFold, Begun, Fold, RecalledAsks, Recording, Restored, Span};
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, JournalError, Overdraft};
 use std::collections::{BTreeMap, HashMap};
@@ -99,7 +99,8 @@ pub(super) async fn past(
     let pool = args.ledger.memory(args.owner);
     let running = past.running.iter_mut().map(|begun| &mut begun.start);
     for start in past.queued.iter_mut().chain(running) {
-        let calls = start.replay.iter().flatten().filter_map(|call| call.outcome.as_ref().ok());
+        let calls =
+            start.replay.iter().flat_map(|calls| &calls.0).filter_map(|call| call.outcome.as_ref().ok());
         let calls = calls.map(|value| values::parsed_bytes(&value.to_string()));
         let bytes = calls.fold(start.code.len() as u64, u64::saturating_add).saturating_mul(COPIES);
         start.memory = Some(Arc::new(pool.charge_anyway(MemoryPurpose::Cells, bytes)));

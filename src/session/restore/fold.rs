@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Begun, Died, OpenCall, Restored, WaitingCall};
+use super::{Begun, Died, OpenCall, Restored, Span, WaitingCall};
 use crate::controls;
 use crate::protocol::ask::{Approval, Subject};
 use crate::protocol::clock;
@@ -17,7 +17,7 @@ use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
 use crate::session::approvals::{Decided, code_call};
 use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
-use crate::session::recorded::{RecordedCell, Span};
+use crate::session::replay::{RecordedCalls, RecordedCell};
 use crate::session::rules::{self, CellRules, SandboxRules};
 use crate::tools::{Responses, ToolOutput};
 
@@ -72,7 +72,7 @@ struct Call {
     /// The arguments, if the call waits for a person; otherwise they are not needed.
     arguments: Map<String, Value>,
     /// The position among the calls of the cell.
-    place: usize,
+    position: usize,
     /// Whether the call waits for a person's permission; `ToolBegun` ends the waiting.
     waits: bool,
 }
@@ -125,9 +125,9 @@ impl Fold {
             open.frozen +=
                 frozen.map_or_else(|| clock::since(&since), |frozen| clock::between(&since, frozen));
         }
-        for (call, Call { cell, name, arguments, place, waits }) in calls {
+        for (call, Call { cell, name, arguments, position, waits }) in calls {
             let replays = cell.and_then(|cell| open.get(&cell)?.replays);
-            let once = replays.and_then(|cell| recorded.get(&cell)?.calls.get(place));
+            let once = replays.and_then(|cell| recorded.get(&cell)?.calls.0.get(position));
             let waits = cell.filter(|_| waits).map(|cell| WaitingCall { cell, name, arguments });
             restored.open_calls.push(OpenCall {
                 call,
@@ -137,9 +137,9 @@ impl Fold {
         }
         for open in open.values_mut() {
             let Some(cell) = open.replays else { continue };
-            let calls = recorded.get(&cell).map(|recorded| recorded.calls.iter().skip(open.calls).cloned());
+            let calls = recorded.get(&cell).map(|recorded| recorded.calls.0.iter().skip(open.calls).cloned());
             // Even without a record, a replayed cell makes no real calls.
-            open.start.replay = Some(calls.map(Iterator::collect).unwrap_or_default());
+            open.start.replay = Some(RecordedCalls(calls.map(Iterator::collect).unwrap_or_default()));
         }
         for (_, Open { start, began, frozen, completed, passed, to_end, died, .. }) in open {
             match began {
@@ -301,12 +301,12 @@ impl Fold {
         // No person is asked about a call that is too large to be reviewed.
         let waits =
             is_made && self.restored.sandbox_rules.an_ask_names(name) && rules::is_reviewable(arguments);
-        let place = open.map_or(0, |open| {
+        let position = open.map_or(0, |open| {
             open.calls += 1;
             open.calls - 1
         });
         let (name, arguments) = (name.to_owned(), if waits { arguments.clone() } else { Map::new() });
-        self.calls.insert(call, Call { cell, name, arguments, place, waits });
+        self.calls.insert(call, Call { cell, name, arguments, position, waits });
     }
 
     fn asked(&mut self, approval: &Approval) {
@@ -350,13 +350,13 @@ impl Fold {
             self.restored.spans.remove(&result.cell);
             return;
         }
-        let kept = &mut self.restored.replayable;
-        match replays.and_then(|replayed| kept.iter_mut().find(|cell| **cell == replayed)) {
-            Some(place) => {
-                self.replayed.insert(result.cell, *place);
-                *place = result.cell;
+        let replayable = &mut self.restored.replayable;
+        match replays.and_then(|replayed| replayable.iter_mut().find(|cell| **cell == replayed)) {
+            Some(entry) => {
+                self.replayed.insert(result.cell, *entry);
+                *entry = result.cell;
             }
-            None => kept.push(result.cell),
+            None => replayable.push(result.cell),
         }
     }
 

@@ -1,17 +1,14 @@
-//! The record of an earlier cell, read from its events: what a replay runs, and what it compares with. Only
-//! digests are kept of its output, value and exception, and of the arguments of its tool calls.
+//! The fold of an earlier cell's events into its record, which a replay runs and compares with.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::digest::{Digest, digest};
-use super::outcome::{RecordedCall, Replay};
-use crate::protocol::ask::AskNumber;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::{CellNumber, Seq};
-use crate::protocol::result::{ExecutionResult, Status};
 use crate::protocol::values::parsed_bytes;
+use crate::session::digest::digest;
+use crate::session::replay::{RecordedCall, RecordedCalls, RecordedCell, ResultDigest};
 
 /// The memory of a recorded call beside its answer.
 const CALL_BYTES: u64 = 256;
@@ -21,53 +18,6 @@ const CALL_BYTES: u64 = 256;
 pub struct Span {
     pub first: Seq,
     pub last: Seq,
-}
-
-/// The record of an earlier cell.
-#[derive(Debug)]
-pub struct RecordedCell {
-    pub code: String,
-    pub timeout: Duration,
-    pub calls: Replay,
-    pub result: Option<ResultDigest>,
-    /// The ask whose rules bound the cell.
-    pub ask: Option<AskNumber>,
-}
-
-/// The parts of a result that a person would compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResultDigest {
-    status: Status,
-    stdout: Digest,
-    stderr: Digest,
-    value: Option<Digest>,
-    exception: Option<Digest>,
-}
-
-impl ResultDigest {
-    #[must_use]
-    pub fn of(result: &ExecutionResult) -> Self {
-        Self {
-            status: result.status,
-            stdout: digest(&result.stdout),
-            stderr: digest(&result.stderr),
-            value: result.result.as_ref().map(|value| digest(&value.repr)),
-            exception: result.exception.as_ref().map(|exception| digest(&exception.repr)),
-        }
-    }
-
-    /// The differences that a person would see; times and object addresses in the text count too.
-    #[must_use]
-    pub fn differences(&self, after: &Self) -> Vec<String> {
-        let checks = [
-            ("status", self.status == after.status),
-            ("stdout", self.stdout == after.stdout),
-            ("stderr", self.stderr == after.stderr),
-            ("result", self.value == after.value),
-            ("exception", self.exception == after.exception),
-        ];
-        checks.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned()).collect()
-    }
 }
 
 /// Builds the record of one cell from the events in its span.
@@ -103,24 +53,25 @@ impl Recording {
                 let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or_default();
                 let ask = origin.map(|origin| origin.ask).or(bound_by);
                 self.bytes = code.len() as u64;
-                self.found = Some(RecordedCell { code, timeout, calls: Replay::new(), result: None, ask });
+                self.found =
+                    Some(RecordedCell { code, timeout, calls: RecordedCalls::default(), result: None, ask });
             }
             EventBody::ToolCalled { cell: Some(cell), call, name, arguments, refused_bytes }
                 if cell == self.cell =>
             {
                 let Some(recorded) = &mut self.found else { return };
-                self.open.insert(call, recorded.calls.len());
+                self.open.insert(call, recorded.calls.0.len());
                 let outcome = Err(ToolFailure {
                     code: "interrupted".into(),
                     message: "this call had no answer when the cell first ran".into(),
                 });
                 let arguments = digest(&arguments);
-                recorded.calls.push_back(RecordedCall { name, arguments, refused_bytes, outcome });
+                recorded.calls.0.push_back(RecordedCall { name, arguments, refused_bytes, outcome });
                 self.bytes = self.bytes.saturating_add(CALL_BYTES);
             }
             EventBody::ToolAnswered { call, outcome } => {
-                let Some(place) = self.open.remove(&call) else { return };
-                let found = self.found.as_mut().and_then(|recorded| recorded.calls.get_mut(place));
+                let Some(position) = self.open.remove(&call) else { return };
+                let found = self.found.as_mut().and_then(|recorded| recorded.calls.0.get_mut(position));
                 let Some(found) = found else { return };
                 let bytes = serde_json::to_string(&outcome).map_or(0, |text| parsed_bytes(&text));
                 self.bytes = self.bytes.saturating_add(bytes);

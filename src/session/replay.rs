@@ -1,0 +1,142 @@
+//! A replay of earlier cells: which recorded answer a call gets, what differs from the first run, and when the replay
+//! stops. Of output, value, exception and arguments there are only digests.
+
+use serde_json::{Map, Value};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::digest::{Digest, digest, json_bytes};
+use super::restore::Restored;
+use crate::protocol::api::{ReplayReport, ReplayedCell};
+use crate::protocol::ask::AskNumber;
+use crate::protocol::frames::ToolFailure;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::result::{ExecutionResult, Status};
+
+/// The recorded tool calls of a cell that are still to come, in their order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RecordedCalls(pub VecDeque<RecordedCall>);
+
+impl RecordedCalls {
+    /// The answer to the next call. In a replay no call has an outside effect again, so a call that differs from the
+    /// recorded one fails.
+    pub fn answer(&mut self, name: &str, arguments: &Map<String, Value>) -> Result<Value, ToolFailure> {
+        match self.0.pop_front() {
+            Some(call) if call.name == name && call.had(arguments) => call.outcome,
+            _ => Err(ToolFailure {
+                code: "replay_differs".into(),
+                message: "this call was not made when the cell first ran, so there is no answer to replay"
+                    .into(),
+            }),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordedCall {
+    pub name: String,
+    /// The digest of the arguments.
+    pub arguments: Digest,
+    /// Set for a refused call: only the size of its arguments is known.
+    pub refused_bytes: Option<u64>,
+    pub outcome: Result<Value, ToolFailure>,
+}
+
+impl RecordedCall {
+    /// Whether the call was made with these arguments, as far as that is known.
+    fn had(&self, arguments: &Map<String, Value>) -> bool {
+        match self.refused_bytes {
+            None => self.arguments == digest(arguments),
+            Some(bytes) => json_bytes(arguments) == bytes,
+        }
+    }
+}
+
+/// The record of an earlier cell.
+#[derive(Debug)]
+pub struct RecordedCell {
+    pub code: String,
+    pub timeout: Duration,
+    pub calls: RecordedCalls,
+    pub result: Option<ResultDigest>,
+    /// The ask whose rules bound the cell.
+    pub ask: Option<AskNumber>,
+}
+
+/// The parts of a result that a person would compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResultDigest {
+    status: Status,
+    stdout: Digest,
+    stderr: Digest,
+    value: Option<Digest>,
+    exception: Option<Digest>,
+}
+
+impl ResultDigest {
+    #[must_use]
+    pub fn of(result: &ExecutionResult) -> Self {
+        Self {
+            status: result.status,
+            stdout: digest(&result.stdout),
+            stderr: digest(&result.stderr),
+            value: result.result.as_ref().map(|value| digest(&value.repr)),
+            exception: result.exception.as_ref().map(|exception| digest(&exception.repr)),
+        }
+    }
+
+    /// The differences that a person would see; times and object addresses in the text count too.
+    fn differences(&self, after: &Self) -> Vec<String> {
+        let checks = [
+            ("status", self.status == after.status),
+            ("stdout", self.stdout == after.stdout),
+            ("stderr", self.stderr == after.stderr),
+            ("result", self.value == after.value),
+            ("exception", self.exception == after.exception),
+        ];
+        checks.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned()).collect()
+    }
+}
+
+/// The course of a replay.
+#[derive(Debug)]
+pub struct Replay {
+    report: ReplayReport,
+}
+
+impl Replay {
+    /// The replay of all cells whose changes the variables hold.
+    #[must_use]
+    pub fn of(past: &Restored) -> Self {
+        let (not_run, left_out) = (past.replayable.clone(), past.interrupted.clone());
+        Self { report: ReplayReport { cells: Vec::new(), not_run, left_out } }
+    }
+
+    /// The cells that are still to run.
+    #[must_use]
+    pub fn to_run(&self) -> &[CellNumber] {
+        &self.report.not_run
+    }
+
+    /// The next cell to run.
+    pub fn next_cell(&mut self) -> Option<CellNumber> {
+        (!self.report.not_run.is_empty()).then(|| self.report.not_run.remove(0))
+    }
+
+    /// Takes the result of a cell. Gives whether the replay goes on: after a cell that died or was interrupted, the cells
+    /// that have not run stay on the list for the next replay.
+    pub fn ran(&mut self, cell: CellNumber, before: Option<ResultDigest>, result: &ExecutionResult) -> bool {
+        let differences = before.map(|before| before.differences(&ResultDigest::of(result)));
+        let differences = differences.unwrap_or_default();
+        self.report.cells.push(ReplayedCell { cell, replayed_as: result.cell, differences });
+        !matches!(result.status, Status::Timeout | Status::Crashed | Status::Interrupted)
+    }
+
+    #[must_use]
+    pub fn report(self) -> ReplayReport {
+        self.report
+    }
+}
+
+#[cfg(test)]
+mod tests;
