@@ -1,6 +1,6 @@
 //! The executor's actor: how it starts, and how it handles each message.
 
-use ractor::{Actor, ActorProcessingErr, MessagingErr, SpawnErr};
+use ractor::{Actor, ActorProcessingErr, ActorRuntime, MessagingErr, SpawnErr};
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use crate::panics::spawn_reporting;
 use crate::protocol::api::VariablesFilter;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, LiveResources};
+use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::session::rules::SandboxRules;
 use crate::store::EventLog;
@@ -29,9 +30,17 @@ const PULL_EVENTS_APART: Duration = Duration::from_millis(500);
 pub struct Executor;
 
 impl Executor {
-    pub async fn spawn(args: ExecutorArgs) -> Result<ExecutorRef, SpawnErr> {
-        let supervisor = args.session.get_cell();
-        Actor::spawn_linked(None, Self, args, supervisor).await.map(|(executor, _)| executor)
+    /// Starts an executor, without waiting for it. If it cannot start, the session is told.
+    pub fn spawn(args: ExecutorArgs) -> Result<ExecutorRef, SpawnErr> {
+        let session = args.session.clone();
+        let (executor, started) = ActorRuntime::spawn_linked_instant(None, Self, args, session.get_cell())?;
+        tokio::spawn(async move {
+            if let Ok(Err(error)) = started.await {
+                let problem = Problem::new(Code::Internal, format!("no executor: {error}"));
+                let _ = session.cast(SessionMsg::SandboxFailed(problem));
+            }
+        });
+        Ok(executor)
     }
 }
 

@@ -81,41 +81,41 @@ impl Actor for Session {
 
 impl SessionActorState {
     #[expect(clippy::too_many_lines, reason = "one arm a message; the work is in the methods")]
-    pub(super) async fn act(&mut self, message: SessionMsg) {
+    pub(super) fn act(&mut self, message: SessionMsg) {
         crate::panics::panic_if_requested("session");
         let state = self;
         let myself = &state.myself.clone();
         let Some(message) = state.ready_for(message) else { return };
         match message {
-            SessionMsg::Run { request, reply_to } => state.enqueue(myself, request, reply_to).await,
-            SessionMsg::Unwritten { ticket, reply_to } => state.unwritten(ticket, reply_to).await,
-            SessionMsg::Started { begin, written } => state.apply(Input::Started { begin, written }).await,
+            SessionMsg::Run { request, reply_to } => state.enqueue(myself, request, reply_to),
+            SessionMsg::Unwritten { ticket, reply_to } => state.unwritten(ticket, reply_to),
+            SessionMsg::Started { begin, written } => state.apply(Input::Started { begin, written }),
             SessionMsg::CellStatus { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
             SessionMsg::Interrupt { reply_to } => {
                 let cell = state.machine.interruptible();
-                state.apply(Input::Interrupt).await;
+                state.apply(Input::Interrupt);
                 let _ = reply_to.send(Ok(Interrupted { cell }));
             }
             SessionMsg::Variables { which, patient, reply_to } => {
-                state.apply(Input::Variables { which, patient, reply_to }).await;
+                state.apply(Input::Variables { which, patient, reply_to });
             }
             SessionMsg::Compute { expression, values, timeout, reply_to } => match state.ready() {
                 Some(executor) => {
-                    state.apply(Input::SandboxWanted).await;
+                    state.apply(Input::SandboxWanted);
                     let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
                 }
                 None if state.deferred.len() < COMPUTATIONS_WAITING => {
                     state.deferred.push(SessionMsg::Compute { expression, values, timeout, reply_to });
-                    state.apply(Input::SandboxWanted).await;
+                    state.apply(Input::SandboxWanted);
                 }
                 None => {
                     let problem = Problem::new(Code::Busy, "the session has no sandbox yet");
                     let _ = reply_to.send(Err(problem.hint("try again when it is there")));
                 }
             },
-            SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to).await,
-            SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to).await,
-            SessionMsg::ResetNoted { written, reply_to } => state.reset_noted(written, reply_to).await,
+            SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
+            SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to),
+            SessionMsg::ResetNoted { written, reply_to } => state.reset_noted(written, reply_to),
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
             SessionMsg::Receipt { reply_to } => {
                 let receipt = state.receipt.clone().filter(|_| state.machine.is_ready());
@@ -141,7 +141,7 @@ impl SessionActorState {
             SessionMsg::Seed { values, anew } => state.seed(values, anew),
             SessionMsg::Given { reply_to } => drop(reply_to.send(state.args.seed.clone())),
             SessionMsg::Touch => state.touch(),
-            SessionMsg::CancelCells { ask } => state.apply(Input::CancelCells(ask)).await,
+            SessionMsg::CancelCells { ask } => state.apply(Input::CancelCells(ask)),
             SessionMsg::Lend { tools, reply_to } => state.lend(tools, reply_to),
             SessionMsg::AnswerCall { call, answer, reply_to } => {
                 let answered = state.clients.answer(&call, answer);
@@ -155,61 +155,61 @@ impl SessionActorState {
             },
             // `Generations` has unwrapped the messages of this generation before.
             SessionMsg::Own { .. } => {}
-            SessionMsg::MayRun(permit) => state.may_run(permit).await,
+            SessionMsg::MayRun(permit) => state.may_run(permit),
             SessionMsg::ActedOn { admin, act } => {
                 state.log.append(EventBody::AdminActed { admin, act });
             }
-            SessionMsg::Remove { reply_to } => state.remove(myself, reply_to).await,
-            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(*outcome).await,
+            SessionMsg::Remove { reply_to } => state.remove(myself, reply_to),
+            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(*outcome),
             SessionMsg::SandboxReady { receipt, preloaded } => {
-                state.sandbox_ready(myself, *receipt, preloaded).await;
+                state.sandbox_ready(myself, *receipt, preloaded);
                 state.resume_deferred();
             }
             SessionMsg::SandboxAttached(receipt) => {
-                state.sandbox_attached(*receipt).await;
+                state.sandbox_attached(*receipt);
                 state.resume_deferred();
             }
-            SessionMsg::Leave { within } => state.leave(myself, within).await,
+            SessionMsg::Leave { within } => state.leave(myself, within),
             SessionMsg::Left => state.left(),
             SessionMsg::SandboxFailed(problem) => {
                 let failed = state.sandbox_failed(problem);
-                state.apply(failed).await;
+                state.apply(failed);
             }
             SessionMsg::SandboxGone { reason } => {
                 state.forgo_sandbox();
-                state.apply(Input::SandboxGone { reason }).await;
+                state.apply(Input::SandboxGone { reason });
             }
             SessionMsg::NotAttached { reason } => {
                 state.forgo_sandbox();
-                state.apply(Input::NotAttached { reason }).await;
+                state.apply(Input::NotAttached { reason });
                 state.resume_deferred();
             }
             SessionMsg::WorkerReplaced { exit_code, after, gone, frame_guard } => {
-                state.worker_replaced(exit_code, after, gone, &frame_guard).await;
+                state.worker_replaced(exit_code, after, gone, &frame_guard);
             }
-            SessionMsg::PutBack(cell) => state.apply(Input::PutBack(cell)).await,
-            SessionMsg::Freeze { reply_to } => state.freeze(myself, reply_to).await,
+            SessionMsg::PutBack(cell) => state.apply(Input::PutBack(cell)),
+            SessionMsg::Freeze { reply_to } => state.freeze(myself, reply_to),
             SessionMsg::FreezeDone { number, outcome, reply_to } => {
-                state.freeze_done(number, outcome, reply_to).await;
+                state.freeze_done(number, outcome, reply_to);
             }
             SessionMsg::Thaw { reply_to } => {
-                state.apply(Input::Thaw).await;
+                state.apply(Input::Thaw);
                 let _ = reply_to.send(Ok(()));
             }
-            SessionMsg::Undo { cells, reply_to } => state.undo(myself, cells, reply_to).await,
+            SessionMsg::Undo { cells, reply_to } => state.undo(myself, cells, reply_to),
             SessionMsg::UndoDone { outcome, files_changed, reply_to } => {
                 state.undo_done(outcome, files_changed, reply_to);
-                state.apply(Input::UndoDone).await;
+                state.apply(Input::UndoDone);
             }
             SessionMsg::UndoneBefore { state_of, frame_guard } => {
                 state.log.append_then(EventBody::Undone { state_of }, state.applied(&frame_guard), || {});
             }
-            SessionMsg::ReplayEnded { finished } => state.apply(Input::ReplayEnded { finished }).await,
-            SessionMsg::CellFinished(result, frame_guard) => state.finished(*result, frame_guard).await,
+            SessionMsg::ReplayEnded { finished } => state.apply(Input::ReplayEnded { finished }),
+            SessionMsg::CellFinished(result, frame_guard) => state.finished(*result, frame_guard),
             SessionMsg::Removed { reply_to, noted } => state.removed(reply_to, noted),
             SessionMsg::Hold { reply_to } => drop(reply_to.send(Ok(state.hold(myself)))),
             SessionMsg::Released => state.holders.release(),
-            SessionMsg::Tick => state.tick(myself).await,
+            SessionMsg::Tick => state.tick(myself),
         }
     }
 }

@@ -97,10 +97,10 @@ impl SessionActorState {
         };
         state.recall(past, tickets);
         for view in views {
-            state.apply(view).await;
+            state.apply(view);
         }
         if state.workspace.is_some() {
-            state.is_placed().await;
+            state.is_placed();
         }
         Ok(state)
     }

@@ -40,10 +40,10 @@ impl SessionActorState {
         Ok(None)
     }
 
-    pub(super) async fn may_run(&mut self, permit: Permit) {
+    pub(super) fn may_run(&mut self, permit: Permit) {
         self.cell_permits.waiting = None;
         self.cell_permits.spare = Some(permit);
-        self.apply(Input::MayRun).await;
+        self.apply(Input::MayRun);
     }
 
     /// Holds a permit for a cell that has been running since an earlier daemon.

@@ -26,12 +26,7 @@ use crate::store::AppliedFrame;
 const CODE_COPIES: u64 = 2;
 
 impl SessionActorState {
-    pub(super) async fn enqueue(
-        &mut self,
-        myself: &OwnSession,
-        request: CellRequest,
-        reply_to: Reply<Ticket>,
-    ) {
+    pub(super) fn enqueue(&mut self, myself: &OwnSession, request: CellRequest, reply_to: Reply<Ticket>) {
         self.touch();
         if let Err(problem) = self.takes_cell(&request) {
             let _ = reply_to.send(Err(problem));
@@ -87,7 +82,7 @@ impl SessionActorState {
                 let _ = session.cast(SessionMsg::Unwritten { ticket, reply_to });
             }
         });
-        self.apply(Input::Cell(start)).await;
+        self.apply(Input::Cell(start));
     }
 
     /// Charges the code, which stays in memory from when it is queued until its cell has ended.
@@ -134,21 +129,21 @@ impl SessionActorState {
     }
 
     /// Drops a cell that no client was told of, unless it runs already.
-    pub(super) async fn unwritten(&mut self, ticket: Ticket, reply_to: Reply<Ticket>) {
+    pub(super) fn unwritten(&mut self, ticket: Ticket, reply_to: Reply<Ticket>) {
         if self.machine.runs(ticket.cell) {
             let _ = reply_to.send(Ok(ticket));
             return;
         }
-        self.apply(Input::CellUnwritten(ticket.cell)).await;
+        self.apply(Input::CellUnwritten(ticket.cell));
         let _ = reply_to.send(Err(self.unwritable("the cell was not run")));
     }
 
-    pub(super) async fn finished(&mut self, result: ExecutionResult, frame_guard: Option<FrameGuard>) {
+    pub(super) fn finished(&mut self, result: ExecutionResult, frame_guard: Option<FrameGuard>) {
         let cell = result.cell;
         if self.machine.is_open(cell) {
             self.tell_end(result, frame_guard);
         }
-        self.apply(Input::Finished(cell)).await;
+        self.apply(Input::Finished(cell));
     }
 
     /// Reports the end of a cell to all who wait for it.

@@ -19,14 +19,14 @@ use crate::store::CellRecord;
 type Waiting = Reply<VariableList>;
 
 impl SessionActorState {
-    pub(super) async fn apply(&mut self, input: Input<Waiting>) {
+    pub(super) fn apply(&mut self, input: Input<Waiting>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             // The permit is released if its cell is gone, because other users wait for one. An effect may get
             // the permit for the next input.
             let mut permit = matches!(input, Input::MayRun).then(|| self.cell_permits.spare.take()).flatten();
             for effect in self.machine.step(input, Instant::now()) {
-                inputs.extend(self.carry_out(effect, &mut permit).await);
+                inputs.extend(self.carry_out(effect, &mut permit));
             }
         }
         let queue = self.machine.queue();
@@ -34,14 +34,10 @@ impl SessionActorState {
     }
 
     /// Carries out one effect. Gives the input that follows at once, if there is one.
-    async fn carry_out(
-        &mut self,
-        effect: Effect<Waiting>,
-        permit: &mut Option<Permit>,
-    ) -> Option<Input<Waiting>> {
+    fn carry_out(&mut self, effect: Effect<Waiting>, permit: &mut Option<Permit>) -> Option<Input<Waiting>> {
         match effect {
             Effect::StartSandbox => {
-                let started = Box::pin(self.start_sandbox()).await;
+                let started = self.start_sandbox();
                 return started.err().map(|problem| self.sandbox_failed(problem));
             }
             Effect::EndSandbox => self.end_sandbox(),

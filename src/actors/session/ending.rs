@@ -39,16 +39,16 @@ pub(super) async fn remove_folder(launcher: &Launcher, id: SessionId) {
 impl SessionActorState {
     /// Reserves the session for a replay before any data is read for it, so that no second replay starts
     /// meanwhile.
-    pub(super) async fn prepare_replay(&mut self, reply_to: Reply<()>) {
+    pub(super) fn prepare_replay(&mut self, reply_to: Reply<()>) {
         self.touch();
         let may = self.machine.may_replay().and_then(|()| self.can_write());
         if may.is_ok() {
-            self.apply(Input::ReplayWanted).await;
+            self.apply(Input::ReplayWanted);
         }
         let _ = reply_to.send(may);
     }
 
-    pub(super) async fn reset(
+    pub(super) fn reset(
         &mut self,
         myself: &OwnSession,
         replay: Option<Vec<CellNumber>>,
@@ -60,7 +60,7 @@ impl SessionActorState {
             let _ = reply_to.send(Err(problem));
             return;
         }
-        self.apply(Input::Reset { replay: replay.is_some() }).await;
+        self.apply(Input::Reset { replay: replay.is_some() });
         let event = match replay {
             Some(cells) => EventBody::ReplayStarted { cells },
             None => EventBody::Reset,
@@ -72,7 +72,7 @@ impl SessionActorState {
     }
 
     /// Carries out the reset. If the journal does not have it yet, a crash may undo it, and its caller is told so.
-    pub(super) async fn reset_noted(&mut self, written: bool, reply_to: Reply<()>) {
+    pub(super) fn reset_noted(&mut self, written: bool, reply_to: Reply<()>) {
         let noted = if written {
             Ok(())
         } else {
@@ -88,17 +88,17 @@ impl SessionActorState {
         } else {
             let _ = reply_to.send(noted);
         }
-        self.apply(Input::ResetNoted).await;
+        self.apply(Input::ResetNoted);
     }
 
     /// Removes the session. A further caller is answered together with the first, when the sandbox is gone.
-    pub(super) async fn remove(&mut self, myself: &OwnSession, reply_to: Option<Reply<()>>) {
+    pub(super) fn remove(&mut self, myself: &OwnSession, reply_to: Option<Reply<()>>) {
         if let Some(removers) = &self.removers {
             removers.lock().extend(reply_to);
             return;
         }
         self.removers = Some(Arc::default());
-        self.apply(Input::Remove).await;
+        self.apply(Input::Remove);
         if let Some(created) = self.args.created.take() {
             let _ = created.send(Err(Problem::new(Code::NoSuchSession, "the session was removed")));
         }

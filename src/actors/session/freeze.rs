@@ -17,7 +17,7 @@ pub(super) fn ended_meanwhile() -> Problem {
 impl SessionActorState {
     /// Freezes the sandbox. The event goes into the journal first, so that the next daemon knows why the
     /// sandbox does not answer.
-    pub(super) async fn freeze(&mut self, myself: &OwnSession, reply_to: Reply<()>) {
+    pub(super) fn freeze(&mut self, myself: &OwnSession, reply_to: Reply<()>) {
         let may = self.machine.may_freeze().and_then(|()| self.can_write());
         let executor = match (may, self.ready()) {
             (Ok(()), Some(executor)) => executor,
@@ -25,7 +25,7 @@ impl SessionActorState {
             (Ok(()), None) => return,
         };
         let session = myself.clone();
-        self.apply(Input::Freeze).await;
+        self.apply(Input::Freeze);
         let number = self.machine.freezes();
         let frozen = send_now(&executor, |reply_to| ExecutorMsg::Freeze { reply_to });
         tokio::spawn(async move {
@@ -34,14 +34,9 @@ impl SessionActorState {
         });
     }
 
-    pub(super) async fn freeze_done(
-        &mut self,
-        number: u64,
-        outcome: Result<(), Problem>,
-        reply_to: Reply<()>,
-    ) {
+    pub(super) fn freeze_done(&mut self, number: u64, outcome: Result<(), Problem>, reply_to: Reply<()>) {
         if outcome.is_err() {
-            self.apply(Input::FreezeFailed(number)).await;
+            self.apply(Input::FreezeFailed(number));
         }
         let (log, late) =
             (Arc::clone(&self.log), self.unwritable("the sandbox is frozen, which may be forgotten"));

@@ -172,7 +172,7 @@ impl Generations {
         };
         match &mut self.current {
             Generation::Living(state) => {
-                let acted = AssertUnwindSafe(state.act(message)).catch_unwind().await;
+                let acted = std::panic::catch_unwind(AssertUnwindSafe(|| state.act(message)));
                 if let Err(panic) = acted {
                     if !controls::holds("session_lives_on") {
                         std::panic::resume_unwind(panic);

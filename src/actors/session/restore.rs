@@ -171,7 +171,7 @@ impl SessionActorState {
         })
     }
 
-    pub(super) async fn sandbox_attached(&mut self, receipt: Receipt) {
+    pub(super) fn sandbox_attached(&mut self, receipt: Receipt) {
         if self.machine.phase() != Phase::Starting {
             return;
         }
@@ -184,13 +184,13 @@ impl SessionActorState {
         }
         self.cgroup = Cgroup::of_sandbox(&receipt);
         self.receipt = Some(Arc::new(receipt));
-        self.apply(Input::SandboxAttached).await;
+        self.apply(Input::SandboxAttached);
     }
 
     /// Ends the actor and leaves the session and its sandbox as they are.
-    pub(super) async fn leave(&mut self, myself: &OwnSession, within: Duration) {
+    pub(super) fn leave(&mut self, myself: &OwnSession, within: Duration) {
         self.leaving = true;
-        self.apply(Input::Leave).await;
+        self.apply(Input::Leave);
         let executor = self.executor.take();
         let (session, asks) = (myself.any_generation().clone(), self.asks.clone());
         tokio::spawn(async move {

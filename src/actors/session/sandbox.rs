@@ -159,7 +159,7 @@ impl SessionActorState {
         self.executor.as_ref().is_some_and(|current| current.get_id() == executor)
     }
 
-    pub(super) async fn start_sandbox(&mut self) -> Result<(), Problem> {
+    pub(super) fn start_sandbox(&mut self) -> Result<(), Problem> {
         let unplaced = || Problem::new(Code::Internal, "a sandbox without a workspace");
         let workspace = self.workspace.clone().ok_or_else(unplaced)?;
         let attach = self.take_attach();
@@ -188,7 +188,7 @@ impl SessionActorState {
             memory: self.args.ledger.memory(self.args.owner),
         };
         let no_executor = |error| Problem::new(Code::Internal, format!("no executor: {error}"));
-        self.executor = Some(Executor::spawn(args).await.map_err(no_executor)?);
+        self.executor = Some(Executor::spawn(args).map_err(no_executor)?);
         Ok(())
     }
 
@@ -220,13 +220,13 @@ impl SessionActorState {
         });
     }
 
-    pub(super) async fn workspace_ready(&mut self, outcome: Result<(Workspace, Option<UserSlot>), Problem>) {
+    pub(super) fn workspace_ready(&mut self, outcome: Result<(Workspace, Option<UserSlot>), Problem>) {
         match outcome {
             Ok((workspace, slot)) => {
                 self.workspace = Some(Arc::new(workspace));
                 self.slot = slot;
                 if self.args.before.is_some() {
-                    self.is_placed().await;
+                    self.is_placed();
                     return;
                 }
                 self.measure_workspace();
@@ -234,7 +234,7 @@ impl SessionActorState {
                 if !self.machine.is_ending() {
                     self.log.append(EventBody::SessionCreated { name: self.args.name.to_string() });
                 }
-                self.apply(Input::Placed).await;
+                self.apply(Input::Placed);
             }
             Err(problem) => {
                 for reply_to in std::mem::take(&mut self.waiting_for_handles) {
@@ -246,21 +246,21 @@ impl SessionActorState {
                     tracing::warn!(session = %self.args.id, problem = problem.message, "a session cannot go on yet");
                 } else {
                     let failed = self.sandbox_failed(problem);
-                    self.apply(failed).await;
+                    self.apply(failed);
                 }
             }
         }
     }
 
     /// The workspace of a restored session is ready, so the session can continue.
-    pub(super) async fn is_placed(&mut self) {
+    pub(super) fn is_placed(&mut self) {
         self.measure_workspace();
         self.give_handles();
         let attaches = self.machine.is_attaching();
         if !attaches {
             self.restored = None;
         }
-        self.apply(Input::Placed).await;
+        self.apply(Input::Placed);
         if !attaches {
             self.resume_deferred();
         }
@@ -279,7 +279,7 @@ impl SessionActorState {
         self.workspace.clone().map(|workspace| Handles { log: Arc::clone(&self.log), workspace, gauge })
     }
 
-    pub(super) async fn sandbox_ready(
+    pub(super) fn sandbox_ready(
         &mut self,
         myself: &OwnSession,
         receipt: Receipt,
@@ -308,7 +308,7 @@ impl SessionActorState {
                 self.log.append(ready);
             }
         }
-        self.apply(Input::SandboxReady).await;
+        self.apply(Input::SandboxReady);
     }
 
     /// Answers the request that created the session, because its sandbox is ready.
@@ -372,7 +372,7 @@ impl SessionActorState {
         }
     }
 
-    pub(super) async fn worker_replaced(
+    pub(super) fn worker_replaced(
         &mut self,
         exit_code: i32,
         after: StateAfter,
@@ -393,10 +393,10 @@ impl SessionActorState {
             self.applied(frame_guard),
             || {},
         );
-        self.apply(Input::Changed { note }).await;
+        self.apply(Input::Changed { note });
     }
 
-    pub(super) async fn tick(&mut self, myself: &OwnSession) {
+    pub(super) fn tick(&mut self, myself: &OwnSession) {
         if self.workspace.is_none()
             && !self.machine.is_ending()
             && self.args.before.is_some()
@@ -407,10 +407,10 @@ impl SessionActorState {
             self.making = Some(make_workspace(myself, &self.args, held_by));
         }
         if self.is_forsaken() {
-            self.remove(myself, None).await;
+            self.remove(myself, None);
             return;
         }
-        self.apply(Input::Tick).await;
+        self.apply(Input::Tick);
     }
 
     /// Removes a sandbox that is no longer used.

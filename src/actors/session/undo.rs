@@ -20,15 +20,15 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 impl SessionActorState {
-    pub(super) async fn undo(&mut self, myself: &OwnSession, cells: u64, reply_to: Reply<Undone>) {
-        self.apply(Input::Thaw).await;
+    pub(super) fn undo(&mut self, myself: &OwnSession, cells: u64, reply_to: Reply<Undone>) {
+        self.apply(Input::Thaw);
         let may = self.machine.may_undo().and_then(|()| self.can_write());
         let executor = match (may, self.ready()) {
             (Ok(()), Some(executor)) => executor,
             (Err(problem), _) => return drop(reply_to.send(Err(problem))),
             (Ok(()), None) => return,
         };
-        self.apply(Input::Undo).await;
+        self.apply(Input::Undo);
         let (session, log, newest) = (myself.clone(), Arc::clone(&self.log), self.machine.cells());
         let undone = send_now(&executor, move |reply_to| ExecutorMsg::Undo { cells, reply_to });
         tokio::spawn(async move {

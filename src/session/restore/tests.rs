@@ -249,7 +249,8 @@ fn a_replay_that_goes_on_does_not_call_tools() {
     assert_eq!(past.open_calls, [OpenCall { call: 5, recorded: Some(Ok(2.into())), waits: None }]);
     let begun = &past.running[0];
     assert_eq!(begun.completed, ["tool4"]);
-    let left: Vec<_> = begun.start.replay.iter().flat_map(|calls| &calls.0).map(|call| call.name.as_str()).collect();
+    let left: Vec<_> =
+        begun.start.replay.iter().flat_map(|calls| &calls.0).map(|call| call.name.as_str()).collect();
     assert_eq!(left, ["tool3"]);
 }
 
@@ -450,8 +451,13 @@ fn an_answer_that_came_after_the_end_of_its_cell_is_recorded_with_it() {
         vec![queued(1, Mode::Main), started(1), called(1, 1), kept(1), queued(2, Mode::Main), kept(2)];
     bodies.extend([answered(1), EventBody::ReplayStarted { cells: vec![1, 2] }, replayed(3, 1), started(3)]);
     let past = past(&bodies);
-    let calls: Vec<_> =
-        past.running[0].start.replay.iter().flat_map(|calls| &calls.0).map(|call| call.outcome.clone()).collect();
+    let calls: Vec<_> = past.running[0]
+        .start
+        .replay
+        .iter()
+        .flat_map(|calls| &calls.0)
+        .map(|call| call.outcome.clone())
+        .collect();
     assert_eq!(calls, [Ok(1.into())]);
 }
 
