@@ -11,6 +11,7 @@ use crate::protocol::api::ReplayReport;
 use crate::protocol::event::Event;
 use crate::protocol::problem::Problem;
 use crate::protocol::result::Mode;
+use crate::session::machine::Input;
 use crate::session::replay::Replay;
 use crate::session::restore::Fold;
 use crate::store::{EventLog, Overdraft};
@@ -64,6 +65,6 @@ struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let _ = self.session.cast(SessionMsg::ReplayEnded { finished: self.finished });
+        let _ = self.session.cast(SessionMsg::Input(Input::ReplayEnded { finished: self.finished }));
     }
 }

@@ -121,8 +121,7 @@ impl Port {
                 rules,
                 keyed: None,
             };
-            let ticket = session.ask(|reply_to| SessionMsg::Run { request, reply_to }).await?;
-            Ok((*ticket.result(session.any_generation()).await?).clone())
+            Ok((*session.run(request).await?).clone())
         })
     }
 }

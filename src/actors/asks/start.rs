@@ -23,6 +23,7 @@ use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
 use crate::session::approvals::Approvals;
+use crate::session::machine::Input as SessionInput;
 use crate::session::restore::Recalled;
 use crate::tools::Registry;
 
@@ -262,7 +263,7 @@ impl AsksState {
             if recalled.end.is_some() || unwritten.is_some() {
                 self.keep_history(machine.into_history());
                 if let Some(end) = unwritten {
-                    let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
+                    let _ = self.args.session.cast(SessionMsg::Input(SessionInput::CancelCells(ask)));
                     self.finish(myself, ask, end);
                 }
                 continue;
@@ -279,7 +280,7 @@ impl AsksState {
                     usage: machine.usage(),
                 };
                 self.keep_history(machine.into_history());
-                let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
+                let _ = self.args.session.cast(SessionMsg::Input(SessionInput::CancelCells(ask)));
                 self.finish(myself, ask, end);
                 continue;
             }

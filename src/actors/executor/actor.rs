@@ -227,8 +227,8 @@ impl ExecutorState {
                 state.tool_done(call, outcome);
                 drop(memory);
             }
-            ExecutorMsg::PersonAsked(cell) => state.person_asked(cell),
-            ExecutorMsg::PersonAnswered(cell) => state.person_answered(myself, cell),
+            ExecutorMsg::WaitsForPerson { cell, waits: true } => state.person_asked(cell),
+            ExecutorMsg::WaitsForPerson { cell, waits: false } => state.person_answered(myself, cell),
             ExecutorMsg::Configure { seed, tools, given } => {
                 (state.args.seed, state.args.tools) = (seed, tools);
                 state.unassigned.extend(given);

@@ -119,8 +119,10 @@ pub enum ExecutorMsg {
         memory: Option<Charge>,
     },
     /// A call of this cell begins to wait for a person, or no longer does.
-    PersonAsked(CellNumber),
-    PersonAnswered(CellNumber),
+    WaitsForPerson {
+        cell: CellNumber,
+        waits: bool,
+    },
     /// The workspace was compared; the cell is over.
     Concluded {
         result: Box<ExecutionResult>,
@@ -165,8 +167,7 @@ impl ExecutorMsg {
             | Self::OverQuota(_)
             | Self::QuotaLooked(_)
             | Self::ToolDone { .. }
-            | Self::PersonAsked(_)
-            | Self::PersonAnswered(_)
+            | Self::WaitsForPerson { .. }
             | Self::Concluded { .. }
             | Self::Ended { .. } => false,
         }

@@ -54,7 +54,7 @@ impl SessionActorState {
                 // The journal has the start first: if a kernel ran a cell that the journal does not know, its
                 // result would be taken for that of the next cell with the same number.
                 self.append_and(EventBody::CellStarted { cell, before }, move |written| {
-                    let _ = session.cast(SessionMsg::Started { begin, written });
+                    let _ = session.cast(SessionMsg::Input(Input::Started { begin, written }));
                 });
             }
             Effect::Run(start) => self.tell_executor(ExecutorMsg::Run(start)),

@@ -279,6 +279,11 @@ impl Generations {
                 });
                 let _ = reply_to.send(handles.ok_or_else(|| parked.problem()));
             }
+            SessionMsg::Ticket { cell, reply_to } => {
+                if args.journal.log(args.id).is_ok_and(|log| log.finished(cell).is_some()) {
+                    let _ = reply_to.send(None);
+                }
+            }
             SessionMsg::CellStatus { cell, reply_to } => {
                 // There is no answer for a cell that has not ended, because nothing tells when it will end.
                 if args.journal.log(args.id).is_ok_and(|log| log.finished(cell).is_some()) {

@@ -132,7 +132,7 @@ impl SessionActorState {
         let events_after = self.log.newest();
         let running = past.running.iter().map(|begun| begun.start.cell);
         for cell in past.queued.iter().map(|start| start.cell).chain(running.clone()) {
-            let nobody = || CellWaiter { events_after, done: oneshot::channel().0 };
+            let nobody = || CellWaiter::nobody(events_after);
             self.tickets.insert(cell, waiting.remove(&cell).unwrap_or_else(nobody));
         }
         running.for_each(|cell| self.keep_cell_permit(cell));
