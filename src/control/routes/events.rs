@@ -1,17 +1,13 @@
 //! The event stream of a session.
 
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::App;
-use crate::actors::calls::ask;
-use crate::actors::session::messages::SessionMsg;
-use crate::control::body::{Path, Query};
-use crate::control::peer::Peer;
+use super::SessionRequest;
+use crate::control::body::Query;
 use crate::control::problems::ApiResult;
-use crate::control::sse::{self, Until};
+use crate::control::sse::Until;
 use crate::protocol::ids::Seq;
 use crate::protocol::problem::{Code, Problem};
 
@@ -24,20 +20,17 @@ pub struct EventsQuery {
 
 /// Streams from `Last-Event-ID` or `after`; without either, from the oldest event that is kept.
 pub async fn stream(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
+    request: SessionRequest,
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
 ) -> ApiResult<Response> {
-    let session = app.session(&peer, &key).await?;
-    let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let (_, handles) = request.handles().await?;
     let after = match (query.after, last_event_id(&headers)?) {
         (_, Some(after)) | (Some(after), None) => after,
         (None, None) => handles.log.read(0, 1).err().map_or(0, |gone| gone.first - 1),
     };
     let until = if query.follow.unwrap_or(true) { Until::SessionEnd } else { Until::Now };
-    Ok(sse::respond(handles.log, after, until, app.shutdown.clone(), app.ledger.memory(peer.uid))?)
+    request.app.stream(&request.peer, handles.log, after, until)
 }
 
 pub fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {

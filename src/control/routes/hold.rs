@@ -1,27 +1,23 @@
 //! A connection that keeps an ephemeral session alive for as long as it lasts.
 
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::header;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use std::convert::Infallible;
 
-use super::App;
+use super::SessionRequest;
 use crate::actors::calls::ask;
 use crate::actors::session::messages::SessionMsg;
-use crate::control::body::Path;
-use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
+use crate::control::sse::event_stream;
 use crate::protocol::limits::STREAM_KEEPALIVE;
-use crate::protocol::problem::{Code, Problem};
 
 /// Sends a line at once and then at intervals, because only a failed write shows that the client is gone.
-pub async fn hold(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Response> {
-    let session = app.session(&peer, &key).await?;
+pub async fn hold(request: SessionRequest) -> ApiResult<Response> {
+    let session = request.session().await?;
     let hold = ask(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;
-    let shutdown = app.shutdown.clone();
+    let shutdown = request.app.shutdown;
     let body = Body::from_stream(stream::unfold((hold, true), move |(hold, first)| {
         let (session, shutdown) = (session.clone(), shutdown.clone());
         async move {
@@ -37,9 +33,5 @@ pub async fn hold(State(app): State<App>, peer: Peer, Path(key): Path<String>) -
             }
         }
     }));
-    let response = Response::builder()
-        .header(header::CONTENT_TYPE, "text/event-stream")
-        .header(header::CACHE_CONTROL, "no-store")
-        .body(body);
-    response.map_err(|error| Problem::new(Code::Internal, error.to_string()).into())
+    Ok(event_stream(body))
 }
