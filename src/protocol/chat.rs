@@ -54,7 +54,7 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FunctionCall {
     pub name: String,
     pub arguments: String,
