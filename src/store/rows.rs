@@ -104,13 +104,6 @@ fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-fn stream_name(stream: Stream) -> &'static str {
-    match stream {
-        Stream::Stdout => "stdout",
-        Stream::Stderr => "stderr",
-    }
-}
-
 impl Entry {
     pub fn cost(&self) -> usize {
         match &self.content {
@@ -149,7 +142,7 @@ impl Row {
             }
             Content::Json(text) => json = Some(&**text),
             Content::Output { stream: of, start: from, bytes: count } => {
-                (stream, start, bytes) = (Some(stream_name(*of)), Some(int(*from)), Some(int(*count)));
+                (stream, start, bytes) = (Some(of.name()), Some(int(*from)), Some(int(*count)));
             }
         }
         let carry = self.carry.as_ref().and_then(|carry| serde_json::to_string(carry).ok());

@@ -22,7 +22,7 @@ pub(in crate::cli) struct Exec {
     #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
     /// `fork` runs in a copy whose changes are dropped.
-    #[arg(long, value_parser = word::<Mode>(&["main", "fork"]), default_value = "main")]
+    #[arg(long, value_parser = word::<Mode>(), default_value = "main")]
     mode: Mode,
     /// Do not wait: print the number of the cell, for `belljar wait`.
     #[arg(long)]
