@@ -30,3 +30,35 @@ macro_rules! words {
     };
 }
 pub(crate) use words;
+
+/// Declares the texts of a type whose field `0` is the language, as methods: the English text first, then the Chinese
+/// one. A text with parameters names them in braces.
+macro_rules! bilingual {
+    (@one $(#[$about:meta])* $name:ident($($parameter:ident: $kind:ty),*), $english:literal, $chinese:literal) => {
+        $(#[$about])*
+        pub fn $name(self, $($parameter: $kind),*) -> String {
+            match self.0 {
+                $crate::protocol::ask::Language::English => format!($english),
+                $crate::protocol::ask::Language::Chinese => format!($chinese),
+            }
+        }
+    };
+    (@one $(#[$about:meta])* $name:ident, $english:literal, $chinese:literal) => {
+        $(#[$about])*
+        pub fn $name(self) -> &'static str {
+            match self.0 {
+                $crate::protocol::ask::Language::English => $english,
+                $crate::protocol::ask::Language::Chinese => $chinese,
+            }
+        }
+    };
+    ($(
+        $(#[$about:meta])*
+        $name:ident $(($($parameter:ident: $kind:ty),*))? => $english:literal, $chinese:literal;
+    )*) => {
+        $($crate::protocol::words::bilingual!(
+            @one $(#[$about])* $name $(($($parameter: $kind),*))?, $english, $chinese
+        );)*
+    };
+}
+pub(crate) use bilingual;
