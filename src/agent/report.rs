@@ -17,7 +17,6 @@ use text::{Draft, escaped, number_lines};
 const LISTED: usize = 40;
 
 /// A report of at most `limit_chars` characters for any result.
-#[must_use]
 pub fn report(result: &ExecutionResult, language: Language, limit_chars: usize) -> String {
     let words = Words(language);
     let mut draft = Draft::default();

@@ -78,13 +78,11 @@ const PROFILES: [Profile; 9] = [
 
 impl Provider {
     /// The provider's name in the configuration.
-    #[must_use]
     pub fn name(self) -> &'static str {
         PROFILES.iter().find(|profile| profile.provider == self).map_or("", |profile| profile.word)
     }
 
     /// Whether the provider answers from a file, without a network.
-    #[must_use]
     pub fn is_played(self) -> bool {
         matches!(self, Self::Replay | Self::Script)
     }

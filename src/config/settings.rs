@@ -65,7 +65,6 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// Whether no sandbox can be created without a container engine.
-    #[must_use]
     pub fn needs_engine(&self) -> bool {
         self.backend == Backend::Docker || self.minimum_isolation > Isolation::Jail
     }
@@ -91,7 +90,6 @@ pub struct Cells {
 }
 
 impl Cells {
-    #[must_use]
     pub fn timeouts(&self) -> Timeouts {
         Timeouts { default: self.timeout, most: self.max_timeout }
     }

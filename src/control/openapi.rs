@@ -122,7 +122,6 @@ impl Document {
 }
 
 /// The whole document.
-#[must_use]
 pub fn document() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();

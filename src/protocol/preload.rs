@@ -62,14 +62,12 @@ impl Preload {
         Ok(preload)
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.imports.is_empty() && self.families.is_empty()
     }
 }
 
 /// The entries of a file: one a line, without comments.
-#[must_use]
 pub fn entries_of(text: &str) -> Vec<String> {
     text.lines()
         .map(|line| line.split_once('#').map_or(line, |(before, _)| before).trim())

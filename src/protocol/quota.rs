@@ -33,7 +33,6 @@ words! {
 }
 
 impl Kind {
-    #[must_use]
     pub fn unit(self) -> Unit {
         match self {
             Self::Sessions | Self::Cells | Self::Processes | Self::Tokens | Self::Jobs => Unit::Count,

@@ -63,7 +63,6 @@ words! {
 
 impl Backend {
     /// The isolation that the backend gives; for `auto`, the weakest that it may choose.
-    #[must_use]
     pub fn isolation(self) -> Isolation {
         match self {
             Self::Docker => Isolation::Container,

@@ -37,7 +37,6 @@ pub fn check_names(values: &Map<String, Value>) -> Result<(), Problem> {
     }
 }
 
-#[must_use]
 pub fn is_keyword(name: &str) -> bool {
     KEYWORDS.contains(&name)
 }
@@ -63,7 +62,6 @@ pub fn check_integers(json: &str) -> Result<(), String> {
 }
 
 /// The deepest nesting of JSON, found without parsing it.
-#[must_use]
 pub fn depth(json: &str) -> usize {
     let (mut depth, mut most) = (0_usize, 0);
     for byte in between_strings(json).flat_map(str::bytes) {
@@ -79,7 +77,6 @@ pub fn depth(json: &str) -> usize {
 
 /// Most bytes of memory that JSON takes as parsed values, in addition to its text, found without parsing it. A list of
 /// small numbers takes many times its size as text, and a list of small objects even more.
-#[must_use]
 pub fn parsed_bytes(json: &str) -> u64 {
     let of = |byte: u8| match byte {
         b',' => VALUE_BYTES,

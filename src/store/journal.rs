@@ -130,7 +130,6 @@ impl Journal {
     }
 
     /// The folder of the spill files with the output of a session's cells.
-    #[must_use]
     pub fn spill_folder(&self, session: SessionId) -> PathBuf {
         self.core.spill_folder(session)
     }

@@ -32,7 +32,6 @@ pub struct Service {
 }
 
 impl Service {
-    #[must_use]
     pub fn of_this_process() -> Self {
         let uid = rustix::process::geteuid().as_raw();
         Self { system: uid == 0, uid, gid: rustix::process::getegid().as_raw() }
@@ -104,7 +103,6 @@ impl Workspace {
     }
 
     /// The room that all uploads to the folder share.
-    #[must_use]
     pub fn filling(&self) -> Arc<Filling> {
         Arc::clone(&self.filling)
     }

@@ -31,7 +31,6 @@ const PAUSE: u32 = 20;
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The pause before the next measurement, after one that took `took`.
-#[must_use]
 pub fn pause_after(took: Duration) -> Duration {
     if controls::holds("usage_watch_pauses") {
         took.saturating_mul(PAUSE).min(LONGEST_PAUSE)
@@ -63,7 +62,6 @@ pub struct Usage {
 
 impl Usage {
     /// A sentence about what exceeds the limits, if anything does.
-    #[must_use]
     pub fn beyond(&self, bytes: u64) -> Option<String> {
         if self.bytes > bytes {
             return Some(format!(
@@ -84,7 +82,6 @@ impl Usage {
     }
 
     /// The bytes that count if a workspace may hold `most`. If something is hidden, that is more than is tolerated.
-    #[must_use]
     pub fn counted(&self, most: u64) -> u64 {
         match self.hidden {
             Some(_) => self.bytes.max(most.saturating_mul(DISK_TOLERANCE).saturating_add(1)),

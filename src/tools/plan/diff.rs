@@ -10,7 +10,6 @@ type Placed<'a> = BTreeMap<&'a str, (&'a PlanNode, Option<&'a PlanNode>)>;
 
 /// One line for added tasks, one for removed tasks, and one for each task that changed its status or parent. Never
 /// empty.
-#[must_use]
 pub fn changes(old: &PlanTree, new: &PlanTree, language: Language) -> Vec<String> {
     let (before, after, words) = (placed(old), placed(new), Words(language));
     let mut lines = Vec::new();

@@ -18,7 +18,6 @@ pub struct PlanHistory {
 
 impl PlanHistory {
     /// Continues after a version from the journal.
-    #[must_use]
     pub fn after(latest: &PlanVersion) -> Self {
         Self { version: latest.version, latest: serde_json::from_value(latest.tree.clone()).ok() }
     }
@@ -71,7 +70,6 @@ impl PlanHistory {
 }
 
 /// The report to the model about the version that it submitted.
-#[must_use]
 pub fn plan_report(plan: &PlanVersion, language: Language) -> String {
     let words = Words(language);
     let (changed, shown) = (words.changes_heading(), words.plan_heading());

@@ -20,7 +20,6 @@ words! {
 }
 
 impl TaskStatus {
-    #[must_use]
     pub fn symbol(self) -> &'static str {
         match self {
             Self::Pending => "[⏳]",

@@ -7,7 +7,6 @@ use super::words::Words;
 use crate::protocol::ask::Language;
 
 /// A nested list, two spaces per level.
-#[must_use]
 pub fn markdown(tree: &PlanTree, language: Language) -> String {
     let mut lines = Vec::new();
     for node in &tree.tree_nodes {
@@ -36,7 +35,6 @@ fn render(node: &PlanNode, level: usize, words: Words, lines: &mut Vec<String>) 
 }
 
 /// Tasks per status, `__total`, `__completion_rate` and `__pending_rate` (0 to 1, two decimals).
-#[must_use]
 pub fn statistics(tree: &PlanTree) -> Map<String, Value> {
     let nodes = tree.walk();
     let count = |status| nodes.iter().filter(|(node, _)| node.status == status).count();
