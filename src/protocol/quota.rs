@@ -76,7 +76,7 @@ pub struct Share {
 
 /// One quota of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Usage {
+pub struct QuotaUsage {
     pub kind: Kind,
     pub unit: Unit,
     pub used: u64,

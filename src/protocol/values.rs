@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::problem::{Code, Problem};
 
 /// Keywords of Python.
-const KEYWORDS: [&str; 35] = [
+pub const KEYWORDS: [&str; 35] = [
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def",
     "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is",
     "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
@@ -41,11 +41,15 @@ pub fn is_keyword(name: &str) -> bool {
     KEYWORDS.contains(&name)
 }
 
+/// Whether a text has the form of a name in Python; keywords have it, too.
+pub fn is_identifier(text: &str) -> bool {
+    text.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
 fn is_variable_name(name: &str) -> bool {
-    let is_word = name.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
-        && name.chars().all(|c| c.is_alphanumeric() || c == '_');
     let is_pythons = is_keyword(name) || (name.starts_with("__") && name.ends_with("__"));
-    is_word && !is_pythons
+    is_identifier(name) && !is_pythons
 }
 
 /// Reads JSON. The error says what is wrong with it.

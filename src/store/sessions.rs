@@ -59,13 +59,6 @@ impl Journal {
         if made { Ok(()) } else { Err(JournalError::NameTaken) }
     }
 
-    /// Replaces the record of a living session; its name and owner stay.
-    pub async fn update_session(&self, record: &SessionRecord) -> Result<(), JournalError> {
-        let query = "UPDATE sessions SET record = ?2 WHERE id = ?1 AND removed_at IS NULL";
-        let values = (record.id.0.into_bytes(), to_text(record));
-        self.core.execute(Durability::Full, OnRefusal::Wait, query, values).await.map(drop)
-    }
-
     /// Marks a session as removed, which frees its name. Its events are kept until they expire or are forgotten.
     pub async fn remove_session(&self, id: SessionId) -> Result<(), JournalError> {
         self.remove_session_at(id, clock::wall()).await

@@ -50,7 +50,7 @@ pub enum Hidden {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct DiskUsage {
     pub bytes: u64,
     pub entries: usize,
     pub hidden: Option<Hidden>,
@@ -60,7 +60,7 @@ pub struct Usage {
     pub is_disk_short: bool,
 }
 
-impl Usage {
+impl DiskUsage {
     /// A sentence about what exceeds the limits, if anything does.
     pub fn beyond(&self, bytes: u64) -> Option<String> {
         if self.bytes > bytes {
@@ -92,8 +92,8 @@ impl Usage {
 
 /// Walks without following links and stops when there are too many entries. Files that are deleted but still open are
 /// not seen. An error is always a fault of this machine, never caused by a guest.
-pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
-    let mut usage = Usage::default();
+pub fn measure(root: &Root<'_>) -> rustix::io::Result<DiskUsage> {
+    let mut usage = DiskUsage::default();
     let mut linked = HashSet::new();
     let walk = Walk { entries: ENTRIES_LOOKED_AT, sorted: false };
     walk.run_with(
@@ -117,7 +117,7 @@ pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
     Ok(usage)
 }
 
-impl Usage {
+impl DiskUsage {
     /// `is_guests`: whether the folder that could not be looked into is the guest's own.
     fn note(&mut self, error: Errno, is_guests: impl FnOnce() -> bool) -> rustix::io::Result<()> {
         match error {
@@ -199,7 +199,7 @@ mod tests {
         Workspace::managed(path, service, UserMapping::Same, choice, 0, u64::MAX).unwrap()
     }
 
-    fn measured(workspace: &Workspace) -> Usage {
+    fn measured(workspace: &Workspace) -> DiskUsage {
         workspace.access_here(measure).unwrap()
     }
 

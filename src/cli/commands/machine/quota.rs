@@ -6,7 +6,7 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{Table, or_dash, size};
 use crate::protocol::api::QuotaView;
-use crate::protocol::quota::{Unit, Usage};
+use crate::protocol::quota::{QuotaUsage, Unit};
 
 /// Show your quotas, and what uses them.
 #[derive(Debug, Args)]
@@ -30,8 +30,8 @@ impl Quota {
     }
 }
 
-fn table(quotas: &[Usage]) -> Table {
-    let cells = |quota: &Usage| {
+fn table(quotas: &[QuotaUsage]) -> Table {
+    let cells = |quota: &QuotaUsage| {
         let show = |amount: u64| amount_of(quota.unit, amount);
         let by: Vec<String> =
             quota.by.iter().map(|share| format!("{} {}", share.by, show(share.amount))).collect();
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn quotas_are_shown_as_a_table() {
-        let usage = |kind: Kind, used, limit, by: &[(&str, u64)]| Usage {
+        let usage = |kind: Kind, used, limit, by: &[(&str, u64)]| QuotaUsage {
             kind,
             unit: kind.unit(),
             used,
