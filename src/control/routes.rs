@@ -6,11 +6,8 @@ pub mod cells;
 mod client_tools;
 mod events;
 mod files;
-mod hold;
-mod images;
 mod jobs;
 mod machine;
-mod quota;
 pub mod sessions;
 
 use axum::body::HttpBody;
@@ -87,7 +84,7 @@ impl App {
             .route("/v1/health", get(machine::health))
             .route("/v1/version", get(machine::version))
             .route("/v1/shutdown", post(machine::shut_down))
-            .route("/v1/images", get(images::list).post(images::pull))
+            .route("/v1/images", get(machine::images).post(machine::pull))
             .route("/v1/job-inputs", put(jobs::receive))
             .route("/v1/jobs", get(jobs::list).post(jobs::submit))
             .route("/v1/jobs/{job}", get(jobs::show).delete(jobs::forget))
@@ -96,7 +93,7 @@ impl App {
             .route("/v1/jobs/{job}/artifacts", get(jobs::artifacts))
             .route("/v1/models", get(asks::models))
             .route("/v1/tools", get(asks::tools))
-            .route("/v1/quota", get(quota::show))
+            .route("/v1/quota", get(machine::quota))
             .route("/v1/approvals", get(approvals::list))
             .route("/v1/approvals/{approval}", post(approvals::decide))
             .route(sessions::PATH, get(sessions::list).post(sessions::create))
@@ -118,7 +115,7 @@ impl App {
             .route("/v1/sessions/{session}/freeze", post(sessions::freeze))
             .route("/v1/sessions/{session}/thaw", post(sessions::thaw))
             .route("/v1/sessions/{session}/events", get(events::stream))
-            .route("/v1/sessions/{session}/hold", get(hold::hold))
+            .route("/v1/sessions/{session}/hold", get(events::hold))
             .route("/v1/sessions/{session}/variables", get(sessions::variables))
             .route("/v1/sessions/{session}/receipt", get(sessions::receipt))
             .route("/v1/sessions/{session}/files", get(files::get).put(files::put))

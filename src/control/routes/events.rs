@@ -1,14 +1,21 @@
-//! The event stream of a session.
+//! The event stream of a session, and a connection that keeps an ephemeral session alive.
 
+use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
 use serde::Deserialize;
+use std::convert::Infallible;
 
 use super::SessionRequest;
+use crate::actors::calls::ask;
+use crate::actors::session::messages::SessionMsg;
 use crate::control::body::Query;
 use crate::control::problems::ApiResult;
-use crate::control::sse::Until;
+use crate::control::sse::{Until, event_stream};
 use crate::protocol::ids::Seq;
+use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
 
 #[derive(Deserialize)]
@@ -40,4 +47,27 @@ pub fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {
         Problem::new(Code::BadRequest, "`Last-Event-ID` is no number of an event")
             .hint("send the `id` of the last event that was seen, or leave it out")
     })
+}
+
+/// Sends a line at once and then at intervals, because only a failed write shows that the client is gone.
+pub async fn hold(request: SessionRequest) -> ApiResult<Response> {
+    let session = request.session().await?;
+    let hold = ask(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;
+    let shutdown = request.app.shutdown;
+    let body = Body::from_stream(stream::unfold((hold, true), move |(hold, first)| {
+        let (session, shutdown) = (session.clone(), shutdown.clone());
+        async move {
+            if first {
+                return Some((Ok::<Bytes, Infallible>(Bytes::from_static(b": held\n\n")), (hold, false)));
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => None,
+                _ = session.wait(None) => None,
+                () = tokio::time::sleep(STREAM_KEEPALIVE) => {
+                    Some((Ok(Bytes::from_static(b": still held\n\n")), (hold, false)))
+                }
+            }
+        }
+    }));
+    Ok(event_stream(body))
 }

@@ -9,7 +9,7 @@ use super::watch::{Watched, watch};
 use crate::cli::args::{SandboxArgs, SessionFlag, read_text, seconds, word};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
-use crate::cli::commands::ask::models::played;
+use crate::cli::commands::ask::inspect::played;
 use crate::cli::commands::cell::run::ThrowAway;
 use crate::cli::commands::cell::stream::Stops;
 use crate::cli::context::Context;
